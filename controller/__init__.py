@@ -1,1 +1,1 @@
-"""The cluster side: what watches and changes pods. In each part the pure half decides."""
+"""Cluster-side programs that watch and change pods; in each, pure code makes the decisions."""

@@ -1,9 +1,9 @@
-"""Certificates of our own: an authority, and a server certificate that it has signed.
+"""Self-signed certificates: a CA, and the server and client certificates that it signs.
 
-Who trusts us by something that we can write is told of another authority whenever there is another
-certificate: then an authority's key is thrown away once it has signed. Who reads it once, and not
-again, needs one that lasts: its key is kept. Whenever an authority is replaced it is trusted on
-beside the new one until it ends, so that nothing fails in between. All times are the caller's.
+Where we can write the clients' CA bundle, each certificate comes with a new CA, whose key is
+discarded once it has signed. Clients that read the bundle only once need a long-lived CA: its key
+is kept. A replaced CA stays in the bundle beside the new one until it expires, so that nothing
+fails in between. The caller passes the current time.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LIFE = datetime.timedelta(days=90)
-LASTING = datetime.timedelta(days=3650)  # of an authority whose key is kept
-EARLIER = datetime.timedelta(hours=1)  # valid from so long before now: clocks differ
-MOST_AUTHORITIES = 4  # that others are told of
+LASTING = datetime.timedelta(days=3650)  # of a CA whose key is kept
+EARLIER = datetime.timedelta(hours=1)  # start of validity before now: clocks differ
+MOST_AUTHORITIES = 4  # in a CA bundle
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bundle:
-    """PEM texts; an invalid one is one that is due."""
+    """PEM texts; an invalid bundle is due for renewal."""
 
-    authorities: str = ""  # whom others are to trust, the newest first
+    authorities: str = ""  # the CA bundle for clients, the newest first
     certificate: str = ""
     key: str = ""
-    signer: str = ""  # the newest authority's key, where it is kept
+    signer: str = ""  # the newest CA's key, if it is kept
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a certificate is to be like."""
+    """The certificate to make."""
 
-    hosts: tuple[str, ...]  # by which the server is called, the first is its name
+    hosts: tuple[str, ...]  # DNS names of the server; the first is its common name
     life: datetime.timedelta = LIFE
-    lasting: bool = False  # whether one authority signs all, for ten years
+    lasting: bool = False  # one CA signs all, for ten years
 
 
 def make(wanted: Wanted, now: datetime.datetime, older: Bundle | None = None) -> Bundle:
-    """Make a bundle; what of the authorities of *older* is valid is trusted on."""
+    """Make a bundle; the CAs of *older* that are still valid stay in it."""
     older = older or Bundle()
     begin = now - EARLIER
     kept = [it for it in _read(older.authorities) if it.not_valid_after_utc > now]
@@ -56,7 +56,7 @@ def make(wanted: Wanted, now: datetime.datetime, older: Bundle | None = None) ->
         life = LASTING if wanted.lasting else wanted.life
         kept = [_authority(signer, begin, now + life), *kept]
     key = ec.generate_private_key(ec.SECP256R1())
-    # One that outlives its authority would be of no use to anybody.
+    # A certificate that outlives its CA cannot be verified.
     end = min(now + wanted.life, kept[0].not_valid_after_utc)
     builder = _builder(_name(wanted.hosts[0]), kept[0].subject, key.public_key(), begin, end)
     builder = builder.add_extension(_names(wanted.hosts), critical=False)
@@ -72,11 +72,11 @@ def make(wanted: Wanted, now: datetime.datetime, older: Bundle | None = None) ->
 def client(bundle: Bundle, name: str, now: datetime.datetime) -> tuple[str, str]:
     """Return a certificate for a client called *name*, and its key.
 
-    It lasts as long as the authority that signs it, whose key the bundle must have: ValueError.
+    It lasts as long as the CA that signs it. ValueError if the bundle lacks that CA's key.
     """
     signer, known = _signer(bundle, now), _read(bundle.authorities)
     if signer is None:
-        raise ValueError("there is no authority that may sign")
+        raise ValueError("there is no certificate authority with a key that may still sign")
     key = ec.generate_private_key(ec.SECP256R1())
     begin, end = now - EARLIER, known[0].not_valid_after_utc
     builder = _builder(_name(name), known[0].subject, key.public_key(), begin, end)
@@ -84,12 +84,12 @@ def client(bundle: Bundle, name: str, now: datetime.datetime) -> tuple[str, str]
 
 
 def is_client(bundle: Bundle, certificate: str, key: str, now: datetime.datetime) -> bool:
-    """Tell whether a client's certificate and key are such, and signed by the newest authority."""
+    """Tell whether a client's certificate and key are valid, and signed by the newest CA."""
     loaded = _load_key(key)
     try:
         one = _one(certificate)
         one.verify_directly_issued_by(_read(bundle.authorities)[0])
-    except Exception:  # whatever somebody put there instead
+    except Exception:  # the Secret may contain anything
         return False
     return (
         loaded is not None
@@ -99,7 +99,7 @@ def is_client(bundle: Bundle, certificate: str, key: str, now: datetime.datetime
 
 
 def make_key() -> str:
-    """Make a key."""
+    """Generate a key."""
     return _key(ec.generate_private_key(ec.SECP256R1()))
 
 
@@ -109,7 +109,7 @@ def is_key(text: str) -> bool:
 
 
 def request(key: str, hosts: Sequence[str], name: str, organization: str = "") -> str:
-    """Return the text by which somebody else is asked to sign a certificate for *hosts*."""
+    """Return a certificate signing request for *hosts*, in PEM."""
     loaded = _load_key(key)
     if loaded is None:
         raise ValueError("there is no key")
@@ -127,19 +127,19 @@ def request(key: str, hosts: Sequence[str], name: str, organization: str = "") -
 
 
 def expiry(bundle: Bundle) -> datetime.datetime:
-    """Return when the server certificate ends; ValueError if there is none."""
+    """Return when the server certificate expires; ValueError if there is none."""
     return _one(bundle.certificate).not_valid_after_utc
 
 
 def is_due(bundle: Bundle, wanted: Wanted, now: datetime.datetime) -> bool:
-    """Tell whether a new one is to be made: it is no bundle, another's, or two thirds are over."""
+    """Tell whether *bundle* needs replacing: invalid, other hosts, or 2/3 of its life over."""
     try:
         certificate = _one(bundle.certificate)
         key = serialization.load_pem_private_key(bundle.key.encode(), None)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         authority = _read(bundle.authorities)[0]
         certificate.verify_directly_issued_by(authority)
-    except Exception:  # whatever somebody put there instead
+    except Exception:  # the Secret may contain anything
         return True
     return (
         key.public_key() != certificate.public_key()
@@ -161,7 +161,7 @@ def _is_old(certificate: x509.Certificate, now: datetime.datetime) -> bool:
 
 
 def _signer(bundle: Bundle, now: datetime.datetime) -> ec.EllipticCurvePrivateKey | None:
-    """Return the kept key of the newest authority, None if there is none that may sign on."""
+    """Return the key of the newest CA; None if it is not kept or the CA is due."""
     key, known = _load_key(bundle.signer), _read(bundle.authorities)
     if key is None or not known or key.public_key() != known[0].public_key():
         return None
@@ -173,7 +173,7 @@ def _sign(
     signer: ec.EllipticCurvePrivateKey,
     purpose: x509.ObjectIdentifier,
 ) -> x509.Certificate:
-    """Sign a certificate that signs no other."""
+    """Sign a leaf certificate."""
     known = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     return (
         builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -252,7 +252,7 @@ def _pem(certificate: x509.Certificate) -> str:
 def _load_key(text: str) -> ec.EllipticCurvePrivateKey | None:
     try:
         key = serialization.load_pem_private_key(text.encode(), None)
-    except Exception:  # whatever somebody put there instead
+    except Exception:  # the Secret may contain anything
         return None
     return key if isinstance(key, ec.EllipticCurvePrivateKey) else None
 
@@ -265,4 +265,4 @@ def _read(text: str) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(text.encode()) if text else []
     except ValueError:
-        return []  # not ours: nobody is to trust it
+        return []  # not ours: not to be trusted

@@ -1,8 +1,8 @@
-"""An HTTPS server for programs of the cluster that ask something in JSON: a route at each path.
+"""HTTPS server for JSON requests from the cluster, with a route for each path.
 
-A certificate that changes holds for new connections. Where client certificates are wanted, the
-context says whose; *clients* says by which of their names they may come. What a connection may do
-says httpserver.py.
+A renewed certificate applies to new connections. If client certificates are required, the context
+holds the CA that verifies them, and *clients* the common names to accept. httpserver.py sets the
+limits of a connection.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller import replies
 
-MOST_BYTES = 16 << 20  # the API server takes objects of 3 MiB; as JSON in JSON they may grow
+MOST_BYTES = 16 << 20  # the API server accepts objects of 3 MiB; as JSON in JSON they may grow
 MOST_CONNECTIONS = 256
 HANDSHAKE_SECONDS = 5
 REQUEST_SECONDS = 10  # from its first byte to its last
-IDLE_SECONDS = 120  # longer than the API server keeps one, so that it is the one to close it
+IDLE_SECONDS = 120  # longer than the API server's, so the API server closes first
 
 
 class Server(httpserver.Server):
@@ -42,11 +42,11 @@ class Server(httpserver.Server):
         quick: Collection[str] = (),
         shown: Mapping[str, pages.Route] | None = None,
     ) -> None:
-        """Listen; *observe* is told the path, the result and the seconds of each request.
+        """Listen; *observe* is called with the path, the result and the seconds of each request.
 
-        *clients* are common names, of which a client's certificate must have one; if there are
-        any, the context must ask for a certificate. The routes *quick* wait for nothing, and no
-        other request is answered meanwhile. *shown* is what is answered to GET, by path.
+        *clients* are the common names of which a client's certificate must have one; if there are
+        any, the context must require a certificate. The routes *quick* never block, and run while
+        no other request is answered. *shown* are the routes for GET, by path.
         """
         asked = _Asked(routes, shown or {}, observe, most_bytes)
         paths = frozenset(quick)
@@ -71,7 +71,7 @@ class Server(httpserver.Server):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is answered to which question."""
+    """The routes, and how to answer from them."""
 
     routes: Mapping[str, replies.Route]
     shown: Mapping[str, pages.Route]
@@ -79,15 +79,15 @@ class _Asked:
     most_bytes: int
 
     def accept(self, head: httpmessages.Head) -> int | httpmessages.Answer:
-        """Return how long the body is; what is no question is refused."""
-        path, _ = pages.split(head.target)  # the API server says its timeout behind it
+        """Return the length of the body, or the refusal of an invalid request."""
+        path, _ = pages.split(head.target)  # the API server appends its timeout
         if head.method == "POST":
             return self._length(path, head.fields)
         if head.method != "GET":
-            return httpmessages.refusal(501, "questions are sent by POST")
+            return httpmessages.refusal(501, "requests must use POST")
         if path not in self.shown:
             code = 405 if path in self.routes else 404
-            return httpmessages.refusal(code, "questions are sent by POST")
+            return httpmessages.refusal(code, "requests must use POST")
         return 0
 
     def _length(self, path: str, fields: Mapping[str, str]) -> int | httpmessages.Answer:
@@ -106,7 +106,7 @@ class _Asked:
         return int(length)
 
     def answer(self, head: httpmessages.Head, content: bytes) -> httpmessages.Answer:
-        """Answer a question, or show a page."""
+        """Answer a POST from its route, a GET with its page."""
         begun = time.monotonic()
         path, query = pages.split(head.target)
         if head.method == "POST":

@@ -1,9 +1,9 @@
-"""By what certificate a server of ours is known: where it comes from, and who is told of it.
+"""Serving certificate: obtain it, publish its CA bundle, and serve with it.
 
-A *source* gives the certificate, and is looked at every minute. The authorities that signed it
-are put into the configurations where the API server reads whom it is to trust, and only after
-that it is served. ``own`` is the source that needs nobody: a Secret that all replicas share, and
-who writes it first wins.
+A *source* provides the certificate and is polled every minute. The CAs that signed it are first
+written to the webhook configurations, where the API server reads which CAs to trust; only then
+the certificate is served. ``own`` is the source without an external issuer: a Secret that all
+replicas share, where the first write wins.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pyvgpu.kube import apiserver
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Source = Callable[[certificates.Bundle], certificates.Bundle]  # from what is served now
+    Source = Callable[[certificates.Bundle], certificates.Bundle]  # given the bundle served now
 
 log = logging.getLogger(__name__)
 
-SETTLE_SECONDS = 5  # from a change of the configuration until every API server knows of it
+SETTLE_SECONDS = 5  # until every API server has read a changed configuration
 _ABSENT, _FORBIDDEN = 404, 403
 _FIELDS = {
     "authorities": "ca.crt",
@@ -40,66 +40,68 @@ _FIELDS = {
 
 
 def utc() -> datetime.datetime:
-    """Return what time it is."""
+    """Return the current time."""
     return datetime.datetime.now(datetime.UTC)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where everything of a server is; its Secret, Service and configurations have one name."""
+    """The objects of a server; its Secret, Service and configurations share one name."""
 
     namespace: str
     name: str
 
     @property
     def host(self) -> str:
-        """Return by what name the API server calls the Service."""
+        """Return the DNS name by which the API server calls the Service."""
         return f"{self.name}.{self.namespace}.svc"
 
     @property
     def secrets(self) -> str:
-        """Return where Secrets are, in a URL."""
+        """Return the URL path of Secrets."""
         return f"/api/v1/namespaces/{self.namespace}/secrets"
 
     @property
     def secret(self) -> str:
-        """Return where the Secret is, in a URL."""
+        """Return the URL path of the Secret."""
         return f"{self.secrets}/{self.name}"
 
     @property
     def mutating(self) -> str:
-        """Return where the MutatingWebhookConfiguration is, in a URL."""
+        """Return the URL path of the MutatingWebhookConfiguration."""
         folder = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
         return f"{folder}/{self.name}"
 
     @property
     def validating(self) -> str:
-        """Return where the ValidatingWebhookConfiguration is, in a URL."""
+        """Return the URL path of the ValidatingWebhookConfiguration."""
         folder = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
         return f"{folder}/{self.name}"
 
 
 class Identity:
-    """The certificate to serve with now."""
+    """The current serving certificate."""
 
-    def __init__(self, api: apiserver.ApiServer, source: Source, told: Sequence[str] = ()) -> None:
-        """Take it from *source*; *told* are the configurations, of which some may not be there."""
+    def __init__(
+        self, api: apiserver.ApiServer, source: Source, configurations: Sequence[str] = ()
+    ) -> None:
+        """Take it from *source*; *configurations* get its CA bundle, and some may not exist."""
         self._api = api
         self._source = source
-        self._told = tuple(told)
+        self._configurations = tuple(configurations)
         self._bundle = certificates.Bundle()
         self._upkeep = upkeep.Upkeep("certificate")
         self._context: ssl.SSLContext | None = None
         self.ready = threading.Event()
 
     def context(self) -> ssl.SSLContext:
-        """Return what new connections are served with; only once it is ``ready``."""
+        """Return the TLS context for new connections; only once ``ready``."""
         if self._context is None:
             raise ssl.SSLError("there is no certificate yet")
         return self._context
 
     def expires(self) -> float:
-        """Return when the certificate ends, in seconds since 1970; 0 if there is none."""
+        """Return when the certificate expires, in seconds since 1970; 0 if there is none."""
         return certificates.expiry(self._bundle).timestamp() if self._context else 0.0
 
     @property
@@ -110,13 +112,13 @@ class Identity:
         return self._upkeep.missing("there is no certificate yet")
 
     def run(self, stop: threading.Event) -> None:
-        """Keep it until *stop*."""
+        """Maintain the certificate until *stop*."""
         self._upkeep.run(lambda: self.look(stop), stop)
 
     def look(self, stop: threading.Event) -> None:
-        """Do once what is due."""
+        """Poll the source once; publish and serve a new certificate."""
         bundle = self._source(self._bundle)
-        if bundle.authorities and self._tell(bundle.authorities):
+        if bundle.authorities and self._publish(bundle.authorities):
             stop.wait(SETTLE_SECONDS)
         if bundle != self._bundle:
             self._context = context_of(bundle)
@@ -124,24 +126,24 @@ class Identity:
             self.ready.set()
             log.info("serving with a certificate until %s", certificates.expiry(bundle))
 
-    def _tell(self, authorities: str) -> bool:
-        """Let the API server trust *authorities*; tell whether that was news."""
-        news = [self._tell_one(path, authorities) for path in self._told]
-        return any(news)
+    def _publish(self, authorities: str) -> bool:
+        """Make the API server trust *authorities*; tell whether anything changed."""
+        changes = [self._publish_to(path, authorities) for path in self._configurations]
+        return any(changes)
 
-    def _tell_one(self, path: str, authorities: str) -> bool:
-        """Put them where they are not.
+    def _publish_to(self, path: str, authorities: str) -> bool:
+        """Write the CA bundle to the hooks of a configuration that do not trust the newest CA.
 
-        Where the newest is trusted, another replica may know of a newer one: that stays.
+        The others stay as they are: another replica may have written a newer CA.
         """
         try:
             configuration = self._api.call("GET", path)
         except apiserver.ServerError as exc:
             if exc.status != _ABSENT:
                 raise
-            return False  # nobody has installed that part
+            return False  # that configuration is not installed
         newest = certificates.newest(authorities)
-        told = base64.b64encode(authorities.encode()).decode()
+        encoded = base64.b64encode(authorities.encode()).decode()
         operations = [objects.expect(configuration["metadata"]["uid"], "metadata", "uid")]
         for place, hook in enumerate(objects.entries(configuration, "webhooks")):
             trusted = _text(objects.section(hook, "clientConfig"), "caBundle")
@@ -149,12 +151,12 @@ class Identity:
                 where = ("webhooks", place)
                 operations += [
                     objects.expect(hook["name"], *where, "name"),
-                    objects.put(told, *where, "clientConfig", "caBundle"),
+                    objects.put(encoded, *where, "clientConfig", "caBundle"),
                 ]
         if len(operations) == 1:
             return False
         self._api.call("PATCH", path, body=operations, kind=apiserver.JSON_PATCH)
-        log.info("the API server is to trust our authorities in %s", path)
+        log.info("wrote our CA bundle to %s", path)
         return True
 
 
@@ -166,9 +168,9 @@ def own(
     lasting: bool = False,
     now: Callable[[], datetime.datetime] = utc,
 ) -> Source:
-    """Return the source that makes certificates itself, and keeps them in the Secret of *place*.
+    """Return the source that issues certificates itself, and stores them in the Secret of *place*.
 
-    *hosts* are names besides that of the Service. *lasting*: one authority signs for ten years.
+    *hosts* are names besides that of the Service. *lasting*: one CA signs for ten years.
     """
     wanted = certificates.Wanted((place.host, *hosts), lasting=lasting)
 
@@ -177,7 +179,7 @@ def own(
         found = read_bundle(secret)
         if not certificates.is_due(found, wanted, now()):
             return found
-        older = found if found.authorities else served  # of an emptied Secret: ours
+        older = found if found.authorities else served  # restores an emptied Secret
         made = certificates.make(wanted, now(), older)
         try:
             keep(api, place, secret, made)
@@ -187,15 +189,15 @@ def own(
             found = read_bundle(read_secret(api, place))
             if certificates.is_due(found, wanted, now()):
                 raise
-            return found  # another replica was first: its certificate is ours
-        log.info("made a certificate for %s", place.host)
+            return found  # another replica was first: use its certificate
+        log.info("issued a certificate for %s", place.host)
         return made
 
     return make
 
 
 def read_secret(api: apiserver.ApiServer, place: Place) -> dict[str, Any]:
-    """Return the Secret of *place*, which is made where it is not and where we may."""
+    """Return the Secret of *place*; create it if it is absent and permissions allow."""
     try:
         return api.call("GET", place.secret)
     except apiserver.ServerError as exc:
@@ -208,18 +210,18 @@ def read_secret(api: apiserver.ApiServer, place: Place) -> dict[str, Any]:
         if exc.status == apiserver.CONFLICT:
             return api.call("GET", place.secret)
         if exc.status == _FORBIDDEN:
-            raise absent from exc  # the installation makes it
+            raise absent from exc  # the installation is to create it
         raise
 
 
 def read_bundle(secret: objects.Object) -> certificates.Bundle:
-    """Return what a Secret says; what is no text in it is empty."""
+    """Return the bundle in a Secret; entries that are no text are empty."""
     data = objects.section(secret, "data")
     return certificates.Bundle(**{field: _text(data, name) for field, name in _FIELDS.items()})
 
 
 def read_text(secret: objects.Object, name: str) -> str:
-    """Return what is called *name* in a Secret; what is no text is empty."""
+    """Return the entry *name* of a Secret; empty if it is no text."""
     return _text(objects.section(secret, "data"), name)
 
 
@@ -230,9 +232,9 @@ def keep(
     bundle: certificates.Bundle,
     **more: str,
 ) -> dict[str, Any]:
-    """Put *bundle* and *more* texts into the Secret as it was read, and return it as it is then.
+    """Write *bundle* and *more* texts to the Secret as it was read; return the new Secret.
 
-    ServerError, such as a conflict where it has changed since.
+    ServerError, such as a conflict if it has changed since.
     """
     texts = {name: str(getattr(bundle, field)) for field, name in _FIELDS.items()} | more
     data = {**(secret.get("data") or {})}
@@ -244,10 +246,10 @@ def keep(
 
 
 def context_of(bundle: certificates.Bundle) -> ssl.SSLContext:
-    """Return what serves with *bundle*; DataError if it is none, OSError where no file opens."""
+    """Return a TLS context for *bundle*; DataError if it is invalid, OSError if no file opens."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.num_tickets = 0  # programs in Go do not resume sessions by themselves
-    with tempfile.TemporaryDirectory() as folder:  # the library reads files alone
+    context.num_tickets = 0  # Go clients do not resume sessions by default
+    with tempfile.TemporaryDirectory() as folder:  # the library reads only files
         file = Path(folder) / "tls.pem"
         file.touch(0o600)
         file.write_text(bundle.key + bundle.certificate)
@@ -261,7 +263,7 @@ def context_of(bundle: certificates.Bundle) -> ssl.SSLContext:
 
 
 def _text(parent: objects.Object, name: str) -> str:
-    """Return what is called *name* in base64; what is no text is empty."""
+    """Decode the base64 member *name*; empty if it is no text."""
     try:
         return base64.b64decode(str(parent.get(name) or ""), validate=True).decode()
     except ValueError:

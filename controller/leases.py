@@ -1,7 +1,7 @@
-"""Leases: of several controllers one acts, and a node part shows that it lives.
+"""Leader election of controllers, and heartbeats of node parts, by Lease objects.
 
-Who holds a lease is judged by our own clock alone: a lease is over when nobody has renewed it for
-its time *since we saw it last change*, so the clocks of two machines need not agree.
+Expiry is judged by our own clock alone: a lease has expired when its duration has passed *since we
+last saw it change*, so the clocks of two machines need not agree.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONTROLLER = "pyvgpu-sidecar-controller"  # the lease of the one that acts
+CONTROLLER = "pyvgpu-sidecar-controller"  # the leader's lease
 CLAIMS = "pyvgpu-claim-controller"  # the same of the other controller
-NODE = "pyvgpu-sidecar-"  # and the name of a node: the lease of its part
+NODE = "pyvgpu-sidecar-"  # plus a node's name: the lease of its node part
 
 LEASE_SECONDS = 15
 RENEW_SECONDS = 2
-NODE_RENEW_SECONDS = 10  # as kubelet's own; there are as many as nodes
-FENCE_SECONDS = 10  # without a renewal for so long, the holder does nothing more
+NODE_RENEW_SECONDS = 10  # like kubelet's own; there is one for each node
+FENCE_SECONDS = 10  # since its last renewal; then the holder stops acting
 
 
 def path(namespace: str, name: str = "") -> str:
-    """Return where leases are, in a URL."""
+    """Return the URL path of leases, or of one."""
     folder = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
     return f"{folder}/{name}" if name else folder
 
 
 class Lease:
-    """One lease, which this process holds or would like to."""
+    """One lease that this process holds or tries to acquire."""
 
     def __init__(self, api: apiserver.ApiServer, namespace: str, name: str, holder: str) -> None:
         self._api = api
         self._namespace = namespace
         self._name = name
         self._holder = holder
-        self._seen: tuple[str, str] = ("", "")  # holder and renewal, as they were last
+        self._seen: tuple[str, str] = ("", "")  # holder and renewal time, as last seen
         self._seen_at = 0.0
         self._renewed_at = 0.0
         self._written: dict[str, Any] | None = None  # the lease as we last wrote it
 
     @property
     def is_held(self) -> bool:
-        """Tell whether this process may act: it renewed the lease a short time ago."""
+        """Tell whether this process may act: it renewed the lease within FENCE_SECONDS."""
         return self.is_held_for(0.0)
 
     def is_held_for(self, seconds: float) -> bool:
@@ -67,7 +67,7 @@ class Lease:
         return False
 
     def keep(self, stop: threading.Event) -> None:
-        """Renew it until *stop*, and then give it back; return early if it was lost."""
+        """Renew it until *stop*, then release it; return early if it was lost."""
         while self.is_held:
             if stop.wait(RENEW_SECONDS):
                 self.give_back()
@@ -75,7 +75,7 @@ class Lease:
             self.try_to_hold()
 
     def act(self, stop: threading.Event) -> None:
-        """Hold it whenever that can be, until *stop*."""
+        """Acquire and hold it again and again, until *stop*."""
         called = f"{self._namespace}/{self._name}"
         while self.wait(stop):
             log.info("holds lease %s", called)
@@ -84,20 +84,20 @@ class Lease:
                 log.warning("lost lease %s: another replica leads, or none", called)
 
     def try_to_hold(self, annotations: Mapping[str, str] | None = None) -> bool:
-        """Take the lease, or renew it; tell whether it is ours now."""
+        """Acquire or renew the lease; tell whether it is ours now."""
         asked = time.monotonic()
         try:
             held = self._write(annotations or {})
         except apiserver.ServerError as exc:
             if exc.status != apiserver.CONFLICT:
-                log.warning("did not renew lease %s: %s", self._name, exc)
+                log.warning("cannot renew lease %s: %s", self._name, exc)
             return False
-        # Where another holds it, nothing more is done at once, whatever time is left.
+        # If another process holds it, stop acting at once, whatever time is left.
         self._renewed_at = asked if held else 0.0
         return held
 
     def give_back(self) -> None:
-        """Let another have it at once."""
+        """Release it, so that another process can acquire it at once."""
         self._renewed_at = 0.0
         self._written = None
         try:
@@ -106,10 +106,10 @@ class Lease:
                 lease["spec"] = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 self._api.call("PUT", path(self._namespace, self._name), body=lease)
         except apiserver.ServerError as exc:
-            log.warning("did not give back lease %s: %s", self._name, exc)
+            log.warning("cannot release lease %s: %s", self._name, exc)
 
     def _write(self, annotations: Mapping[str, str]) -> bool:
-        # Ours as we wrote it last need not be read: whoever changed it since makes that known.
+        # Do not read back our own last write: if the lease has changed since, the PUT conflicts.
         known, self._written = self._written, None
         if known is not None:
             try:
@@ -136,7 +136,7 @@ class Lease:
         return True
 
     def _put(self, lease: dict[str, Any], annotations: Mapping[str, str]) -> None:
-        spec = objects.section(lease, "spec")  # which the API server does not ask for
+        spec = objects.section(lease, "spec")  # optional in the API
         kept = objects.section(lease, "metadata", "annotations")
         changes = int(spec.get("leaseTransitions") or 0)
         changes += spec.get("holderIdentity") != self._holder

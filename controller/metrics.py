@@ -1,6 +1,7 @@
-"""What our programs in a cluster count, for Prometheus: each figure's name and help stand here.
+"""Prometheus metrics of the cluster-side programs, with their names and help texts.
 
-``common`` is every program's; the others are counted by one. Nothing here decides anything.
+``Meter`` has the metrics of every program; each subclass adds those of one. Nothing here makes
+decisions.
 """
 
 from __future__ import annotations
@@ -25,47 +26,47 @@ SAVED_AT_MOST_SECONDS = 3600.0
 
 
 class Meter(figures.Figures, informer.Counting):
-    """What every program counts: its requests to the API server, its watches, its queue."""
+    """Metrics of every program: its requests to the API server, its watches, its queue."""
 
     def __init__(self) -> None:
         super().__init__()
         self._requests = self.counter(
             "pyvgpu_api_requests_total",
-            "Requests to the API server, by method and answer (0: there was none).",
+            "Requests to the API server, by method and status code (0: no response).",
             "method",
             "code",
         )
         self._errors = self.counter(
             "pyvgpu_api_errors_total",
-            "Those that were not done, by method and answer (0: there was none).",
+            "Failed requests to the API server, by method and status code (0: no response).",
             "method",
             "code",
         )
         self._request_seconds = self.histogram(
             "pyvgpu_api_request_seconds",
-            "From a request to the begin of its answer, by method.",
+            "Time from a request to the start of its response, by method.",
             figures.QUICK,
             "method",
         )
         self._watches = self.counter(
             "pyvgpu_watches_lost_total",
-            "Watches and lists that did not go on, by what they are of and the answer.",
+            "Watches and lists that failed or broke off, by resource path and status code.",
             "path",
             "code",
         )
         self._lists = self.histogram(
             "pyvgpu_list_seconds",
-            "How long a list took to be read in full.",
+            "Time to read a list in full, by resource path.",
             figures.QUICK,
             "path",
         )
         self._waits = self.histogram(
             "pyvgpu_queue_wait_seconds",
-            "How long due work waited for a worker.",
+            "Time that due work waited for a worker.",
             figures.QUICK,
         )
         self.failures = self.counter(
-            "pyvgpu_failures_total", "Faults of this program, each of which is in its log."
+            "pyvgpu_failures_total", "Internal errors of this program; its log has each one."
         )
 
     def asked(self, method: str, status: int, seconds: float) -> None:
@@ -80,16 +81,16 @@ class Meter(figures.Figures, informer.Counting):
         self._lists.labels(path).observe(seconds)
 
     def lost(self, path: str, status: int) -> None:
-        """Count a list or a watch that did not go on."""
+        """Count a list or a watch that failed or broke off."""
         self._watches.labels(path, status).inc()
 
     def waited(self, seconds: float) -> None:
-        """Count how long something that was due lay in the queue."""
+        """Observe how long due work waited in the queue."""
         self._waits.observe(seconds)
 
 
 class ControllerMeter(Meter):
-    """What the sidecar controller counts."""
+    """Metrics of the sidecar controller."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,18 +100,19 @@ class ControllerMeter(Meter):
             ),
             "escalations_total": self.counter(
                 "pyvgpu_sidecar_escalations_total",
-                "Sidecars that did not end in time, by the path that was taken next.",
+                "Sidecars that did not end in time, by the path taken next.",
                 "path",
             ),
             "left_total": self.counter(
-                "pyvgpu_sidecar_left_total", "Sidecars left running, for nothing good can be done."
+                "pyvgpu_sidecar_left_total",
+                "Sidecars left running, for lack of a safe way to end them.",
             ),
             "swaps_total": self.counter(
-                "pyvgpu_sidecar_swaps_total", "Images changed because a person asked for it."
+                "pyvgpu_sidecar_swaps_total", "Images replaced on a user's request."
             ),
             "backoff_limits_raised_total": self.counter(
                 "pyvgpu_sidecar_backoff_limits_raised_total",
-                "Jobs whose backoffLimit was raised by the restarts that are ours.",
+                "Jobs whose backoffLimit was raised by the number of our restarts.",
             ),
         }
         self.adopted = self.counter(
@@ -123,55 +125,55 @@ class ControllerMeter(Meter):
             "path",
         )
         self.writes = self.histogram(
-            "pyvgpu_sidecar_writes_per_pod", "Writes that the end of a pod took.", (0, 1, 2, 3)
+            "pyvgpu_sidecar_writes_per_pod", "API writes to end a pod's sidecars.", (0, 1, 2, 3)
         )
         self.gpu_idle_seconds = self.counter(
             "pyvgpu_sidecar_gpu_idle_seconds_total",
-            "GPUs times the seconds in which their work was done and a sidecar still ran.",
+            "GPU-seconds in which the main containers had ended and a sidecar still ran.",
         )
         self.saved = Saved()
         self.registry.register(self.saved)
 
 
 class NodeMeter(Meter):
-    """What the node part counts."""
+    """Metrics of the node part."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stops = self.counter(
             "pyvgpu_sidecar_stops_total",
-            "Containers that were told to end, by what became of it: ended, told or failed.",
+            "Containers that the node part stopped, by result: ended, signaled or failed.",
             "result",
         )
         self.stop_seconds = self.histogram(
             "pyvgpu_sidecar_stop_seconds",
-            "From the signal to the end of a container that was told to end.",
+            "Seconds from the signal to the end of a container that the node part stopped.",
             figures.PATIENT,
         )
         self.signal_seconds = self.histogram(
             "pyvgpu_sidecar_signal_seconds",
-            "From the end of the last main container to the first word to a sidecar.",
+            "Time from the end of the last main container to the first stop request to a sidecar.",
             figures.PATIENT,
         )
         self.runtime_errors = self.counter(
-            "pyvgpu_runtime_errors_total", "Calls that the container runtime did not do."
+            "pyvgpu_runtime_errors_total", "Failed calls to the container runtime."
         )
 
 
 class WebhookMeter(Meter):
-    """What the webhook counts."""
+    """Metrics of the webhook."""
 
     def __init__(self) -> None:
         super().__init__()
         self._reviews = self.counter(
             "pyvgpu_webhook_reviews_total",
-            "Objects that the API server asked about, by path and what became of them.",
+            "Admission reviews, by path and result.",
             "path",
             "result",
         )
         self._seconds = self.histogram(
             "pyvgpu_webhook_review_seconds",
-            "From a question to its answer.",
+            "Time from an admission request to its response, by path.",
             figures.QUICK,
             "path",
         )
@@ -185,47 +187,47 @@ class WebhookMeter(Meter):
 
 
 class ClaimMeter(Meter):
-    """What the claim controller counts."""
+    """Metrics of the claim controller."""
 
     def __init__(self) -> None:
         super().__init__()
         self.collected = self.counter(
             "pyvgpu_claim_templates_collected_total",
-            "Templates of claims that were deleted, for no pod named them any more.",
+            "Claim templates deleted because no pod referred to them any more.",
         )
 
 
 class SchedulerMeter(Meter):
-    """What the scheduler extender counts."""
+    """Metrics of the scheduler extender."""
 
     def __init__(self) -> None:
         super().__init__()
         self._answers = self.counter(
             "pyvgpu_scheduler_answers_total",
-            "Questions of kube-scheduler, by path and what was answered.",
+            "Requests of kube-scheduler, by path and result.",
             "path",
             "result",
         )
         self._seconds = self.histogram(
             "pyvgpu_scheduler_answer_seconds",
-            "From a question to its answer, by path.",
+            "Time from a request to its response, by path.",
             figures.QUICK,
             "path",
         )
         self.wakes = self.counter(
             "pyvgpu_scheduler_wakes_total",
-            "Writes that let kube-scheduler look again at pods that wait.",
+            "Writes that make kube-scheduler retry waiting pods.",
         )
 
         self.sampled = self.counter(
             "pyvgpu_scheduler_sampled_total",
-            "Pods told that they wait where kube-scheduler asked about some nodes alone.",
+            "Events that say that a pod waits because kube-scheduler asked about only some nodes.",
         )
 
     def watch(
         self, desk: desk.Desk, leads: Callable[[], bool], expires: Callable[[], float]
     ) -> None:
-        """Show what *desk* knows now."""
+        """Show the state of the current term of *desk*."""
 
         def of_term(read: Callable[[term.Term], float]) -> Callable[[], float]:
             return lambda: 0.0 if desk.term is None else float(read(desk.term))
@@ -233,27 +235,27 @@ class SchedulerMeter(Meter):
         for name, text, read in (
             (
                 "pyvgpu_scheduler_nodes",
-                "Nodes of which something is known.",
+                "Nodes in the scheduler cache.",
                 lambda it: len(it.book.stands),
             ),
             (
                 "pyvgpu_scheduler_pods",
-                "Pods with devices of ours that are not over.",
+                "Pods with devices of ours that have not ended.",
                 lambda it: len(it.book.pods),
             ),
             (
                 "pyvgpu_scheduler_drift",
-                "In how much it knew otherwise than the API server when it last compared.",
+                "Differences from the API server that the last comparison of the cache found.",
                 lambda it: it.drift,
             ),
             (
                 "pyvgpu_scheduler_comparisons",
-                "How often it has compared what it knows with the API server in this term.",
+                "Comparisons of the cache with the API server in this term.",
                 lambda it: it.comparisons,
             ),
             (
                 "pyvgpu_scheduler_evictions",
-                "Pods that were told to go in this term.",
+                "Pods evicted in this term.",
                 lambda it: it.evicted,
             ),
         ):
@@ -261,7 +263,7 @@ class SchedulerMeter(Meter):
         self.gauge("pyvgpu_scheduler_leads", "1 if it holds the lease.", lambda: float(leads()))
         self.gauge(
             "pyvgpu_scheduler_certificate_expiry_seconds",
-            "When the certificate ends, in seconds since 1970; 0: there is none yet.",
+            "When the certificate expires, in seconds since 1970; 0: there is none yet.",
             expires,
         )
 
@@ -272,7 +274,7 @@ class SchedulerMeter(Meter):
 
 
 class StatusMeter(Meter):
-    """What the status page of a cluster counts."""
+    """Metrics of the cluster's status page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -281,17 +283,17 @@ class StatusMeter(Meter):
         )
         self._seconds = self.histogram(
             "pyvgpu_status_answer_seconds",
-            "From a browser's question to its answer, by path.",
+            "Time from a browser's request to its response, by path.",
             figures.QUICK,
             "path",
         )
 
     def watch(self, shown: cluster.Cluster, expires: Callable[[], float]) -> None:
-        """Show what is known of the cluster now."""
+        """Show the current state of the cluster."""
         self.gauge("pyvgpu_status_nodes", "Nodes that are shown.", lambda: float(shown.nodes))
         self.gauge(
             "pyvgpu_status_certificate_expiry_seconds",
-            "When the certificate ends, in seconds since 1970; 0: there is none yet.",
+            "When the certificate expires, in seconds since 1970; 0: there is none yet.",
             expires,
         )
 
@@ -302,15 +304,15 @@ class StatusMeter(Meter):
 
 
 class Saved(prometheus.registry.Collector):
-    """GPU-seconds that would have been held: a pod that hangs is noticed after an hour, we say.
+    """GPU-seconds saved, on the assumption that an admin notices a hanging pod after an hour.
 
-    So each pod that we ended saves its GPUs for as long as it has been over, at most that hour.
+    So each pod that we ended saves its GPUs for the time since, at most that hour.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._settled = 0.0
-        self._ended: list[tuple[float, float]] = []  # when by our clock, and how many GPUs
+        self._ended: list[tuple[float, float]] = []  # time by our clock, number of GPUs
         self._guard = threading.Lock()
 
     def add(self, gpus: float) -> None:
@@ -324,16 +326,16 @@ class Saved(prometheus.registry.Collector):
         with self._guard:
             now = self._clock()
             over = [it for it in self._ended if now - it[0] >= SAVED_AT_MOST_SECONDS]
-            self._ended = self._ended[len(over) :]  # they are in the order of their ends
+            self._ended = self._ended[len(over) :]  # ordered by time
             self._settled += sum(gpus * SAVED_AT_MOST_SECONDS for _, gpus in over)
             return self._settled + sum(gpus * (now - at) for at, gpus in self._ended)
 
     def collect(self) -> list[core.CounterMetricFamily]:
-        """Return the figure for Prometheus."""
+        """Return the metric for Prometheus."""
         family = core.CounterMetricFamily(
             "pyvgpu_sidecar_gpu_saved_seconds_total",
-            "GPUs of pods that were ended, times the seconds since; at most an hour of each, "
-            "after which an admin would have seen it hang.",
+            "GPUs of pods that we ended, times the seconds since, at most an hour for each pod, "
+            "after which an admin would have noticed that it hangs.",
             value=self.seconds(),
         )
         return [family]

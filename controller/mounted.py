@@ -1,7 +1,7 @@
-"""A server's certificate from a folder, as a Secret is mounted: such as cert-manager's.
+"""Serving certificate from a mounted Secret, such as cert-manager's.
 
-Whoever writes it renews it. Kubelet brings a Secret that changes into the pod within a minute or
-two, all its files at once.
+The issuer renews it. Kubelet updates the mount of a changed Secret within a minute or two, all
+files at once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ CERTIFICATE, KEY, AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
 
 
 def source(folder: Path) -> Source:
-    """Return the source that reads *folder*; its ``ca.crt`` may be absent: nobody is told then."""
+    """Return the source that reads *folder*; without ``ca.crt`` no CA bundle is published."""
 
     def read(served: certificates.Bundle) -> certificates.Bundle:  # noqa: ARG001 - as it stands
-        # A Secret is exchanged by its folder's link: what one look reads is of one Secret.
+        # Kubelet swaps the ..data link: resolved once, all files are of one version of the Secret.
         inside = (folder / "..data" if (folder / "..data").exists() else folder).resolve()
         found = certificates.Bundle(
             _text(inside / AUTHORITIES) if (inside / AUTHORITIES).exists() else "",

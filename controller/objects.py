@@ -1,6 +1,6 @@
-"""Objects as the API server gives them (plain JSON), and the patches that it takes back.
+"""Accessors for Kubernetes objects (plain JSON), and JSON patches for them.
 
-Reading is lenient: a section that is absent or null is empty, for so it comes from many clients.
+Reading is lenient: a section that is absent or null is empty, since many clients send it so.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from pyvgpu.kube import apiserver
 
-OURS = {"app.kubernetes.io/name": "pyvgpu"}  # labels of what we make, by which it is found
-MOST_ANNOTATION_BYTES = 256 * 1024  # the API server's limit, for all of an object's together
+OURS = {"app.kubernetes.io/name": "pyvgpu"}  # label of objects that we create, to find them
+MOST_ANNOTATION_BYTES = 256 * 1024  # the API server's limit for all annotations of an object
 
 Object = apiserver.Object
 Operation = dict[str, Any]  # one operation of a JSON patch (RFC 6902)
@@ -33,7 +33,7 @@ def entries(parent: Object, name: str) -> Sequence[Object]:
     found = parent.get(name)
     if not found or (type(found) is not list and not isinstance(found, Sequence)):
         return ()
-    # The first question is for speed: what JSON is read as, of which a pod has hundreds.
+    # The first check is for speed: the type that JSON parses to; a pod has hundreds of entries.
     return [entry for entry in found if type(entry) is dict or isinstance(entry, Mapping)]
 
 
@@ -44,12 +44,12 @@ def words(parent: Object, name: str) -> tuple[str, ...]:
 
 
 def annotation_bytes(annotations: Object) -> int:
-    """Return what annotations count for, by the rule of the API server."""
+    """Return the size of annotations, by the API server's rule."""
     return sum(len(str(k).encode()) + len(str(v).encode()) for k, v in annotations.items())
 
 
 def now() -> str:
-    """Return the time as it stands in objects, to the second."""
+    """Return the time in the format of Kubernetes objects, to the second."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -64,12 +64,12 @@ def expect(value: Any, *path: str | int) -> Operation:
 
 
 def put(value: Any, *path: str | int) -> Operation:
-    """Set the member at *path*, whether it is there or not; or insert into a list."""
+    """Set the member at *path*, whether it exists or not; or insert into a list."""
     return {"op": "add", "path": pointer(*path), "value": value}
 
 
 def remove(*path: str | int) -> Operation:
-    """Take away the member at *path*, which must be there."""
+    """Remove the member at *path*, which must exist."""
     return {"op": "remove", "path": pointer(*path)}
 
 

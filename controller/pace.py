@@ -1,4 +1,4 @@
-"""How fast the API server is asked: never faster than was agreed, and hardly while it is down."""
+"""Client-side rate limiter, and a circuit breaker for an unavailable API server."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 
 
 def is_down(status: int) -> bool:
-    """Tell whether an answer (0: none) says that the server does nothing for anybody now."""
+    """Tell whether a status (0: no answer) means that the server is unavailable to all clients."""
     return status in (0, 429) or status >= 500
 
 
 class Gate:
-    """Holds all who share it back while the server is down, so that work piled up is no flood.
+    """Circuit breaker: holds its users back while the server is down, to prevent a flood later.
 
-    Of those who find it closed each tries once when it opens; the first failure closes it again,
-    for longer.
+    When it opens, each waiting thread tries once; the first failure closes it again, for longer.
     """
 
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
@@ -33,7 +32,7 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether nobody has to wait."""
+        """Tell whether requests may be sent now."""
         return time.monotonic() >= self._until
 
     def wait(self, stop: threading.Event) -> None:
@@ -42,7 +41,7 @@ class Gate:
             pass
 
     def failed(self, status: int, retry_after: float | None = None) -> None:
-        """Close it, if it is open: the server is down."""
+        """Close it for a backoff delay if it is open: the server is down."""
         with self._guard:
             now = time.monotonic()
             if now < self._until:
@@ -57,7 +56,7 @@ class Gate:
 
 
 class Pace:
-    """Lets so many pass a second, as many as a second's at once."""
+    """Rate limiter: *per_second*, with bursts of up to one second's worth."""
 
     def __init__(self, per_second: float) -> None:
         self._seconds = 1 / per_second
@@ -65,7 +64,7 @@ class Pace:
         self._next = 0.0
 
     def wait(self) -> None:
-        """Wait for one's turn."""
+        """Block until the next request is allowed."""
         with self._guard:
             now = time.monotonic()
             self._next = max(self._next, now - 1) + self._seconds

@@ -1,4 +1,4 @@
-"""What a route of a server answers; see https.py."""
+"""Replies of HTTP routes; see https.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Reply:
     """JSON, or one line of text where the code is not 200."""
 
     content: bytes
-    result: str  # for figures
+    result: str  # for metrics
     code: int = 200
 
 
-Route = Callable[[bytes], Reply]  # a body to its reply
+Route = Callable[[bytes], Reply]  # from request body to reply

@@ -1,9 +1,9 @@
-"""A server's certificate from the cluster itself: by a CertificateSigningRequest.
+"""Serving certificate from the cluster's own signer, by a CertificateSigningRequest.
 
-The key is made here and never leaves the Secret that all replicas share. While a request waits for
-somebody's approval its key lies beside the one that is served, so that whichever replica comes
-first takes what was signed. The signer ``kubernetes.io/kubelet-serving`` signs for subjects of
-nodes alone, and takes any name of a host; another signer is asked for the name of the Service.
+The key is generated here and never leaves the Secret that all replicas share. While a request
+awaits approval its key is stored beside the one in use, so that any replica can take the signed
+certificate. The signer ``kubernetes.io/kubelet-serving`` signs only for node subjects, and for
+any host name; a request to another signer has the Service's name as subject.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 KUBELET_SIGNER = "kubernetes.io/kubelet-serving"
-NEXT = "next.key"  # in the Secret: of the request that waits
+NEXT = "next.key"  # in the Secret: the key of the pending request
 _USAGES = ("digital signature", "server auth")
 _ABSENT, _CONFLICT = 404, 409
 
@@ -37,7 +37,7 @@ def source(
     authorities: Callable[[], str],
     now: Callable[[], datetime.datetime] = identity.utc,
 ) -> identity.Source:
-    """Return the source that asks *signer*, whose certificates *authorities* stand for."""
+    """Return the source that requests certificates of *signer*; *authorities* verify them."""
     wanted = certificates.Wanted((place.host,))
 
     def ask(served: certificates.Bundle) -> certificates.Bundle:
@@ -47,7 +47,7 @@ def source(
             return found
         key = identity.read_text(secret, NEXT)
         if not certificates.is_key(key):
-            # The replica that writes first makes the key for all.
+            # The first replica to write generates the key for all.
             key = certificates.make_key()
             secret = identity.keep(api, place, secret, found, **{NEXT: key})
         answer = _answer(api, place, signer, key)
@@ -58,17 +58,17 @@ def source(
                 f"certificate request {_name(place, key)} waits for approval, such as by "
                 f"kubectl certificate approve {_name(place, key)}"
             )
-        if not answer:  # another key will make another request
+        if not answer:  # another key makes another request
             identity.keep(api, place, secret, found, **{NEXT: ""})
             raise errors.UnavailableError(
                 f"certificate request {_name(place, key)} was denied, or {signer} does not "
-                "sign it; another is made"
+                "sign it; another request is made"
             )
         made = certificates.Bundle(authorities(), answer, key)
         if certificates.is_due(made, wanted, now()):
             identity.keep(api, place, secret, found, **{NEXT: ""})
             raise errors.DataError(
-                f"{signer} signed a certificate that is of no use: it must be for "
+                f"{signer} signed a certificate that cannot be used: it must be for "
                 f"{place.host}, by the first authority that was given, and not about to end"
             )
         identity.keep(api, place, secret, made, **{NEXT: ""})
@@ -79,7 +79,7 @@ def source(
 
 
 def _answer(api: apiserver.ApiServer, place: identity.Place, signer: str, key: str) -> str | None:
-    """Return what was signed, None if nothing was yet, an empty text if nothing will be."""
+    """Return the signed certificate; None if it is pending, empty if the request failed."""
     name = _name(place, key)
     try:
         request = api.call("GET", f"{REQUESTS}/{name}")
@@ -119,5 +119,5 @@ def _make(
 
 
 def _name(place: identity.Place, key: str) -> str:
-    """Return what the request for *key* is called."""
+    """Return the name of the request for *key*."""
     return f"{place.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"

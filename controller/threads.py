@@ -1,4 +1,4 @@
-"""The parts of a program that run beside each other until it ends."""
+"""Daemon threads of a program, and whether one of them has died."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 class Threads:
-    """Runs parts, each in a thread of its own, and tells whether one has died."""
+    """Runs functions in threads of their own, and tells whether one has died."""
 
     def __init__(self) -> None:
         self._all: list[threading.Thread] = []
 
     def start(self, *parts: Callable[[], None]) -> list[threading.Thread]:
-        """Let *parts* run; return their threads."""
+        """Start a thread for each of *parts*; return the threads."""
         begun = [threading.Thread(target=part, daemon=True) for part in parts]
         for thread in begun:
             thread.start()

@@ -1,8 +1,8 @@
-"""Repeats what keeps something in the API server as it should be.
+"""Reconcile loop for one object in the API server.
 
-Each minute while it succeeds; with exponential backoff and jitter while it fails, whatever the
-reason: an API server that refuses a write for good, such as by an admission policy, answers each
-attempt at once.
+It runs each minute while it succeeds, and with exponential backoff and jitter while it fails,
+whatever the reason: an API server that refuses a write for good, such as by an admission policy,
+answers each attempt at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_SECONDS = 30.0  # between attempts
 
 
 class Upkeep:
-    """Calls a function again and again, and remembers why it failed last."""
+    """Calls a function periodically, and remembers why it failed last."""
 
     def __init__(self, subject: str) -> None:
         self._subject = subject
@@ -48,7 +48,7 @@ class Upkeep:
                 stop.wait(INTERVAL_SECONDS)
 
     def missing(self, what: str) -> str:
-        """Return for a readiness probe that *what* is not there yet, and why."""
+        """Return *what* is missing, with the reason of the last failure, for a readiness probe."""
         return f"{what}: {self.trouble}" if self.trouble else what
 
 

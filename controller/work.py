@@ -1,4 +1,4 @@
-"""What is to be looked at, each once at a time, some of it later."""
+"""De-duplicating work queue with delayed re-adds (client-go's workqueue)."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ if TYPE_CHECKING:
 
 
 def _ignore(seconds: float) -> None:
-    """Nobody wants to know how long things wait."""
+    """Discard the waiting time."""
 
 
 class Queue:
-    """Names that are due; one that is added twice is looked at once.
+    """Queue of names; one that is added twice is processed once.
 
-    A name that is added while it is being looked at is due again when that is done: so two threads
-    never look at the same, and no news is lost. *waited* is told how long after it was due a name
-    was taken.
+    A name that is added while it is being processed is due again when that is done: so two
+    threads never process the same name, and no change is lost. *waited* is called with the
+    seconds from a name's due time to its ``take``.
     """
 
     def __init__(self, waited: Callable[[float], None] = _ignore) -> None:
         self._due: dict[str, float] = {}
-        self._order: list[tuple[float, str]] = []  # a heap; what is not in _due so is passed over
+        self._order: list[tuple[float, str]] = []  # a heap; entries not in _due are stale
         self._taken: set[str] = set()
         self._waited = waited
         self._changed = threading.Condition()
         self._closed = False
 
     def add(self, name: str, seconds: float = 0.0) -> None:
-        """Let *name* be due in so many *seconds*, or sooner if it was to be."""
+        """Make *name* due in so many *seconds*, unless it is due sooner."""
         at = time.monotonic() + seconds
         with self._changed:
             if at >= self._due.get(name, float("inf")):
@@ -43,7 +43,7 @@ class Queue:
                 self._changed.notify()
 
     def take(self) -> str | None:
-        """Wait for a name and take it, None when the queue was closed. ``done`` gives it back."""
+        """Wait for a due name and return it, None once the queue is closed. Pair with ``done``."""
         with self._changed:
             while not self._closed:
                 left = self._seconds_to_the_first()
@@ -58,7 +58,7 @@ class Queue:
         return None
 
     def done(self, name: str) -> None:
-        """Give back a name that was taken."""
+        """Finish a name that was taken."""
         with self._changed:
             self._taken.discard(name)
             if name in self._due:
@@ -66,7 +66,7 @@ class Queue:
                 self._changed.notify()
 
     def close(self) -> None:
-        """Let every ``take`` return None."""
+        """Make every ``take`` return None."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

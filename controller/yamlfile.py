@@ -1,4 +1,4 @@
-"""Files that an administrator writes in YAML, so that JSON will do, too."""
+"""Read YAML (or JSON) files that an administrator writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def read(path: Path, option: str) -> Any:
-    """Return what is in a file; DataError, in which *option* says who wants it, if that fails."""
+    """Return the content of a file; DataError, which names *option*, if that fails."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as exc:
@@ -21,7 +21,7 @@ def read(path: Path, option: str) -> Any:
 
 
 def parse(text: str, name: str) -> Any:
-    """Return what *text* means; DataError with *name* if it is no YAML."""
+    """Parse *text*; DataError with *name* if it is not YAML."""
     with errors.needing("PyYAML", "kubernetes"):
         import yaml
     try:

@@ -1,1 +1,1 @@
-"""Claims for pods that ask by plain limits: their templates, which are made and collected here."""
+"""Claim templates for pods with plain resource limits; quotas over a namespace's claims."""

@@ -1,7 +1,7 @@
-"""Collects templates of claims that no pod names any more.
+"""Garbage collection of claim templates that no pod names any more.
 
-Nothing is remembered: each sweep reads what is there. A template that is needed while it is looked
-at has changed by then, and the API server refuses to delete it.
+Stateless: each sweep lists templates and pods again. A template that is needed during a sweep gets
+a new resourceVersion, so the API server refuses to delete it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 600.0
 AGAIN_SECONDS = 30.0  # after a sweep that failed
-_LOOK_SECONDS = 1.0  # between looks for the lease
+_LOOK_SECONDS = 1.0  # between checks of the lease
 
 
 class Collector:
-    """Sweeps again and again, while it may act."""
+    """Sweeps periodically while it may act."""
 
     def __init__(
         self, api: apiserver.ApiServer, may_act: Callable[[], bool], collected: Callable[[], None]
     ) -> None:
-        """Take what is needed; *collected* is told of each template that goes."""
+        """Delete only while *may_act* returns true; call *collected* after each deletion."""
         self._api = api
         self._may_act = may_act
         self._collected = collected
@@ -45,11 +45,11 @@ class Collector:
                 self.sweep()
                 stop.wait(SWEEP_SECONDS)
             except apiserver.ServerError as exc:
-                log.warning("did not sweep templates of claims: %s", exc)
+                log.warning("could not sweep claim templates: %s", exc)
                 stop.wait(AGAIN_SECONDS)
 
     def sweep(self) -> None:
-        """Delete what no pod names and nobody needed lately."""
+        """Delete the templates that no pod names and that were not used for templates.KEPT."""
         found, _ = self._api.items(templates.ALL, templates.OURS)
         now = datetime.datetime.now(datetime.UTC)
         for namespace, candidates in templates.old(map(templates.read, found), now).items():

@@ -1,7 +1,8 @@
-"""Keeps the totals of namespaces: a ledger of what was admitted, which all of us write.
+"""Enforces the totals of namespaces with a ledger of admitted claims that all replicas share.
 
-The ledger is read before the claims are, and written as it was read or not at all. So of two who
-admit claims at once one begins anew, and a claim that comes meanwhile is in one of the two.
+A replica reads the ledger before it lists the claims, and writes it with the resourceVersion that
+it read. So of two replicas that admit claims at once one starts over, and a claim created
+meanwhile is in the ledger or in the list.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from pyvgpu.kube import apiserver
 if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
 
-LEDGER = "claims-of-"  # and the name of the namespace: a ConfigMap in ours
-ATTEMPTS = 8  # to write it, where others do
-SECONDS = 3.0  # for each answer of the API server, which waits for us meanwhile
+LEDGER = "claims-of-"  # plus the namespace's name: a ConfigMap in our own namespace
+ATTEMPTS = 8  # to write the ledger, on conflicts
+SECONDS = 3.0  # timeout of a request; the API server waits for our admission review meanwhile
 
 
 class Keeper:
-    """Admits claims by the totals of their namespaces."""
+    """Admits claims within the totals of their namespaces."""
 
     def __init__(self, api: apiserver.ApiServer, namespace: str) -> None:
         self._api = api
         self._folder = f"/api/v1/namespaces/{namespace}/configmaps"
 
     def why_not(self, namespace: str, claim: Object, uid: str, dry_run: bool) -> str:
-        """Return why a *claim* may not be created, empty if it may: then it is in the ledger.
+        """Return why *claim* may not be created; empty if it may, and then the ledger has it.
 
-        UsageError for a claim or a total that means nothing; UnavailableError where too many ask
+        UsageError for an invalid claim or total; UnavailableError if too many claims are created
         at once, or the API server does not answer.
         """
         total = totals.total_of(self._call("GET", f"/api/v1/namespaces/{namespace}"))
@@ -48,7 +49,7 @@ class Keeper:
             if dry_run:
                 return why
             if why:
-                if left != known:  # those that are there count as what they are from now on
+                if left != known:  # drop the reservations of claims that exist by now
                     self._write(namespace, ledger, left)
                 return why
             left[uid] = totals.Reserved(asked, time.time())
@@ -61,7 +62,7 @@ class Keeper:
     def _claims(self, namespace: str) -> dict[str, totals.Amount]:
         path = f"{templates.FOLDER}/namespaces/{namespace}/resourceclaims"
         found, _ = self._api.items(path, {})
-        return {str(it["metadata"].get("uid")): totals.held_by(it) for it in found}
+        return {str(claim["metadata"].get("uid")): totals.held_by(claim) for claim in found}
 
     def _ledger(self, namespace: str) -> Object:
         try:
@@ -72,9 +73,9 @@ class Keeper:
             return {}
 
     def _write(self, namespace: str, ledger: Object, left: dict[str, totals.Reserved]) -> bool:
-        """Write a ledger as it shall be; return whether it was what we had read."""
+        """Write *left* to the ledger; return False if *ledger* was outdated."""
         name = f"{LEDGER}{namespace}"
-        data = {uid: it.text for uid, it in left.items()}
+        data = {uid: reserved.text for uid, reserved in left.items()}
         try:
             if ledger:
                 self._call("PUT", f"{self._folder}/{name}", {**ledger, "data": data})

@@ -1,4 +1,4 @@
-"""Makes templates of claims before the pods are there that name them."""
+"""Creates claim templates at admission, before the pods that name them exist."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SECONDS = 3.0  # for the API server to answer, which waits for us meanwhile
+SECONDS = 3.0  # timeout of a request; the API server waits for our admission review meanwhile
 _GONE, _THERE = 404, 409
-_NEVER = (403, 422)  # a policy, or a rule of Kubernetes', says no
+_NEVER = (403, 422)  # refused by a policy, or by Kubernetes' validation
 
 
 class Maker:
-    """Knows the templates that there are, from :meth:`run` on."""
+    """Creates templates; :meth:`run` watches those that exist."""
 
     def __init__(self, api: apiserver.ApiServer, counting: informer.Counting) -> None:
         self._api = api
@@ -33,19 +33,19 @@ class Maker:
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Follow the templates until *stop*."""
+        """Watch the templates until *stop*."""
         self._seen.run(stop)
 
     @property
     def synced(self) -> bool:
-        """Whether all templates were seen."""
+        """Whether all templates were listed."""
         return self._seen.synced.is_set()
 
     def ensure(self, namespace: str, specs: Mapping[str, Object], dry_run: bool) -> None:
-        """Let there be templates of these names and specs, and stay for the pod that comes.
+        """Create the missing templates, by name, and note a use so that they last for the new pod.
 
-        For a dry run the API server is asked whether it would take them. PermissionDeniedError if
-        it takes one never, such as by a policy; UnavailableError if it does not now.
+        A dry run creates them with dryRun=All. PermissionDeniedError if the API server rejects one
+        for good, such as by a policy; UnavailableError if it fails for now.
         """
         now = datetime.datetime.now(datetime.UTC)
         for name, spec in specs.items():
@@ -65,7 +65,7 @@ class Maker:
                 raise errors.UnavailableError(text) from exc
 
     def _note(self, namespace: str, name: str) -> bool:
-        """Note that a template is used now; return whether it is there."""
+        """Note that a template is used now; return whether it exists."""
         body = {"metadata": templates.used_now()}
         path = templates.path(namespace, name)
         try:
@@ -81,5 +81,5 @@ class Maker:
         try:
             self._api.call("POST", templates.path(namespace), query, new, seconds=SECONDS)
         except apiserver.ServerError as exc:
-            if exc.status != _THERE:  # that another of us has made since, and so it is new
+            if exc.status != _THERE:  # another replica has just created it
                 raise

@@ -1,8 +1,7 @@
-"""What the API server's slices, classes and claims say, as the explanations of pods read it; pure.
+"""Read ResourceSlices, DeviceClasses and ResourceClaims to explain why a pod waits; pure.
 
-Which device a claim gets is kube-scheduler's to decide. Here is only read what there is, who has
-what of it and what is asked, for a person who wants to know why a pod waits. Selectors in CEL are
-not judged: they are told.
+kube-scheduler decides which device a claim gets. This module only reads which devices exist, which
+are allocated and what a claim requests. It does not evaluate CEL selectors, it quotes them.
 """
 
 from __future__ import annotations
@@ -21,38 +20,40 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-MEBIBYTE: int = quantity.UNITS["Mi"]  # of vmemory in slices, and so here
-OF_THE_DRIVER = f'device.driver == "{names.DRA_DRIVER}"'  # all that the plain class wants
+MEBIBYTE: int = quantity.UNITS["Mi"]  # the unit of vmemory in slices, and so here
+OF_THE_DRIVER = f'device.driver == "{names.DRA_DRIVER}"'  # the selector of the default class
 
 _Place = tuple[str, str]  # the pool and the name of a device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """What one claim asks of our devices."""
+    """What one claim requests of our devices."""
 
     parts: tuple[asks.Part, ...]  # one for each request
-    told: tuple[str, ...] = ()  # what is asked besides, and not judged here
+    unjudged: tuple[str, ...] = ()  # further conditions, which this module does not evaluate
 
 
 def slices(listed: Iterable[Object]) -> list[Object]:
-    """Return our slices that count: those of the newest generation of their pool."""
-    ours = [it for it in listed if objects.section(it, "spec").get("driver") == names.DRA_DRIVER]
+    """Return our driver's slices of the newest generation of their pool."""
+    ours = [
+        one for one in listed if objects.section(one, "spec").get("driver") == names.DRA_DRIVER
+    ]
     newest: dict[str, int] = {}
-    for it in ours:
-        pool = objects.section(it, "spec", "pool")
+    for one in ours:
+        pool = objects.section(one, "spec", "pool")
         name, now = str(pool.get("name")), _number(pool.get("generation"))
         newest[name] = max(newest.get(name, 0), now)
     return [
-        it
-        for it in ours
-        if _number(objects.section(it, "spec", "pool").get("generation"))
-        == newest[str(objects.section(it, "spec", "pool").get("name"))]
+        one
+        for one in ours
+        if _number(objects.section(one, "spec", "pool").get("generation"))
+        == newest[str(objects.section(one, "spec", "pool").get("name"))]
     ]
 
 
 def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
-    """Return what *slices* say that nodes have, by the names of nodes."""
+    """Return the devices in *found*, the result of :func:`slices`, by node."""
     devices: dict[str, list[facts.Device]] = {}
     for it in found:
         spec = objects.section(it, "spec")
@@ -63,7 +64,7 @@ def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
 
 
 def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[asks.Pod]:
-    """Return who has something of the devices in *slices*: pods, or claims that no pod uses."""
+    """Return the holders of devices in the slices *found*: pods, or claims that no pod uses."""
     places = {place: where for it in found for place, where in _places(it)}
     held: dict[tuple[str, str], list[facts.Holding]] = {}
     uids: dict[tuple[str, str], str] = {}
@@ -84,16 +85,16 @@ def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[asks.Pod]
 
 
 def wanted(spec: Object, classes: Mapping[str, Object]) -> Wanted:
-    """Return what a claim's *spec* asks of our devices; UsageError for what can never be had."""
+    """Return what a claim's *spec* requests of our devices; UsageError if that can never fit."""
     parts: list[asks.Part] = []
-    told: list[str] = []
+    unjudged: list[str] = []
     for request in objects.entries(objects.section(spec, "devices"), "requests"):
         name = str(request.get("name"))
         asked = objects.section(request, "exactly")
         others = objects.entries(request, "firstAvailable")
         if not asked and others:
             asked = others[0]
-            told.append(f"request {name} has {len(others)} alternatives; this is the first")
+            unjudged.append(f"request {name} has {len(others)} alternatives; this is the first")
         if asked.get("adminAccess"):
             continue
         called = str(asked.get("deviceClassName"))
@@ -104,21 +105,21 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> Wanted:
             )
         expressions = list(_expressions(objects.section(classes[called], "spec")))
         if not any(names.DRA_DRIVER in it for it in expressions):
-            told.append(f"request {name} is for devices of another driver ({called})")
+            unjudged.append(f"request {name} is for devices of another driver ({called})")
             continue
         parts.append(_part(asked, name))
-        told += [
-            f"request {name} wants devices of which is true: {it}"
+        unjudged += [
+            f"request {name} requires devices that match: {it}"
             for it in (*expressions, *_expressions(asked))
             if it != OF_THE_DRIVER
         ]
-    told += [
+    unjudged += [
         f"all devices must have {'the same' if key == 'matchAttribute' else 'another'} {value}"
         for it in objects.entries(objects.section(spec, "devices"), "constraints")
         for key, value in it.items()
         if key in ("matchAttribute", "distinctAttribute")
     ]
-    return Wanted(tuple(parts), tuple(told))
+    return Wanted(tuple(parts), tuple(unjudged))
 
 
 def whole_devices(pod: Object) -> int:
@@ -132,7 +133,7 @@ def whole_devices(pod: Object) -> int:
 
 
 def allocated(claim: Object) -> tuple[str, ...]:
-    """Return the devices that a claim has got, as pool/device; empty if it waits."""
+    """Return the devices allocated to a claim, as pool/device; empty if it waits."""
     return tuple(f"{it.get('pool')}/{it.get('device')}" for it in _results(claim))
 
 
@@ -173,7 +174,7 @@ def _results(claim: Object) -> list[Object]:
 
 
 def _holder(claim: Object) -> tuple[str, str]:
-    """Return who has a claim, as namespace/name, and the uid of that."""
+    """Return the holder of a claim, as namespace/name, and its uid."""
     meta = objects.section(claim, "metadata")
     users = objects.entries(objects.section(claim, "status"), "reservedFor")
     if users:
@@ -182,7 +183,7 @@ def _holder(claim: Object) -> tuple[str, str]:
 
 
 def _share(consumed: Object, device: facts.Device) -> facts.Share:
-    """Return what was consumed of a device: all of it where nothing is said."""
+    """Return what was consumed of a device; a capacity that is not given counts as all of it."""
     vcore = _capacity(consumed, names.DRA_VCORE)
     vmemory = _capacity(consumed, names.DRA_VMEMORY)
     return facts.Share(
@@ -193,7 +194,7 @@ def _share(consumed: Object, device: facts.Device) -> facts.Share:
 
 
 def _part(asked: Object, name: str) -> asks.Part:
-    """Return one request; a capacity that it does not name is wanted whole, and so the device."""
+    """Return one request; one that leaves out a capacity takes the whole device."""
     wished = objects.section(asked, "capacity", "requests")
     vcore, vmemory = (_capacity(wished, it) for it in (names.DRA_VCORE, names.DRA_VMEMORY))
     count = max(_number(asked.get("count", 1)), 1)
@@ -220,7 +221,7 @@ def _expressions(spec: Object) -> Iterator[str]:
 
 
 def _bytes(text: object) -> int:
-    """Return what a quantity means; 0 for nothing, and for what is none in whole bytes."""
+    """Parse a quantity; 0 if it is empty or not a whole number of bytes."""
     try:
         return quantity.parse_size(str(text), "vmemory") if text else 0
     except errors.UsageError:
@@ -233,10 +234,10 @@ def _number(value: object) -> int:
 
 
 def named(wants: Mapping[str, Wanted]) -> tuple[tuple[str, ...], tuple[asks.Part, ...]]:
-    """Return the names and the parts of all *wants*, by the names of claims, for one pod."""
+    """Return the names and the parts of all *wants* (by claim name) of one pod."""
     found = [
-        (name if len(it.parts) == 1 else f"{name} ({at})", part)
-        for name, it in wants.items()
-        for at, part in enumerate(it.parts, 1)
+        (name if len(want.parts) == 1 else f"{name} ({at})", part)
+        for name, want in wants.items()
+        for at, part in enumerate(want.parts, 1)
     ]
     return tuple(name for name, _ in found), tuple(part for _, part in found)

@@ -1,7 +1,7 @@
-"""What a container asks for, as a template of claims for the default scheduler; pure.
+"""Translate a container's request into a ResourceClaimTemplate for kube-scheduler; pure.
 
-A template is called by what is in it, so that containers that ask alike share one, and whoever
-makes it needs no memory of those that were made.
+A template's name is a hash of its spec, so containers with equal requests share one, and its
+creator keeps no state.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-CLASS = "vgpu"  # of devices, as the chart has it
-REQUEST = "vgpu"  # the one request of a claim
-SHARE, WHOLE = "pyvgpu-share-", "pyvgpu-whole-"  # what names of templates begin with
-STEP: int = quantity.UNITS["Mi"]  # of vmemory in slices
-MOST_CEL = 10 * 1024  # characters of one expression, by Kubernetes' rule
+CLASS = "vgpu"  # the chart's DeviceClass
+REQUEST = "vgpu"  # the name of a claim's only request
+SHARE, WHOLE = "pyvgpu-share-", "pyvgpu-whole-"  # prefixes of template names
+STEP: int = quantity.UNITS["Mi"]  # the step of vmemory in slices
+MOST_CEL = 10 * 1024  # Kubernetes' limit for one expression, in characters
 
 _ATTRIBUTES = f'device.attributes["{names.DRA_DRIVER}"]'
 _CAPACITY = f'device.capacity["{names.DRA_DRIVER}"]'
@@ -35,53 +35,53 @@ _TOGETHER = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """What one claim is for."""
+    """What one claim requests."""
 
     need: facts.Need
     selector: facts.Selector = facts.ANY
     nearness: facts.Nearness = facts.Nearness.PREFERRED
-    wish: spare.Wish | None = None  # None: nothing is said of time that nobody wants
+    wish: spare.Wish | None = None  # for spare device time; None: no configuration
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """One claim of a pod, and the containers that have it."""
+    """One claim of a pod, and the containers that use it."""
 
     need: facts.Need
     containers: tuple[str, ...]
 
 
 def name_of(spec: Object, need: facts.Need) -> str:
-    """Return how the template is called that has *spec*."""
+    """Return the name of the template that has *spec*."""
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{WHOLE if need.whole else SHARE}{digest}"
 
 
 def is_ours(name: object) -> bool:
-    """Tell whether a template called so is one of these."""
+    """Return whether a template of this name is one of ours."""
     return isinstance(name, str) and name.startswith((SHARE, WHOLE))
 
 
 def claims_of(containers: Iterable[facts.Container]) -> tuple[Claim, ...]:
-    """Return the claims that *containers* of a pod need, each with those that have it.
+    """Return the claims that *containers* of a pod need, each with the containers that use it.
 
-    All claims of a pod are held from its beginning to its end. So an init container has the claim
-    of an app that asks for as much, beside which it never runs; and those for which no app asks
-    for enough have one together, of the most that any of them asks.
+    A pod holds all its claims for its whole life. So an init container uses the claim of an app
+    container that requests at least as much, because the two never run at once. The other init
+    containers share one claim per device count, with the maximum that any of them requests.
     """
     listed = list(containers)
-    claims = [Claim(it.need, (it.name,)) for it in listed if it.kind is not facts.Kind.INIT]
-    apps = {it.name for it in listed if it.kind is facts.Kind.APP}
+    claims = [Claim(one.need, (one.name,)) for one in listed if one.kind is not facts.Kind.INIT]
+    apps = {one.name for one in listed if one.kind is facts.Kind.APP}
     alone: dict[int, Claim] = {}  # by the number of devices
-    for init in (it for it in listed if it.kind is facts.Kind.INIT):
+    for init in (one for one in listed if one.kind is facts.Kind.INIT):
         enough = [
             at
-            for at, it in enumerate(claims)
-            if it.containers[0] in apps and _covers(it.need, init.need)
+            for at, claim in enumerate(claims)
+            if claim.containers[0] in apps and _covers(claim.need, init.need)
         ]
         if enough:
-            at = min(enough, key=lambda it: (claims[it].need.vcore, claims[it].need.vmemory))
+            at = min(enough, key=lambda i: (claims[i].need.vcore, claims[i].need.vmemory))
             claims[at] = _joined(claims[at], init)
         else:
             one = alone.get(init.need.count, Claim(init.need, ()))
@@ -90,9 +90,9 @@ def claims_of(containers: Iterable[facts.Container]) -> tuple[Claim, ...]:
 
 
 def spec_of(shape: Shape) -> dict[str, Any]:
-    """Return the spec of claims of this shape, with all that the API server would add.
+    """Return the spec of claims of this shape, including the API server's defaults.
 
-    UsageError for a selector that no claim can have.
+    UsageError if a selector is longer than a claim allows.
     """
     need = shape.need
     asked: dict[str, Any] = {
@@ -130,14 +130,14 @@ def _joined(claim: Claim, container: facts.Container) -> Claim:
 def _constraints(shape: Shape) -> Iterator[dict[str, str]]:
     if shape.need.count < 2:
         return
-    if not shape.need.whole:  # else one device could serve twice
+    if not shape.need.whole:  # otherwise one device could be chosen twice
         yield {"distinctAttribute": f"{names.DRA_DRIVER}/{names.DRA_UUID}"}
     if shape.nearness in _TOGETHER:
         yield {"matchAttribute": f"{names.DRA_DRIVER}/{_TOGETHER[shape.nearness]}"}
 
 
 def _expressions(shape: Shape) -> Iterator[str]:
-    """Give what devices must be, in CEL; an attribute that may be missing must not be an error."""
+    """Yield the conditions on devices in CEL; a missing optional attribute is not an error."""
     chosen = shape.selector
     uuid = f"{_ATTRIBUTES}.{names.DRA_UUID}"
     model = f"{_ATTRIBUTES}.{names.DRA_MODEL}.lowerAscii()"
@@ -163,8 +163,8 @@ def _expressions(shape: Shape) -> Iterator[str]:
 def _checked(expression: str) -> str:
     if len(expression) > MOST_CEL:
         raise errors.UsageError(
-            f"annotations that say which devices will do: make {len(expression)} letters of CEL, "
-            f"and a claim takes {MOST_CEL}; name models or classes, or fewer devices"
+            f"annotations that select devices: make {len(expression)} characters of CEL, and a "
+            f"claim allows {MOST_CEL}; name models or classes, or fewer devices"
         )
     return expression
 
@@ -178,10 +178,10 @@ def _list(words: Iterable[str]) -> str:
 
 
 def _text(word: str) -> str:
-    """Write a literal of CEL, which has all escapes of JSON."""
+    """Return *word* as a CEL literal; CEL knows all escapes of JSON."""
     return json.dumps(word, ensure_ascii=False)
 
 
 def _size(size: int) -> str:
-    """Write bytes as Kubernetes does, in whole steps of the slices."""
+    """Format bytes as Kubernetes does, rounded up to the step of the slices."""
     return quantity.format_exact(-(-size // STEP) * STEP).removesuffix("B")

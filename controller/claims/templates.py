@@ -1,8 +1,9 @@
-"""Templates of claims in the API server: when a use is noted, and when they are collected; pure.
+"""Life cycle of claim templates: when a use is noted and when a template is unused; pure.
 
-Who needs a template notes on it when, unless that was noted a short time ago. It is collected when
-that is long ago and no pod names it. The two times are so far apart that no template goes while a
-pod that it was looked at for is on its way, whatever is known of it late.
+The webhook writes the time of use on a template that it needs, unless a use was noted within
+NOTED. A template is collected when its use is older than KEPT and no pod names it. KEPT is so much
+longer that no template is deleted while a pod that needs it is being created, even if our watch
+lags.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 FOLDER = "/apis/resource.k8s.io/v1"
 ALL = f"{FOLDER}/resourceclaimtemplates"
 OURS = {"labelSelector": names.CLAIM_TEMPLATE_LABEL}
-NOTED = datetime.timedelta(minutes=10)  # for which a use that was noted is not noted again
-KEPT = datetime.timedelta(minutes=60)  # for which a template stays that no pod names
+NOTED = datetime.timedelta(minutes=10)  # a use noted within this time is not noted again
+KEPT = datetime.timedelta(minutes=60)  # a template that no pod names stays this long
 _LONG_AGO = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Template:
-    """What is kept of a template."""
+    """The fields of a template that we keep."""
 
     namespace: str
     name: str
@@ -40,13 +41,13 @@ class Template:
 
 
 def path(namespace: str, name: str = "") -> str:
-    """Return where templates are, in a URL."""
+    """Return the API path of a namespace's templates, or of the one called *name*."""
     folder = f"{FOLDER}/namespaces/{namespace}/resourceclaimtemplates"
     return f"{folder}/{name}" if name else folder
 
 
 def read(thing: Object) -> Template:
-    """Return what is kept of *thing*; one without a time was used long ago."""
+    """Return the template *thing*; one without a valid time counts as used long ago."""
     meta = objects.section(thing, "metadata")
     text = objects.section(meta, "annotations").get(names.CLAIM_TEMPLATE_USED_ANNOTATION)
     try:
@@ -70,17 +71,17 @@ def make(namespace: str, name: str, spec: Object) -> dict[str, Any]:
 
 
 def used_now() -> dict[str, Any]:
-    """Return the metadata that note a use."""
+    """Return the metadata that notes a use now."""
     return {"annotations": {names.CLAIM_TEMPLATE_USED_ANNOTATION: objects.now()}}
 
 
 def is_noted(template: Template | None, now: datetime.datetime) -> bool:
-    """Tell whether a use needs not be noted again; a time in the future is somebody's error."""
+    """Return whether a recent use is noted; a time more than NOTED in the future is invalid."""
     return template is not None and now - NOTED < template.used <= now + NOTED
 
 
 def old(known: Iterable[Template], now: datetime.datetime) -> dict[str, list[Template]]:
-    """Return the templates that may go if no pod names them, by namespace."""
+    """Return the templates that may be deleted if no pod names them, by namespace."""
     found: dict[str, list[Template]] = {}
     for one in known:
         if shapes.is_ours(one.name) and now - one.used > KEPT:
@@ -89,8 +90,8 @@ def old(known: Iterable[Template], now: datetime.datetime) -> dict[str, list[Tem
 
 
 def unused(candidates: Iterable[Template], named: Collection[str]) -> list[Template]:
-    """Return those of one namespace that no pod there names."""
-    return [it for it in candidates if it.name not in named]
+    """Return the *candidates* of one namespace that are not in *named*, which its pods name."""
+    return [one for one in candidates if one.name not in named]
 
 
 def named_by(pod: Object) -> set[str]:

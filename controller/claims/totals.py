@@ -1,7 +1,7 @@
-"""How much all claims of a namespace may ask for together, and whether one more may; pure.
+"""Quota over all claims of a namespace: the sum of requests, and whether one more fits; pure.
 
-Kubernetes counts devices of a class. Here is counted how much of them: of every claim that is
-there, and of those that were admitted a moment ago and are not there yet, which a ledger has.
+A ResourceQuota counts the devices of a class. This module sums how much of them claims request:
+those that exist, and those just admitted that do not exist yet, which a ledger holds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-RESERVED_SECONDS = 120.0  # in which what was admitted is there, or never comes
-ALL = "All"  # devices that there are, however many
+RESERVED_SECONDS = 120.0  # within it an admitted claim exists, or never will
+ALL = "All"  # the allocation mode for every matching device
 _LARGEST = 10**15
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Amount:
-    """What one claim asks for in sum."""
+    """The sum of one claim's requests."""
 
     vcore: int = 0
-    vmemory: int | None = 0  # bytes; None: it does not say
+    vmemory: int | None = 0  # bytes; None: not given
 
     def __add__(self, other: Amount) -> Amount:
         sizes = (self.vmemory, other.vmemory)
@@ -39,27 +39,27 @@ class Amount:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reserved:
-    """What was admitted, and when."""
+    """The request of an admitted claim, and when it was admitted."""
 
     amount: Amount
-    at: float  # seconds since 1970
+    at: float  # seconds since the epoch
 
     @property
     def text(self) -> str:
-        """How it stands in a ledger."""
+        """Its form in a ledger."""
         return f"{self.amount.vcore} {self.amount.vmemory or 0} {self.at:.0f}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Total:
-    """What a namespace may have."""
+    """The limit of a namespace."""
 
-    vcore: int | None = None  # None: as much as there is
+    vcore: int | None = None  # None: unlimited
     vmemory: int | None = None  # bytes
 
 
 def total_of(namespace: Object) -> Total:
-    """Return what is written on a *namespace*; UsageError for nonsense."""
+    """Read the annotations of *namespace*; UsageError for an invalid value."""
     noted = objects.section(namespace, "metadata", "annotations")
     vcore, vmemory = (noted.get(it) for it in (names.TOTAL_VCORE, names.TOTAL_VMEMORY))
     if vcore is not None and not (str(vcore).isdecimal() and int(vcore) < _LARGEST):
@@ -74,9 +74,9 @@ def total_of(namespace: Object) -> Total:
 
 
 def asked_by(claim: Object) -> Amount:
-    """Return what a *claim* asks for of our classes; of alternatives the most.
+    """Return what *claim* requests of our classes; alternatives count as their maximum.
 
-    UsageError for what has no sum.
+    UsageError for a request without a definite sum.
     """
     total = Amount()
     for request in objects.entries(objects.section(claim, "spec", "devices"), "requests"):
@@ -89,7 +89,7 @@ def asked_by(claim: Object) -> Amount:
 
 
 def held_by(claim: Object) -> Amount:
-    """Return what a claim counts for that is there, whatever it says."""
+    """Return how much an existing claim counts; never raises for an invalid request."""
     try:
         amount = asked_by(claim)
     except errors.UsageError:
@@ -106,7 +106,7 @@ def held_by(claim: Object) -> Amount:
 
 
 def read(ledger: Object) -> dict[str, Reserved]:
-    """Return what a *ledger* has, by uids of claims; what is damaged there is passed over."""
+    """Return the reservations in *ledger* by claim uid; malformed entries are skipped."""
     found: dict[str, Reserved] = {}
     for uid, text in objects.section(ledger, "data").items():
         numbers = str(text).split()
@@ -119,7 +119,7 @@ def read(ledger: Object) -> dict[str, Reserved]:
 def left(
     reserved: Mapping[str, Reserved], there: Iterable[str], now: float
 ) -> dict[str, Reserved]:
-    """Return what is *reserved* for claims that are not *there* and may still come."""
+    """Return the reservations of claims that are not *there* and may still be created."""
     known = set(there)
     return {
         uid: it
@@ -131,7 +131,7 @@ def left(
 def why_not(
     total: Total, asked: Amount, there: Iterable[Amount], reserved: Iterable[Reserved]
 ) -> str:
-    """Return why *asked* is too much beside what others have; empty if it is not."""
+    """Return why *asked* exceeds *total* together with the other claims; empty if it does not."""
     used = sum((*there, *(it.amount for it in reserved)), Amount())
     if total.vcore is not None and used.vcore + asked.vcore > total.vcore:
         return (

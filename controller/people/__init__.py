@@ -1,1 +1,1 @@
-"""What `kubectl vgpu` shows people of a cluster: pure parts, which read objects and figures."""
+"""Tables of `kubectl vgpu`: pure functions over Kubernetes objects and agents' metrics."""

@@ -1,7 +1,7 @@
-"""What agents say in their figures of containers, devices and audits; pure.
+"""Parse agents' Prometheus metrics of containers, devices and audits; pure.
 
-The names are those of ``deviceplugin/metrics.py``, which the cluster side does not import; a test
-lets the one write what the other reads.
+The metric names are those of ``deviceplugin/metrics.py``, which the cluster side does not import;
+a test parses here what that module writes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Key = tuple[str, str, str, str]  # namespace, pod, container, UUID
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Told:
-    """What one agent said."""
+class Report:
+    """The metrics of one agent."""
 
-    containers: Mapping[Key, Mapping[str, float]]  # by the end of the figure's name
-    devices: Mapping[str, Mapping[str, float]]  # by UUID, likewise
+    containers: Mapping[Key, Mapping[str, float]]  # by the metric's name without its prefix
+    devices: Mapping[str, Mapping[str, float]]  # by UUID, then as above
     findings: Mapping[str, int]  # by kind
-    audits: bool  # whether it looks for any
+    audits: bool  # whether its audit runs
 
     def used(self, key: Key) -> Mapping[str, float]:
-        """Return a container's figures; those of a claim, whose container is unknown, are sums."""
+        """Return a container's metrics; for a claim (its container is unknown) the pod's sums."""
         if key in self.containers:
             return self.containers[key]
         namespace, pod, _, uuid = key
@@ -42,8 +42,8 @@ class Told:
         return sums
 
 
-def memory(told: Told, namespace: str, pod: str) -> list[dict[str, object]]:
-    """Return for each container of a pod and device what holds its memory; sizes are bytes."""
+def memory(report: Report, namespace: str, pod: str) -> list[dict[str, object]]:
+    """Return the memory limits of each container of a pod by device; sizes are bytes."""
     return [
         {
             "container": container,
@@ -51,13 +51,13 @@ def memory(told: Told, namespace: str, pod: str) -> list[dict[str, object]]:
             "quotaBytes": int(figures.get("memory_promised_bytes", 0)),
             "driverLimitBytes": int(figures.get("memory_driver_limit_bytes", 0)) or None,
         }
-        for (of, name, container, uuid), figures in sorted(told.containers.items())
+        for (of, name, container, uuid), figures in sorted(report.containers.items())
         if (of, name) == (namespace, pod)
     ]
 
 
-def read(text: str) -> Told:
-    """Return what stands in an answer of /metrics; DataError if it is none."""
+def read(text: str) -> Report:
+    """Parse the text of /metrics; DataError if it cannot be parsed."""
     with errors.needing("prometheus-client", "kubernetes"):
         from prometheus_client import parser
     containers: dict[Key, dict[str, float]] = {}
@@ -66,7 +66,7 @@ def read(text: str) -> Told:
     audits = False
     try:
         samples = [
-            it for family in parser.text_string_to_metric_families(text) for it in family.samples
+            one for family in parser.text_string_to_metric_families(text) for one in family.samples
         ]
         for sample in samples:
             labels = sample.labels
@@ -83,4 +83,4 @@ def read(text: str) -> Told:
                 audits = bool(sample.value)
     except (ValueError, KeyError, IndexError) as exc:
         raise errors.DataError(f"/metrics: cannot be read: {exc!r}") from exc
-    return Told(containers, devices, findings, audits)
+    return Report(containers, devices, findings, audits)

@@ -1,7 +1,7 @@
-"""Who holds what of the devices of a cluster, read from objects; pure.
+"""Device allocations of a cluster's pods, read from Kubernetes objects; pure.
 
-What a scheduler chose stands on the pod, what an agent placed itself on its node, what a claim got
-in the claim. Nothing is given by what is read here, so whoever wrote it is believed.
+The scheduler's placements are in annotations of pods, the agents' own in annotations of nodes, and
+those of DRA in claims. Signatures are not verified, because this module allocates nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What was read of a cluster; what may not be read is empty."""
+    """The objects read of a cluster; kinds that we may not list are empty."""
 
     pods: Sequence[Object]
     nodes: Sequence[Object] = ()
@@ -34,13 +34,13 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """What one container, or one claim, holds of one device."""
+    """The allocation of one container, or one claim, on one device."""
 
     namespace: str
     pod: str
-    container: str  # empty: a claim is the pod's
+    container: str  # empty for a claim, which belongs to the pod
     node: str
-    device: str  # such as gpu0; empty where the node may not be read, as model
+    device: str  # such as gpu0; empty, like model, if we may not read the node
     uuid: str
     model: str
     vcore: int
@@ -50,31 +50,34 @@ class Part:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What the agents' figures call it; a claim's container is not known."""
+        """Its key in the agents' metrics; for a claim, the container is unknown."""
         return self.namespace, self.pod, self.container, self.uuid
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """Which devices there are, and who holds what of them."""
+    """The devices of a cluster and their allocations."""
 
     devices: Mapping[str, Mapping[str, facts.Device]]  # by node, by UUID
     parts: Sequence[Part]  # in the order of namespace, pod, container, node, device
 
 
 def read(found: Seen) -> Held:
-    """Return which devices there are, and what the *found* pods hold of them."""
+    """Return the devices, and what the *found* pods hold of them."""
     slices = seen.slices(found.slices)
     published = seen.nodes(slices) | {
-        str(objects.section(node, "metadata").get("name")): told
+        str(objects.section(node, "metadata").get("name")): known
         for node in found.nodes
-        if (told := declared.read(node).published) is not None
+        if (known := declared.read(node).published) is not None
     }
-    there = {name: {it.uuid: it for it in told.devices} for name, told in published.items()}
-    placed = {uid: shares for told in published.values() for uid, shares in told.placed.items()}
+    there = {
+        name: {device.uuid: device for device in known.devices}
+        for name, known in published.items()
+    }
+    placed = {uid: shares for known in published.values() for uid, shares in known.placed.items()}
     parts = [part for pod in found.pods for part in _of_pod(pod, there, placed)]
     parts += _of_claims(found, slices, there)
-    parts.sort(key=lambda it: (it.namespace, it.pod, it.container, it.node, it.device))
+    parts.sort(key=lambda part: (part.namespace, part.pod, part.container, part.node, part.device))
     return Held(there, parts)
 
 
@@ -107,7 +110,7 @@ def _chosen(noted: Object, uid: str, node: str) -> notes.Shares:
 def _of_claims(
     found: Seen, slices: Sequence[Object], there: Mapping[str, Mapping[str, facts.Device]]
 ) -> Iterator[Part]:
-    pods = {str(objects.section(it, "metadata").get("uid")): it for it in found.pods}
+    pods = {str(objects.section(pod, "metadata").get("uid")): pod for pod in found.pods}
     for tenant in seen.tenants(slices, found.claims):
         pod = pods.get(tenant.uid)
         if pod is None:

@@ -1,7 +1,7 @@
-"""What stands in the tables of `kubectl vgpu`, and in its JSON; pure.
+"""Rows of the tables and of the JSON that `kubectl vgpu` prints; pure.
 
-The keys are those of :mod:`tables`; sizes are bytes, times vcore or seconds, and None is what
-nobody has said.
+The keys are those of :mod:`tables`. Sizes are bytes, device time is vcore or seconds, and None
+means unknown.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from pyvgpu.allocator import facts
     from pyvgpu.controller.objects import Object
-    from pyvgpu.controller.people.figures import Told
+    from pyvgpu.controller.people.figures import Report
     from pyvgpu.controller.people.holders import Part
 
     Rows = list[dict[str, object]]
 
-# Reasons of events that an audit has.
+# Reasons of the events that `kubectl vgpu audit` shows.
 PAST_QUOTA = ("VGPUBypassed", "VGPUTampered", "VGPUProcessEnded")
 KINDS = {
     "no-shim": "noShim",
@@ -36,20 +36,20 @@ _LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 def held(parts: Iterable[Part]) -> Rows:
-    """Return who holds what."""
-    return [_part(it) for it in parts]
+    """Return the rows of allocations."""
+    return [_part(part) for part in parts]
 
 
-def used(parts: Iterable[Part], told: Mapping[str, Told | None]) -> Rows:
-    """Return what containers achieve of what they were promised; *told* is by node."""
+def used(parts: Iterable[Part], reports: Mapping[str, Report | None]) -> Rows:
+    """Return the rows of usage beside allocation; *reports* is by node."""
     rows = []
-    for it in parts:
-        agent = told.get(it.node)
-        figures = {} if agent is None else agent.used(it.key)
+    for part in parts:
+        agent = reports.get(part.node)
+        figures = {} if agent is None else agent.used(part.key)
         refused = figures.get("refused_allocations_total")
         rows.append(
             {
-                **_part(it),
+                **_part(part),
                 "usedVcore": _vcore(figures.get("vcore_used_ratio")),
                 "heldBytes": _whole(figures.get("memory_used_bytes")),
                 "driverLimitBytes": _whole(figures.get("memory_driver_limit_bytes")) or None,
@@ -62,16 +62,16 @@ def used(parts: Iterable[Part], told: Mapping[str, Told | None]) -> Rows:
 def devices(
     there: Mapping[str, Mapping[str, facts.Device]],
     parts: Iterable[Part],
-    told: Mapping[str, Told | None],
+    reports: Mapping[str, Report | None],
 ) -> Rows:
-    """Return what is promised and used of each device of each node."""
+    """Return the rows of allocation and usage of each device."""
     holders: dict[tuple[str, str], list[Part]] = {}
     for part in parts:
         holders.setdefault((part.node, part.uuid), []).append(part)
     rows: Rows = []
     for node in sorted(there):
-        agent = told.get(node)
-        for device in sorted(there[node].values(), key=lambda it: it.index):
+        agent = reports.get(node)
+        for device in sorted(there[node].values(), key=lambda one: one.index):
             figures = {} if agent is None else agent.devices.get(device.uuid, {})
             those = holders.get((node, device.uuid), ())
             rows.append(
@@ -80,10 +80,10 @@ def devices(
                     "device": device.label,
                     "uuid": device.uuid,
                     "model": device.model,
-                    "pods": len({(it.namespace, it.pod) for it in those}),
-                    "vcore": sum(it.vcore for it in those),
+                    "pods": len({(part.namespace, part.pod) for part in those}),
+                    "vcore": sum(part.vcore for part in those),
                     "usedVcore": _vcore(figures.get("used_ratio")),
-                    "vmemoryBytes": sum(it.vmemory for it in those),
+                    "vmemoryBytes": sum(part.vmemory for part in those),
                     "memoryBytes": device.memory_bytes,
                     "heldBytes": _whole(figures.get("memory_used_bytes")),
                     "state": device.state,
@@ -93,7 +93,7 @@ def devices(
 
 
 def events(listed: Iterable[Object], now: datetime.datetime) -> Rows:
-    """Return what agents wrote of processes past their quota, the newest last."""
+    """Return the events about processes that bypass their quota, the newest last."""
     found = []
     for event in listed:
         if event.get("reason") not in PAST_QUOTA:
@@ -109,13 +109,13 @@ def events(listed: Iterable[Object], now: datetime.datetime) -> Rows:
             "message": " ".join(str(event.get("message") or "").split()),
         }
         found.append((seen or _LONG_AGO, row))
-    return [row for _, row in sorted(found, key=lambda it: it[0])]
+    return [row for _, row in sorted(found, key=lambda pair: pair[0])]
 
 
-def audits(told: Mapping[str, Told | None]) -> Rows:
-    """Return what the agent of each node finds now; None: it did not answer."""
+def audits(reports: Mapping[str, Report | None]) -> Rows:
+    """Return the current audit findings by node; None: the agent did not answer."""
     rows: Rows = []
-    for node, agent in sorted(told.items()):
+    for node, agent in sorted(reports.items()):
         looks = agent is not None and agent.audits
         counted = dict.fromkeys(KINDS.values(), 0)
         for kind, number in () if agent is None else agent.findings.items():
@@ -131,7 +131,7 @@ def audits(told: Mapping[str, Told | None]) -> Rows:
 
 
 def last_seen(event: Object) -> datetime.datetime | None:
-    """Return when an event last happened, as far as it says."""
+    """Return when an event was last seen; None if it has no valid time."""
     series = objects.section(event, "series").get("lastObservedTime")
     made = objects.section(event, "metadata").get("creationTimestamp")
     text = series or event.get("lastTimestamp") or event.get("eventTime") or made
@@ -142,8 +142,8 @@ def last_seen(event: Object) -> datetime.datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
-def _part(it: Part) -> dict[str, object]:
-    found = dataclasses.asdict(it)
+def _part(part: Part) -> dict[str, object]:
+    found = dataclasses.asdict(part)
     found["vmemoryBytes"] = found.pop("vmemory")
     return {key: value or None for key, value in found.items()}
 

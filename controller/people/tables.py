@@ -1,4 +1,4 @@
-"""Tables as kubectl writes them: columns, and how what stands in them is shown; pure."""
+"""Tables in kubectl's format: columns and the rendering of their cells; pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pyvgpu import quantity
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    Row = Mapping[str, object]  # by the keys of columns; None: nobody has said it
+    Row = Mapping[str, object]  # by the keys of columns; None: unknown
 
 NOTHING = "-"
 _GAP = "   "
 
 
 def size(held: float) -> str:
-    """Write bytes, to the MiB."""
+    """Format bytes, rounded down to MiB."""
     whole = int(held)
     return quantity.format_size(whole if whole < 1 << 20 else whole >> 20 << 20)
 
 
 def percent(vcore: float) -> str:
-    """Write hundredths of a device's time, to one of them."""
+    """Format vcore, rounded to whole hundredths of a device."""
     return f"{vcore:.0f}"
 
 
 def age(seconds: float) -> str:
-    """Write how long ago something was, as kubectl does: two units while that is short."""
+    """Format an age as kubectl does: below 10 minutes with seconds, then one unit."""
     left = max(0, int(seconds))
     if left < 120:
         return f"{left}s"
@@ -46,9 +46,9 @@ class Column:
     """One column."""
 
     head: str
-    key: str  # of rows, and in JSON
+    key: str  # in rows and in JSON
     show: Callable[..., str] = str
-    wide: bool = False  # only with -o wide
+    wide: bool = False  # shown only with -o wide
 
 
 NAMESPACE = Column("NAMESPACE", "namespace")
@@ -115,7 +115,7 @@ AUDITS = (
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], *, wide: bool = False) -> str:
-    """Return *rows* below the heads of *columns*, each as wide as it must be."""
+    """Return *rows* below the heads of *columns*, aligned."""
     shown = [column for column in columns if wide or not column.wide]
     lines = [
         [column.head for column in shown],
@@ -128,4 +128,5 @@ def table(columns: Sequence[Column], rows: Sequence[Row], *, wide: bool = False)
 def _cell(column: Column, row: Row) -> str:
     value = row[column.key]
     text = NOTHING if value is None or value == "" else column.show(value)
-    return "".join(it if it.isprintable() else "?" for it in text)  # for a terminal obeys it
+    # A terminal would interpret control characters.
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

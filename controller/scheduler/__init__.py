@@ -1,1 +1,1 @@
-"""The right device on the right node: a scheduler extender, its pure part and its shell."""
+"""Scheduler extender that chooses node and devices: pure decisions, with all I/O in shell/."""

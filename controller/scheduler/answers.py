@@ -1,4 +1,4 @@
-"""What filter answers, and how it is found out for a pod that asks for itself alone."""
+"""Answers of filter, and how one is found for a pod without a gang."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True)
 class Answer:
-    """Which of the nodes that were asked about have a place; the others by why not."""
+    """The requested nodes that fit, and the others by reason."""
 
     fitting: Sequence[str] = dataclasses.field(default_factory=list)
-    failed: dict[str, Sequence[str]] = dataclasses.field(default_factory=dict)  # by one sentence
+    failed: dict[str, Sequence[str]] = dataclasses.field(default_factory=dict)  # by reason
 
     def refuse(self, names: Iterable[str], text: str) -> None:
         """Refuse the nodes called *names*."""
@@ -36,13 +36,13 @@ def judged(
     *,
     every_reason: bool = True,
 ) -> Answer:
-    """Return which of the nodes called *names* have a place for *pod*.
+    """Return which of the nodes called *names* fit *pod*.
 
-    Without *every_reason* why others have none is left out where one has.
+    Without *every_reason*, reasons are left out where any node fits.
     """
     promise = known.find(pod.uid)
     if promise is not None and promise.state not in PASSING:
-        # It may be there already, though nobody has said so: it can be nowhere else.
+        # It may be bound there already, unknown to us: no other node is possible.
         return only(promise.node, names, f"not {promise.node}, to which it is being bound")
     fitting, refusing = made.look(pod.shape).split(names, every_reason=every_reason)
     answer = Answer(fitting, {why.value: refused for why, refused in refusing.items()})
@@ -52,7 +52,7 @@ def judged(
 
 
 def _let(answer: Answer, known: book.Book, pod: asks.Pod, node: str) -> None:
-    """Let a node that is refused be one that fits, if what is kept there for *pod* will do."""
+    """Accept a refused node if the reservation of *pod* there suffices."""
     if fits_without_itself(known, pod, node):
         answer.fitting = [*answer.fitting, node]
         without = {why: [it for it in names if it != node] for why, names in answer.failed.items()}
@@ -60,14 +60,14 @@ def _let(answer: Answer, known: book.Book, pod: asks.Pod, node: str) -> None:
 
 
 def only(node: str, names: Collection[str], text: str) -> Answer:
-    """Return that *node* alone has a place, if it was asked about; *text* refuses the others."""
+    """Accept *node* alone, if it was asked about; *text* refuses the others."""
     answer = Answer([node] if node in names else [])
     answer.refuse((it for it in names if it != node), text)
     return answer
 
 
 def expect(known: book.Book, pod: asks.Pod, node: str, now: float) -> None:
-    """Keep what *pod* would get on *node* free for it for a while, if that is there."""
+    """Reserve on *node* what *pod* would get there, for a while; nothing if it does not fit."""
     try:
         shares = known.choose(pod, node)
     except errors.UnavailableError:
@@ -77,7 +77,7 @@ def expect(known: book.Book, pod: asks.Pod, node: str, now: float) -> None:
 
 
 def fits_without_itself(known: book.Book, pod: asks.Pod, node: str) -> bool:
-    """Tell whether a pod has a place where room is kept for it already."""
+    """Tell whether a pod fits on *node* if its own reservation counts as free."""
     try:
         known.choose(pod, node)
     except errors.UnavailableError:

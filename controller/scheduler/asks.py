@@ -1,8 +1,8 @@
-"""What a pod asks of devices, read from the pod as the API server has it.
+"""Parse a pod's device request into a small record.
 
-All that is known of a pod is one small record, since there are a hundred thousand. What it asks
-for is kept apart from who asks: pods of the same :class:`Shape` are judged alike, so they share
-one object, and with it what is known of each node.
+A record is small since there may be a hundred thousand pods. The request is stored apart from the
+pod: pods of the same :class:`Shape` are judged alike, so they share one object, and with it the
+results for each node.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
     Shares = Mapping[str, Sequence[facts.Share]]  # by container
 
-RESOURCES = (  # of which a pod asks for one pair: compute, memory
+RESOURCES = (  # a container requests one of these pairs: compute, memory
     (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE),
     (names.GAIA_VCORE_RESOURCE, names.GAIA_VMEMORY_RESOURCE),
 )
-MOST_CONTAINERS = 32  # of a pod that ask for devices: each is looked at on every node
+MOST_CONTAINERS = 32  # with devices, of one pod: each is judged on every node
 MOST_MEMBERS = 1000  # of a gang
 MOST_SECONDS = 3600.0
-GANG_SECONDS = 60.0  # in which a gang must be bound, if its pods do not say
+GANG_SECONDS = 60.0  # to bind all of a gang, if its pods do not say
 SUCCEEDED = "Succeeded"
 OVER = frozenset({SUCCEEDED, "Failed"})
 ALWAYS, NEVER = "Always", "Never"
 
 
 class Policy(enum.Enum):
-    """Which of several nodes with room a pod would rather have."""
+    """Which node with room a pod prefers."""
 
     BINPACK = "binpack"  # the fullest, so that others stay empty
     SPREAD = "spread"  # the emptiest
@@ -49,17 +49,17 @@ class Policy(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """What one container asks for, in the numbers of its resources."""
+    """The request of one container, in the numbers of its resources."""
 
     kind: facts.Kind
     vcore: int
     units: int  # of vmemory
-    count: int | None = None  # devices on which that is spread; None: as requests.read has it
+    count: int | None = None  # of devices to spread it over; None: requests.read decides
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """What a pod asks for, whatever its containers are called."""
+    """The request of a pod, without the names of its containers."""
 
     parts: tuple[Part, ...]
     selector: facts.Selector = facts.ANY
@@ -68,7 +68,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gang:
-    """Pods that run all together, or none of them."""
+    """Pods of which all run together, or none."""
 
     name: str  # namespace/name
     size: int
@@ -77,40 +77,40 @@ class Gang:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pod:
-    """What is known of a pod that asks for devices."""
+    """The record of a pod that requests devices."""
 
     key: str  # namespace/name
     uid: str
     shape: Shape
     names: tuple[str, ...]  # of the containers, in the order of the shape
     node: str = ""  # empty: not bound
-    nominated: str = ""  # the node for which the scheduler is ending others
+    nominated: str = ""  # the node on which kube-scheduler preempts others for it
     priority: int = 0
     created: float = 0.0  # seconds, by the API server's clock
     policy: Policy | None = None  # None: the configuration's
     packing: facts.Packing | None = None
     gang: Gang | None = None
-    held: tuple[facts.Holding, ...] | None = None  # by a sealed choice; None: there is none
-    scheduled: float = 0.0  # of a gang's: when it was bound, by the API server's clock
+    held: tuple[facts.Holding, ...] | None = None  # by a sealed choice; None: has none
+    scheduled: float = 0.0  # for gangs: when it was bound, by the API server's clock
     over: bool = False  # it has ended
-    succeeded: bool = False  # and well
+    succeeded: bool = False  # it has ended without failure
     leaving: bool = False  # it is being deleted
-    gated: bool = False  # the scheduler is not to look at it yet
+    gated: bool = False  # by schedulingGates: not to be scheduled yet
     preempts: bool = True
-    trouble: str = ""  # why what it asks for cannot be had; empty: it can be judged
+    trouble: str = ""  # why its request is invalid; empty: it is valid
 
     @property
     def waits(self) -> bool:
-        """Whether it is still to be bound."""
+        """Whether it is pending."""
         return not (self.node or self.over or self.leaving or self.gated)
 
 
 def read(pod: Object, keys: Sequence[bytes] | None = (), *, unit: int | None = None) -> Pod | None:
-    """Return what is known of *pod*; None if it asks for no device of ours.
+    """Return the record of *pod*; None if it requests no device of ours.
 
-    *keys* are those of which any may have sealed what was chosen for it; None: whoever wrote it
-    is believed, which is for showing alone. *unit* is the bytes of one vmemory, where that is
-    known: more units than any device has are trouble then.
+    Any of *keys* may have sealed its choice; None: the choice is believed without a seal, which
+    is for display only. *unit* is the bytes of one vmemory, if known: then a request for more
+    units than any device has is trouble.
     """
     spec = objects.section(pod, "spec")
     asking = tuple(_asking(spec))
@@ -126,7 +126,7 @@ def read(pod: Object, keys: Sequence[bytes] | None = (), *, unit: int | None = N
         asked = _asked(asking, noted, namespace, unit)
     except errors.UsageError as exc:
         asked = _Asked(names=tuple(name for name, _, _ in asking), trouble=str(exc))
-    if not asked.names:  # all that it asks for is nothing
+    if not asked.names:  # its requests are all zero
         return None
     return Pod(
         key=key,
@@ -152,17 +152,17 @@ def read(pod: Object, keys: Sequence[bytes] | None = (), *, unit: int | None = N
 
 
 def check(pod: Object) -> None:
-    """Raise UsageError, with the container and what would be valid, if *pod* asks for nonsense."""
+    """Raise UsageError, with the container and a valid example, if *pod*'s request is invalid."""
     found = read(pod)
     if found is not None and found.trouble:
         raise errors.UsageError(found.trouble)
 
 
 def needs(container: Object, unit: int | None = None) -> tuple[int, int]:
-    """Return the vcore and the units of vmemory that *container* asks for, as they stand there.
+    """Return the vcore and the units of vmemory that *container* requests, as written.
 
-    *unit* is the bytes of a unit, for messages. UsageError for what is no whole number, or for
-    resources of two kinds.
+    *unit* is the bytes of a unit, for messages. UsageError for a value that is no whole number,
+    or for resources of both kinds.
     """
     limits, asked = (objects.section(container, "resources", it) for it in ("limits", "requests"))
     pairs = [pair for pair in RESOURCES if any(name in limits or name in asked for name in pair)]
@@ -180,7 +180,7 @@ def needs(container: Object, unit: int | None = None) -> tuple[int, int]:
 
 
 def is_of_gaia(container: Object) -> bool:
-    """Tell whether *container* asks in gpu-manager's words."""
+    """Tell whether *container* requests gpu-manager's resources."""
     return any(
         name in objects.section(container, "resources", it)
         for it in _SECTIONS
@@ -190,9 +190,9 @@ def is_of_gaia(container: Object) -> bool:
 
 @functools.lru_cache(maxsize=8192)
 def pod_of(shape: Shape, unit: int, packing: facts.Packing = facts.Packing.BINPACK) -> facts.Pod:
-    """Return what *shape* means where a unit of vmemory is *unit* bytes.
+    """Return the request of *shape* where a unit of vmemory is *unit* bytes.
 
-    Its containers are called by their numbers. UsageError if it means nothing.
+    Its containers are named by their numbers. UsageError if it is invalid in that unit.
     """
     return facts.Pod(
         tuple(
@@ -208,12 +208,12 @@ def pod_of(shape: Shape, unit: int, packing: facts.Packing = facts.Packing.BINPA
 
 
 def named(pod: Pod, shares: Shares) -> dict[str, tuple[facts.Share, ...]]:
-    """Return *shares* of containers by number as those of the containers of *pod* by name."""
+    """Return *shares*, keyed by container number, keyed by the names in *pod*."""
     return {pod.names[int(number)]: tuple(own) for number, own in shares.items()}
 
 
 def called(pod: Pod, wanted: facts.Pod) -> facts.Pod:
-    """Return *wanted*, of containers by number, with those of *pod* by name: to speak of them."""
+    """Return *wanted* with the container names of *pod* for numbers, for messages."""
     containers = (
         dataclasses.replace(it, name=name)
         for it, name in zip(wanted.containers, pod.names, strict=True)
@@ -221,7 +221,7 @@ def called(pod: Pod, wanted: facts.Pod) -> facts.Pod:
     return dataclasses.replace(wanted, containers=tuple(containers))
 
 
-_Asking = tuple[str, facts.Kind, "Object"]  # a container: name, when it runs, all of it
+_Asking = tuple[str, facts.Kind, "Object"]  # a container: name, kind, whole object
 _NOTHING = Shape(())
 _ASKED_FOR = frozenset(name for pair in RESOURCES for name in pair)
 _SECTIONS = ("limits", "requests")
@@ -229,7 +229,7 @@ _SECTIONS = ("limits", "requests")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a pod asks for, or why that is nonsense."""
+    """The request of a pod, or why it is invalid."""
 
     shape: Shape = _NOTHING
     names: tuple[str, ...] = ()
@@ -240,7 +240,7 @@ class _Asked:
 
 
 def _asking(spec: Object) -> Iterator[_Asking]:
-    """Give the containers that name one of our resources, in the order of their starts."""
+    """Yield the containers that name one of our resources, in the order of their starts."""
     for part in ("initContainers", "containers"):
         for entry in objects.entries(spec, part):
             if "resources" in entry and any(
@@ -286,14 +286,14 @@ def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int |
 
 @functools.lru_cache(maxsize=4096)
 def _shape(parts: tuple[Part, ...], selector: facts.Selector, nearness: facts.Nearness) -> Shape:
-    """Return the one object of this shape."""
-    # To compare selectors takes long, and most are this one.
+    """Return the shared object of this shape."""
+    # Comparing selectors is slow, and most are this one.
     return Shape(parts, facts.ANY if selector == facts.ANY else selector, nearness)
 
 
 @functools.lru_cache(maxsize=4096)
 def _kept(listed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the one object that is equal to *listed*."""
+    """Return the shared object that is equal to *listed*."""
     return listed
 
 
@@ -303,7 +303,7 @@ def _policy(noted: Object) -> Policy | None:
 
 
 def read_policy(text: str, option: str) -> Policy:
-    """Return the policy called *text*; UsageError, in which *option* says where it stands."""
+    """Return the policy called *text*; UsageError, which names *option*, if there is none."""
     try:
         return Policy(text)
     except ValueError as exc:

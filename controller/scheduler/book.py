@@ -1,13 +1,12 @@
-"""The cluster as it is and as it will be: nodes, pods, and what is promised to whom.
+"""Scheduler cache: nodes, pods and the reservations of devices.
 
-Three sources, of which none is asked here: what agents publish of their nodes, what the API server
-has of pods, and our own promises until the API server has them, too. So it can be made anew from
-the API server alone at any moment; and two that were made from the same differ in nothing.
+It has three sources and queries none of them: what agents publish of their nodes, the API
+server's pods, and our own reservations until the API server has them, too. So it can be rebuilt
+from the API server alone at any moment, and two caches built from the same objects are equal.
 
-A promise begins before the API server is asked to bind a pod, and ends when the pod is gone, or
-over, or was surely not bound. One that was asked for and not answered ends by no time: after its
-deadline it is in doubt, and whoever asked has to find out. One lock is over all of it; nothing
-here waits for anything.
+A reservation begins before the bind request is sent, and ends when the pod is deleted, has
+ended, or was surely not bound. A bind without an answer does not expire: after its deadline it is
+in doubt, and the binder has to find out. One lock guards everything; nothing here blocks.
 """
 
 from __future__ import annotations
@@ -32,55 +31,55 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """What an administrator may choose."""
+    """Options that an administrator may set."""
 
-    policy: asks.Policy = asks.Policy.BINPACK  # of pods that do not say
-    expect_seconds: float = 5.0  # for which a pod's probable place is kept free
-    bind_seconds: float = 15.0  # after which a bind without an answer is in doubt
-    claim_seconds: float = 120.0  # for which room is kept for whom others were ended
-    resync_seconds: float = 300.0  # between comparisons with what the API server has
+    policy: asks.Policy = asks.Policy.BINPACK  # of pods that name none
+    expect_seconds: float = 5.0  # how long a pod's probable devices are kept free
+    bind_seconds: float = 15.0  # after which an unanswered bind is in doubt
+    claim_seconds: float = 120.0  # how long a preempting pod's claim lasts
+    resync_seconds: float = 300.0  # between comparisons with the API server
 
     def packing(self, pod: asks.Pod) -> facts.Packing:
-        """Return which of a node's devices *pod* would rather have."""
+        """Return how *pod* chooses among the devices of a node."""
         spread = (pod.policy or self.policy) is asks.Policy.SPREAD
         return pod.packing or (facts.Packing.SPREAD if spread else facts.Packing.BINPACK)
 
 
 class Book:
-    """Knows what is promised; all of it may be called by any thread."""
+    """The scheduler cache; every method may be called by any thread."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self.lock = threading.RLock()
         self.stands: dict[str, Stand] = {}
-        self.pods: dict[str, asks.Pod] = {}  # by namespace/name; few that are over
+        self.pods: dict[str, asks.Pod] = {}  # by namespace/name; few of them have ended
         self.gangs: dict[str, dict[str, asks.Pod]] = {}  # their pods, by uid
         self._promises: dict[str, Promise] = {}  # by uid
         self._pending: dict[str, Promise] = {}  # those that are not BOUND
         self._listeners: list[Callable[[str], None]] = []
 
     def listen(self, changed: Callable[[str], None]) -> None:
-        """Let *changed* be told the name of each node of which anything changes."""
+        """Call *changed* with the name of each node that changes."""
         self._listeners.append(changed)
 
-    # What the API server says.
+    # Updates from the API server.
 
-    def see_node(self, name: str, told: notes.Published | None, trouble: str = "") -> None:
-        """Note what a node has; None: it says nothing, or nothing that can be read (*trouble*)."""
+    def see_node(self, name: str, published: notes.Published | None, trouble: str = "") -> None:
+        """Update a node; None: it publishes nothing, or nothing valid (*trouble*)."""
         with self.lock:
             stand = self._stand(name)
-            stand.tell(told, trouble)
+            stand.update(published, trouble)
             self._tidy(stand)
             self._changed(name)
 
     def forget_node(self, name: str) -> None:
-        """Note that a node is gone; what is bound there is, as long as it is."""
+        """Note that a node is gone; pods that are bound to it stay until they are deleted."""
         self.see_node(name, None)
 
     def see_pod(self, key: str, pod: asks.Pod | None) -> None:
-        """Note the pod that is called *key* in the API server; None: there is none for devices.
+        """Update the pod called *key*; None: there is none that has devices of ours.
 
-        If another one was called so, that is gone.
+        A known pod of the same name and another uid is gone.
         """
         with self.lock:
             before = self.pods.get(key)
@@ -89,7 +88,7 @@ class Book:
                     self._forget(before)
                 elif before.gang != pod.gang:
                     self._leave_gang(before)
-            # What became of those of a gang counts for the others.
+            # The rest of a gang depends on how its pods ended.
             if pod is None or (pod.over and not (pod.gang and pod.succeeded)):
                 return
             self.pods[key] = pod
@@ -107,12 +106,12 @@ class Book:
                 elif promise.state is State.BOUND:
                     self._doubt(promise)
 
-    # What we promise.
+    # Reservations.
 
     def reserve(self, pod: asks.Pod, node: str, now: float) -> Shares:
-        """Promise *pod* devices of *node*, for it is to be bound there; return which.
+        """Reserve devices of *node* for binding *pod* there; return the shares.
 
-        Asked again, the answer is the same. explain.Refused, or UnavailableError, if it cannot be.
+        Idempotent. explain.Refused, or UnavailableError, if that is impossible.
         """
         with self.lock:
             promise = self._promises.get(pod.uid)
@@ -130,15 +129,15 @@ class Book:
             return shares
 
     def minors(self, node: str) -> Mapping[str, int]:
-        """Return the numbers of the driver for the devices of *node*, by UUID, where known."""
+        """Return the driver's minor numbers of the devices of *node*, by UUID, where known."""
         with self.lock:
             stand = self.stands.get(node)
             return stand.minors if stand is not None else {}
 
     def choose(self, pod: asks.Pod, node: str, but: tuple[str, ...] = ()) -> Shares:
-        """Return what *pod* would get on *node*, had the pods *but* nothing there.
+        """Return the shares that *pod* would get on *node* if the pods *but* held none there.
 
-        explain.Refused if it has no place.
+        explain.Refused if it does not fit.
         """
         if pod.trouble:
             raise errors.UnavailableError(pod.trouble)
@@ -157,30 +156,30 @@ class Book:
     def promised(
         self, pod: asks.Pod, node: str, shares: Shares, state: State, until: float
     ) -> Promise:
-        """Return the promise of *shares*; nothing is noted."""
+        """Build the reservation of *shares*; nothing is stored."""
         kinds = {name: part.kind for name, part in zip(pod.names, pod.shape.parts, strict=True)}
         return Promise(pod, node, state, choices.peak(kinds, shares, pod.key), shares, until)
 
     def promise(self, promise: Promise) -> None:
-        """Note what is EXPECTED or CLAIMED; it ends by itself."""
+        """Store a reservation that is EXPECTED or CLAIMED; it expires."""
         with self.lock:
             before = self._promises.get(promise.pod.uid)
             if before is None or before.state in PASSING:
                 self._put(promise)
 
     def find(self, uid: str) -> Promise | None:
-        """Return what is promised to a pod."""
+        """Return the reservation of a pod."""
         return self._promises.get(uid)
 
     def release(self, uid: str) -> None:
-        """Note that a pod was surely not bound, nor will be by what has been asked so far."""
+        """Drop the reservation of a pod that no request sent so far has bound or can bind."""
         with self.lock:
             promise = self._promises.get(uid)
             if promise is not None and promise.state is not State.BOUND:
                 self._end(uid)
 
     def expire(self, now: float) -> list[asks.Pod]:
-        """End what was to last until *now* and is not being bound; return whose it was."""
+        """Drop the reservations that have expired by *now*; return their pods."""
         with self.lock:
             late = [it for it in self._pending.values() if it.until <= now and it.state in PASSING]
             for promise in late:
@@ -188,7 +187,7 @@ class Book:
             return [it.pod for it in late]
 
     def doubtful(self, now: float) -> list[Promise]:
-        """Return those whose bind should have been answered by *now*, and was not."""
+        """Return the reservations whose bind is past its deadline by *now*."""
         with self.lock:
             return [
                 it
@@ -197,24 +196,24 @@ class Book:
             ]
 
     def differences(self, other: Book) -> list[str]:
-        """Say in what this book is another than *other*, which was made from the same objects.
+        """Describe each difference from *other*, a cache built from the same objects.
 
-        What the API server has not heard of yet counts for nothing.
+        Reservations that the API server does not know yet are ignored.
         """
         with self.lock, other.lock:
             return sorted(self._differences(other))
 
-    # What stands behind it.
+    # Internals.
 
     def _differences(self, other: Book) -> Iterator[str]:
         for name in self.stands.keys() | other.stands.keys():
             one, two = self.stands.get(name), other.stands.get(name)
             if (one.devices if one else ()) != (two.devices if two else ()):
-                yield f"node {name}: other devices"
+                yield f"node {name}: different devices"
             mine, theirs = (dict(it.placed) if it else {} for it in (one, two))
-            for uid in mine | theirs:  # one by one: of a busy node some are on their way
+            for uid in mine | theirs:  # one by one: on a busy node some updates are in flight
                 if mine.get(uid) != theirs.get(uid):
-                    yield f"node {name}: pod {uid} placed otherwise by its agent"
+                    yield f"node {name}: pod {uid} placed differently by its agent"
         for key in self.pods.keys() | other.pods.keys():
             here, there = (self._settled(key), other._settled(key))
             if here != there:
@@ -230,7 +229,7 @@ class Book:
         parts = sorted(
             f"{it.share.uuid} {it.share.vcore}/{it.share.vmemory}" for it in promise.held or ()
         )
-        return f"{pod.uid} on {promise.node} with {', '.join(parts) or 'nothing that is known'}"
+        return f"{pod.uid} on {promise.node} with {', '.join(parts) or 'unknown devices'}"
 
     def _bound(self, pod: asks.Pod, promise: Promise | None) -> None:
         if (
@@ -246,15 +245,15 @@ class Book:
         self._put(Promise(pod, pod.node, State.BOUND, pod.held, shares))
 
     def _doubt(self, promise: Promise) -> None:
-        """Let what was bound, and is not any more, be looked after.
+        """Put the bind of a pod in doubt that was bound and is not any more.
 
-        That is so where the API server was restored from a copy of before.
+        That happens where the API server's data was restored from a backup.
         """
         promise.state, promise.until = State.BINDING, -math.inf
         self._pending[promise.pod.uid] = promise
 
     def _again(self, promise: Promise | None, node: str) -> Shares | None:
-        """Return what is promised already, if that can still be given."""
+        """Return the shares that are reserved already, if they still fit."""
         if promise is None or promise.node != node or promise.shares is None:
             return None
         stand, pod = self.stands[node], promise.pod
@@ -302,7 +301,7 @@ class Book:
         return self.stands.setdefault(name, Stand(name))
 
     def _tidy(self, stand: Stand) -> None:
-        """Forget a node of which nothing is known and where nobody is."""
+        """Forget a node of which nothing is known and which has no pods."""
         if not (stand.unit or stand.trouble or stand.tenants):
             del self.stands[stand.name]
 

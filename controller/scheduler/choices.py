@@ -1,4 +1,4 @@
-"""What was chosen for a pod, and what of each device it takes from others by that."""
+"""Read the device choice on a pod, and compute what it holds of each device."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 def read(
     noted: Object,
     keys: Sequence[bytes] | None,
-    who: tuple[str, str, str],
+    pod: tuple[str, str, str],
     kinds: Mapping[str, facts.Kind],
 ) -> tuple[facts.Holding, ...] | None:
-    """Return what a pod holds by the choice that is *noted* on it; None if there is none.
+    """Return what a pod holds by the choice in its annotations *noted*; None if there is none.
 
-    *who* are the pod's namespace/name, its uid and its node; *kinds* are its containers in the
-    order of its spec. A choice counts if one of the *keys* has sealed it for this pod there;
-    without *keys* every one does, for whoever only shows it.
+    *pod* is the pod's namespace/name, its uid and its node; *kinds* are its containers in the
+    order of its spec. A choice counts if one of the *keys* sealed it for this pod on this node;
+    if *keys* is None every choice counts, which is for display only.
     """
-    (key, uid, node), text = who, noted.get(names.DEVICES_ANNOTATION)
+    (key, uid, node), text = pod, noted.get(names.DEVICES_ANNOTATION)
     if not isinstance(text, str):
         return None
     try:
@@ -45,11 +45,11 @@ def read(
 def peak(
     kinds: Mapping[str, facts.Kind], shares: Shares, holder: str
 ) -> tuple[facts.Holding, ...]:
-    """Return what containers that have *shares* hold of each device at most at once.
+    """Return the most that containers with *shares* hold of each device at the same time.
 
-    One of which it is not known when it runs is taken to run all the time.
+    A container of unknown kind is assumed to run all the time.
     """
-    need = facts.Need(facts.WHOLE, 0)  # is of no matter here
+    need = facts.Need(facts.WHOLE, 0)  # not used here
     order = {name: at for at, name in enumerate(kinds)}
     containers = [
         facts.Container(name, need, kinds.get(name, facts.Kind.SIDECAR))

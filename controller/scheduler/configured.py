@@ -1,7 +1,7 @@
-"""Whether kube-scheduler is told of us as it should be: its configuration, judged before it runs.
+"""Check kube-scheduler's configuration of our extender before it runs.
 
-What is wrong there is seen late and elsewhere: pods wait though there is room, or are bound and
-then refused by their node.
+A mistake there shows late and elsewhere: pods wait though there is room, or are bound and then
+refused by their node.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 KIND = "KubeSchedulerConfiguration"
 ALL = 100  # percent
-USUAL_TIMEOUT = 5.0  # seconds, where httpTimeout does not say, see kube-scheduler
+USUAL_TIMEOUT = 5.0  # seconds, kube-scheduler's default for httpTimeout
 _RESOURCES = frozenset(name for pair in asks.RESOURCES for name in pair)
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Complaint:
-    """One thing that should be otherwise."""
+    """One mistake in the configuration."""
 
     found: str
     remedy: str
-    fatal: bool = False  # no pod gets devices so
+    fatal: bool = False  # with it no pod gets devices
 
 
 def judge(document: object) -> tuple[Complaint, ...]:
-    """Return what is wrong in kube-scheduler's configuration, nothing if all is well.
+    """Return the mistakes in kube-scheduler's configuration.
 
-    DataError if it is none.
+    DataError if *document* is no such configuration.
     """
     if not isinstance(document, dict) or document.get("kind") != KIND:
         kind = document.get("kind") if isinstance(document, dict) else document
@@ -71,10 +71,10 @@ def _sampling(document: Object) -> Iterator[Complaint]:
             continue
         name = profile.get("schedulerName")
         where = f" of profile {name}" if name else ""
-        said = "is not said" if percent is None else f"is {percent}"
+        said = "is not set" if percent is None else f"is {percent}"
         yield Complaint(
             f"percentageOfNodesToScore{where} {said}: where there are more than {sampling.LEAST} "
-            "nodes it asks about some alone, and a pod waits though another has room",
+            "nodes it asks about only some, and a pod waits though another has room",
             sampling.REMEDY,
         )
 
@@ -91,10 +91,10 @@ def _extender(one: Object) -> Iterator[Complaint]:
             fatal=True,
         )
     if one.get("nodeCacheCapable") is not True:
-        yield Complaint("nodes are sent whole, 24 MB of 5,000", "nodeCacheCapable: true")
+        yield Complaint("nodes are sent whole, 24 MB for 5,000", "nodeCacheCapable: true")
     if one.get("ignorable") is True:
         yield Complaint(
-            "while the extender is away pods go where sums fit, and their nodes refuse them",
+            "while the extender is down pods go where totals fit, and their nodes refuse them",
             "ignorable: false",
         )
     timeout = _seconds(one.get("httpTimeout"))
@@ -107,7 +107,7 @@ def _extender(one: Object) -> Iterator[Complaint]:
 
 
 def _seconds(text: object) -> float | None:
-    """Return a duration as Go writes it, None if it is none."""
+    """Parse a duration in Go's format; None if it is not one."""
     if text is None:
         return USUAL_TIMEOUT
     parts = re.findall(r"([0-9.]+)(h|ms|m|s)", str(text))

@@ -1,7 +1,6 @@
-"""What the verbs of a scheduler's extender answer; see book.py for what is known.
+"""Decisions behind the extender's verbs, from the scheduler cache (book.py).
 
-Nothing here waits, and nothing is asked of anybody. The lock of the book is held for the time of
-one answer.
+Nothing here blocks or does I/O. The lock of the cache is held for the time of one answer.
 """
 
 from __future__ import annotations
@@ -19,33 +18,33 @@ if TYPE_CHECKING:
 
 
 class Decider:
-    """Answers from a book."""
+    """Answers from the scheduler cache."""
 
     def __init__(self, known: book.Book) -> None:
         self.book = known
-        self.moved = threading.Condition(known.lock)  # where those of a gang wait for the others
+        self.moved = threading.Condition(known.lock)  # on which pods of a gang wait for the others
         self._index = index.Index(known.stands)
         known.listen(self._index.changed)
         self._gathering = gathering.Gathering(known, self._index)
         self._preempting = preempting.Preempting(known, self._index)
-        # Those that take long, and of which the lock is not held all the while.
+        # These take long, and do not hold the lock all the time.
         self.preempt = self._preempting.plan
         self.spare = self._preempting.spare
         self.nominated = self._preempting.nominated
         self.in_vain = self._preempting.in_vain
-        self._touched: set[str] = set()  # nodes that have changed since freed() was asked
-        self._refused: dict[str, asks.Pod] = {}  # by uid, those that had no place
+        self._touched: set[str] = set()  # nodes that have changed since the last freed()
+        self._refused: dict[str, asks.Pod] = {}  # by uid, pods that no node fitted
         known.listen(self._touched.add)
 
     def filter(
         self, pod: asks.Pod, names: Sequence[str], now: float, *, every_reason: bool = True
     ) -> answers.Answer:
-        """Return which of the nodes called *names* have a place for *pod*, and why others not.
+        """Return which of the nodes called *names* fit *pod*, and why the others do not.
 
-        Without *every_reason* that is said only where none has: nobody else wants to know.
+        Without *every_reason*, reasons are given only where none fits: else they are not needed.
 
-        Where it is one alone, that is kept free for the pod for a while: it will be that one. For
-        a pod of a gang it is always one alone, and all of the gang have one.
+        If only one node fits, it is reserved for the pod for a while, since the pod will go there.
+        For a pod of a gang only one ever fits, and room for its whole gang is reserved.
         """
         if pod.trouble:
             return answers.only("", names, pod.trouble)
@@ -61,10 +60,10 @@ class Decider:
         return answer
 
     def freed(self, now: float) -> list[asks.Pod]:
-        """Return pods that had no place and may have one now, each once; first of priority.
+        """Return refused pods that may fit now, each once, by descending priority.
 
-        And those that have waited in vain for others to end: somebody else may go for them.
-        It is to be asked whenever something has changed, and now and then.
+        And those whose victims did not terminate in time: others may be evicted for them.
+        Call it after every change, and periodically.
         """
         with self.book.lock:
             self.book.expire(now)
@@ -94,7 +93,7 @@ class Decider:
         return sorted(found, key=lambda it: (-it.priority, it.created, it.uid))
 
     def _kept(self, pod: asks.Pod, touched: frozenset[str]) -> bool | None:
-        """Tell whether what is kept for *pod* can be had; None if nothing is, or is no news."""
+        """Tell whether the reservation of *pod* fits; None if there is none, or no change."""
         promise = self.book.find(pod.uid)
         if promise is None or promise.node not in touched:
             return None
@@ -115,7 +114,7 @@ class Decider:
     def prioritize(self, pod: asks.Pod, names: Sequence[str], now: float) -> listed.Codes:
         """Return a score from 0 to 10 for each of *names*.
 
-        The best is where the pod will probably go, so that is kept free for it for a while.
+        The pod will probably go to the best one, so that is reserved for it for a while.
         """
         policy = pod.policy or self.book.settings.policy
         if pod.trouble or not names:
@@ -128,10 +127,10 @@ class Decider:
         return scores
 
     def arrive(self, pod: asks.Pod, node: str, now: float) -> float | None:
-        """Note that *pod* is to be bound to *node*; None if that may be done now.
+        """Note a bind request of *pod* for *node*; return None if it may be bound now.
 
-        Else a pod of a gang has to wait for the others: on *moved*, until the time that is
-        returned at most, and ask again. UnavailableError if it waits in vain.
+        Otherwise the pod has to wait for its gang: on *moved*, at most until the returned time,
+        and then call again. UnavailableError if its reservation is gone.
         """
         if not pod.gang:
             return None
@@ -143,16 +142,16 @@ class Decider:
     def explain(
         self, key: str, names: Collection[str] | None = None, *, every_device: bool = False
     ) -> waiting.Why | None:
-        """Return why the pod called namespace/name has no place; None if there is no such pod."""
+        """Return why no node fits the pod namespace/name; None if there is no such pod."""
         pod = self.book.pods.get(key)
         if pod is None:
             return None
         return waiting.look(self.book, pod, names, every_device=every_device)
 
     def broken(self, now: float) -> list[asks.Pod]:
-        """Return the bound pods of gangs of which others could not be bound in time.
+        """Return the bound pods of gangs whose other pods could not be bound in time.
 
-        They have what is of no use to them, and have to go.
+        Their devices are of no use to them, so they have to be evicted.
         """
         with self.book.lock:
             return self._gathering.broken(now)

@@ -1,4 +1,4 @@
-"""What a node says of itself: the annotation of its agent, as it stands on the Node; pure."""
+"""Read the device annotation that the node agent publishes on its Node; pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Told:
-    """What a node says of itself."""
+class Report:
+    """What a node publishes of itself."""
 
     digest: bytes  # of the text
     published: notes.Published | None
-    trouble: str = ""  # why the text cannot be believed
+    trouble: str = ""  # why the text is invalid
 
 
-NOTHING = Told(b"", None)
+NOTHING = Report(b"", None)
 
 
-def read(node: Object, before: Told | None = None) -> Told:
-    """Return what a node says; *before* is what it said, and is kept if that is the same."""
+def read(node: Object, before: Report | None = None) -> Report:
+    """Return what a node publishes; *before* is returned if the text has not changed since."""
     noted = objects.section(node, "metadata", "annotations")
     text = str(noted.get(names.NODE_DEVICES_ANNOTATION) or "")
     if not text:
@@ -36,6 +36,6 @@ def read(node: Object, before: Told | None = None) -> Told:
     if before is not None and before.digest == digest:
         return before
     try:
-        return Told(digest, notes.read_node(text))
+        return Report(digest, notes.read_node(text))
     except errors.DataError as exc:
-        return Told(digest, None, str(exc))
+        return Report(digest, None, str(exc))

@@ -1,9 +1,8 @@
-"""Pods that run all together or not at all: who they are, where they would be, and until when.
+"""Gang scheduling: the members of a gang, its placement, and its deadline.
 
-A gang is placed as a whole at one moment, under one lock, or it holds nothing: so no two of them
-can wait for what the other has. None of its pods is bound before all have come to be bound. What
-was kept for it ends at its deadline; and if some were bound and others could not be, those have
-to go again.
+A gang is placed as a whole, under one lock, or holds nothing: so no two gangs can wait for each
+other's devices. No pod of a gang is bound before kube-scheduler asks to bind all of them. Its
+reservations expire at its deadline; pods of a gang of which others could not be bound are evicted.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ if TYPE_CHECKING:
 class Members:
     """The pods of a gang."""
 
-    size: int  # that must be there
-    running: tuple[asks.Pod, ...]  # bound, or being bound, or ended well
-    waiting: tuple[asks.Pod, ...]  # so many as are missing, in the order in which they come
-    spare: tuple[asks.Pod, ...] = ()  # more than are missing: they come after the others
+    size: int  # pods that the gang must have
+    running: tuple[asks.Pod, ...]  # bound, being bound, or succeeded
+    waiting: tuple[asks.Pod, ...]  # as many as are missing, in order of precedence
+    spare: tuple[asks.Pod, ...] = ()  # beyond the size of the gang: they come after the others
 
     @property
     def whole(self) -> bool:
-        """Whether so many are bound as there must be."""
+        """Whether enough pods are bound."""
         return len(self.running) >= self.size
 
     @property
     def complete(self) -> bool:
-        """Whether so many are there as there must be."""
+        """Whether enough pods exist."""
         return len(self.running) + len(self.waiting) >= self.size
 
     @property
     def torn(self) -> bool:
-        """Whether some were bound without the others, who were there already.
+        """Whether some pods were bound without others that existed already.
 
-        One that was made after the others were bound is in the place of one that is gone. The API
-        server writes whole seconds: of the same second it is taken to have been there, as the pods
-        of a gang are often made and bound within one; it has time to be bound, too.
+        A pod that was created after the others were bound replaces one that is gone. The API
+        server writes whole seconds: a pod created in the same second counts as having existed,
+        since a gang is often created and bound within one; it has time to be bound, too.
         """
         bound = [it.scheduled for it in self.running if it.node and not it.leaving]
         return (
@@ -56,7 +55,7 @@ class Members:
 
 
 def members(pods: Iterable[asks.Pod], binding: Collection[str] = ()) -> Members:
-    """Sort the known *pods* of one gang, of which there is at least one.
+    """Sort the known *pods* of one gang, at least one.
 
     *binding* are the uids of those that are being bound.
     """
@@ -73,11 +72,11 @@ def members(pods: Iterable[asks.Pod], binding: Collection[str] = ()) -> Members:
 
 @dataclasses.dataclass(slots=True)
 class Assembly:
-    """A gang for which room is kept, while its pods come to be bound."""
+    """A gang with reservations, while the bind requests of its pods arrive."""
 
-    until: float  # seconds, when it is given up
+    until: float  # seconds; then it is given up
     arrived: set[str] = dataclasses.field(default_factory=set)  # uids
-    begun: bool = False  # all have come: they are being bound
+    begun: bool = False  # all have arrived and are being bound
 
 
 def plan(
@@ -85,10 +84,10 @@ def plan(
     candidates: Callable[[asks.Pod], Sequence[Stand]],
     packing: Callable[[asks.Pod], facts.Packing],
 ) -> dict[str, tuple[str, Shares]] | None:
-    """Return for each of *pods*, by uid, a node and what it gets there; None if not all fit.
+    """Return a node and shares for each of *pods*, by uid; None if not all fit.
 
-    *candidates* are nodes that have a place for a pod, the best first. What these pods have there
-    already counts as free. The largest pods choose first, each the best node that still has room.
+    *candidates* returns the nodes that fit a pod, the best first. What these pods hold already
+    counts as free. The largest pods choose first, each the best node that still has room.
     """
     trial = _Trial({it.uid for it in pods})
     nodes: dict[asks.Shape, Iterator[Stand]] = {}
@@ -103,7 +102,7 @@ def plan(
             if shares is not None:
                 found[pod.uid] = stand.name, shares
                 break
-            # What has no room for one of a shape has none for the next.
+            # A node without room for one pod of a shape has none for the next.
             first[pod.shape] = next(nodes[pod.shape], None)
         else:
             return None
@@ -116,7 +115,7 @@ def _largest(pod: asks.Pod) -> tuple[int, int, float, str]:
 
 
 class _Trial:
-    """Nodes as they would be with those pods of a gang that have a place so far."""
+    """Nodes as they would be with the pods of a gang that are placed so far."""
 
     def __init__(self, uids: set[str]) -> None:
         self._uids = uids
@@ -124,7 +123,7 @@ class _Trial:
         self._patience = place.Patience()
 
     def place(self, stand: Stand, pod: asks.Pod, packing: facts.Packing) -> Shares | None:
-        """Place *pod* on a node, and keep it there; None if it has no place."""
+        """Place *pod* on a node, and count it there from now on; None if it does not fit."""
         held = self._held.get(stand.name)
         if held is None:
             held = self._held[stand.name] = tuple(stand.held(self._uids))

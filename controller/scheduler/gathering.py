@@ -1,8 +1,8 @@
-"""Follows gangs from the first pod that is asked about to the last that is bound; see gangs.py.
+"""Gang state, from the first filter request to the last bind; see gangs.py.
 
-Where there is no room for all, kube-scheduler asks about each of them all the same, and to look
-takes as long as they are many. So it is not looked again for the next of them while everything is
-as it was, nor at once when it is not: who was refused for that is woken later.
+Where a gang does not fit, kube-scheduler still asks about each of its pods, and each search takes
+longer the larger the gang. So the result is reused while nothing has changed, and for a short
+pause after a change: pods that were refused without a search are requeued later.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     from pyvgpu.controller.scheduler.stands import Stand
 
 
-WAIT_SECONDS = 20.0  # for the others at a bind; kube-scheduler waits longer for its answer
-PAUSE_SECONDS = 0.01  # for each pod of a gang, until room for all of it is looked for again
+WAIT_SECONDS = 20.0  # that a bind waits for its gang; kube-scheduler's timeout is longer
+PAUSE_SECONDS = 0.01  # for each pod of a gang, until the next search for room
 
 
 @dataclasses.dataclass(slots=True)
 class _InVain:
-    """That there was no room for a gang."""
+    """A search that found no room for a gang."""
 
-    about: tuple[object, ...]  # what was asked, and of what
-    until: float  # when it is looked again, whatever has changed
-    owed: bool = False  # somebody was refused without a look, and may have room now
+    about: tuple[object, ...]  # the request and the state of the nodes
+    until: float  # no new search before then, whatever has changed
+    owed: bool = False  # a pod was refused without a search, and may fit now
 
 
 class Gathering:
-    """Keeps room for gangs; the lock of the book is held by who calls."""
+    """Reserves devices for gangs; the caller holds the lock of the cache."""
 
     def __init__(self, known: book.Book, made: index.Index) -> None:
         self._book = known
         self._index = made
         self._assemblies: dict[str, gangs.Assembly] = {}
-        self._torn: dict[str, float] = {}  # when it was first seen that some were bound alone
+        self._torn: dict[str, float] = {}  # when a partly bound gang was first seen, by name
         self._in_vain: dict[str, _InVain] = {}
 
     def filter(
         self, pod: asks.Pod, gang: asks.Gang, names: Sequence[str], now: float
     ) -> answers.Answer | None:
-        """Return the one node that is kept for *pod*; None if it asks for itself alone.
+        """Return the one node reserved for *pod*; None if its gang has enough bound pods.
 
-        Room is kept for all of its gang, or for none.
+        Devices are reserved for all of its gang, or for none.
         """
         found = self._members(pod, gang)
         if found.whole:
@@ -60,7 +60,7 @@ class Gathering:
                 there = len(found.running) + len(found.waiting)
                 text = f"waits for its gang: {there} of {found.size} pods are there"
             else:
-                text = f"comes after the {found.size} pods of its gang that were there before"
+                text = f"its gang has {found.size} pods already, which come first"
             return answers.Answer(failed={text: names} if names else {})
         node = self._node_of(pod, gang, names, now)
         if node is None and not self._is_in_vain(gang, found, names, now):
@@ -70,10 +70,10 @@ class Gathering:
                 self._in_vain[gang.name] = _InVain(self._about(found, names), until)
         if node is None:
             return self._refused(found, pod, names)
-        return answers.only(node, names, "is not the node kept for it in its gang")
+        return answers.only(node, names, "not the node that is reserved for it and its gang")
 
     def arrive(self, pod: asks.Pod, gang: asks.Gang, node: str, now: float) -> float | None:
-        """Note that *pod* is to be bound to *node*; until when it has to wait, None: no more."""
+        """Note a bind request for *pod*; return until when it must wait, None if it need not."""
         found = self._members(pod, gang)
         promise = self._book.find(pod.uid)
         if found.whole or (promise is not None and promise.state is State.BINDING):
@@ -81,13 +81,15 @@ class Gathering:
         assembly = self._assembly(gang, now)
         if assembly is None or promise is None or promise.node != node:
             self._give_up(gang, found.waiting)
-            raise errors.UnavailableError(f"{node} is no more kept for {pod.key} and its gang")
+            raise errors.UnavailableError(
+                f"{node} is no longer reserved for the gang of {pod.key}"
+            )
         if not found.complete:
             self._give_up(gang, found.waiting)
-            raise errors.UnavailableError(f"of the gang of {pod.key} a pod is gone")
+            raise errors.UnavailableError(f"a pod of the gang of {pod.key} is gone")
         assembly.arrived.add(pod.uid)
         if all(it.uid in assembly.arrived for it in found.waiting):
-            # From here on each is bound, and nothing of it ends by time.
+            # From here on each pod is being bound, and no reservation expires.
             until = now + self._book.settings.bind_seconds
             assembly.until = max(assembly.until, until)
             for one in found.waiting:
@@ -98,14 +100,14 @@ class Gathering:
         return assembly.until
 
     def owed(self, now: float) -> set[str]:
-        """Return the gangs of which some were refused without a look and may have room now."""
+        """Return the gangs with pods that were refused without a search and may fit now."""
         found = {name for name, it in self._in_vain.items() if it.owed and it.until <= now}
         for name in found:
             self._in_vain[name].owed = False
         return found
 
     def broken(self, now: float) -> list[asks.Pod]:
-        """Return the pods of gangs of which some have been bound alone for too long."""
+        """Return the bound pods of gangs that have been partly bound for too long."""
         self._assemblies = {name: it for name, it in self._assemblies.items() if it.until > now}
         self._in_vain = {
             name: it for name, it in self._in_vain.items() if name in self._book.gangs
@@ -116,7 +118,7 @@ class Gathering:
             if not any(it.node for it in pods.values()) or not any(
                 it.waits for it in pods.values()
             ):
-                continue  # as nearly all of them
+                continue  # the case of nearly all gangs
             found = gangs.members(pods.values(), self._binding(pods.values()))
             if found.torn:
                 torn[name] = self._torn.get(name, now)
@@ -129,7 +131,7 @@ class Gathering:
     def _is_in_vain(
         self, gang: asks.Gang, found: gangs.Members, names: Sequence[str], now: float
     ) -> bool:
-        """Tell whether it need not be looked, or not yet, for room for all of a gang."""
+        """Tell whether the last search still holds, or it is too early for the next."""
         before = self._in_vain.get(gang.name)
         if before is None or before.about == self._about(found, names):
             return before is not None
@@ -140,10 +142,10 @@ class Gathering:
         return True
 
     def _about(self, found: gangs.Members, names: Sequence[str]) -> tuple[object, ...]:
-        return self._index.version, found.waiting, frozenset(names)  # which come in any order
+        return self._index.version, found.waiting, frozenset(names)  # names come in any order
 
     def _members(self, pod: asks.Pod, gang: asks.Gang) -> gangs.Members:
-        """Return the pods of a gang, of which the book may not know *pod* yet."""
+        """Return the pods of a gang, including *pod*, which the cache may not have yet."""
         known = {**self._book.gangs.get(gang.name, {}), pod.uid: pod}
         return gangs.members(known.values(), self._binding(known.values()))
 
@@ -161,7 +163,7 @@ class Gathering:
     def _node_of(
         self, pod: asks.Pod, gang: asks.Gang, names: Sequence[str], now: float
     ) -> str | None:
-        """Return the node that is kept for *pod*, if it is one of *names*."""
+        """Return the node reserved for *pod*, if it is one of *names*."""
         promise = self._book.find(pod.uid)
         kept = promise is not None and promise.state is State.EXPECTED
         if self._assembly(gang, now) is None or not kept or promise is None:
@@ -171,7 +173,7 @@ class Gathering:
     def _place(
         self, found: gangs.Members, pod: asks.Pod, names: Sequence[str], now: float
     ) -> str | None:
-        """Keep room for all that have not come to be bound; return where *pod* would be."""
+        """Reserve room for all pods whose bind has not arrived; return the node of *pod*."""
         gang = pod.gang
         assert gang is not None  # noqa: S101
         assembly = self._assembly(gang, now) or gangs.Assembly(now + gang.seconds)
@@ -206,7 +208,7 @@ class Gathering:
         return answer
 
     def _give_up(self, gang: asks.Gang, waiting: Iterable[asks.Pod]) -> None:
-        """Keep nothing for a gang any more."""
+        """Drop the reservations of a gang."""
         self._assemblies.pop(gang.name, None)
         for pod in waiting:
             promise = self._book.find(pod.uid)

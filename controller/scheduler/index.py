@@ -1,8 +1,8 @@
-"""Which nodes have a place for what is asked, and how well it would be there: known beforehand.
+"""Index of nodes by pod shape: which nodes fit, and their scores, cached between requests.
 
-Pods of one shape are judged alike, so what was found out for one is kept for the next. A node is
-judged again when somebody asks after it has changed, and no other node is: so an answer takes as
-long as what has changed since the last one of its shape, and the names in it.
+Pods of one shape are judged alike, so results are kept for the next one. Only nodes that have
+changed are judged again, on the next request: so an answer costs as much as the changes since the
+last one for its shape, and the names in it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.scheduler.stands import Stand
 
-MOST_SHAPES = 64  # that are known at once; of more, those that nobody asked for longest are not
-MOST_GONE = 1024  # nodes of which no more than their names are kept
+MOST_SHAPES = 64  # cached at once; the least recently used are dropped
+MOST_GONE = 1024  # deleted nodes whose names are kept
 
 
 class Reason(enum.Enum):
-    """Why a pod has no place on a node: few words, behind the number of nodes with the same."""
+    """Why a node refuses a pod: few words, shown after the number of such nodes."""
 
     UNKNOWN = "no devices published (does its agent run?)"
     DAMAGED = "devices published that cannot be read"
-    NONSENSE = "units of memory in which nothing is asked for"
+    NONSENSE = "memory units in which the request is invalid"
     CLOSED = "no healthy device that this pod may use"
     SMALL = "no device that is large enough"
     FEWER = "fewer devices for this pod than asked for"
@@ -41,7 +41,7 @@ class Reason(enum.Enum):
 
     @property
     def passes(self) -> bool:
-        """Whether it would be another matter if pods there ended."""
+        """Whether the pod could fit if others ended there."""
         return self in _PASSING
 
 
@@ -53,7 +53,7 @@ _UNSCORED = 255  # more than any score
 
 
 class Meaning:
-    """What a shape means in the units of a node."""
+    """The request of a shape, in the memory units of each node."""
 
     __slots__ = ("_asks", "_pods", "_shape")
 
@@ -63,7 +63,7 @@ class Meaning:
         self._asks: dict[int, capacity.Ask | None] = {}
 
     def pod(self, unit: int) -> facts.Pod | None:
-        """Return what is asked for in units of so many bytes; None if that is nothing."""
+        """Return the request in units of so many bytes; None if it is invalid in them."""
         try:
             return self._pods[unit]
         except KeyError:
@@ -73,7 +73,7 @@ class Meaning:
             return self._pods.setdefault(unit, found)
 
     def asked(self, unit: int) -> capacity.Ask | None:
-        """Return the same in numbers."""
+        """Return the same as plain numbers."""
         try:
             return self._asks[unit]
         except KeyError:
@@ -82,21 +82,21 @@ class Meaning:
 
     @property
     def is_searched(self) -> bool:
-        """Whether numbers do not tell all, as far as it is known for which units."""
+        """Whether numbers do not suffice, in any of the units seen so far."""
         return any(it and not place.is_by_count(it) for it in self._pods.values())
 
     @property
     def asks_several(self) -> bool:
-        """Whether a container asks for several devices."""
+        """Whether a container requests several devices."""
         pods = filter(None, self._pods.values())
         return any(it.need.count > 1 for pod in pods for it in pod.containers)
 
     def judge(
         self, stand: Stand, patience: place.Patience, own: Collection[str] = ()
     ) -> Reason | None:
-        """Return why there is no place on a node, None if there is one.
+        """Return why a node does not fit, None if it does.
 
-        *patience* is for several nodes. What is promised to those called *own*, by uid, counts as
+        *patience* is shared by several nodes. Reservations of the pods *own*, by uid, count as
         free.
         """
         free = stand.without(own) if own else stand.free
@@ -108,7 +108,7 @@ class Meaning:
     def settle(
         self, code: int, stand: Stand, free: Sequence[rooms.Room], patience: place.Patience
     ) -> int:
-        """Return what is to be said of a node of which numbers say *code*."""
+        """Return the final code of a node for which the numbers give *code*."""
         if code == codes.UNKNOWN and stand.trouble:
             return codes.DAMAGED
         pod = self.pod(stand.unit) if code == codes.FITS else None
@@ -118,41 +118,41 @@ class Meaning:
 
 
 class Scores:
-    """How well a shape would be on each node by one policy."""
+    """Scores of all nodes for one shape and policy."""
 
     __slots__ = ("outdated", "points")
 
     def __init__(self, nodes: int) -> None:
-        self.points = bytearray(nodes)  # by the numbers of nodes
-        self.outdated = set(range(nodes))  # numbers of nodes that are another since
+        self.points = bytearray(nodes)  # by node number
+        self.outdated = set(range(nodes))  # numbers of nodes that have changed since
 
 
 class Known:
-    """What is known of all nodes for one shape."""
+    """Cached results of all nodes for one shape."""
 
     __slots__ = ("_roll", "at", "fitting", "meaning", "scores")
 
     def __init__(self, shape: asks.Shape, roll: listed.Roll) -> None:
         self.meaning = Meaning(shape)
         self._roll = roll
-        self.fitting = bytearray()  # a code, by the numbers of nodes
-        self.at = 0  # changes that are in it
+        self.fitting = bytearray()  # a code, by node number
+        self.at = 0  # changes included
         self.scores: dict[asks.Policy, Scores] = {}
 
     def fits(self, name: str) -> bool:
-        """Tell whether there is a place on a node."""
+        """Tell whether a node fits."""
         return self._code(name) == codes.FITS
 
     def why(self, name: str) -> Reason | None:
-        """Return why a node is refused; None if it is not."""
+        """Return why a node does not fit; None if it does."""
         return _REASONS.get(self._code(name))
 
     def split(
         self, names: Sequence[str], *, every_reason: bool = True
     ) -> tuple[Sequence[str], dict[Reason, Sequence[str]]]:
-        """Return those of *names* that fit, and the others by why not.
+        """Return those of *names* that fit, and the others by reason.
 
-        Without *every_reason* the others are left out where one fits.
+        Without *every_reason* the others are left out where any node fits.
         """
         said = self._roll.look(names, self.fitting, codes.UNKNOWN)
         fitting = said.count(codes.FITS)
@@ -172,41 +172,41 @@ class Known:
 
 
 def _reach(found: bytearray, count: int, code: int) -> None:
-    """Let *found* have *count* numbers at least: *code* for those that are new."""
+    """Extend *found* to at least *count* entries; new ones get *code*."""
     found.extend(bytes((code,)) * (count - len(found)))
 
 
 class Index:
-    """Knows for each shape which nodes do; called by one thread at a time."""
+    """Knows which nodes fit each shape; called by one thread at a time."""
 
     def __init__(self, stands: Mapping[str, Stand]) -> None:
         self._stands = stands
-        self._changes: list[str] = []  # names of nodes, the last changes last
-        self._forgotten = 0  # how many were before those
+        self._changes: list[str] = []  # names of changed nodes, the latest last
+        self._forgotten = 0  # how many came before those
         self._known: collections.OrderedDict[asks.Shape, Known] = collections.OrderedDict()
         self._begin()
 
     def _begin(self) -> None:
-        """Know nothing yet."""
+        """Start empty."""
         self._known.clear()
-        self._roll = listed.Roll()  # has those that are gone, too, for a while
-        self._numbers: list[capacity.Capacity | None] = []  # by the numbers of nodes
-        self._at = 0  # changes that are in it
+        self._roll = listed.Roll()  # keeps deleted nodes, too, for a while
+        self._numbers: list[capacity.Capacity | None] = []  # by node number
+        self._at = 0  # changes included
         self._follow(self._stands)
 
     @property
     def names(self) -> int:
-        """Return of how many nodes the names are kept, those that are gone among them."""
+        """Return how many names of nodes are kept, including deleted ones."""
         return len(self._roll)
 
     def changed(self, name: str) -> None:
-        """Note that a node is another."""
+        """Note that a node has changed."""
         self._changes.append(name)
         if len(self._changes) > 2 * len(self._stands) + 1024:
             self._forget_changes()
 
     def look(self, shape: asks.Shape) -> Known:
-        """Return what is known for *shape*, of the nodes as they are now."""
+        """Return the results for *shape*, brought up to date."""
         if len(self._roll) > 2 * len(self._stands) + MOST_GONE:
             self._begin()
         if self._at < self._forgotten:
@@ -230,7 +230,7 @@ class Index:
         return known
 
     def score(self, shape: asks.Shape, policy: asks.Policy, names: Sequence[str]) -> listed.Codes:
-        """Return for each of *names* how well *shape* would be there, from 0 to 10 at best."""
+        """Return the score of each of *names* for *shape*, from 0 to 10 (best)."""
         known = self.look(shape)
         scores = known.scores.get(policy)
         if scores is None:
@@ -248,7 +248,7 @@ class Index:
         return found
 
     def _follow(self, names: Iterable[str]) -> None:
-        """Note in numbers what nodes have by now."""
+        """Update the numbers of nodes."""
         for name in names:
             number = self._roll.number(name)
             if number == len(self._numbers):
@@ -258,11 +258,11 @@ class Index:
         self._at = self.version
 
     def _score(self, known: Known, policy: asks.Policy, scores: Scores) -> None:
-        """Find out how well it would be on nodes that are another since; not by nearness."""
+        """Score changed nodes; by nearness only on demand."""
         fitting, points = known.fitting, scores.points
         _reach(points, len(self._numbers), 0)
         if known.meaning.asks_several and policy is asks.Policy.TOPOLOGY:
-            for number in scores.outdated:  # each takes long, so only those are that are asked for
+            for number in scores.outdated:  # each is slow: scored only on request
                 points[number] = _UNSCORED if fitting[number] == codes.FITS else 0
         else:
             capacity.score_all(
@@ -276,7 +276,7 @@ class Index:
         scores.outdated.clear()
 
     def fits_one_of(self, shape: asks.Shape, names: Collection[str]) -> bool:
-        """Tell whether *shape* has a place on one of a few nodes; nothing is kept of it."""
+        """Tell whether *shape* fits one of a few nodes; adds nothing to the index."""
         if shape in self._known:
             return any(map(self.look(shape).fits, names))
         meaning, patience = Meaning(shape), place.Patience()
@@ -284,11 +284,11 @@ class Index:
         return any(it and meaning.judge(it, patience) is None for it in stands)
 
     def shapes(self) -> Iterator[asks.Shape]:
-        """Give the shapes that are known."""
+        """Yield the cached shapes."""
         yield from self._known
 
     def _judge(self, known: Known, numbers: Collection[int]) -> None:
-        """Note what is to be said of nodes now."""
+        """Judge nodes again."""
         meaning, fitting, patience = known.meaning, known.fitting, place.Patience()
         _reach(fitting, len(self._numbers), codes.UNKNOWN)
         capacity.judge_all(self._numbers, numbers, meaning.asked, fitting)
@@ -303,15 +303,15 @@ class Index:
 
     @property
     def version(self) -> int:
-        """Return how many changes there have been: while it is the same, so are all nodes."""
+        """Return the number of changes so far: while it is constant, so are all nodes."""
         return self._forgotten + len(self._changes)
 
     def _since(self, version: int) -> set[str]:
-        """Return the names of nodes that are another since; the changes must be known."""
+        """Return the names of nodes changed since; those changes must still be kept."""
         return set(self._changes[version - self._forgotten :])
 
     def _forget_changes(self) -> None:
-        """Forget the older half; what is known of shapes from before that is found out anew."""
+        """Drop the older half, and the shapes that were last judged before the rest."""
         half = len(self._changes) // 2
         del self._changes[:half]
         self._forgotten += half

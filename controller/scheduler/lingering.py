@@ -1,9 +1,9 @@
-"""Who was to end for another's sake, and does not: for how long one counts on it.
+"""Time out preemption victims that do not terminate.
 
-Whoever is told to go may take its time, and may never go: its node is down, a finalizer keeps it,
-its processes hang. What is kept for the pod that waits ends then, and if it was begun anew with
-the same victims, nothing would ever come of it. So who has not ended in that time is as if nobody
-had told it to, and others are looked for.
+An evicted pod may take long, or never terminate: its node is down, a finalizer keeps it, its
+processes hang. The preempting pod's claim expires then; renewed with the same victims, it would
+expire again and again. So a victim that outlives the claim counts as running on, and other
+victims are chosen.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Wait:
-    """For whose end a pod waits."""
+    """A preempting pod and the victims that it waits for."""
 
     pod: asks.Pod
     node: str
-    ending: Mapping[str, str]  # those that are to end: keys by uid
+    ending: Mapping[str, str]  # the victims: keys by uid
     until: float
 
 
 class Lingering:
-    """Remembers who is waited for; the lock of the book is held by who calls."""
+    """Tracks victims that are waited for; the caller holds the lock of the cache."""
 
     def __init__(self, known: book.Book) -> None:
         self._book = known
-        self._waits: dict[str, _Wait] = {}  # by the uid of the pod that waits
-        self._nodes: dict[str, str] = {}  # of those that have not ended, by uid
-        self._told: dict[str, tuple[asks.Pod, str]] = {}  # by uid: who has waited, for whom
-        self._owed: set[str] = set()  # uids of those of which nobody was told yet
+        self._waits: dict[str, _Wait] = {}  # by the uid of the preempting pod
+        self._nodes: dict[str, str] = {}  # of overdue victims, by uid
+        self._failed: dict[str, tuple[asks.Pod, str]] = {}  # by uid: preempting pod, message
+        self._owed: set[str] = set()  # uids that overdue() has yet to return
 
     def uids(self, now: float) -> frozenset[str]:
-        """Return those that were to end by *now*, and still have what they had."""
+        """Return the victims that are overdue by *now* and still hold their devices."""
         self._look(now)
         self._nodes = {uid: at for uid, at in self._nodes.items() if self._is_ending(uid, at)}
         return frozenset(self._nodes)
 
     def expect(self, pod: asks.Pod, node: str, uids: Iterable[str], until: float) -> None:
-        """Note that *pod* waits for those called *uids* to end on *node*, and until when."""
+        """Note that *pod* waits for the pods *uids* to terminate on *node*, and until when."""
         tenants = self._book.stands[node].tenants
         there = {uid: tenants[uid].pod.key for uid in uids if uid in tenants}
         self._waits[pod.uid] = _Wait(pod, node, there, until)
 
     def overdue(self, now: float) -> set[str]:
-        """Return the uids of pods that have waited in vain by *now*, each once."""
+        """Return the uids of pods whose wait has timed out by *now*, each once."""
         self._look(now)
         owed, self._owed = self._owed, set()
         return owed
 
-    def told(self, pod: asks.Pod) -> str:
-        """Say for whom *pod* has waited in vain; empty: for nobody."""
-        _, text = self._told.get(pod.uid, (pod, ""))
+    def message(self, pod: asks.Pod) -> str:
+        """Say for which victims *pod* has waited in vain; empty if for none."""
+        _, text = self._failed.get(pod.uid, (pod, ""))
         return text
 
     def _look(self, now: float) -> None:
@@ -72,13 +72,13 @@ class Lingering:
                     ", ".join(sorted(stay.values())),
                 )
                 text = f"has waited {seconds:g} s in vain for {names} on {wait.node} to end"
-                self._told[wait.pod.uid] = wait.pod, text
+                self._failed[wait.pod.uid] = wait.pod, text
                 self._owed.add(wait.pod.uid)
         if late:
-            self._told = {uid: it for uid, it in self._told.items() if self._is_waiting(it[0])}
+            self._failed = {uid: it for uid, it in self._failed.items() if self._is_waiting(it[0])}
 
     def _is_ending(self, uid: str, node: str) -> bool:
-        """Tell whether a pod is still there that was told to go."""
+        """Tell whether a pod on *node* is being deleted and is not gone yet."""
         stand = self._book.stands.get(node)
         promise = stand.tenants.get(uid) if stand is not None else None
         return promise is not None and promise.pod.leaving

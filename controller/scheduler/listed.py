@@ -1,9 +1,9 @@
-"""Names of nodes by the thousand: kept as the text that they came in, and answered as one.
+"""Lists of thousands of node names, kept as JSON text from request to answer.
 
-For each pod kube-scheduler names all nodes, in any order, and is answered with most of them. To
-make a text of each and look it up would take longer than all the rest of an answer; so that is
-done by nodenames.py, which is compiled, and no name becomes an object unless somebody looks at it.
-What is not written plainly, as no node is called, is read as any other JSON is.
+For each pod kube-scheduler names all nodes, in any order, and the answer has most of them.
+Building a string for each name and looking it up would take longer than the rest of the answer;
+so nodenames.py, which is compiled, works on the text, and no name becomes an object unless it is
+read. Text that is not plain, which no node's name is, is parsed like any other JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyvgpu.controller.scheduler import nodenames
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-Codes = bytes | bytearray  # of names, one for each
+Codes = bytes | bytearray  # one for each name
 
 
 class Listed(Sequence[str]):
@@ -27,13 +27,13 @@ class Listed(Sequence[str]):
     __slots__ = ("_count", "_names", "text")
 
     def __init__(self, text: bytes, count: int, names: Sequence[str] | None = None) -> None:
-        """Have the *count* names of *text*, which is plain; *names* are these, if known."""
+        """Hold the *count* names of plain *text*; *names* are the parsed names, if known."""
         self.text = text  # without the brackets
         self._count = count
         self._names = names
 
     def __len__(self) -> int:
-        """Return how many they are."""
+        """Return how many names there are."""
         return self._count
 
     @overload
@@ -41,15 +41,15 @@ class Listed(Sequence[str]):
     @overload
     def __getitem__(self, at: slice) -> Sequence[str]: ...
     def __getitem__(self, at: int | slice) -> str | Sequence[str]:
-        """Return one of them, or some."""
+        """Return one name, or several."""
         return self._all()[at]
 
     def __iter__(self) -> Iterator[str]:
-        """Give one after the other."""
+        """Yield the names."""
         return iter(self._all())
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether one is called so."""
+        """Tell whether *name* is among them."""
         return name in self._all()
 
     def _all(self) -> Sequence[str]:
@@ -58,12 +58,12 @@ class Listed(Sequence[str]):
         return self._names
 
     def only(self, found: Codes, code: int) -> Listed:
-        """Return those whose code in *found*, which has one for each, is *code*."""
+        """Return the names whose code in *found*, which has one for each, is *code*."""
         text = self.write(found, {code: (b"", b",")})
         return Listed(text[:-1], found.count(code))
 
     def write(self, found: Codes, forms: Mapping[int, tuple[bytes, bytes]]) -> bytes:
-        """Return each name in quotes, in the form of its code: between two texts, or not at all.
+        """Return each name in quotes, between the two texts of its code; none if it has no texts.
 
         *found* has the code of each.
         """
@@ -71,32 +71,32 @@ class Listed(Sequence[str]):
 
 
 def read(text: bytes) -> Listed | None:
-    """Return the names of a list, of which *text* stands between the brackets.
+    """Return the names of a JSON list; *text* is what the brackets enclose.
 
-    None if it is not written plainly, or is no list of names.
+    None if it is not plain, or no list of names.
     """
     count = nodenames.count(text)
     return None if count < 0 else Listed(text, count)
 
 
 def of(names: Sequence[str]) -> Sequence[str]:
-    """Return *names* so that they are looked up as fast as those that were read."""
+    """Return *names* in the form that is looked up as fast as names that were read."""
     text = '"' + '","'.join(names) + '"' if names else ""
     found = read(text.encode()) if text.isascii() else None
-    if found is None or len(found) != len(names):  # one with quotes in it looks like several
+    if found is None or len(found) != len(names):  # a name with quotes looks like several
         return names
     return Listed(found.text, len(names), names)
 
 
 def only(names: Sequence[str], found: Codes, code: int) -> Sequence[str]:
-    """Return those of *names* whose code in *found*, which has one for each, is *code*."""
+    """Return the *names* whose code in *found*, which has one for each, is *code*."""
     if isinstance(names, Listed):
         return names.only(found, code)
     return list(itertools.compress(names, (it == code for it in found)))
 
 
 class Roll:
-    """Names that have numbers, from 0; called by one thread at a time."""
+    """Assigns numbers to names, from 0; called by one thread at a time."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -104,7 +104,7 @@ class Roll:
         self._table = nodenames.Table()
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return how many names there are."""
         return len(self._numbers)
 
     def find(self, name: str) -> int | None:
@@ -112,22 +112,22 @@ class Roll:
         return self._numbers.get(name)
 
     def name(self, number: int) -> str:
-        """Return the name that has a number."""
+        """Return the name of a number."""
         return self._names[number]
 
     def number(self, name: str) -> int:
-        """Return a name's number, which it gets if it has none."""
+        """Return a name's number; assign one if it has none."""
         found = self._numbers.get(name)
         if found is None:
             found = len(self._numbers)
-            written = json.dumps(name).encode()[1:-1]  # which no plain text has if it is not plain
+            written = json.dumps(name).encode()[1:-1]  # if not plain, no plain text has it
             self._table.add(written, found)
             self._numbers[name] = found
             self._names.append(name)
         return found
 
     def look(self, names: Sequence[str], codes: bytes | bytearray, unknown: int) -> Codes:
-        """Return the code of each of *names*, which stands in *codes* by its number."""
+        """Return the code of each of *names*: the entry of *codes* at its number."""
         if not isinstance(names, Listed):
             numbers = (self._numbers.get(name, len(codes)) for name in names)
             return bytes(codes[it] if it < len(codes) else unknown for it in numbers)

@@ -1,13 +1,13 @@
 # cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False
-"""Names of nodes by the thousand, in the JSON that they came in: looked up, and written again.
+"""Look up and write thousands of node names directly in JSON text.
 
-Compiled by Cython with the types of nodenames.pxd, and as good without, only slower. A *text* is
-what stands between the brackets of a list of names. It is plain if it is as Go writes names of
-nodes: printable ASCII without backslashes. Only a plain text is looked through here.
+Compiled by Cython with the types of nodenames.pxd; works without, only slower. A *text* is the
+content of a JSON list of names, without the brackets. It is plain if it is what Go writes for
+names of nodes: printable ASCII without backslashes. Only plain text is searched here.
 
-The table is open, with as many places again as it has names at least. A place has a part of its
-name's hash, so that most others are passed without a look at their letters, which lie one after
-the other.
+The hash table uses open addressing, with at least twice as many slots as names. A slot holds part
+of its name's hash, so that most other names are skipped without comparing their characters, which
+are stored one after the other.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 _LEAST_PLACES = 1024
 _LEAST_BYTES = 16384
-_MOST_BYTES = (1 << 31) - 1  # of a text, and of all names together
+_MOST_BYTES = (1 << 31) - 1  # of a text, and of all names in a table
 _MOST_CODES = 256
-_FACTOR = 0x9E3779B97F4A7C15  # of the hash: an odd number whose bits are mixed
+_FACTOR = 0x9E3779B97F4A7C15  # of the hash: odd, with well-mixed bits
 _WORD, _LOW = (1 << 64) - 1, (1 << 32) - 1
 _ENDLESS, _FEWER = "a name has no end", "fewer codes than names"
 _QUOTE, _COMMA, _SPACE, _BACKSLASH, _LAST = b'", \\~'
 
 
 def count(text: bytes) -> int:
-    """Return how many names a text has; -1 if it is not plain, or is no list of names."""
+    """Return the number of names in a text; -1 if it is not plain, or no list of names."""
     size = len(text)
     at = names = 0
     if size > _MOST_BYTES or not _is_plain(text, size):
@@ -58,21 +58,21 @@ def count(text: bytes) -> int:
 
 def _is_plain(text: bytes, size: int) -> bool:
     odd = 0
-    for at in range(size):  # to the end, so that a compiler does many at once
+    for at in range(size):  # no early exit, so that the compiler vectorizes
         letter = text[at]
         odd |= (letter < _SPACE) | (letter > _LAST) | (letter == _BACKSLASH)
     return odd == 0
 
 
 def _skip(text: bytes, at: int, size: int, letter: int) -> int:
-    """Return the place behind a letter that may follow spaces; -1 if it does not come."""
+    """Return the index after *letter*, which spaces may precede; -1 if it is not there."""
     while at < size and text[at] == _SPACE:
         at += 1
     return at + 1 if at < size and text[at] == letter else -1
 
 
 def _end(text: bytes, at: int, size: int) -> int:
-    """Return the place of the quote that ends a name; it must come."""
+    """Return the index of the quote that ends a name; ValueError if there is none."""
     while at < size and text[at] != _QUOTE:
         at += 1
     if at == size:
@@ -83,9 +83,9 @@ def _end(text: bytes, at: int, size: int) -> int:
 def write(
     text: bytes, found: bytes | bytearray, forms: Mapping[int, tuple[bytes, bytes]]
 ) -> bytes:
-    """Return each name of a plain text in quotes, in the form of its code: between two texts.
+    """Return each name of a plain text in quotes, between the two texts in *forms* of its code.
 
-    *found* has the code of each. What has a code without a form is left out.
+    *found* has the code of each. Names whose code has no form are left out.
     """
     pieces = bytearray()
     starts, middles, ends = (array.array("i", [-1]) * _MOST_CODES for _ in range(3))
@@ -158,20 +158,20 @@ def _copy(source: bytes, first: int, end: int, out: bytearray, to: int) -> int:
 
 
 class Table:
-    """Names as they stand in a text, each with a number."""
+    """A hash table from names, as written in a text, to numbers."""
 
     def __init__(self) -> None:
         self._letters = bytearray(_LEAST_BYTES)
-        self._used = 0  # of the letters
+        self._used = 0  # bytes of _letters
         self._starts = array.array("I", bytes(4 * _LEAST_PLACES // 2))  # by name
         self._sizes = array.array("I", bytes(4 * _LEAST_PLACES // 2))
         self._numbers = array.array("I", bytes(4 * _LEAST_PLACES // 2))
         self._count = 0
-        self._places = array.array("Q", bytes(8 * _LEAST_PLACES))  # hash, and name + 1; 0: free
+        self._places = array.array("Q", bytes(8 * _LEAST_PLACES))  # hash, and name + 1; 0: empty
         self._mask = _LEAST_PLACES - 1
 
     def add(self, name: bytes, number: int) -> None:
-        """Have one more, which is not there yet; MemoryError if there is no room for it."""
+        """Add a name that is not in the table; MemoryError if there is no room for it."""
         self._make_room(len(name))
         first = self._used
         self._used = _copy(name, 0, len(name), self._letters, first)
@@ -182,9 +182,9 @@ class Table:
         self._take_place(self._count - 1)
 
     def look(self, text: bytes, codes: bytes | bytearray, unknown: int, found: bytearray) -> None:
-        """Write into *found* for each name of a plain text the one of the *codes* by its number.
+        """Write into *found*, for each name of a plain text, the entry of *codes* at its number.
 
-        That is *unknown* where the name has none, or one that is not among the codes.
+        That is *unknown* if the name has no number, or *codes* no such entry.
         """
         size, known, at, number = len(text), len(codes), 0, 0
         while True:
@@ -205,8 +205,8 @@ class Table:
             at = max(first, at)
 
     def _find(self, text: bytes, first: int, end: int) -> int:
-        """Return which name stands there; -1: none of ours."""
-        # No memoryview is copied here: that would cost more than all the rest.
+        """Return the index of the name in *text*; -1 if it is not in the table."""
+        # Copy no memoryview here: that would cost more than all the rest.
         mixed = _hash(text, first, end)
         at = mixed & self._mask
         while True:
@@ -233,11 +233,11 @@ class Table:
         at = mixed & self._mask
         while self._places[at] != 0:
             at = (at + 1) & self._mask
-        place = mixed  # of 64 bits
+        place = mixed  # 64 bits wide
         self._places[at] = place << 32 | (name + 1)
 
     def _make_room(self, size: int) -> None:
-        """Have room for one more, of so many letters."""
+        """Make room for one more name of *size* characters."""
         if size > _MOST_BYTES - self._used:
             raise MemoryError
         if self._used + size > len(self._letters):
@@ -257,7 +257,7 @@ class Table:
 
 
 def _hash(text: bytes | bytearray, first: int, end: int) -> int:
-    """Return a number of 32 bits, of eight letters at a time."""
+    """Return a 32-bit hash, computed from eight characters at a time."""
     mixed, at = end - first, first
     while at < end:
         word = 0

@@ -1,8 +1,8 @@
-"""Makes room for pods of higher priority: who ends, and for whom it is kept; see victims.py.
+"""Preemption: choose victims, and claim what they free for the preempting pod; see victims.py.
 
-The scheduler itself looks at the sums of a node alone. Where those are short it chooses victims
-and asks whether they will do. Where the sums are enough and no single device is, it would not
-preempt at all, and so we do.
+kube-scheduler itself sees only a node's totals. Where those are short, it chooses victims and
+asks whether they suffice. Where the totals suffice but no single device does, it would not
+preempt at all, so we do.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
     from pyvgpu.controller.scheduler import asks, book, index
     from pyvgpu.controller.scheduler.stands import Stand
 
-MOST_PLANS = 100  # that are compared, as kube-scheduler does
+MOST_PLANS = 100  # to compare, like kube-scheduler
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proposal:
-    """What was answered to the scheduler, which has yet to choose a node."""
+    """An answer to kube-scheduler, which has yet to choose a node."""
 
     until: float
-    going: Mapping[str, tuple[str, ...]]  # uids, by node
+    going: Mapping[str, tuple[str, ...]]  # uids of the victims, by node
 
 
 class Preempting:
-    """Finds victims in a book."""
+    """Finds victims in the cache."""
 
     def __init__(self, known: book.Book, made: index.Index) -> None:
         self._book = known
         self._index = made
         self._lingering = lingering.Lingering(known)
-        self._proposals: dict[str, Proposal] = {}  # by the uid of the pod that they are for
+        self._proposals: dict[str, Proposal] = {}  # by the uid of the preempting pod
 
     def plan(
         self, pod: asks.Pod, names: Collection[str], budgets: victims.Budgets, now: float
     ) -> victims.Plan | None:
-        """Return who has to end for *pod* on one of *names*, and keep what that frees for it.
+        """Return the victims for *pod* on one of the nodes *names*, and claim what they free.
 
-        None if nothing would help, or something has been done for it already.
+        None if no victims would help, or *pod* holds or claims devices already.
         """
         stands = self._helpful(pod, names)
         with self._book.lock:
             sober = dataclasses.replace(budgets, lingering=self._lingering.uids(now))
         best = self._best(stands, pod, sober)
         if best is None and sober.lingering:
-            # They may end after all; nobody else goes in the hope of that.
+            # They may terminate after all; no other pod is evicted in the hope of that.
             sober, best = budgets, self._best(stands, pod, budgets)
             if best is not None and best.victims:
                 return None
@@ -65,13 +65,13 @@ class Preempting:
             return again
 
     def overdue(self, now: float) -> set[str]:
-        """Return the uids of pods that have waited in vain for others to end, each once."""
+        """Return the uids of pods whose victims did not terminate in time, each once."""
         return self._lingering.overdue(now)
 
     def in_vain(self, pod: asks.Pod) -> str:
-        """Say for whom *pod* has waited in vain; empty: for nobody."""
+        """Say for which victims *pod* has waited in vain; empty if for none."""
         with self._book.lock:
-            return self._lingering.told(pod)
+            return self._lingering.message(pod)
 
     def spare(
         self,
@@ -80,7 +80,7 @@ class Preempting:
         budgets: victims.Budgets,
         now: float,
     ) -> dict[str, tuple[str, ...]]:
-        """Return on which of the nodes *pod* fits when those *proposed*, by uid, have ended.
+        """Return the nodes where *pod* fits once the *proposed* victims, by uid, are gone.
 
         Where they alone would free no device, more are added; nodes that do not help are left out.
         """
@@ -98,7 +98,7 @@ class Preempting:
         return going
 
     def nominated(self, pod: asks.Pod, now: float) -> bool:
-        """Keep for *pod* what is being freed on the node for which it is nominated; whether so."""
+        """Claim for *pod* what is being freed on its nominated node; tell whether it worked."""
         with self._book.lock:
             proposal = self._proposals.get(pod.uid)
             if not pod.nominated or not pod.waits or proposal is None or proposal.until <= now:
@@ -116,7 +116,7 @@ class Preempting:
     def _best(
         self, stands: Iterable[Stand], pod: asks.Pod, budgets: victims.Budgets
     ) -> victims.Plan | None:
-        """Return the plan that costs least, of as many as are compared."""
+        """Return the cheapest of the first MOST_PLANS plans."""
         best = None
         found = 0
         for stand in stands:
@@ -132,7 +132,7 @@ class Preempting:
         return best
 
     def _helpful(self, pod: asks.Pod, names: Collection[str]) -> Sequence[Stand]:
-        """Return the nodes where it would help if somebody ended."""
+        """Return the nodes where evicting pods could help."""
         if not pod.preempts or pod.trouble or pod.gang:
             return ()
         with self._book.lock:
@@ -146,7 +146,7 @@ class Preempting:
             ]
 
     def _has_something(self, pod: asks.Pod) -> bool:
-        """Tell whether *pod* has, or waits for, something already."""
+        """Tell whether *pod* holds devices already, or claims some."""
         promise = self._book.find(pod.uid)
         return promise is not None and promise.state is not State.EXPECTED
 
@@ -161,7 +161,7 @@ class Preempting:
             return None
         try:
             return victims.choose(stand, pod, self._book.settings.packing(pod), budgets, going)
-        except errors.UsageError:  # means nothing in this node's units
+        except errors.UsageError:  # invalid in this node's units
             return None
 
     def _claim(self, pod: asks.Pod, plan: victims.Plan, now: float) -> None:

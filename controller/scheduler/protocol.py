@@ -1,12 +1,12 @@
-"""What kube-scheduler asks an extender and reads as its answer: extender v1, as JSON.
+"""Scheduler extender protocol (v1): parse kube-scheduler's requests and write the responses, JSON.
 
-Go writes these objects without names of its own (``NodeNames``, ``PodUID``) and reads them in any
-letter case, so that others write ``nodeNames``: both are read here, and what is unknown is left
-alone. Nodes come by name, or as whole objects where an extender is said to know none; the answer
-has them in the same way. gpu-manager's extender speaks the same.
+Go marshals these objects by their field names (``NodeNames``, ``PodUID``) and reads them in any
+letter case, so other clients write ``nodeNames``: both are read here, and unknown members are
+ignored. Nodes come by name, or as whole objects without ``nodeCacheCapable``; the answer has them
+in the same form. gpu-manager's extender speaks the same protocol.
 
-A question about thousands of nodes has little else in it than their names, and neither has its
-answer: as Go writes them they stay the text that they are (listed.py).
+A request about thousands of nodes consists mostly of their names, and so does its answer: names
+that Go has written stay text and are not parsed (listed.py).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-Refused = Mapping[str, "Sequence[str]"]  # names of nodes, by why they are refused
+Refused = Mapping[str, "Sequence[str]"]  # names of nodes, by reason
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """Which of these nodes a pod may go to, or how good each is."""
+    """A filter or prioritize request: a pod and its candidate nodes."""
 
     pod: Object
     names: Sequence[str]
-    nodes: Sequence[Object] | None = None  # themselves, where they were sent
+    nodes: Sequence[Object] | None = None  # whole objects, where they were sent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bind:
-    """A pod is to go to a node."""
+    """A bind request."""
 
     namespace: str
     name: str
@@ -50,7 +50,7 @@ class Bind:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Victims:
-    """Pods that would have to go from a node, by uid."""
+    """Pods to evict from a node, by uid."""
 
     uids: tuple[str, ...]
     violations: int = 0  # of PodDisruptionBudgets
@@ -58,18 +58,18 @@ class Victims:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preemption:
-    """On which of these nodes a pod could be, and who would go from there."""
+    """A preempt request: candidate nodes and the victims proposed for each."""
 
     pod: Object
     victims: Mapping[str, Victims]  # by node
 
 
-# Of anything in Kubernetes: it becomes a part of a URL.
+# A Kubernetes name: it becomes part of a URL.
 _NAME = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,251}[A-Za-z0-9])?")
 
 
 def read_question(content: bytes) -> Question:
-    """Read what filter and prioritize are asked; DataError for anything else."""
+    """Parse a filter or prioritize request; DataError for anything else."""
     document = _parse_apart(content) or _parse(content)
     pod = _pod(document)
     whole = _member(document, "Nodes")
@@ -82,7 +82,7 @@ def read_question(content: bytes) -> Question:
 
 
 def read_bind(content: bytes) -> Bind:
-    """Read what bind is asked; DataError for anything else."""
+    """Parse a bind request; DataError for anything else."""
     document = _parse(content)
     found = {
         field: _member(document, name)
@@ -103,7 +103,7 @@ def read_bind(content: bytes) -> Bind:
 
 
 def read_preemption(content: bytes) -> Preemption:
-    """Read what preempt is asked; DataError for anything else."""
+    """Parse a preempt request; DataError for anything else."""
     document = _parse(content)
     pod = _pod(document)
     known = _member(document, "NodeNameToMetaVictims") or {}
@@ -120,8 +120,9 @@ def write_filter(
 ) -> bytes:
     """Return the answer of filter.
 
-    Nodes that are refused are no use to preemption: what the scheduler could free there was free
-    already, or it would not have asked. *may_change*: say otherwise, as gpu-manager's does.
+    Refused nodes are reported as unresolvable by preemption: what the scheduler could free there
+    is free already, or it would not have asked. *may_change*: report them as resolvable, like
+    gpu-manager's extender.
     """
     if question.nodes is None:
         nodes, names = b"null", _strings(fitting)
@@ -140,12 +141,12 @@ def write_filter(
 
 
 def write_failure(text: str) -> bytes:
-    """Return the answer of filter and bind where nothing was done; the scheduler tries again."""
+    """Return the answer of a filter or bind that failed; kube-scheduler retries."""
     return json.dumps({"Error": text}).encode()
 
 
 def write_bound() -> bytes:
-    """Return the answer of bind where it was done."""
+    """Return the answer of a bind that succeeded."""
     return b'{"Error":""}'
 
 
@@ -161,9 +162,9 @@ _SCORES = {it: (b'{"Host":', b',"Score":%d},' % it) for it in range(11)}
 
 
 def write_preemption(victims: Mapping[str, Victims]) -> bytes:
-    """Return the answer of preempt: nodes that will do, and who has to go.
+    """Return the answer of preempt: nodes that suffice, and the victims on each.
 
-    A node from which nobody would go is left out: for kube-scheduler that is an error.
+    A node without victims is left out: kube-scheduler treats it as an error.
     """
     found = {
         node: {
@@ -177,10 +178,10 @@ def write_preemption(victims: Mapping[str, Victims]) -> bytes:
 
 
 def _parse_apart(content: bytes) -> dict[str, Any] | None:
-    """Read a question that ends with names, as Go's do, of which they stay text.
+    """Parse a request that ends with NodeNames, as Go writes it, without parsing the names.
 
-    None if it is written otherwise. No text in JSON has ``,"`` in it but at its end, so what is
-    found is the name of a member; and what is before is an object if it is one without it.
+    None if it is written differently. A JSON string contains ``,"`` only at its end, so the match
+    is the name of a member; the text before it, closed with a brace, must be an object.
     """
     before, found, rest = content.partition(b',"NodeNames":[')
     text = rest.rstrip()
@@ -232,9 +233,9 @@ def _list(document: Mapping[str, Any], name: str, called: str, kind: type) -> Se
         return found
     if not isinstance(found, list):
         raise errors.DataError(f"{called}: must be a list, not {type(found).__name__}")
-    # By their types, which are few: of thousands of names each takes its time.
+    # Check each type once: checking thousands of names one by one is slow.
     if not all(issubclass(it, kind) for it in set(map(type, found))):
-        raise errors.DataError(f"{called}: must have nothing but {_IN_WORDS[kind]} in it")
+        raise errors.DataError(f"{called}: must contain only {_IN_WORDS[kind]}")
     return found
 
 
@@ -269,7 +270,7 @@ def _strings(names: Sequence[str]) -> bytes:
 
 
 def _reasons(refused: Refused) -> bytes:
-    """Return for each name why, as JSON."""
+    """Return the reason for each name, as JSON."""
     parts = []
     for text, names in refused.items():
         if isinstance(names, listed.Listed):

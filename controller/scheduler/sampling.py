@@ -1,8 +1,8 @@
-"""Whether kube-scheduler has asked about some nodes alone, though another one would do.
+"""Detect that kube-scheduler sampled only some nodes although another one fits.
 
-By itself it looks for so many nodes that fit by everything that it knows, and then asks us about
-those and no others: of 5,000 nodes 500. Where we refuse them all the pod waits, though there is
-room on the next. ``percentageOfNodesToScore: 100`` lets it ask about all.
+By default it stops once it has found a number of nodes that fit as far as it knows, and asks us
+about those alone: of 5,000 nodes 500. If we refuse them all the pod waits, though another node
+has room. With ``percentageOfNodesToScore: 100`` it asks about all.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LEAST = 100  # of which it asks at least, see numFeasibleNodesToFind in kube-scheduler
+LEAST = 100  # its least sample, see numFeasibleNodesToFind in kube-scheduler
 REMEDY = "percentageOfNodesToScore: 100"
 _SHOWN = 3
 
 
 def hint(asked: int, known: int, others: Sequence[str]) -> str:
-    """Say that *others* would do though only *asked* of the *known* nodes were asked about.
+    """Say that *others* fit though kube-scheduler asked about *asked* of *known* nodes alone.
 
-    Empty where it was not for this that the pod has no place: nobody else would do, or so few
-    were asked about that something else has kept the others from it.
+    Empty if sampling is not the cause: no other node fits, or it asked about so few that another
+    of its filters has excluded the rest.
     """
     if not others or not LEAST <= asked < known:
         return ""
     shown = ", ".join(sorted(others)[:_SHOWN])
     return (
-        f"kube-scheduler has asked about {asked} of {known} nodes; {shown} would do: if nothing "
-        f"else keeps it from there, its configuration lacks {REMEDY}"
+        f"kube-scheduler asked about only {asked} of {known} nodes; {shown} would fit: unless "
+        f"another of its filters excludes them, its configuration lacks {REMEDY}"
     )

@@ -1,9 +1,9 @@
-"""How well a pod would be on a node that has room for it: 0 to 10, as schedulers add them up.
+"""Score a node that fits a pod: 0 to 10, the scale of scheduler extenders.
 
 *binpack* fills devices that are shared already, then nodes that are in use, so that whole devices
-and whole nodes stay free for those who need them. *spread* is its opposite. *topology* looks at
-how near to each other the devices are that the pod would get; where it gets only one, at whether
-that leaves groups whole, as binpack does.
+and whole nodes stay free for pods that need them. *spread* is its opposite. *topology* scores how
+near to each other the devices are that the pod would get; for a single device, whether linked
+groups stay whole, like binpack.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def by_nearness(free: Sequence[rooms.Room], pod: facts.Pod) -> int:
-    """Return 10 for devices that are all linked by NVLink, 2 less for each step away."""
+    """Return 10 for devices that are all linked by NVLink, 2 less for each level farther apart."""
     placed = place.find(free, pod)
     if placed is None:
         return 0

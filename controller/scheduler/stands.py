@@ -1,7 +1,7 @@
-"""What a node has and who has it: its devices, and everything that is promised of them.
+"""Per-node device inventory and reservations.
 
-What is free is added up anew when something has changed and somebody asks: so nothing can leak,
-whatever came in what order.
+Free capacity is summed up again when it is read after a change, never counted up and down: so
+none can leak, whatever the order of events.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 
     from pyvgpu.allocator import annotations as notes
 
-_NOBODY: frozenset[str] = frozenset()
+_NONE: frozenset[str] = frozenset()
 
 
 class State(enum.Enum):
-    """How sure it is that a pod is where it is promised to be."""
+    """How certain it is that a pod runs where its reservation is."""
 
     EXPECTED = "expected"  # it will probably be bound there
-    CLAIMED = "claimed"  # others are being ended there for its sake
-    BINDING = "binding"  # the API server has been asked to bind it there
-    BOUND = "bound"  # the API server has it there
+    CLAIMED = "claimed"  # other pods are being evicted there for it
+    BINDING = "binding"  # a bind request is on its way to the API server
+    BOUND = "bound"  # the API server says that it is bound there
 
 
-PASSING = frozenset({State.EXPECTED, State.CLAIMED})  # those that end by themselves
+PASSING = frozenset({State.EXPECTED, State.CLAIMED})  # these expire
 
 
 @dataclasses.dataclass(slots=True)
 class Promise:
-    """What is promised to one pod on one node."""
+    """The reservation of one pod on one node."""
 
     pod: asks.Pod
     node: str
     state: State
-    held: tuple[facts.Holding, ...] | None  # None: it is there, and nobody has said on what
-    shares: Mapping[str, tuple[facts.Share, ...]] | None = None  # by container; None: not ours
-    until: float = math.inf  # seconds, when it ends, or is in doubt if it is BINDING
+    held: tuple[facts.Holding, ...] | None  # None: bound to unknown devices
+    shares: Mapping[str, tuple[facts.Share, ...]] | None = None  # by container; None: not known
+    until: float = math.inf  # seconds; then it expires, or is in doubt if BINDING
 
 
 class Stand:
-    """One node."""
+    """One node: its devices and the pods that hold shares of them."""
 
     __slots__ = (
         "_capacity",
@@ -65,36 +65,36 @@ class Stand:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.unit = 0  # bytes of one vmemory; 0: the node has said nothing
+        self.unit = 0  # bytes of one vmemory; 0: nothing is published
         self.devices: tuple[facts.Device, ...] = ()
         self.minors: Mapping[str, int] = {}  # by UUID, where known
-        self.trouble = ""  # why what it says cannot be believed
-        self.placed: Mapping[str, choices.Shares] = {}  # by its agent, by uid
+        self.trouble = ""  # why its annotation is invalid
+        self.placed: Mapping[str, choices.Shares] = {}  # what its agent reports, by uid
         self.tenants: dict[str, Promise] = {}  # by uid
         self._free: tuple[rooms.Room, ...] | None = None
         self._capacity: capacity.Capacity | None = None
         self._strays: dict[str, tuple[facts.Holding, ...]] = {}
 
-    def tell(self, told: notes.Published | None, trouble: str) -> None:
-        """Note what the node says of itself; None if that is nothing, or *trouble*."""
-        self.unit = told.memory_unit if told else 0
-        self.devices = told.devices if told else ()
-        self.minors = told.minors if told else {}
-        self.placed = told.placed if told else {}
+    def update(self, published: notes.Published | None, trouble: str) -> None:
+        """Set what the node publishes; None if that is nothing, or invalid (*trouble*)."""
+        self.unit = published.memory_unit if published else 0
+        self.devices = published.devices if published else ()
+        self.minors = published.minors if published else {}
+        self.placed = published.placed if published else {}
         self.trouble = trouble
         self.changed()
 
     def changed(self) -> None:
-        """Let what is free be added up anew."""
+        """Invalidate the cached free capacity."""
         self._free = self._capacity = None
 
     @property
     def free(self) -> tuple[rooms.Room, ...]:
-        """What is free of each device."""
+        """The free capacity of each device."""
         if self._free is None:
             self._strays = {}
-            known = tuple(self._known(_NOBODY))
-            patience = place.Patience(0)  # this is done again with every change
+            known = tuple(self._known(_NONE))
+            patience = place.Patience(0)  # least effort: this runs after every change
             for uid, wanted in self._lost():
                 room = rooms.of(facts.Node(self.devices, known))
                 placed = place.find(room, wanted, patience)
@@ -107,27 +107,27 @@ class Stand:
 
     @property
     def capacity(self) -> capacity.Capacity:
-        """What is free of each device, in numbers."""
+        """The same as plain numbers."""
         if self._capacity is None:
             self._capacity = rooms.numbers(self.unit, self.free)
         return self._capacity
 
     def without(self, uids: Collection[str]) -> tuple[rooms.Room, ...]:
-        """Return what would be free if these pods had nothing here."""
+        """Return the free capacity of each device if these pods held nothing here."""
         if not any(uid in self.tenants or uid in self.placed for uid in uids):
             return self.free
         return rooms.of(facts.Node(self.devices, tuple(self.held(uids))))
 
-    def held(self, but: Collection[str] = _NOBODY) -> Iterator[facts.Holding]:
-        """Give what is held here, by others than the pods *but*."""
-        _ = self.free  # so that the lost ones are somewhere
+    def held(self, but: Collection[str] = _NONE) -> Iterator[facts.Holding]:
+        """Yield what is held here, except by the pods *but*."""
+        _ = self.free  # places the pods whose devices are unknown
         yield from self._known(but)
         for uid, held in self._strays.items():
             if uid not in but:
                 yield from held
 
     def held_by(self, uid: str) -> tuple[facts.Holding, ...]:
-        """Return what a pod has here."""
+        """Return what a pod holds here."""
         promise = self.tenants.get(uid)
         if uid in self.placed:
             return self._placed(uid)
@@ -139,12 +139,12 @@ class Stand:
         return self._strays.get(uid, ())
 
     def wanted(self, pod: asks.Pod, packing: facts.Packing | None = None) -> facts.Pod:
-        """Return what *pod* asks for in this node's units; UsageError if that is nothing."""
+        """Return the request of *pod* in this node's units; UsageError if that is invalid."""
         chosen = pod.packing or packing or facts.Packing.BINPACK
         return asks.pod_of(pod.shape, max(self.unit, 1), chosen)
 
     def _known(self, but: Collection[str]) -> Iterator[facts.Holding]:
-        """Give what is held on devices that are known; what the agent says goes before all."""
+        """Yield what is held on known devices; the agent's report overrides reservations."""
         for uid in self.placed:
             if uid not in but:
                 yield from self._placed(uid)
@@ -161,9 +161,9 @@ class Stand:
         return choices.peak(kinds, self.placed[uid], holder)
 
     def _lost(self) -> Iterable[tuple[str, facts.Pod]]:
-        """Give the pods that are here without that anybody said on what, the oldest first.
+        """Yield the pods here whose devices are unknown, the oldest first.
 
-        They get what their node's agent would give them now.
+        They are placed as their node's agent would place them now.
         """
         lost = [
             promise

@@ -1,8 +1,8 @@
-"""Who would have to end so that a pod of higher priority has a place.
+"""Choose preemption victims on one node for a pod of higher priority.
 
-On one node: of the lowest priority that will do, the fewest, and of those the youngest. It is
-looked for device by device, since a place on a device is of no use in parts: where two devices
-are 60 in use and 50 are asked for, one pod ends, and not both.
+They are of the lowest priority that suffices, the fewest of those, and the youngest. The search
+goes device by device, since a share cannot be split between devices: where 60 of each of two
+devices are in use and 50 are requested, one pod is evicted, not both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyvgpu.controller.scheduler.stands import Stand
 
 MOST_TRIES = (
-    2000  # containers that sets of pods are tried for; then one that is good enough will do
+    2000  # sets of pods, times the containers to place; then a set that is good enough will do
 )
 
 
@@ -31,15 +31,15 @@ def _in_no_budget(_pod: asks.Pod) -> Collection[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Budgets:
-    """Who must not be ended, by PodDisruptionBudgets, and on whose end there is no counting."""
+    """Pods that must not be evicted, by PodDisruptionBudgets, or that fail to terminate."""
 
-    of: Callable[[asks.Pod], Collection[str]] = _in_no_budget  # which count a pod
-    allowed: Mapping[str, int] = dataclasses.field(default_factory=dict)  # pods that may end
-    protected: frozenset[str] = frozenset()  # uids of pods that may not, whatever the budgets
-    lingering: frozenset[str] = frozenset()  # uids of pods that are ending, and do not end
+    of: Callable[[asks.Pod], Collection[str]] = _in_no_budget  # the budgets that select a pod
+    allowed: Mapping[str, int] = dataclasses.field(default_factory=dict)  # by budget
+    protected: frozenset[str] = frozenset()  # uids never to evict, whatever the budgets
+    lingering: frozenset[str] = frozenset()  # uids of victims that overstay
 
     def permit(self, pods: Iterable[asks.Pod]) -> bool:
-        """Tell whether all of *pods* may be ended."""
+        """Tell whether all of *pods* may be evicted."""
         left = dict(self.allowed)
         for pod in pods:
             if pod.uid in self.protected:
@@ -56,16 +56,16 @@ NO_BUDGETS = Budgets()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """Where a pod would be, and who has to end for it; nobody: they are ending already."""
+    """A pod's node, shares and victims; without any, enough pods are terminating already."""
 
     node: str
     victims: tuple[asks.Pod, ...]
-    ending: frozenset[str]  # uids of those and of all that are counted on to end without them
+    ending: frozenset[str]  # uids of the victims, and of pods that terminate anyway
     shares: Mapping[str, tuple[facts.Share, ...]]
 
     @property
     def cost(self) -> tuple[int, int, int, float]:
-        """What it takes; less is better."""
+        """The cost of the evictions; less is better."""
         return _cost(self.victims)
 
 
@@ -76,9 +76,9 @@ def choose(
     budgets: Budgets = NO_BUDGETS,
     going: Collection[str] = (),
 ) -> Plan | None:
-    """Return who has to end on a node for *pod*; None if no pods of lower priority would do.
+    """Return the victims on a node for *pod*; None if evicting pods of lower priority is no help.
 
-    *going* are the uids of pods that will end anyway.
+    *going* are the uids of pods that will terminate anyway.
     """
     wanted = stand.wanted(pod, packing)
     leaving = (uid for uid, it in stand.tenants.items() if it.pod.leaving)
@@ -126,7 +126,7 @@ def _fewest(
         for size in range(1, len(pool) + 1):
             good: list[tuple[asks.Pod, ...]] = []
             for victims in _sets(stand, wanted, pool, size):
-                tries += len(wanted.containers)  # as long as that takes
+                tries += len(wanted.containers)  # the time for one set grows with them
                 if tries > MOST_TRIES:
                     break
                 if budgets.permit(victims) and fits(victims):
@@ -143,7 +143,7 @@ def _fewest(
 def _sets(
     stand: Stand, wanted: facts.Pod, pool: Sequence[asks.Pod], size: int
 ) -> Iterator[tuple[asks.Pod, ...]]:
-    """Give sets of *size* of the pods; for a place on one device, of those that share one."""
+    """Yield sets of *size* pods; where one device is requested, of pods that share one."""
     if len(wanted.containers) > 1 or wanted.containers[0].need.count > 1:
         yield from itertools.combinations(pool, size)
         return
@@ -158,7 +158,7 @@ def _sets(
 def _spared(
     pool: Sequence[asks.Pod], fits: Callable[[Iterable[asks.Pod]], bool]
 ) -> tuple[asks.Pod, ...]:
-    """Return those of the pods that cannot be spared, if one after the other is."""
+    """Return the victims that remain after sparing pods one by one while the rest suffices."""
     victims = list(pool)
     for pod in sorted(pool, key=lambda it: (-it.priority, it.created)):
         rest = [it for it in victims if it is not pod]

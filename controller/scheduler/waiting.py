@@ -1,7 +1,7 @@
-"""Why a pod waits: node by node, device by device, and what would have to be otherwise.
+"""Explain why a pod waits, by node and device, and what would make it fit.
 
-The same is said in three ways: in the pod's event, which is short; as text and rows for people;
-as a document for programs.
+It has three forms: the pod's event, which is short; text and rows for people; a document for
+programs.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from pyvgpu.controller.scheduler.stands import Stand
 
 MOST_EVENT_BYTES = 1024  # of an event's message, by Kubernetes' rule
-AT_ONCE = 50  # nodes that are looked at before others may use the book
-MOST_ENDING = 3  # pods that are named as those that could end
-ABOVE_ALL = 1 << 31  # no pod's priority is so high
+AT_ONCE = 50  # nodes judged before other threads may take the lock
+MOST_ENDING = 3  # pods named whose end would make room
+ABOVE_ALL = 1 << 31  # higher than any pod's priority
 ROW = ("NODE", "DEVICE", "CONTAINER", "WHY NOT")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Near:
-    """Where least is missing, and what would make the pod fit there."""
+    """The device that lacks least, and what would make the pod fit there."""
 
     node: str
-    device: str  # empty: it is about several
+    device: str  # empty: several are needed
     text: str  # what is missing
-    remedies: tuple[str, ...] = ()  # each alone would do
+    remedies: tuple[str, ...] = ()  # each one suffices
 
     def __str__(self) -> str:
         would = f"; it would fit if {', or if '.join(self.remedies)}" if self.remedies else ""
@@ -47,15 +47,15 @@ class Why:
 
     pod: str  # namespace/name
     asked: str
-    trouble: str  # what is wrong with the pod itself; empty: nothing is
-    fitting: tuple[str, ...]  # nodes that would do
-    refusing: dict[str, tuple[str, ...]]  # nodes by why not
-    kept: str = ""  # the node that is kept for it
+    trouble: str  # why its request is invalid; empty: it is valid
+    fitting: tuple[str, ...]  # nodes that fit
+    refusing: dict[str, tuple[str, ...]]  # nodes by reason
+    kept: str = ""  # the node reserved for it
     near: Near | None = None
     lines: dict[str, tuple[explain.Reason, ...]] = dataclasses.field(default_factory=dict)
 
     def event(self) -> str:
-        """Return it in at most as many bytes as an event may have."""
+        """Return it within the limit of an event's message."""
         if self.trouble:
             return _cut(self.trouble)
         nearest = f"; nearest: {self.near}" if self.near else ""
@@ -73,7 +73,7 @@ class Why:
         return "\n".join(found)
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Return a line for each device of each node, after those of ROW."""
+        """Return a row for each device of each node, with the columns of ROW."""
         return [
             (name, line.label, line.container, line.text)
             for name, lines in sorted(self.lines.items())
@@ -82,7 +82,7 @@ class Why:
 
     @property
     def only_closed(self) -> bool:
-        """Whether no device takes anything new, whatever is free: cordoned, or another's."""
+        """Whether all devices are closed to new pods, though free: cordoned, or another's."""
         found = [it.text for lines in self.lines.values() for it in lines if it.uuid]
         return bool(found) and all(it.startswith(rooms.CLOSED) for it in found)
 
@@ -129,10 +129,10 @@ def look(
     *,
     every_device: bool = False,
 ) -> Why:
-    """Return why *pod* has no place on the nodes called *names*; None: on any that is known.
+    """Return why the nodes called *names* do not fit *pod*; None: all known nodes.
 
-    It is the same whether and where something is kept for it. *every_device*: with a line for each
-    device of each node, which takes longer.
+    A reservation of *pod* itself makes no difference. *every_device*: with a line for each device
+    of each node, which takes longer.
     """
     promise = known.find(pod.uid)
     if pod.trouble:
@@ -181,7 +181,7 @@ def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _lacking(stand: Stand, pod: asks.Pod, wanted: facts.Pod) -> Iterator[tuple[float, rooms.Room]]:
-    """Give what is missing on each device for the largest container: parts of a device."""
+    """Yield the fraction of each device that it lacks for the largest container."""
     need = max((it.need for it in wanted.containers), key=lambda it: (it.vcore, it.vmemory))
     for room in stand.without((pod.uid,)):
         device = room.device
@@ -221,7 +221,7 @@ def _near(known: book.Book, pod: asks.Pod, name: str, room: rooms.Room) -> Near 
 
 
 def _ending(stand: Stand, pod: asks.Pod) -> tuple[str, ...]:
-    """Return who could end so that *pod* has a place, whatever the priorities."""
+    """Return the pods whose end would make *pod* fit, whatever the priorities."""
     above = dataclasses.replace(pod, priority=ABOVE_ALL)
     try:
         plan = victims.choose(stand, above, facts.Packing.BINPACK)
@@ -233,7 +233,7 @@ def _ending(stand: Stand, pod: asks.Pod) -> tuple[str, ...]:
 
 
 def _lines(stand: Stand, pod: asks.Pod, why: index.Reason) -> tuple[explain.Reason, ...]:
-    """Return why a node that refuses *pod* does, for each of its devices."""
+    """Return why each device of a node refuses *pod*."""
     if why in (index.Reason.UNKNOWN, index.Reason.DAMAGED, index.Reason.NONSENSE):
         text = f"{why.value}: {stand.trouble}" if stand.trouble else why.value
         return (explain.Reason("", "", "", text),)
@@ -242,7 +242,7 @@ def _lines(stand: Stand, pod: asks.Pod, why: index.Reason) -> tuple[explain.Reas
 
 
 def _asked(known: book.Book, pod: asks.Pod) -> str:
-    """Return what *pod* asks for, in words, where a unit of memory is as on any of the nodes."""
+    """Return the request of *pod* in words, with the memory unit of any known node."""
     unit = next((it.unit for it in list(known.stands.values()) if it.unit), 0)
     several = len(pod.names) > 1
     parts = [
@@ -265,14 +265,14 @@ def _nodes(count: int) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return as much of *text* as an event takes."""
+    """Truncate *text* to the limit of an event's message."""
     if len(text.encode()) <= MOST_EVENT_BYTES:
         return text
     return text.encode()[: MOST_EVENT_BYTES - 3].decode(errors="ignore") + "..."
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """Return *rows* below the heads of their columns."""
+    """Return *rows* as text, below the column headings."""
     listed = [ROW, *rows]
     widths = [max(len(row[at]) for row in listed) for at in range(len(ROW) - 1)]
     return "\n".join(

@@ -1,1 +1,1 @@
-"""End the sidecars of pods whose own work is done, so that pod and Job end by that work alone."""
+"""Terminate sidecars once a pod's main containers are done, so that the pod and Job complete."""

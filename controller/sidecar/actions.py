@@ -1,8 +1,8 @@
-"""What a decision asks the shell to do, in this order; the shell may die anywhere.
+"""Actions of a decision, carried out in order by the shell, which may crash at any point.
 
-A patch holds for the pod as it was read: it tests uid and resourceVersion, so that of two
-controllers one is refused, and whoever decided on an old pod decides again. An event has a name
-that follows from what it says, so that it is made once however often it is asked for.
+A patch tests the pod's uid and resourceVersion, so of two controllers the API server refuses one,
+and a decision on an outdated pod is made again. An event's name is a hash of its content, so
+creating it is idempotent.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Patch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """Something that the pod's user should read."""
+    """A Kubernetes Event on the pod."""
 
-    name: str  # a second one of this name is refused, which is well
+    name: str  # the API server refuses a duplicate, which is fine
     warning: bool
     reason: str
     message: str
@@ -51,7 +51,7 @@ class Count:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wake:
-    """Look again then, if nothing was heard of the pod."""
+    """Reconcile the pod again after this time, unless it changes before."""
 
     seconds: float
 
@@ -61,19 +61,19 @@ Action = Patch | Event | Count | Wake
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now; empty means to wait for news of the pod."""
+    """The actions to take now; none: wait for a change of the pod."""
 
     why: str  # a sentence, for `pyvgpu explain` and the log
     actions: tuple[Action, ...] = ()
 
     @property
     def patch(self) -> Patch | None:
-        """Return the write, of which there is at most one."""
+        """The patch, of which there is at most one."""
         return next((action for action in self.actions if isinstance(action, Patch)), None)
 
 
 def patch(pod: pods.Pod, operations: Sequence[Operation]) -> Patch:
-    """Return *operations* as a patch of exactly this pod as it was read."""
+    """Return *operations* as a patch that applies only to this version of the pod."""
     return Patch(
         pod.namespace,
         pod.name,
@@ -86,7 +86,7 @@ def patch(pod: pods.Pod, operations: Sequence[Operation]) -> Patch:
 
 
 def set_image(container: pods.Container, image: str) -> list[Operation]:
-    """Give *container* another image; the place in the list is tested by the name."""
+    """Return the operations that set the image; they test the name at the container's index."""
     path = ("spec", "containers", container.index)
     return [objects.expect(container.name, *path, "name"), objects.put(image, *path, "image")]
 

@@ -1,9 +1,9 @@
-"""What a node part says of pods whose main containers have ended, before kubelet says so.
+"""Exit reports: the node part tells the controller of ended main containers before kubelet does.
 
-Kubelet looks for containers that have ended once a second, and acts on a pod that it has just
-looked at no sooner than at its next look. The container runtime knows at once. So the node part
-writes into the annotation of its own lease which main containers have ended, and the controller
-takes its word for pods of that node, by uid and container id, until kubelet says the same.
+Kubelet polls for ended containers once a second, and handles a pod that it has just polled no
+sooner than at the next poll. The container runtime knows at once. So the node part writes the
+ended main containers into an annotation of its own lease, and the controller trusts it for pods of
+that node, by uid and container ID, until kubelet reports the same.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class End:
 
     id: str  # as kubelet writes it
     code: int
-    at: datetime.datetime  # in whole seconds, as kubelet says it
+    at: datetime.datetime  # in whole seconds, as kubelet reports it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """That all main containers of a pod are done."""
+    """A report that all main containers of a pod are done."""
 
     uid: str
     mains: Mapping[str, End]
@@ -42,7 +42,7 @@ class Claim:
 def see(
     pod: pods.Pod, runtime: Sequence[node.Running], policies: Sequence[marking.Policy] = ()
 ) -> Claim | None:
-    """Return what the container *runtime* says of a pod, None while its work is not done."""
+    """Return the exit report of a pod by its *runtime* containers; None while it is not done."""
     marks = marking.mark(pod, policies)
     found = {entry.name: entry for entry in runtime}
     if marks.why_not or when.refused(pod) or node.is_kubelets_to_say(pod):
@@ -54,15 +54,16 @@ def see(
 
 
 def is_news(pod: pods.Pod, policies: Sequence[marking.Policy] = ()) -> bool:
-    """Tell whether the controller does not know yet that the work of *pod* is done."""
+    """Return whether the controller cannot know yet that the main containers are done."""
     marks = marking.mark(pod, policies)
     return names.STOP_ANNOTATION not in pod.annotations and not when.look(pod, marks.mains).done
 
 
 def believe(pod: pods.Pod, claim: Claim | None) -> pods.Pod:
-    """Return *pod* as it will be when kubelet, too, says what *claim* does.
+    """Return *pod* as it will be once kubelet reports what *claim* does.
 
-    A claim holds for the pod and the containers that kubelet speaks of, all of them or none.
+    A claim must match the pod's uid and the container IDs in its status: all of them, or the claim
+    is ignored.
     """
     if claim is None or claim.uid != pod.uid:
         return pod
@@ -80,7 +81,7 @@ def believe(pod: pods.Pod, claim: Claim | None) -> pods.Pod:
 
 
 def write(claims: Mapping[str, Claim]) -> str:
-    """Return the text of the annotation; claims are by namespace/name."""
+    """Format the annotation; *claims* are by namespace/name of the pod."""
     return json.dumps(
         {
             key: {
@@ -97,7 +98,7 @@ def write(claims: Mapping[str, Claim]) -> str:
 
 
 def read(text: str | None) -> dict[str, Claim]:
-    """Return the claims in the text of an annotation, none if it is not ours."""
+    """Parse an annotation; empty if it is malformed."""
     try:
         document: Any = json.loads(text or "{}")
         return {

@@ -1,7 +1,7 @@
-"""The file of settings: what may stand in it, and what each of it means.
+"""Parse and validate the sidecar controller's configuration file.
 
-A mistake is refused when the program starts, with the value, the rule, and an example that would
-do; nothing is guessed. ``docs/sidecar.md`` shows the same table.
+An invalid value is refused at startup, with the value, the rule and a valid example.
+``docs/sidecar.md`` shows the same table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _WrongError(ValueError):
-    """A value is not what the rule says."""
+    """A value breaks its rule."""
 
 
 Reader = Callable[[Any], object]
@@ -94,10 +94,10 @@ def _policy(value: Any) -> marking.Policy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """One setting, as it stands in the file."""
+    """One setting of the file."""
 
     name: str
-    place: str  # the attribute of Settings; a part of another has a dot
+    place: str  # the attribute of Settings; a nested one has a dot
     read: Reader
     rule: str
     example: str  # in YAML
@@ -136,7 +136,7 @@ FIELDS: tuple[Field, ...] = (
         _switch,
         "true or false",
         "true",
-        "stop what is not known to end with 0 where nothing else is possible; the pod ends Failed",
+        "stop a sidecar not known to exit with 0 if nothing else is possible; the pod ends Failed",
     ),
     Field(
         "mostWrites",
@@ -144,7 +144,7 @@ FIELDS: tuple[Field, ...] = (
         _number(1, 2, whole=True),
         "1 or 2",
         "1",
-        "writes to a pod; the second takes the next path, where a sidecar did not end in time",
+        "writes to a pod; the second takes the next path for a sidecar that did not end in time",
     ),
     Field(
         "marginSeconds",
@@ -160,7 +160,7 @@ FIELDS: tuple[Field, ...] = (
         _number(0, 3600),
         "a number from 0 to 3600",
         "30",
-        "how long a changed image may take to be there and started",
+        "how long a changed image may take to be pulled and started",
     ),
     Field(
         "providerSeconds",
@@ -168,7 +168,7 @@ FIELDS: tuple[Field, ...] = (
         _number(0, 86400),
         "a number from 0 to 86400",
         "60",
-        "how long the provider of a virtual node may take to end what its own switch names",
+        "how long a virtual node's provider may take to end the containers that its switch names",
     ),
     Field(
         "leaseSeconds",
@@ -176,7 +176,7 @@ FIELDS: tuple[Field, ...] = (
         _number(20, 3600),
         "a number from 20 to 3600",
         "40",
-        "how old the lease of a node part that lives may be",
+        "maximum age of a live node part's lease",
     ),
     Field(
         "recheckSeconds",
@@ -184,7 +184,7 @@ FIELDS: tuple[Field, ...] = (
         _number(1, 86400),
         "a number from 1 to 86400",
         "300",
-        "between looks at a sidecar that we can do nothing for",
+        "between rechecks of a sidecar that nothing can end",
     ),
     Field(
         "sweepSeconds",
@@ -192,7 +192,7 @@ FIELDS: tuple[Field, ...] = (
         _number(0, 86400),
         "a number from 0 (never) to 86400",
         "300",
-        "between looks for marked pods that lack our label",
+        "between sweeps for marked pods that lack our label",
     ),
     Field(
         "writesPerSecond",
@@ -200,7 +200,7 @@ FIELDS: tuple[Field, ...] = (
         _number(1, 10000),
         "a number from 1 to 10000",
         "200",
-        "at most, of pods, Jobs and events together",
+        "rate limit of writes to pods, Jobs and events together",
     ),
     Field(
         "workers",
@@ -208,7 +208,7 @@ FIELDS: tuple[Field, ...] = (
         _number(1, 64, whole=True),
         "a whole number from 1 to 64",
         "4",
-        "pods that are looked at at the same time",
+        "pods processed concurrently",
     ),
     Field(
         "fastExitImage",
@@ -216,7 +216,7 @@ FIELDS: tuple[Field, ...] = (
         _text,
         "the name of an image",
         "registry.example/pyvgpu/fast-exit:1",
-        "the image for swaps; `--fast-exit-image` comes first",
+        "the image for swaps; `--fast-exit-image` overrides it",
     ),
     Field(
         "fastExitInRegistry",
@@ -232,7 +232,7 @@ FIELDS: tuple[Field, ...] = (
         _programs,
         "a list of paths",
         "[/bin/sh, /bin/bash]",
-        "at which that image has its program, too",
+        "further paths of that image's program",
     ),
     Field(
         "virtualLabels",
@@ -240,15 +240,15 @@ FIELDS: tuple[Field, ...] = (
         lambda value: tuple(_pairs(value).items()),
         "labels and their values",
         "{type: virtual-kubelet}",
-        "a node with one of them is a virtual one",
+        "a node with one of them is virtual",
     ),
     Field(
         "virtualTaints",
         "virtual.taint_prefixes",
         _texts,
-        "a list of what the keys of taints begin with",
+        "a list of prefixes of taint keys",
         "[virtual-kubelet.io/]",
-        "a node with one of them is a virtual one",
+        "a node with one of them is virtual",
     ),
     Field(
         "virtualPulls",
@@ -262,12 +262,12 @@ FIELDS: tuple[Field, ...] = (
 
 
 def load(path: Path) -> settings.Settings:
-    """Read a file of settings."""
+    """Read the settings from a file."""
     return _settings(yamlfile.read(path, "--config"), str(path))
 
 
 def parse(text: str, name: str) -> settings.Settings:
-    """Return the settings in *text*, which is YAML (so JSON will do); *name* is for messages."""
+    """Parse settings from YAML or JSON; *name* is for error messages."""
     return _settings(yamlfile.parse(text, name), name)
 
 

@@ -1,8 +1,8 @@
-"""The container runtime of a node, by the Container Runtime Interface (version 1).
+"""Client of a node's container runtime, by the Container Runtime Interface (CRI v1).
 
-What is asked is what kubelet asks: containerd and CRI-O answer alike. The runtime sends the
-image's STOPSIGNAL (else TERM) and then KILL; a preStop hook it knows nothing of, so the node part
-runs that (``hooks``).
+It uses only calls that kubelet makes, so containerd and CRI-O behave alike. The runtime sends the
+image's STOPSIGNAL (else TERM) and then KILL; it does not know preStop hooks, so the node part runs
+them (``hooks``).
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from pyvgpu.controller.sidecar import node
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-POD_UID = "io.kubernetes.pod.uid"  # labels and annotations that kubelet gives a container
+POD_UID = "io.kubernetes.pod.uid"  # labels and annotations that kubelet sets on containers
 CONTAINER_NAME = "io.kubernetes.container.name"
 _POD_NAMESPACE, _POD_NAME = "io.kubernetes.pod.namespace", "io.kubernetes.pod.name"
 PRE_STOP = "io.kubernetes.container.preStopHandler"
 PORTS = "io.kubernetes.container.ports"
 
-_SECONDS = 10  # for what the runtime answers at once
-_FOREVER = 86_400  # a grace period that nobody waits for the end of
+_SECONDS = 10  # timeout of calls that return at once
+_FOREVER = 86_400  # a grace period longer than any deadline of ours
 
 
 class RuntimeRefusedError(errors.UnavailableError):
-    """The container runtime does not do what it was asked for."""
+    """A call to the container runtime failed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
     """A container as the runtime lists it."""
 
-    id: str  # the runtime's, without its name before it
-    pod: str  # the runtime's id of the pod's sandbox
+    id: str  # without the runtime's name as a prefix
+    pod: str  # the ID of the pod's sandbox
     name: str
     attempt: int
-    created_at: float  # by the node's clock, in seconds since 1970
+    created_at: float  # by the node's clock, seconds since the epoch
     running: bool
     exited: bool
     annotations: Mapping[str, str]
 
 
 class Runtime:
-    """A connection to a runtime; it may be used by several threads."""
+    """A connection to a runtime; thread-safe."""
 
     def __init__(self, socket: str) -> None:
         self._channel = grpc.insecure_channel(
@@ -62,11 +62,11 @@ class Runtime:
         self._name = ""
 
     def close(self) -> None:
-        """End the connection, and every call on it."""
+        """Close the connection, which cancels every call on it."""
         self._channel.close()
 
     def prefix(self) -> str:
-        """Return what kubelet writes before a container's id, such as ``containerd://``."""
+        """Return kubelet's prefix of container IDs, such as ``containerd://``."""
         if not self._name:
             self._name = self._version().runtime_name
         return f"{self._name}://"
@@ -90,9 +90,9 @@ class Runtime:
         return tuple(newest.values())
 
     def containers(self, found: Sequence[Seen]) -> Sequence[node.Running]:
-        """Return what the node part compares a request with.
+        """Return the containers that run or have ended, for comparison with a record.
 
-        One that was made and not started yet is none: neither does it run, nor has it ended.
+        One that was created and not started yet is left out.
         """
         return tuple(
             node.Running(one.name, self.prefix() + one.id, *self.end_of(one))
@@ -101,14 +101,14 @@ class Runtime:
         )
 
     def end_of(self, one: Seen) -> tuple[int | None, float]:
-        """Return a container's exit code, and when it ended in seconds since 1970."""
+        """Return a container's exit code, and its end in seconds since the epoch."""
         if not one.exited:
             return None, 0.0
         found = self._status(one.id)
         return found.exit_code, found.finished_at / 1e9
 
     def has_ended(self, container: str) -> bool:
-        """Tell whether a container has ended, or is not there any more."""
+        """Return whether a container has ended or was removed."""
         try:
             return bool(self._status(container).state == api.CONTAINER_EXITED)
         except RuntimeRefusedError as exc:
@@ -117,10 +117,10 @@ class Runtime:
             raise
 
     def events(self) -> Iterator[str]:
-        """Yield the namespace/name of a pod whenever one of its containers begins or ends.
+        """Yield the namespace/name of a pod whenever one of its containers starts or ends.
 
-        As long as the connection lasts. containerd before 2.0 gives each event to one reader
-        alone, which may be kubelet: there, and where a runtime has no events, RuntimeRefusedError.
+        It ends with the connection. RuntimeRefusedError if the runtime has no events, or is
+        containerd before 2.0, which delivers each event to a single reader that may be kubelet.
         """
         version = self._version()
         release = version.runtime_version.lstrip("v")
@@ -132,7 +132,7 @@ class Runtime:
                 yield f"{pod.namespace}/{pod.name}"
 
     def running(self) -> dict[str, str]:
-        """Return the namespace/name of the pod of every container that runs, by its id."""
+        """Return the namespace/name of each running container's pod, by container ID."""
         state = api.ContainerStateValue(state=api.CONTAINER_RUNNING)
         found = {}
         for entry in self._list(api.ContainerFilter(state=state)):
@@ -141,10 +141,10 @@ class Runtime:
         return found
 
     def stop(self, container: str, grace_seconds: float, *, kill: bool) -> bool:
-        """Stop a container; tell whether it has ended.
+        """Stop a container; return whether it has ended.
 
-        Without *kill* it is told and waited for: the runtime is given a longer time than we have,
-        and gives up when we do.
+        Without *kill* it is only signaled: the runtime gets a grace period beyond our deadline,
+        and its wait ends when our call is cancelled.
         """
         timeout = round(grace_seconds) if kill else _FOREVER
         request = api.StopContainerRequest(container_id=container, timeout=timeout)
@@ -171,14 +171,14 @@ class Runtime:
         return int(answer.exit_code)
 
     def address(self, pod: str) -> str:
-        """Return a pod's IP address, an empty string if it has the node's."""
+        """Return a pod's IP address; empty if it uses the host network."""
         request = api.PodSandboxStatusRequest(pod_sandbox_id=pod)
         with self._refusals("PodSandboxStatus"):
             answer = self._runtime.PodSandboxStatus(request, timeout=_SECONDS)
         return str(answer.status.network.ip)
 
     def has_image(self, image: str) -> bool:
-        """Tell whether the node has an image."""
+        """Return whether the node has an image."""
         request = api.ImageStatusRequest(image=api.ImageSpec(image=image))
         with self._refusals("ImageStatus"):
             answer = self._images.ImageStatus(request, timeout=_SECONDS)
@@ -200,7 +200,7 @@ class Runtime:
 
     @contextlib.contextmanager
     def _refusals(self, method: str) -> Iterator[None]:
-        """Turn a call that fails inside into RuntimeRefusedError, which names the *method*."""
+        """Translate gRPC errors into RuntimeRefusedError, which names the *method*."""
         try:
             yield
         except grpc.RpcError as exc:

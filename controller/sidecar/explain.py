@@ -1,4 +1,4 @@
-"""Say in plain words what a pod's sidecars wait for, and how they will end."""
+"""Explain how a pod's sidecars will end and what blocks them (`pyvgpu explain`)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Told:
-    """What is said of one container."""
+class ContainerExplanation:
+    """The explanation of one container."""
 
     name: str
     role: str  # main or sidecar
     state: str
-    fate: str = ""  # of a sidecar: how it ends, or is being ended
-    path: str = ""  # the one word for it
+    fate: str = ""  # of a sidecar: how it will end, or is being ended
+    path: str = ""  # the name of that path
 
     @property
     def line(self) -> str:
-        """Return it as a line."""
+        """The explanation as one line."""
         said = (
             f"{self.role}{' container' if self.role == 'main' else ''} {self.name}: {self.state}"
         )
@@ -35,23 +35,23 @@ class Told:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is said of a pod."""
+    """The explanation of a pod."""
 
-    containers: tuple[Told, ...]
-    hints: tuple[str, ...]  # what somebody should change
+    containers: tuple[ContainerExplanation, ...]
+    hints: tuple[str, ...]  # what a user should change
     waits_for: str
 
     @property
     def lines(self) -> list[str]:
-        """Return all of it for a person; the last line is what is waited for."""
-        return [*(told.line for told in self.containers), *self.hints, self.waits_for]
+        """The explanation as text; the last line is what the pod waits for."""
+        return [*(container.line for container in self.containers), *self.hints, self.waits_for]
 
     def document(self) -> dict[str, Any]:
-        """Return all of it for a program."""
+        """Return the explanation as JSON."""
         return {
             "containers": [
-                {key: value for key, value in dataclasses.asdict(told).items() if value}
-                for told in self.containers
+                {key: value for key, value in dataclasses.asdict(container).items() if value}
+                for container in self.containers
             ],
             "hints": list(self.hints),
             "waitsFor": self.waits_for,
@@ -61,13 +61,17 @@ class Explanation:
 def explain(
     pod: pods.Pod, around: how.Surroundings, moment: reconcile.Moment, settings: Settings
 ) -> Explanation:
-    """Return what is said of each container, and what is waited for now."""
+    """Explain each container, and what the pod waits for now."""
     marks = marking.mark(pod, settings.policies)
     decision = reconcile.reconcile(pod, around, moment, settings)
-    told = [Told(main.name, "main", _state(main)) for main in marks.mains if marks.sidecars]
-    told += [_sidecar(pod, entry, marks, around, settings) for entry in marks.sidecars]
+    containers = [
+        ContainerExplanation(main.name, "main", _state(main))
+        for main in marks.mains
+        if marks.sidecars
+    ]
+    containers += [_sidecar(pod, entry, marks, around, settings) for entry in marks.sidecars]
     hints = [*marks.warnings, *_unlabelled(pod, marks)]
-    return Explanation(tuple(told), tuple(hints), _unmarked(pod, marks) or decision.why)
+    return Explanation(tuple(containers), tuple(hints), _unmarked(pod, marks) or decision.why)
 
 
 def _sidecar(
@@ -76,17 +80,19 @@ def _sidecar(
     marks: marking.Marking,
     around: how.Surroundings,
     settings: Settings,
-) -> Told:
+) -> ContainerExplanation:
     state = _state(entry)
     if marks.why_not or when.refused(pod):
-        return Told(entry.name, "sidecar", state)
+        return ContainerExplanation(entry.name, "sidecar", state)
     record = records.read(pod, when.look(pod, marks.mains).ended_text)
     if record and entry.name in record.entries:
         path = record.entries[entry.name].path.value
-        return Told(entry.name, "sidecar", state, f"it is being ended by {path}", path)
+        return ContainerExplanation(
+            entry.name, "sidecar", state, f"it is being ended by {path}", path
+        )
     row = how.choose(how.situate(pod, entry, marks, around, settings))
     fate = f"when the work is done: {row.path.value}, because {row.because}"
-    return Told(entry.name, "sidecar", state, fate, row.path.value)
+    return ContainerExplanation(entry.name, "sidecar", state, fate, row.path.value)
 
 
 def _unlabelled(pod: pods.Pod, marks: marking.Marking) -> Sequence[str]:
@@ -96,16 +102,16 @@ def _unlabelled(pod: pods.Pod, marks: marking.Marking) -> Sequence[str]:
     if label is None:
         return (
             f"the pod has no label {names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}: the controller "
-            "gives it one when it next looks through all pods",
+            "adds it at its next sweep",
         )
     return (
-        f"the label {names.SIDECAR_LABEL}={label} keeps the controller away; to be looked after "
-        f"it must be {names.SIDECAR_MANAGED}",
+        f"the label {names.SIDECAR_LABEL}={label} opts the pod out; for the controller to handle "
+        f"it, it must be {names.SIDECAR_MANAGED}",
     )
 
 
 def _unmarked(pod: pods.Pod, marks: marking.Marking) -> str:
-    """Return what hangs in a pod of which no container is marked."""
+    """Return what blocks a pod without any marked sidecar."""
     if marks.sidecars or when.refused(pod) or pod.restart_policy == "Always":
         return ""
     living = [entry.name for entry in pod.containers if not entry.ended_for_good]
@@ -114,8 +120,8 @@ def _unmarked(pod: pods.Pod, marks: marking.Marking) -> str:
         return ""
     return (
         f"{', '.join(living)}: still there, while {', '.join(ended)} is done, and no container is "
-        f"marked as a sidecar. One that should end with the others says {names.SIDECAR_VARIABLE}="
-        "true in its environment, in the Job's template: this pod cannot be changed any more"
+        f"marked as a sidecar. To end one with the others, set {names.SIDECAR_VARIABLE}=true "
+        "in its environment, in the Job's template: this pod cannot be changed any more"
     )
 
 

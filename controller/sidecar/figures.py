@@ -1,4 +1,4 @@
-"""What a pod's end took, once it has ended."""
+"""Duration and number of writes of a finished pod's termination, for metrics."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figures:
-    """For the histogram of ends, by path; count each pod's uid once."""
+    """Observations for the termination metrics; count each pod's uid once."""
 
-    paths: tuple[str, ...]  # the last of each sidecar, in the order of their names
+    paths: tuple[str, ...]  # the last path of each sidecar, sorted by name
     seconds: float  # from the end of the last main container to that of the last sidecar
     writes: int
 
 
 def measure(pod: pods.Pod, policies: Sequence[marking.Policy] = ()) -> Figures | None:
-    """Return the figures of a pod that has ended with our help, None of any other."""
+    """Return the figures of a finished pod whose sidecars we ended; None for any other."""
     if pod.phase not in when.TERMINAL:
         return None
     marks = marking.mark(pod, policies)

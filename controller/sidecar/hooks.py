@@ -1,8 +1,8 @@
-"""What a container is told before its signal: its preStop hook, and the command of its user.
+"""Run a container's preStop hook and its SIDECAR_TERMINATION_COMMAND before its stop signal.
 
-The container runtime knows nothing of hooks, so whoever stops a container without kubelet runs
-them, as kubelet would: the time that they take is part of the grace period, and a hook that fails
-does not keep the container.
+The container runtime does not know hooks, so the node part runs them when it stops a container
+without kubelet. As with kubelet, their time is part of the grace period, and a hook that fails
+does not prevent the stop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEAST_SECONDS = 2  # that a container has after its hook, however long that took, as for kubelet
+LEAST_SECONDS = 2  # minimum left after the hook, as in kubelet
 
 
 def run(runtime: cri.Runtime, seen: cri.Seen, command: str, seconds: float) -> float:
@@ -42,7 +42,7 @@ def run(runtime: cri.Runtime, seen: cri.Seen, command: str, seconds: float) -> f
 
 
 def read(seen: cri.Seen) -> Object:
-    """Return the preStop hook, as kubelet wrote it onto the container."""
+    """Return the preStop hook that kubelet stored in the container's annotations."""
     try:
         hook = json.loads(seen.annotations.get(cri.PRE_STOP) or "{}")
     except ValueError:
@@ -73,7 +73,8 @@ def _get(runtime: cri.Runtime, seen: cri.Seen, request: Object, seconds: float) 
     else:
         connection = http.client.HTTPConnection(host, port, timeout=seconds)
     headers = {
-        str(it.get("name")): str(it.get("value")) for it in objects.entries(request, "httpHeaders")
+        str(one.get("name")): str(one.get("value"))
+        for one in objects.entries(request, "httpHeaders")
     }
     try:
         connection.request("GET", _target(str(request.get("path") or "")), headers=headers)
@@ -83,7 +84,7 @@ def _get(runtime: cri.Runtime, seen: cri.Seen, request: Object, seconds: float) 
 
 
 def _port(seen: cri.Seen, port: Any) -> int:
-    """Return the number of a port, which may be a name of the container's own."""
+    """Return the number of a port, which may be the name of one of the container's ports."""
     if str(port).isdecimal():
         return int(port)
     ports = json.loads(seen.annotations.get(cri.PORTS) or "[]")
@@ -94,6 +95,6 @@ def _port(seen: cri.Seen, port: Any) -> int:
 
 
 def _target(path: str) -> str:
-    """Return what is asked of the server: with a slash first, and what is no URL's escaped."""
+    """Return the request target: with a leading slash, and invalid characters escaped."""
     whole = path if path.startswith("/") else f"/{path}"
     return urllib.parse.quote(whole, safe="/?%:@!$&'()*+,;=~-._[]")

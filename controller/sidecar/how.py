@@ -1,10 +1,9 @@
-"""How a sidecar is ended: one table, read from the top; the first row that applies decides.
+"""Decision table for ending a sidecar: the first row that applies decides.
 
-``docs/sidecar.md`` shows the same rows. What they rest on: a pod succeeds if each of its
-containers ended with 0, and kubelet starts a container whose image changed anew, whatever the
-pod's restartPolicy. So a sidecar that ends with 143 or 137 makes a pod with ``Never`` fail and
-starts again under ``OnFailure``, while one whose image was swapped for one that ends at once ends
-with 0.
+``docs/sidecar.md`` shows the same rows. They rest on two facts: a pod succeeds if each of its
+containers exited with 0, and kubelet restarts a container whose image changed, whatever the pod's
+restartPolicy. So a sidecar that exits with 143 or 137 makes a pod with ``Never`` fail and restarts
+under ``OnFailure``, while one whose image was swapped for the fast-exit image exits with 0.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ if TYPE_CHECKING:
 
 
 class Path(enum.Enum):
-    """What is done about a sidecar."""
+    """The action taken on a sidecar."""
 
     NOTHING = "nothing"
-    LEAVE = "leave"  # we can do nothing good; an event says what would help
-    TRANSFORM = "transform"  # argv into annotations, when the pod is created
-    CONVERT = "convert"  # into a native sidecar, when the pod is created
-    PROVIDER = "provider"  # a virtual node's own switch
+    LEAVE = "leave"  # every action would do harm; an event says what would help
+    TRANSFORM = "transform"  # move argv into annotations, when the pod is created
+    CONVERT = "convert"  # make it a native sidecar, when the pod is created
+    PROVIDER = "provider"  # rely on a virtual node's own switch
     STOP = "stop"  # the node part stops it through the container runtime
-    SWAP = "swap"  # its image becomes the one that ends at once
-    HYBRID = "hybrid"  # swapped, and the node part cuts kubelet's grace period short
-    RAISE = "raise"  # the backoffLimit of its Job, by the restarts that are ours
+    SWAP = "swap"  # replace its image by the fast-exit image
+    HYBRID = "hybrid"  # swap, and the node part cuts kubelet's grace period short
+    RAISE = "raise"  # raise its Job's backoffLimit by the restarts that swaps cause
 
 
 IN_WORDS = {  # for events
-    Path.STOP: "is told to end, as kubelet would",
+    Path.STOP: "is stopped the way kubelet stops containers",
     Path.SWAP: "gets an image that ends at once with 0",
     Path.HYBRID: "gets an image that ends at once with 0, and is killed when its own time is over",
 }
@@ -50,36 +49,36 @@ ACTING = SWAPS | {Path.STOP}  # begun with a write to the pod
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything that the choice depends on, as yes or no."""
+    """All inputs of the decision, as booleans."""
 
     native: bool = False  # an init container with restartPolicy Always
     creating: bool = False  # the pod is being created
-    convertible: bool = False  # its namespace wants native sidecars, the order rules allow it
-    ended: bool = False  # for good
-    eternal: bool = False  # kubelet starts it, or everything, again after any end
-    virtual: bool = False  # the node is
-    provider_switch: bool = False  # is set on the pod
-    live: bool = False  # our node part is
-    cramped: bool = False  # the pod has no room for a record, by which a node part is told
+    convertible: bool = False  # its namespace enables native sidecars, the order rules allow it
+    ended: bool = False  # kubelet will not restart it
+    eternal: bool = False  # kubelet restarts it even after code 0, or the whole pod
+    virtual: bool = False  # it is on a virtual node
+    provider_switch: bool = False  # set on the pod
+    live: bool = False  # our node part on its node is alive
+    cramped: bool = False  # no room in the annotations for the record that the node part reads
     running: bool = False
-    clean: bool = False  # is known to end with 0 when it is told to
-    swappable: bool = False  # another image's program can take the place of its own
+    clean: bool = False  # known to exit with 0 when it is stopped
+    swappable: bool = False  # the fast-exit program can replace its own
     image_ready: bool = False  # the fast-exit image can be started there
     hurried: bool = False  # its own grace period is shorter than the pod's
-    tight: bool = False  # one restart more may fail the Job
-    may_raise: bool = False  # the backoffLimit of the Job, by the settings
-    insist: bool = False  # by the settings
-    forbidden: frozenset[Path] = frozenset()  # by the settings
+    tight: bool = False  # one more restart may fail the Job
+    may_raise: bool = False  # the settings allow raising the Job's backoffLimit
+    insist: bool = False  # settings.insist
+    forbidden: frozenset[Path] = frozenset()  # not allowed by the settings
     tried: frozenset[Path] = frozenset()
 
     def may(self, path: Path) -> bool:
-        """Tell whether *path* can still be taken."""
+        """Return whether *path* is allowed and was not tried yet."""
         return path not in self.tried and path not in self.forbidden
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table."""
+    """A row of the decision table."""
 
     condition: str
     path: Path
@@ -92,12 +91,12 @@ def _is_swap_possible(s: Situation) -> bool:
 
 
 def can_swap(s: Situation) -> bool:
-    """Tell whether the fast-exit image can still take a sidecar's place."""
+    """Return whether the fast-exit image can still replace a sidecar."""
     return _is_swap_possible(s) and not s.tight
 
 
 def can_follow(s: Situation) -> bool:
-    """Tell whether a stop that did not help can be followed by a swap."""
+    """Return whether a swap can follow a stop that had no effect."""
     return _is_swap_possible(s) and (not s.tight or s.may_raise)
 
 
@@ -109,16 +108,16 @@ TABLE: tuple[Row, ...] = (
         lambda s: s.native,
     ),
     Row(
-        "the pod is being created, its namespace wants native sidecars, and the order rules "
+        "the pod is being created, its namespace enables native sidecars, and the order rules "
         "allow it",
         Path.CONVERT,
-        "as a native sidecar it needs nothing of ours",
+        "a native sidecar needs no help from us",
         lambda s: s.creating and s.convertible,
     ),
     Row(
         "the pod is being created",
         Path.TRANSFORM,
-        "only then can its program be made one that can be changed later",
+        "its command can be made changeable only at creation",
         lambda s: s.creating,
     ),
     Row(
@@ -128,7 +127,7 @@ TABLE: tuple[Row, ...] = (
         lambda s: s.ended,
     ),
     Row(
-        "kubelet starts it again even after code 0, or starts the whole pod again when it ends",
+        "kubelet restarts it even after code 0, or restarts the whole pod when it ends",
         Path.LEAVE,
         "its own restartPolicy or restartPolicyRules must change first",
         lambda s: s.eternal,
@@ -136,11 +135,11 @@ TABLE: tuple[Row, ...] = (
     Row(
         "it is on a virtual node, and the provider's own switch is set",
         Path.PROVIDER,
-        "the provider ends it, or leaves its code out of account",
+        "the provider ends it, or ignores its exit code",
         lambda s: s.virtual and s.provider_switch and Path.PROVIDER not in s.tried,
     ),
     Row(
-        "our node part lives there, it runs, and it is known to end with code 0",
+        "our node part is alive there, the sidecar runs and is known to exit with code 0",
         Path.STOP,
         "that is the shortest way, and changes nothing in the pod",
         lambda s: s.live and s.running and s.clean and s.may(Path.STOP),
@@ -149,24 +148,24 @@ TABLE: tuple[Row, ...] = (
         "it could be swapped, but its restart may be one too many for the `backoffLimit` of its "
         "Job (`OnFailure`)",
         Path.RAISE,
-        "then the restarts that are ours do not fail the Job; it is swapped next",
+        "the restarts that we cause must not fail the Job; it is swapped next",
         lambda s: s.tight and s.may_raise and _is_swap_possible(s),
     ),
     Row(
-        "it can be swapped, our node part lives there, it runs, and its own grace period is "
+        "it can be swapped, our node part is alive there, it runs, and its own grace period is "
         "shorter than the pod's or is over",
         Path.HYBRID,
         "it ends with code 0 after its own grace period; kubelet alone would wait for the pod's",
         lambda s: s.live and s.running and s.hurried and s.may(Path.HYBRID) and can_swap(s),
     ),
     Row(
-        "it can be swapped (on virtual nodes and where no node part lives, too)",
+        "it can be swapped (also on virtual nodes and nodes without a live node part)",
         Path.SWAP,
         "it ends with code 0, also if it never started or ignores every signal",
         can_swap,
     ),
     Row(
-        "our node part lives there, it runs, and the settings insist",
+        "our node part is alive there, the sidecar runs, and `insist` is set",
         Path.STOP,
         "the pod ends, but Failed if the sidecar's code is not 0",
         lambda s: s.insist and s.live and s.running and s.may(Path.STOP),
@@ -181,27 +180,27 @@ TABLE: tuple[Row, ...] = (
 
 
 def choose(situation: Situation) -> Row:
-    """Return the row that decides."""
+    """Return the first row that applies."""
     return next(row for row in TABLE if row.applies(situation))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """What of a pod's batch Job counts; pods of other controllers have none."""
+    """The fields of a pod's batch Job that matter; pods of other controllers have none."""
 
     backoff_limit: int
-    restarts: int  # of all containers of all its pods that have not ended
-    live_pods: int  # of them; each may restart its sidecars at the same time
+    restarts: int  # sum over all containers of its unfinished pods
+    live_pods: int  # unfinished pods; each may restart its sidecars at the same time
     name: str = ""
     uid: str = ""
     version: str = ""  # metadata.resourceVersion
 
     def is_tight(self, swaps: int) -> bool:
-        """Tell whether *swaps* restarts in each pod may reach the limit.
+        """Return whether *swaps* restarts in each pod may reach the limit.
 
-        The Job controller sums the restarts of pods that have not ended, and fails the Job at
-        the limit, or at the first if the limit is 0. A pod whose last container has ended counts
-        too: kubelet says so a second before it says that the pod has succeeded.
+        The Job controller sums the restarts of unfinished pods, and fails the Job at the limit,
+        or at the first restart if the limit is 0. A pod whose last container has ended counts,
+        too: kubelet reports that a second before it reports that the pod has succeeded.
         """
         return self._expected(swaps) >= max(self.backoff_limit, 1)
 
@@ -215,11 +214,11 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What lies around a pod."""
+    """A pod's node and Job."""
 
     node: Node
     job: Job | None = None
-    clean_images: frozenset[str] = frozenset()  # seen to end with 0 before
+    clean_images: frozenset[str] = frozenset()  # observed to exit with 0 before
 
 
 def situate(
@@ -229,7 +228,7 @@ def situate(
     around: Surroundings,
     settings: Settings,
 ) -> Situation:
-    """Return where a marked container of a pod stands whose main containers are done."""
+    """Return the situation of a sidecar in a pod whose main containers are done."""
     node = around.node
     wishes = marks.wishes[container.name]
     running = container.state is pods.State.RUNNING
@@ -259,12 +258,12 @@ def situate(
 
 
 def record_bytes(marks: Marking) -> int:
-    """Return how many bytes a swap and the record of what is done take at most."""
-    return 512 + sum(640 + 6 * len(marks.wishes[it.name].command) for it in marks.sidecars)
+    """Return the maximum annotation bytes that a swap and its record take."""
+    return 512 + sum(640 + 6 * len(marks.wishes[one.name].command) for one in marks.sidecars)
 
 
 def growth_bytes(pod: pods.Pod, container: pods.Container, settings: Settings) -> int:
-    """Return by how much the pod's annotations grow when *container* is swapped."""
+    """Return by how many bytes the pod's annotations grow when *container* is swapped."""
     if not container.program_annotation:
         return 0
     before = pod.annotations.get(container.program_annotation, "")
@@ -272,35 +271,35 @@ def growth_bytes(pod: pods.Pod, container: pods.Container, settings: Settings) -
 
 
 def is_full(pod: pods.Pod, marks: Marking, settings: Settings) -> bool:
-    """Tell whether the pod's annotations have no room even for swaps without a record."""
-    grown = (max(growth_bytes(pod, it, settings), 0) for it in marks.sidecars)
+    """Return whether the pod's annotations lack room even for swaps without a record."""
+    grown = (max(growth_bytes(pod, one, settings), 0) for one in marks.sidecars)
     return not pod.has_room(sum(grown))
 
 
 def _fits(pod: pods.Pod, container: pods.Container, marks: Marking, settings: Settings) -> bool:
-    """Tell whether there is room for its new program; its arguments can give theirs."""
+    """Return whether its new program fits; the bytes of its arguments can be reused."""
     grown = growth_bytes(pod, container, settings)
     return grown <= container.argument_bytes or not is_full(pod, marks, settings)
 
 
 def is_clean(wishes: Wishes) -> bool:
-    """Tell whether a sidecar's user says that it ends with 0 when it is told to."""
+    """Return whether its options declare that a sidecar exits with 0 when it is stopped."""
     return wishes.exits_zero or bool(wishes.command)
 
 
 def is_eternal(container: pods.Container) -> bool:
-    """Tell whether its end leads to its next start, or to that of the whole pod."""
+    """Return whether kubelet restarts it even after code 0, or by a rule the whole pod."""
     return container.will_restart(0) or any(
         rule.action == pods.RESTART_ALL for rule in container.restart_rules
     )
 
 
 def is_swappable(container: pods.Container, settings: Settings) -> bool:
-    """Tell whether the fast-exit image would start its own program in its place."""
+    """Return whether, with the fast-exit image, the container would run that image's program."""
     if container.image == settings.fast_exit.image:
-        return False  # it was
+        return False  # already swapped
     if not container.command:
-        return True  # by its ENTRYPOINT, which takes any arguments
+        return True  # runs the image's ENTRYPOINT, which accepts any arguments
     annotation = container.program_annotation or ""
     return (
         annotation.startswith(names.START_COMMAND_ANNOTATION + ".")
@@ -310,7 +309,7 @@ def is_swappable(container: pods.Container, settings: Settings) -> bool:
 
 
 def has_provider_switch(pod: pods.Pod, container: pods.Container) -> bool:
-    """Tell whether a provider of virtual nodes was told to leave this container out of account."""
+    """Return whether a virtual node's provider is configured to ignore this container's exit."""
     eci = (
         container.environment.get("ECI_CONTAINER_TYPE") == "sidecar"
         and container.environment.get(marking.ECI_IGNORE) == "true"

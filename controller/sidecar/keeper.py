@@ -1,11 +1,11 @@
-"""The node part: stops containers of its own node, as their pods' records ask for it.
+"""Node part of the sidecar controller: stops containers on its own node through the runtime.
 
-A sidecar that is known to end with 0 needs no request: it is told as soon as the runtime says that
-the main containers are done. For the others there is the controller's record, which is looked at
-again and again: when the pod changes, when a stop is over, and every second while a container that
-is to be stopped runs. What holds of it is ``node.check``'s to say, by what
-the container runtime has now. Of a stop that was begun there is a file, made before the hooks run:
-whoever comes after a crash sends the signal again, which is well, and runs no hook twice.
+A sidecar that is known to exit with 0 needs no request: the node part signals it as soon as the
+runtime reports that the main containers are done. The others wait for the controller's record,
+which is checked when the pod changes, when a stop is over, and every second while a container that
+should be stopped runs. ``node.check`` decides, from the runtime's current state, which part of the
+record applies. Each stop creates a file before its hooks run: after a crash, the node part sends
+the signal again, which is harmless, and runs no hook twice.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 1.0  # between looks at a record that still waits for something
-_AGAIN_SOON_SECONDS, _SOON_SECONDS = 0.25, 5.0  # the same, so soon after the main containers' end
-_POLL_SECONDS = 0.2  # between looks at all that runs, where the runtime has no events
-_EVENTS_AGAIN_SECONDS = 60  # until it is asked for events once more
-_LEAST_SECONDS = 0.5  # between looks for whether we are to end
-_MOST_IMAGES, _LONGEST_IMAGE = 200, 512  # of which is told on the lease: it takes 256 KiB
-_REPLACED = "definition changed"  # in kubelet's event, of every release since 1.14
+AGAIN_SECONDS = 1.0  # between checks of a record that waits for something
+_AGAIN_SOON_SECONDS, _SOON_SECONDS = 0.25, 5.0  # the same, so soon after the main containers end
+_POLL_SECONDS = 0.2  # between lists of running containers, if the runtime has no events
+_EVENTS_AGAIN_SECONDS = 60  # before another attempt to stream events
+_LEAST_SECONDS = 0.5  # between checks of the stop event
+_MOST_IMAGES, _LONGEST_IMAGE = 200, 512  # reported on the lease: 256 KiB at most
+_REPLACED = "definition changed"  # in kubelet's event, in every release since 1.14
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node part is."""
+    """The node and the state folder of a node part."""
 
     node: str  # its name
-    folder: Path  # for the files that say which stops were begun
+    folder: Path  # for the marker files of stops that were begun
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """A stop, and the container as the runtime had it when it was decided."""
+    """A stop, with the container as the runtime listed it at the decision."""
 
     stop: node.Stop
     seen: cri.Seen
-    ended_at: float  # the last of the main containers
+    ended_at: float  # when the last main container ended
 
 
 class Keeper:
-    """Watches the pods of one node."""
+    """Watches the pods of one node and stops their containers."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class Keeper:
         self._queue = work.Queue(meter.waited)
         self._gate = pace.Gate()
         self._stopping: set[str] = set()  # marks of stops
-        self._guard = threading.Lock()
-        self._runtime_says = "the container runtime was not asked yet"
+        self._lock = threading.Lock()
+        self._runtime_says = "the container runtime was not queried yet"
         self._has = ""  # the fast-exit image, if the node has it
         self._claims: dict[str, claims.Claim] = {}
-        self._images: dict[str, bool] = {}  # that pods ask for: which of them are here
-        self._told = ("", "")  # what an earlier part said on the lease is over
+        self._images: dict[str, bool] = {}  # requested by swaps: whether the node has them
+        self._published = ("", "")  # never equal at first: overwrites an earlier process's reports
         self._news = threading.Event()
         self._threads = threads.Threads()
         query = {
@@ -98,11 +98,11 @@ class Keeper:
             self._queue.add,
             meter,
         )
-        meter.gauge("pyvgpu_queue_overdue", "Pods that are to be looked at.", self._queue.overdue)
-        meter.gauge("pyvgpu_sidecar_pods", "Pods that are known.", self._pods.__len__)
+        meter.gauge("pyvgpu_queue_overdue", "Pods due for reconciliation.", self._queue.overdue)
+        meter.gauge("pyvgpu_sidecar_pods", "Pods of the node with our label.", self._pods.__len__)
 
     def run(self, lease: leases.Lease, stop: threading.Event) -> None:
-        """Show that the node part lives, and act, until *stop*."""
+        """Renew the lease and stop containers until *stop*."""
         self._place.folder.mkdir(parents=True, exist_ok=True)
         workers = [self._work] * self._settings.workers
         self._threads.start(*workers, lambda: self._pods.run(stop), lambda: self._listen(stop))
@@ -117,17 +117,17 @@ class Keeper:
         lease.give_back()
 
     def alive(self) -> str:
-        """Return which part of this has died, an empty text if none."""
+        """Return which thread died; empty if none."""
         return self._threads.alive()
 
     def ready(self) -> str:
-        """Return what keeps it from acting."""
+        """Return why it cannot act yet; empty if it can."""
         if not self._pods.synced.is_set():
             return "has not read the pods of its node yet"
         return self._runtime_says
 
     def _renew(self, lease: leases.Lease, *, ask: bool) -> None:
-        """Renew the lease, with what is to be told on it; *ask* the runtime how it is, too."""
+        """Renew the lease with the reports on it; with *ask*, query the runtime first."""
         if ask:
             try:
                 image = self._settings.fast_exit.image
@@ -141,20 +141,23 @@ class Keeper:
                 return
         self._runtime_says = ""
         annotations = {nodes.FAST_EXIT_ANNOTATION: self._has}
-        told = (claims.write(dict(self._claims)), json.dumps(dict(sorted(self._images.items()))))
-        if told != self._told:
-            annotations |= {claims.ANNOTATION: told[0], nodes.IMAGES_ANNOTATION: told[1]}
+        reports = (
+            claims.write(dict(self._claims)),
+            json.dumps(dict(sorted(self._images.items()))),
+        )
+        if reports != self._published:
+            annotations |= {claims.ANNOTATION: reports[0], nodes.IMAGES_ANNOTATION: reports[1]}
         if lease.try_to_hold(annotations):
-            self._told = told
+            self._published = reports
 
     def _look_for_images(self) -> None:
-        """See which of the images are here that pods ask for."""
-        wanted = sorted({it for pod in self._pods.values() for it in swaps.asked_for(pod)})
-        short = [it for it in wanted if len(it) <= _LONGEST_IMAGE][:_MOST_IMAGES]
-        self._images = {it: self._runtime.has_image(it) for it in short}
+        """Check which of the images requested by pods the node has."""
+        wanted = sorted({name for pod in self._pods.values() for name in swaps.asked_for(pod)})
+        short = [name for name in wanted if len(name) <= _LONGEST_IMAGE][:_MOST_IMAGES]
+        self._images = {name: self._runtime.has_image(name) for name in short}
 
     def _tidy(self) -> None:
-        """Remove the files of containers that do not run any more."""
+        """Remove the marker files of containers that do not run any more."""
         if begun := list(self._place.folder.iterdir()):
             running = self._runtime.running()
             for mark in begun:
@@ -162,27 +165,27 @@ class Keeper:
                     mark.unlink(missing_ok=True)
 
     def _listen(self, stop: threading.Event) -> None:
-        """Look at a pod as soon as one of its containers ends, long before kubelet says so."""
+        """Queue a pod whenever one of its containers starts or ends, before kubelet reports it."""
         while not stop.is_set():
             try:
                 for key in self._runtime.events():
                     self._heard(key)
             except cri.RuntimeRefusedError as exc:
-                log.info("looks every %s s: %s", _POLL_SECONDS, exc)
+                log.info("polling the container runtime every %s s: %s", _POLL_SECONDS, exc)
             except Exception:
                 log.exception("failed on an event of the container runtime")
                 self._meter.failures.inc()
             self._poll(stop)
 
     def _poll(self, stop: threading.Event) -> None:
-        """Do the same without events, for a while."""
+        """Poll instead of events, for _EVENTS_AGAIN_SECONDS."""
         end = time.monotonic() + _EVENTS_AGAIN_SECONDS
         before: dict[str, str] = {}
         while time.monotonic() < end and not stop.wait(_POLL_SECONDS):
             try:
                 now = self._runtime.running()
             except cri.RuntimeRefusedError:
-                continue  # which is said when the lease is to be renewed
+                continue  # logged at the next renewal of the lease
             for container in before.keys() ^ now.keys():
                 self._heard(before.get(container) or now[container])
             before = now
@@ -244,7 +247,7 @@ class Keeper:
             self._queue.add(key, _AGAIN_SOON_SECONDS if soon else AGAIN_SECONDS)
 
     def _tell(self, key: str, claim: claims.Claim | None) -> None:
-        """Tell the controller that a pod's work is done, or (None) no more."""
+        """Report to the controller that a pod's main containers are done; None: withdraw that."""
         if claim is None:
             self._claims.pop(key, None)
         elif self._claims.get(key) != claim:
@@ -252,10 +255,11 @@ class Keeper:
             self._news.set()
 
     def _replacing(self, pod: pods.Pod, seen: Sequence[cri.Seen]) -> frozenset[str]:
-        """Return the ids that kubelet said it kills because their definition changed.
+        """Return the IDs of containers that kubelet is killing because their definition changed.
 
-        The event names the container alone, and an older one of its name may have been replaced
-        before, so the event must be younger than what runs. Both times are this node's.
+        Kubelet's event has only the container's name, and an older container of that name may
+        have been replaced before, so the event must be newer than the running container. Both
+        times are by this node's clock.
         """
         query = {"fieldSelector": f"involvedObject.uid={pod.uid},reason=Killing"}
         events, _ = self._api.items(f"/api/v1/namespaces/{pod.namespace}/events", query)
@@ -271,7 +275,7 @@ class Keeper:
         )
 
     def _begin(self, key: str, task: Task) -> None:
-        with self._guard:
+        with self._lock:
             if task.stop.mark in self._stopping:
                 return
             self._stopping.add(task.stop.mark)
@@ -284,7 +288,7 @@ class Keeper:
             log.warning("did not stop %s of pod %s: %s", task.stop.name, key, exc)
             self._meter.stops.labels("failed").inc()
         finally:
-            with self._guard:
+            with self._lock:
                 self._stopping.discard(task.stop.mark)
             self._queue.add(key, AGAIN_SECONDS)
 
@@ -297,7 +301,7 @@ class Keeper:
         except FileExistsError:
             left = stop.left_after(time.time() - mark.stat().st_mtime)
             if not left and not stop.kill:
-                return  # it was told, and had its time
+                return  # it was signaled, and its grace period is over
         else:
             if not stop.hastened:
                 self._meter.signal_seconds.observe(max(time.time() - task.ended_at, 0))
@@ -311,13 +315,13 @@ class Keeper:
                 ended = self._runtime.stop(seen.id, hooks.LEAST_SECONDS, kill=True)
         else:
             ended = self._runtime.stop(seen.id, left, kill=stop.kill)
-        self._meter.stops.labels("ended" if ended else "told").inc()
+        self._meter.stops.labels("ended" if ended else "signaled").inc()
         if ended:
             self._meter.stop_seconds.observe(time.monotonic() - begun)
             mark.unlink(missing_ok=True)
 
     def _quits(self, identity: str, seconds: float) -> bool:
-        """Wait for what ends by its command; tell whether it did."""
+        """Wait for a container that its command ends; return whether it ended in time."""
         end = time.monotonic() + seconds
         while not self._runtime.has_ended(identity):
             if time.monotonic() >= end:

@@ -1,6 +1,6 @@
-"""What is kept of the objects that are watched: what decisions are made from, and no more.
+"""Projections of watched objects: only the fields that decisions use.
 
-Of a pod that has ended these are its figures.
+Of a pod that has ended, only its figures are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Live:
     """A pod that has not ended."""
 
     pod: pods.Pod
-    job: str  # the name of the batch Job that it belongs to, empty if it does not
+    job: str  # the name of its batch Job; empty if it has none
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Over:
 
 
 def pod(thing: Object, settings: Settings) -> Live | Over:
-    """Return what is kept of a pod."""
+    """Project a pod."""
     read = pods.read(thing)
     if read.phase in when.TERMINAL:
         return Over(read.uid, read.gpus, figures.measure(read, settings.policies))
@@ -45,7 +45,7 @@ def pod(thing: Object, settings: Settings) -> Live | Over:
 
 
 def job_of(thing: Object) -> str:
-    """Return the name of the batch Job that a pod belongs to, an empty text if it does not."""
+    """Return the name of a pod's batch Job; empty if it has none."""
     for owner in objects.entries(objects.section(thing, "metadata"), "ownerReferences"):
         is_batch = str(owner.get("apiVersion")).startswith("batch/")
         if owner.get("controller") and owner.get("kind") == "Job" and is_batch:
@@ -54,7 +54,7 @@ def job_of(thing: Object) -> str:
 
 
 def job(thing: Object, live: Sequence[pods.Pod]) -> how.Job:
-    """Return what counts of a Job whose pods that have not ended are *live*."""
+    """Project a Job whose unfinished pods are *live*."""
     metadata = objects.section(thing, "metadata")
     limit = objects.section(thing, "spec").get("backoffLimit")
     return how.Job(
@@ -68,7 +68,7 @@ def job(thing: Object, live: Sequence[pods.Pod]) -> how.Job:
 
 
 def node(thing: Object, settings: Settings) -> Object:
-    """Return what is kept of a node."""
+    """Project a node."""
     metadata, status = objects.section(thing, "metadata"), objects.section(thing, "status")
     labels = objects.section(metadata, "labels")
     images = [
@@ -92,19 +92,19 @@ def node(thing: Object, settings: Settings) -> Object:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease, as far as it says something of a node."""
+    """A node part's lease."""
 
     thing: Object
-    ended: Mapping[str, claims.Claim]  # by the namespace/name of the pod
+    ended: Mapping[str, claims.Claim]  # by namespace/name of the pod
 
     @property
     def renewed(self) -> str:
-        """Return when it was renewed, by its holder's clock."""
+        """Its renewTime, by its holder's clock."""
         return str(objects.section(self.thing, "spec").get("renewTime") or "")
 
 
 def lease(thing: Object) -> Lease:
-    """Return what is kept of a lease."""
+    """Project a lease."""
     annotations = objects.section(thing, "metadata", "annotations")
     kept = (nodes.FAST_EXIT_ANNOTATION, nodes.IMAGES_ANNOTATION)
     wanted = {key: annotations.get(key) for key in kept}

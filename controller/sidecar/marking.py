@@ -1,4 +1,4 @@
-"""Which containers of a pod are its sidecars, and what their users asked of us.
+"""Detect a pod's sidecar containers and read their options.
 
 A container is marked by ``SIDECAR_TERMINATION=true`` in its environment, by the variables that
 OpenKruise and Alibaba's elastic instances use for the same, or by a policy of the cluster for a
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.sidecar import pods
 
-YES = frozenset({"true", "1", "yes", "on", "ture"})  # the last as the idea was first published
+YES = frozenset({"true", "1", "yes", "on", "ture"})  # the idea's first publication says "ture"
 NO = frozenset({"false", "0", "no", "off", ""})
 
-MARKS: tuple[tuple[str, frozenset[str]], ...] = (  # variable in capitals, values in small letters
+MARKS: tuple[tuple[str, frozenset[str]], ...] = (  # variable in upper case, values in lower case
     (names.SIDECAR_VARIABLE, YES),
     ("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", YES),
     ("ECI_CONTAINER_TYPE", frozenset({"sidecar"})),
@@ -41,29 +41,29 @@ OTHERS_OWN = ("workflows.argoproj.io/",)  # labels of pods whose controller ends
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a sidecar's user asked for; the variables begin with SIDECAR_TERMINATION."""
+    """A sidecar's options, from environment variables that begin with SIDECAR_TERMINATION."""
 
     grace_seconds: int | None = None  # _GRACE_SECONDS; None: the pod's
     order: int = 0  # _ORDER; the lowest ends first
-    command: str = ""  # _COMMAND; run in it, and leads to an end with code 0
-    exits_zero: bool = False  # _EXITS_ZERO; it ends with code 0 when it is told to
+    command: str = ""  # _COMMAND; run in the container, makes it exit with code 0
+    exits_zero: bool = False  # _EXITS_ZERO; it exits with code 0 on its stop signal
 
     @property
     def quits(self) -> bool:
-        """Tell whether nothing but its command is known to make it end with code 0."""
+        """Whether only its command is known to make it exit with code 0."""
         return bool(self.command) and not self.exits_zero
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Policy:
-    """Marks containers that say nothing themselves; every pattern is one of the shell's."""
+    """Marks containers without a mark of their own; patterns are shell globs."""
 
     containers: tuple[str, ...]
     namespace: str = "*"
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def marks(self, pod: pods.Pod, container: pods.Container) -> bool:
-        """Tell whether it speaks of *container*."""
+        """Return whether the policy selects *container*."""
         return (
             fnmatch.fnmatchcase(pod.namespace, self.namespace)
             and all(
@@ -76,17 +76,17 @@ class Policy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Marking:
-    """A pod's containers, sorted. Where *why_not* says something, nothing is to be done."""
+    """A pod's containers by role. If *why_not* is set, the pod is left alone."""
 
     sidecars: tuple[pods.Container, ...]
     mains: tuple[pods.Container, ...]
-    wishes: Mapping[str, Wishes]  # by the name of the sidecar
+    wishes: Mapping[str, Wishes]  # by sidecar name
     warnings: tuple[str, ...]
-    why_not: str  # a sentence, empty where there is something to do
+    why_not: str  # a sentence; empty if the controller handles the pod
 
 
 def mark(pod: pods.Pod, policies: Sequence[Policy] = ()) -> Marking:
-    """Sort the containers of *pod*."""
+    """Classify the containers of *pod*."""
     warnings: list[str] = []
     sidecars: list[pods.Container] = []
     mains: list[pods.Container] = []
@@ -127,14 +127,14 @@ def _why_not(
 
 
 def another(pod: pods.Pod) -> str:
-    """Return whose pod it is, where its controller ends sidecars itself; empty if nobody's."""
+    """Return the owner of *pod* if that ends its pods' sidecars itself; else empty."""
     keys = (*pod.labels, *pod.annotations)
-    found = (it for it in OTHERS_OWN if any(key.startswith(it) for key in keys))
+    found = (prefix for prefix in OTHERS_OWN if any(key.startswith(prefix) for key in keys))
     return next(found, "").rstrip("/")
 
 
 def _said(container: pods.Container, warnings: list[str]) -> bool | None:
-    """Return what the container says of itself, None if nothing."""
+    """Return the container's own mark; None if it has none."""
     said: dict[str, bool] = {}
     for variable, text in container.environment.items():
         for mark_name, values in MARKS:
@@ -143,7 +143,7 @@ def _said(container: pods.Container, warnings: list[str]) -> bool | None:
             if text is None:
                 warnings.append(
                     f"container {container.name}: {variable} must be a literal value, such as "
-                    '"true"; what it is read from is not known here, so it marks nothing'
+                    '"true"; references are not resolved here, so it marks nothing'
                 )
                 continue
             word = text.strip().lower()
@@ -177,7 +177,7 @@ def _wishes(container: pods.Container, warnings: list[str]) -> Wishes:
             return value
         warnings.append(
             f"container {container.name}: {variable}={text[:40]!r}: must be a whole number from "
-            f"{lowest} to {highest}, such as 5; it is left out of account"
+            f"{lowest} to {highest}, such as 5; it is ignored"
         )
         return None
 

@@ -1,8 +1,8 @@
-"""What the node part does for a record: it trusts nothing that it can see for itself.
+"""Decide which requests of a pod's record the node part carries out; pure.
 
-A request holds for one pod (by uid) and one container (by id). Whether the main containers are
-done is asked again of the container runtime, which knows it first. What holds no longer is
-dropped without a word; the controller sees the same and decides anew.
+A request applies to one pod (by uid) and one container (by ID). The container runtime is asked
+again whether the main containers are done, because it knows first. Requests that no longer apply
+are dropped silently; the controller sees the same state and decides again.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Running:
-    """A container of the pod as the runtime has it: the newest of its name."""
+    """The newest container of its name in the pod, as the runtime lists it."""
 
     name: str
     id: str
-    exit_code: int | None  # None: it runs
-    ended_at: float = 0.0  # by the node's clock, in seconds since 1970
+    exit_code: int | None  # None: running
+    ended_at: float = 0.0  # by the node's clock, seconds since the epoch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stop:
-    """Tell one container to end: the command, its preStop hook, its signal, at last KILL.
+    """Stop one container: preStop hook, command, signal, and finally KILL.
 
-    For a container that kubelet is replacing only the last two: kubelet ran the hook.
+    A container that kubelet is replacing gets only the last two: kubelet ran the hook.
     """
 
     name: str
     id: str
     grace_seconds: int
-    kill: bool  # after that; else the runtime is given all the time there is
+    kill: bool  # after the grace period; false: never
     command: str
     replaced: bool
-    hastened: bool = False  # by a deletion that grants less than was granted before
-    quits: bool = False  # its command makes it end, and a signal might spoil its code
+    hastened: bool = False  # by a deletion with a shorter grace period
+    quits: bool = False  # its command ends it; a signal might change its exit code
 
     @property
     def mark(self) -> str:
-        """Return the name of the file that says that this stop was begun.
+        """The name of the marker file of this stop.
 
-        A stop that is hastened is another one: its time counts from when it is begun.
+        A hastened stop has its own: its grace period counts from its own beginning.
         """
         identity = self.id.rpartition("/")[2]
         return f"{identity}.{self.grace_seconds}" if self.hastened else identity
 
     def left_after(self, seconds: float) -> float:
-        """Return what is left of its time when it was begun *seconds* ago.
+        """Return the rest of its grace period if it began *seconds* ago.
 
-        Less than none is a clock that was set back since.
+        Negative *seconds* mean that the clock was set back, and count as 0.
         """
         return max(self.grace_seconds - max(seconds, 0.0), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What to stop now, and why nothing else."""
+    """The stops to carry out now, or why there are none."""
 
     stops: tuple[Stop, ...]
     why: str
-    waits: bool = False  # for something of which no news will come: look again soon
+    waits: bool = False  # for a change that no event announces: check again soon
 
 
 def check(
@@ -77,10 +77,10 @@ def check(
     replacing: frozenset[str],
     policies: Sequence[marking.Policy] = (),
 ) -> Answer:
-    """Decide what of the record in *pod* holds on this *node*.
+    """Decide which stops of the record in *pod* to carry out on this *node*.
 
-    *replacing* has the ids of containers that kubelet said it kills because their definition
-    changed. Before that, a stop would be the end of a container in a pod with ``Never``.
+    *replacing* has the IDs of containers that kubelet is killing because their definition changed.
+    A stop before that would end the container for good in a pod with ``Never``.
     """
     if pod.node != node:
         return Answer((), "the pod is on another node")
@@ -108,7 +108,7 @@ def check(
         and (found[name].id, found[name].exit_code) == (entry.id, None)
     ]
     if not stoppable:
-        return Answer((), "no container that was to be stopped runs")
+        return Answer((), "no container of the record is running")
     first = min(order for order, _ in stoppable)
     swapped = [
         name
@@ -119,9 +119,7 @@ def check(
         and (found[name].id, found[name].exit_code) == (entry.id, None)
     ]
     if swapped:
-        return Answer(
-            (), f"kubelet has not ended {swapped[0]} yet, whose turn is before", waits=True
-        )
+        return Answer((), f"kubelet has not ended {swapped[0]} yet, which comes first", waits=True)
     stops = tuple(stop for order, stop in stoppable if order == first and stop)
     if not stops:
         return Answer((), "kubelet has not begun to replace it", waits=True)
@@ -133,10 +131,10 @@ def _hasten(
 ) -> Answer:
     """Decide what to stop in a pod that is being deleted.
 
-    Kubelet ends it, with one exception: for a container that it replaces it waits as long as the
-    pod grants of itself, whatever less the deletion does.
+    Kubelet ends the pod, with one exception: it gives a container that it is replacing the pod's
+    own grace period, even if that of the deletion is shorter.
     """
-    record = records.read_any(pod)  # while kubelet replaces a container it says nothing of others
+    record = records.read_any(pod)  # kubelet reports no other ends while it replaces a container
     entries = record.entries.items() if record else ()
     swapped = {name for name, entry in entries if entry.path in how.SWAPS}
     if names.SWAPPED_ANNOTATION in pod.annotations:
@@ -168,11 +166,11 @@ def foresee(
     runtime: Sequence[Running],
     policies: Sequence[marking.Policy] = (),
 ) -> Answer:
-    """Decide which stops in *pod* need nobody's decision, before kubelet says that it is done.
+    """Decide which sidecars of *pod* to stop without waiting for the controller.
 
-    A sidecar that is known to end with 0 is told to end as soon as the runtime says that the main
-    containers are done: the controller would decide the same, a second later. It is told and not
-    killed; what becomes of it if that does not help is the controller's to decide.
+    A sidecar that is known to exit with 0 is signaled as soon as the runtime reports that the main
+    containers are done: the controller would decide the same a second later. It is not killed; if
+    the signal has no effect, the controller decides what follows.
     """
     if pod.node != node:
         return Answer((), "the pod is on another node")
@@ -210,14 +208,14 @@ def foresee(
 
 
 def is_kubelets_to_say(pod: pods.Pod) -> str:
-    """Return why the runtime alone does not know whether work is done; empty if it does."""
+    """Return why only kubelet knows whether the pod is done; empty if the runtime suffices."""
     if not pod.restarts_all:
         return ""
     return "kubelet may be ending every container, to start all of them again"
 
 
 def not_done(marks: marking.Marking, found: Mapping[str, Running]) -> str:
-    """Return of which main container the runtime does not say that it is done, if of any."""
+    """Name a main container that is not done by the runtime; empty if all are."""
     for main in marks.mains:
         seen = found.get(main.name)
         if seen is None or seen.exit_code is None or main.will_restart(seen.exit_code):
@@ -232,8 +230,9 @@ def _stop(
     wishes: marking.Wishes,
 ) -> Stop | None:
     replaced = entry.path is Path.HYBRID
-    # Ended before, it would not be started again with Never; and with OnFailure as it was, where
-    # kubelet has not seen the new image yet, and once more with that: a Job counts both.
+    # Stopped before kubelet replaces it, it would not restart with Never. With OnFailure kubelet
+    # would restart it with the old image if it has not seen the new one, and then once more with
+    # the new one: a Job counts both restarts.
     if replaced and entry.id not in replacing:
         return None
     return Stop(

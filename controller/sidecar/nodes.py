@@ -1,4 +1,4 @@
-"""What of a node decides how a sidecar ends: is it a machine, does our part live there."""
+"""Node facts for the decision: virtual or not, node part alive, images present."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 
 Release = tuple[int, int]
 
-FAST_EXIT_ANNOTATION = "pyvgpu.io/fast-exit-image"  # on the lease: the image that the node has
-IMAGES_ANNOTATION = "pyvgpu.io/images"  # and: {image that a swap asks for: is it here}
+FAST_EXIT_ANNOTATION = "pyvgpu.io/fast-exit-image"  # on the lease: the image, if the node has it
+IMAGES_ANNOTATION = "pyvgpu.io/images"  # on the lease: {requested image: is it on the node}
 
-# How long the word of a node part that is gone counts: kubelet removes images that nobody uses.
+# How long a dead node part's report of an image counts: kubelet removes unused images.
 _KEPT_SECONDS = 86_400
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """A node at one moment."""
+    """The state of a node."""
 
     name: str
-    virtual: bool  # no container runtime of ours behind it
-    live: bool  # our node part has renewed its lease
+    virtual: bool  # without a container runtime that we can reach
+    live: bool  # our node part renews its lease
     kubelet: Release | None
-    has_fast_exit: bool  # the image is there, so that a swap needs no registry
-    pulls_fast_exit: bool  # it can be had from a registry
-    # What is known to be there or not to be: a node tells of its largest images alone, our node
-    # part of those that are asked for.
+    has_fast_exit: bool  # it has the image, so a swap needs no registry
+    pulls_fast_exit: bool  # it can pull the image from a registry
+    # Whether images are present, if known: a node's status lists only its largest images, our
+    # node part reports those that swaps request.
     images: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
 
 class Beats:
-    """When leases were last seen to be renewed, by a clock of ours: a node's may be hours off."""
+    """When leases were last renewed, by our own clock: a node's clock may be hours off."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, float | None]] = {}  # what was renewed, and when we saw
+        self._known: dict[str, tuple[str, float | None]] = {}  # renewTime, when it changed
 
     def hear(self, lease: str, renewed: str | None, at_seconds: float) -> None:
-        """Note that *lease* was *renewed* then by its holder's clock; None: it is gone."""
+        """Record a lease's renewTime, which is by its holder's clock; None: it was deleted."""
         before, seen = self._known.get(lease, (renewed, None))
         if renewed is None:
             self._known.pop(lease, None)
@@ -55,7 +55,7 @@ class Beats:
             self._known[lease] = renewed, at_seconds if renewed != before else seen
 
     def age(self, lease: str, at_seconds: float) -> float | None:
-        """Return how long ago *lease* was renewed, None if that was never seen."""
+        """Return how long ago *lease* was seen to be renewed; None if never."""
         seen = self._known.get(lease, ("", None))[1]
         return None if seen is None else at_seconds - seen
 
@@ -67,11 +67,11 @@ def read(
     settings: Settings,
     age_seconds: float | None = None,
 ) -> Node:
-    """Read a node, and the lease that its node part renews (None: there is none).
+    """Read a node and its node part's lease (None: it has none).
 
-    *age_seconds* is how long ago it was seen to be renewed; without it the clocks are compared.
+    *age_seconds* is how long ago the renewal was seen; without it, renewTime is compared to *now*.
     """
-    metadata, spec, status = (objects.section(node, it) for it in ("metadata", "spec", "status"))
+    metadata, spec, status = (objects.section(node, key) for key in ("metadata", "spec", "status"))
     virtual = is_virtual(
         objects.section(metadata, "labels"),
         tuple(str(taint.get("key")) for taint in objects.entries(spec, "taints")),
@@ -83,7 +83,7 @@ def read(
     images = {
         image for entry in objects.entries(status, "images") for image in entry.get("names") or ()
     }
-    told = objects.section(lease or {}, "metadata", "annotations")
+    reported = objects.section(lease or {}, "metadata", "annotations")
     return Node(
         name=str(metadata.get("name") or ""),
         virtual=virtual,
@@ -93,19 +93,19 @@ def read(
         and (
             wanted in images
             or (
-                told.get(FAST_EXIT_ANNOTATION) == wanted
+                reported.get(FAST_EXIT_ANNOTATION) == wanted
                 and age is not None
                 and age <= _KEPT_SECONDS
             )
         ),
         pulls_fast_exit=virtual and settings.virtual.pulls,
         images=dict.fromkeys(images, True)
-        | (read_images(told.get(IMAGES_ANNOTATION)) if live else {}),
+        | (read_images(reported.get(IMAGES_ANNOTATION)) if live else {}),
     )
 
 
 def read_images(text: str | None) -> dict[str, bool]:
-    """Return what a node part says of images, nothing if it is not ours."""
+    """Parse a node part's report of images; empty if it is malformed."""
     try:
         said = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -116,7 +116,7 @@ def read_images(text: str | None) -> dict[str, bool]:
 
 
 def absent(name: str) -> Node:
-    """Return a node of which nothing is known, for its object is gone."""
+    """Return a node whose object was deleted, with nothing known about it."""
     return Node(
         name,
         virtual=False,
@@ -128,14 +128,14 @@ def absent(name: str) -> Node:
 
 
 def oldest(found: Iterable[Node]) -> Release | None:
-    """Return the oldest kubelet among nodes that are machines; None if one's is not known."""
+    """Return the oldest kubelet release among real nodes; None if any is unknown."""
     releases = [node.kubelet for node in found if not node.virtual]
     known = [release for release in releases if release is not None]
     return min(known) if known and len(known) == len(releases) else None
 
 
 def is_virtual(labels: Object, taints: tuple[str, ...], settings: Settings) -> bool:
-    """Tell whether a node with these labels and keys of taints is a virtual one."""
+    """Return whether a node with these labels and taint keys is virtual."""
     known = settings.virtual
     return any(labels.get(key) == value for key, value in known.labels) or any(
         taint.startswith(prefix) for taint in taints for prefix in known.taint_prefixes
@@ -149,9 +149,9 @@ def read_release(text: str) -> Release | None:
 
 
 def age_of(lease: Object | None, now: datetime.datetime) -> float | None:
-    """Return the seconds since a lease was renewed, by both clocks; None if it never was.
+    """Return the seconds between a lease's renewTime and *now*; None if it was never renewed.
 
-    One that is renewed in the future says nothing of its age but how far the clocks are apart.
+    A renewTime in the future counts by its distance, too: it shows how far the clocks differ.
     """
     renewed = objects.section(lease or {}, "spec").get("renewTime")
     if not renewed:

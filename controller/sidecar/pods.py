@@ -1,8 +1,8 @@
-"""A pod read into facts: what the decisions on its sidecars are made from, and nothing else.
+"""Projection of a pod: only the fields that decisions about its sidecars use.
 
-A pod as the API server gives it takes 50 kB of memory, one that was read a few; and a controller
-reads ten thousand before it begins. So what no decision rests on is not read, and texts that pods
-have in common are there once.
+A pod decoded from the API server takes 50 kB of memory, its projection a few; and a controller
+lists ten thousand before it begins. So fields that no decision uses are dropped, and strings that
+pods have in common are interned.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-MOST_GRACE_SECONDS = 365 * 86400  # that we reckon with; the API server takes any number
-DEFAULT_GRACE_SECONDS = 30  # what the API server fills in for terminationGracePeriodSeconds
+MOST_GRACE_SECONDS = 365 * 86400  # our cap; the API server accepts any number
+DEFAULT_GRACE_SECONDS = 30  # the API server's default of terminationGracePeriodSeconds
 RESTART_ALL = "RestartAllContainers"  # an action of restartPolicyRules
-STATIC = ("kubernetes.io/config.mirror", "kubernetes.io/config.source")  # annotations of kubelet's
+STATIC = (
+    "kubernetes.io/config.mirror",
+    "kubernetes.io/config.source",
+)  # set by kubelet
 _ANNOTATIONS = frozenset(
     {
         names.STOP_ANNOTATION,
@@ -35,9 +38,9 @@ _ANNOTATIONS = frozenset(
         *STATIC,
     }
 )
-_VARIABLES = tuple({name.split("_")[0] for name, _ in marking.MARKS})  # and theirs begin alike
+_VARIABLES = tuple({name.split("_")[0] for name, _ in marking.MARKS})  # prefixes of our variables
 
-GPUS: Mapping[str, float] = {  # resources, and how many devices one of each is
+GPUS: Mapping[str, float] = {  # devices per unit of each resource
     "nvidia.com/gpu": 1,
     names.VCORE_RESOURCE: 0.01,
     "tencent.com/vcuda-core": 0.01,
@@ -45,10 +48,10 @@ GPUS: Mapping[str, float] = {  # resources, and how many devices one of each is
 
 
 class State(enum.Enum):
-    """What kubelet last said of a container."""
+    """A container's state as kubelet last reported it."""
 
-    UNKNOWN = "unknown"  # nothing
-    WAITING = "waiting"  # for an image, or for its next start
+    UNKNOWN = "unknown"  # not reported
+    WAITING = "waiting"  # for its image, or for a restart
     RUNNING = "running"
     ENDED = "ended"
 
@@ -62,7 +65,7 @@ class RestartRule:
     codes: frozenset[int]
 
     def matches(self, code: int) -> bool:
-        """Tell whether the rule speaks of an exit with *code*."""
+        """Return whether the rule applies to exit *code*."""
         if self.operator == "In":
             return code in self.codes
         return self.operator == "NotIn" and code not in self.codes
@@ -70,31 +73,31 @@ class RestartRule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Container:
-    """One of spec.containers, with what kubelet says of it."""
+    """One of spec.containers with its status."""
 
     index: int  # in spec.containers
     name: str
     image: str
     command: tuple[str, ...]  # argv[0] alone, if there is one
-    environment: Mapping[str, str | None]  # what is about sidecars; None: not a literal
+    environment: Mapping[str, str | None]  # variables about sidecars; None: not a literal
     program_annotation: str | None  # the annotation that argv[0] is read from
     pull_policy: str
     restart_policy: str  # its own, else the pod's
     restart_rules: tuple[RestartRule, ...]
     state: State
-    id: str  # of the container that kubelet speaks of; empty before the first
-    exit_code: int | None  # of the last run, where it is not running
+    id: str  # kubelet's containerID; empty before the first start
+    exit_code: int | None  # of the last run; None while running
     ended_at: datetime.datetime | None
     restarts: int
-    waits_for: str  # kubelet's word, such as ImagePullBackOff
-    argument_bytes: int = 0  # of what follows argv[0], as far as it is in annotations of ours
+    waits_for: str  # kubelet's reason, such as ImagePullBackOff
+    argument_bytes: int = 0  # size of our annotations that hold its arguments after argv[0]
 
     def will_restart(self, code: int) -> bool:
-        """Tell whether kubelet starts it again after an exit with *code*.
+        """Return whether kubelet restarts it after exit *code*.
 
-        The order is kubelet's: the first rule that matches, then the policy. A rule with an
-        action that kubelet does not know, or has switched off, is passed over for the policy;
-        we take RestartAllContainers as switched on, since then we only wait longer.
+        As in kubelet, the first rule that matches decides, then the policy. For a rule whose
+        action kubelet does not know, or has disabled, the policy decides; we assume that
+        RestartAllContainers is enabled, because then we only wait longer.
         """
         rule = next((rule for rule in self.restart_rules if rule.matches(code)), None)
         if rule is not None and rule.action in ("Restart", RESTART_ALL):
@@ -105,7 +108,7 @@ class Container:
 
     @property
     def ended_for_good(self) -> bool:
-        """Tell whether it has ended and kubelet will not start it again."""
+        """Whether it has ended and kubelet will not restart it."""
         return (
             self.state is State.ENDED
             and self.exit_code is not None
@@ -126,20 +129,20 @@ class Pod:
     restart_policy: str
     grace_seconds: int
     deleted: bool
-    static: bool  # made by a file on the node; what we see is its mirror
-    conditions: frozenset[str]  # the types of those that are true
+    static: bool  # defined by a file on the node; the API object is its mirror
+    conditions: frozenset[str]  # the types of the true ones
     labels: Mapping[str, str]
-    annotations: Mapping[str, str]  # by all keys; the texts of those that no decision reads: empty
+    annotations: Mapping[str, str]  # all keys; values that no decision reads are empty
     containers: tuple[Container, ...]
-    gpus: float = 0.0  # that its containers hold together
-    annotation_bytes: int = 0  # of all that there are
-    deletion_seconds: int = 0  # what a deletion grants it, which may be less than its own
-    init_restarts: int = 0  # of its init containers, native sidecars among them
-    restarts_all: bool = False  # the end of some container starts every container again
+    gpus: float = 0.0  # sum over its containers
+    annotation_bytes: int = 0  # of all annotations
+    deletion_seconds: int = 0  # grace period of its deletion, which may be shorter than its own
+    init_restarts: int = 0  # of its init containers, including native sidecars
+    restarts_all: bool = False  # the end of one of its containers may restart all of them
 
     @property
     def restarts(self) -> int:
-        """Return what its Job counts of it: the restarts of all its containers."""
+        """The restarts of all its containers, which its Job counts."""
         return self.init_restarts + sum(entry.restarts for entry in self.containers)
 
     def container(self, name: str) -> Container | None:
@@ -147,16 +150,16 @@ class Pod:
         return next((entry for entry in self.containers if entry.name == name), None)
 
     def arguments_of(self, container: Container) -> list[str]:
-        """Return the annotations of ours that what follows its argv[0] is read from."""
+        """Return the keys of our annotations that hold its arguments after argv[0]."""
         return _arguments(container.program_annotation, self.annotations)
 
     def has_room(self, more_bytes: int) -> bool:
-        """Tell whether the API server takes so many bytes of annotations more."""
+        """Return whether the API server accepts *more_bytes* more annotation bytes."""
         return self.annotation_bytes + more_bytes <= objects.MOST_ANNOTATION_BYTES
 
 
 def read(pod: Object) -> Pod:
-    """Read a pod as the API server gives it."""
+    """Project a pod object."""
     metadata, spec, status = (
         objects.section(pod, part) for part in ("metadata", "spec", "status")
     )
@@ -213,7 +216,7 @@ def read(pod: Object) -> Pod:
 def read_container(
     index: int, spec: Object, status: Object, pod_policy: str, annotations: Object | None = None
 ) -> Container:
-    """Read one of spec.containers and its status; *annotations* are the pod's."""
+    """Project one of spec.containers and its status; *annotations* are the pod's."""
     now, before = objects.section(status, "state"), objects.section(status, "lastState")
     state = _state(now)
     ended = (
@@ -226,7 +229,7 @@ def read_container(
     own_policy = _text(spec, "restartPolicy")
     command = tuple(map(sys.intern, objects.words(spec, "command")[:1]))
     variables = objects.entries(spec, "env")
-    ours = [it for it in variables if (it.get("name") or "").upper().startswith(_VARIABLES)]
+    ours = [one for one in variables if (one.get("name") or "").upper().startswith(_VARIABLES)]
     program = _program_annotation(command, variables)
     there = annotations or {}
     return Container(
@@ -241,7 +244,7 @@ def read_container(
         program_annotation=program,
         pull_policy=_text(spec, "imagePullPolicy") or "IfNotPresent",
         restart_policy=own_policy or pod_policy,
-        # kubelet reads the rules of those alone that have a policy of their own
+        # kubelet reads rules only of a container that has its own policy
         restart_rules=_rules(spec) if own_policy else (),
         state=state,
         id=status.get("containerID") or "",
@@ -256,7 +259,7 @@ def read_container(
 
 
 def _text(parent: Object, name: str) -> str:
-    """Return a text that other pods have, too; an empty one where there is none."""
+    """Return an interned text; empty if it is missing."""
     return sys.intern(parent.get(name) or "")
 
 
@@ -272,7 +275,7 @@ def _arguments(program: str | None, annotations: Object) -> list[str]:
 
 
 def environment_of(variables: Sequence[Object]) -> dict[str, str | None]:
-    """Return what *variables* say; of two with one name the last counts, as for kubelet."""
+    """Return the literal values of *variables*; the last of equal names wins, as in kubelet."""
     return {
         entry.get("name") or "": None if "valueFrom" in entry else entry.get("value") or ""
         for entry in variables
@@ -280,7 +283,7 @@ def environment_of(variables: Sequence[Object]) -> dict[str, str | None]:
 
 
 def annotation_of(variable: Object) -> str | None:
-    """Return the annotation that a variable takes its value from, if it does that."""
+    """Return the annotation that a variable takes its value from, if any."""
     path = objects.section(variable, "valueFrom", "fieldRef").get("fieldPath") or ""
     if path.startswith("metadata.annotations['") and path.endswith("']"):
         return str(path[len("metadata.annotations['") : -2])
@@ -288,7 +291,7 @@ def annotation_of(variable: Object) -> str | None:
 
 
 def _program_annotation(command: Sequence[str], variables: Sequence[Object]) -> str | None:
-    """Return the annotation that is the whole of argv[0], if one is."""
+    """Return the annotation that argv[0] is read from, if it is exactly one reference."""
     if not command or not command[0].startswith("$(") or not command[0].endswith(")"):
         return None
     named = [entry for entry in variables if entry.get("name") == command[0][2:-1]]
@@ -296,7 +299,7 @@ def _program_annotation(command: Sequence[str], variables: Sequence[Object]) -> 
 
 
 def _gpus(containers: Sequence[Object]) -> float:
-    """Return how many devices the containers hold; what is not a plain number is none of these."""
+    """Return how many devices the containers hold; amounts that are not plain numbers are 0."""
     held = [
         share * int(amount)
         for container in containers

@@ -1,12 +1,12 @@
-"""From a pod as it is now to what is to be done about its sidecars now.
+"""Reconcile one pod: decide from its current state what to do about its sidecars now. Pure.
 
-Nothing is remembered between two calls: what was decided stands in the pod (``records``), what
-came of it in the pod's status. So a controller that dies loses nothing, and two that run at once
-come to the same conclusion, of which the API server takes one.
+Stateless: past decisions are in the pod (``records``), their results in the pod's status. So a
+controller that crashes loses nothing, and two replicas come to the same decision, of which the API
+server accepts one.
 
-A pod is written to at most twice for its end. The first write begins the path that ``how`` chose
-for each sidecar that lives; if one still lives when its time is up, or is running again after a
-stop, a second write takes the next path. Then an event says what it waits for.
+A pod is patched at most twice to end its sidecars. The first patch begins the path that ``how``
+chose for each live sidecar; if one is still alive at its deadline, or runs again after a stop, a
+second patch takes the next path. After that, an event says what blocks the pod.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moment:
-    """When a decision is made, and the chance in it."""
+    """The time of a decision, and its source of randomness."""
 
     now: datetime.datetime
     jitter: Callable[[], float]  # from 0 to 1
@@ -38,7 +38,7 @@ class Moment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """A pod whose main containers are done, and all that the decision rests on."""
+    """A pod whose main containers are done, with all other inputs of the decision."""
 
     pod: pods.Pod
     marks: marking.Marking
@@ -50,19 +50,19 @@ class Case:
 
     @property
     def step(self) -> int:
-        """Return which write to the pod the next one is."""
+        """The number of the next write to the pod, from 1."""
         return self.record.step + 1 if self.record else 1
 
     @property
     def provider_until(self) -> datetime.datetime:
-        """Return until when a provider may take to end what its own switch names."""
+        """The deadline for a provider to end the containers that its own switch names."""
         patience = datetime.timedelta(seconds=self.settings.provider_seconds)
         return (self.mains.since or self.moment.now - patience) + patience
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done about one sidecar."""
+    """The decision about one sidecar."""
 
     container: pods.Container
     wishes: marking.Wishes
@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def path(self) -> Path:
-        """Return the path of its row."""
+        """The path of its row."""
         return self.row.path
 
 
@@ -108,20 +108,20 @@ def reconcile(
 
 
 def _entry(case: Case, container: pods.Container) -> records.Entry | None:
-    """Return what is being done about *container*, None if nothing is."""
+    """Return the action in progress on *container*; None if there is none."""
     if case.record and container.name in case.record.entries:
         return case.record.entries[container.name]
     if container.image == case.settings.fast_exit.image:
-        return records.Entry(Path.SWAP, "")  # swapped, and the record was taken away
+        return records.Entry(Path.SWAP, "")  # swapped, and the record was removed
     return None
 
 
 def _due(case: Case, container: pods.Container) -> datetime.datetime | None:
-    """Return when something else is to be tried, None for at once."""
+    """Return when the next path is due; None: now."""
     entry = _entry(case, container)
     if entry is None:
         return None
-    came_back = (  # kubelet started again what was stopped, because its code was not 0
+    came_back = (  # kubelet restarted it after the stop, because its exit code was not 0
         entry.path is Path.STOP
         and container.id != entry.id
         and container.state is not pods.State.ENDED
@@ -150,7 +150,7 @@ def _plan(case: Case, container: pods.Container) -> Plan:
 
 
 def _begin(case: Case, plans: Sequence[Plan]) -> actions.Decision:
-    """Write what is begun, and say so; who comes after a crash says it by the record."""
+    """Begin *plans*: patch and event; after a crash, the event is made from the record."""
     again = case.step > 1
     said = ", ".join(f"{plan.container.name} by {plan.path.value}" for plan in plans)
     message = f"the main containers are done; ending {'once more ' if again else ''}{said}"
@@ -167,13 +167,13 @@ def _begin(case: Case, plans: Sequence[Plan]) -> actions.Decision:
         (
             actions.patch(case.pod, _operations(case, plans)),
             *counts,
-            _told(case.pod, case.step, {plan.container.name: plan.path for plan in plans}),
+            _begun_event(case.pod, case.step, {plan.container.name: plan.path for plan in plans}),
         ),
     )
 
 
-def _told(pod: pods.Pod, step: int, begun: Mapping[str, Path]) -> actions.Event:
-    """Return the event on what that write has begun."""
+def _begun_event(pod: pods.Pod, step: int, begun: Mapping[str, Path]) -> actions.Event:
+    """Return the event about the paths *begun* by write *step*."""
     words = "; ".join(f"sidecar {name} {how.IN_WORDS[begun[name]]}" for name in sorted(begun))
     if step > 1:
         message = f"it did not end in time: {words}"
@@ -182,7 +182,7 @@ def _told(pod: pods.Pod, step: int, begun: Mapping[str, Path]) -> actions.Event:
 
 
 def _raise(case: Case) -> actions.Decision:
-    """Make room in the pod's Job for the restarts that swaps are; then look again."""
+    """Raise the Job's backoffLimit by the restarts that swaps cause; then reconcile again."""
     job = case.around.job
     if job is None:
         raise ValueError("a pod without a Job has no backoffLimit")
@@ -225,7 +225,7 @@ def _operations(case: Case, plans: Sequence[Plan]) -> list[Operation]:
             operations += actions.set_image(plan.container, image)
             if plan.container.program_annotation:
                 changes[plan.container.program_annotation] = case.settings.fast_exit.program
-                if full:  # the program that takes any arguments needs none
+                if full:  # the fast-exit program needs no arguments
                     changes |= dict.fromkeys(case.pod.arguments_of(plan.container))
     begun = [entries[plan.container.name] for plan in plans]
     record = records.Record(
@@ -236,7 +236,7 @@ def _operations(case: Case, plans: Sequence[Plan]) -> list[Operation]:
         seconds=_patience(case, begun),
         entries=entries,
     )
-    if case.pod.has_room(how.record_bytes(case.marks)):  # else the image alone says what was done
+    if case.pod.has_room(how.record_bytes(case.marks)):  # otherwise the image alone shows the swap
         changes[names.STOP_ANNOTATION] = records.write(record)
     return operations + objects.annotate(case.pod.annotations, changes)
 
@@ -247,7 +247,7 @@ def _begun(pod: pods.Pod, plan: Plan, before: records.Entry | None) -> records.E
         path=plan.path,
         id=plan.container.id if plan.container.state is pods.State.RUNNING else "",
         grace_seconds=0 if before else pod.grace_seconds if own is None else own,
-        # One that does not end in time is swapped, and only then killed: so its last code is 0.
+        # A stop that times out is followed by a swap, and only then KILL, so the last code is 0.
         kill=not (plan.path is Path.STOP and how.can_follow(plan.situation)),
         order=plan.wishes.order,
         command="" if before else plan.wishes.command,
@@ -256,10 +256,10 @@ def _begun(pod: pods.Pod, plan: Plan, before: records.Entry | None) -> records.E
 
 
 def _patience(case: Case, begun: Sequence[records.Entry]) -> float:
-    """Return for how long what was just begun may take.
+    """Return how many seconds the paths just begun may take.
 
-    Groups of one order end one after the other. A swap waits for kubelet's own grace period (the
-    pod's) and for the new image.
+    Groups of equal order end one after the other. A swap takes kubelet's own grace period (the
+    pod's), then the pull of the new image.
     """
     groups = itertools.groupby(sorted(begun, key=_order), key=_order)
     seconds: float = sum(max(entry.grace_seconds for entry in group) for _, group in groups)
@@ -275,7 +275,7 @@ def _order(entry: records.Entry) -> int:
 def _wait(
     case: Case, plans: Sequence[Plan], waiting: Sequence[datetime.datetime]
 ) -> actions.Decision:
-    """Say what is waited for, and when to look again."""
+    """Report what blocks the pod, and requeue it."""
     left = [plan for plan in plans if plan.path is not Path.PROVIDER]
     dues = list(waiting) if len(left) == len(plans) else [*waiting, case.provider_until]
     seconds = min(
@@ -287,22 +287,22 @@ def _wait(
     said = [
         f"sidecar {plan.container.name} is left running: {_why_left(case, plan)}" for plan in left
     ]
-    told: list[actions.Action] = [
+    events: list[actions.Action] = [
         actions.event(case.pod, "SidecarLeft", message, warning=True) for message in said
     ]
     if case.record and (begun := case.record.begun):
-        told.append(_told(case.pod, case.record.step, begun))
+        events.append(_begun_event(case.pod, case.record.step, begun))
     counts = [
         actions.Count("left_total", {}, f"{case.pod.uid} {plan.container.name} left")
         for plan in left
     ]
     wake = actions.Wake(seconds + case.settings.margin_seconds * case.moment.jitter() / 5)
-    return actions.Decision("; ".join(said) or "the sidecars are ending", (*told, *counts, wake))
+    return actions.Decision("; ".join(said) or "the sidecars are ending", (*events, *counts, wake))
 
 
 def _why_left(case: Case, plan: Plan) -> str:
     if plan.path in how.ACTING or _entry(case, plan.container):
-        return "it did not end in time, and there is no other way"
+        return "it did not end in time, and no other path is left"
     return f"{plan.row.because} ({_what_would_help(plan.situation)})"
 
 
@@ -312,15 +312,15 @@ def _what_would_help(situation: how.Situation) -> str:
     if Path.SWAP in situation.forbidden:
         return "the settings allow no swap"
     if situation.cramped and not situation.swappable:
-        return "the pod's annotations have no room for a record of what is done"
+        return "the pod's annotations have no room for a record of the stop"
     if not situation.swappable:
         return (
             "its command was not transformed when the pod was created; "
-            f"if it ends with code 0, say {marking.EXITS_ZERO}=true"
+            f"if it ends with code 0, set {marking.EXITS_ZERO}=true"
         )
     if not situation.image_ready:
         return "the fast-exit image is not on the node, or its imagePullPolicy is Always"
     return (
         "its restart would be one too many for the backoffLimit of its Job; "
-        f"if it ends with code 0, say {marking.EXITS_ZERO}=true"
+        f"if it ends with code 0, set {marking.EXITS_ZERO}=true"
     )

@@ -1,8 +1,8 @@
-"""What was decided about a pod's sidecars, as it stands in an annotation of the pod.
+"""The record of decisions about a pod's sidecars, stored in an annotation of the pod.
 
-The controller writes it with the patch that begins the ending, and reads it after any restart; the
-node part takes its requests from it. It speaks of one pod and one end of its main containers: a
-copy in another pod, or one that somebody made up, is no record.
+The controller writes it in the patch that begins to end the sidecars, and reads it after a
+restart; the node part reads its stop requests from it. A record is valid for one pod and one end
+of its main containers: a copy in another pod, or a malformed one, is ignored.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MOST_STEPS = 2  # writes per pod
-LONGEST_SECONDS = 366 * 86400  # from a write until something else is to be tried
+LONGEST_SECONDS = 366 * 86400  # maximum from a write to the next path
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """What is being done about one sidecar."""
+    """The action in progress on one sidecar."""
 
     path: Path
-    id: str  # of the container that was running; empty if none was
-    grace_seconds: int = 0  # that it has for ending by itself
-    kill: bool = True  # when that time is over; else it is only told
-    order: int = 0  # the lowest first, each group after the one before has ended
-    command: str = ""  # run in it before the signal
-    tried: frozenset[Path] = frozenset()  # before this
+    id: str  # of the container that was running; empty if none
+    grace_seconds: int = 0  # before the runtime may kill it
+    kill: bool = True  # after the grace period; false: only signal it
+    order: int = 0  # ascending; each group waits for the end of the one before
+    command: str = ""  # run in the container before the signal
+    tried: frozenset[Path] = frozenset()  # paths tried before
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """What was decided, and when."""
+    """A decision about a pod's sidecars."""
 
     uid: str  # of the pod
-    mains_ended: str  # when its main containers did, as kubelet wrote it
+    mains_ended: str  # when its main containers ended, as kubelet wrote it
     step: int  # 1, 2
     at: datetime.datetime
-    seconds: float  # from then until something else is to be tried
-    entries: Mapping[str, Entry]  # by the name of the container
+    seconds: float  # from *at* until the next path is due
+    entries: Mapping[str, Entry]  # by container name
 
     @property
     def due(self) -> datetime.datetime:
-        """Return when something else is to be tried."""
+        """The time when the next path is due."""
         return self.at + datetime.timedelta(seconds=self.seconds)
 
     @property
     def begun(self) -> dict[str, Path]:
-        """Return what the last write began: in a second one, what was tried otherwise before."""
+        """The paths that the last write began; for a second write, those of retried sidecars."""
         entries = self.entries.items()
-        return {name: it.path for name, it in entries if it.tried or self.step == 1}
+        return {name: entry.path for name, entry in entries if entry.tried or self.step == 1}
 
 
 def write(record: Record) -> str:
@@ -131,7 +131,7 @@ def _parse(document: Any) -> Record | None:
         and 1 <= record.step <= MOST_STEPS
         and record.at.tzinfo is not None
         and 0 <= record.seconds <= LONGEST_SECONDS
-        and record.at.year < datetime.MAXYEAR  # so that there is a time after it
+        and record.at.year < datetime.MAXYEAR  # the due time must be representable
         and all(map(_is_sane, record.entries.items()))
     )
     return record if sane else None

@@ -1,9 +1,9 @@
-"""Carries out for a cluster what ``reconcile`` decides: watches, decides, writes.
+"""Controller loop: watch a cluster's pods, reconcile them, and write the decisions.
 
-Nothing is remembered but what was read. A write that is refused, because the pod has changed, is
-answered by the news of that change; one that fails otherwise is tried again later and later, and
-while the API server is down by hardly anybody. Who does not hold the lease watches too, so that it
-can act at once when it does.
+It keeps no state but its watch caches. After a write that conflicts, the watch delivers the
+change and the pod is reconciled again; other failures are retried with backoff, and rarely while
+the API server is down. A replica without the lease watches, too, so that it can act as soon as it
+holds it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _MANAGED = {"labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}"}
 
 
 class _LostError(Exception):
-    """The lease is not ours any more, so nothing is written."""
+    """The lease was lost, so nothing may be written."""
 
 
 class Controller:
-    """Watches the pods of a cluster that have sidecars of ours."""
+    """Watches and reconciles the pods with our label."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Controller:
         self._gate = pace.Gate()
         self._pace = pace.Pace(settings.writes_per_second)
         self._turns = turns.Turns("pod", self._queue, self._gate, may_act)
-        self._seen: dict[str, str] = {}  # the uids of pods that were not over when looked at
+        self._seen: dict[str, str] = {}  # uids of pods that had not ended when last processed
         self._counted = speaker.Once()
         self._beats = nodes.Beats()  # of the node parts
         self._speaker = speaker.Speaker(api, self._pace, self._gate, may_act)
@@ -93,9 +93,9 @@ class Controller:
         self._sweep = sweep.Sweep(api, settings, may_act, self._pace, meter)
         self._lease_folder = namespace
         self._threads = threads.Threads()
-        meter.gauge("pyvgpu_queue_overdue", "Pods that are to be looked at.", self._queue.overdue)
-        meter.gauge("pyvgpu_sidecar_pods", "Pods that are known.", self._pods.__len__)
-        meter.gauge("pyvgpu_sidecar_acts", "1 where the lease is held.", may_act)
+        meter.gauge("pyvgpu_queue_overdue", "Pods due for reconciliation.", self._queue.overdue)
+        meter.gauge("pyvgpu_sidecar_pods", "Watched pods with our label.", self._pods.__len__)
+        meter.gauge("pyvgpu_sidecar_acts", "1 if this replica holds the lease.", may_act)
 
     def run(self, stop: threading.Event) -> None:
         """Watch and act until *stop*."""
@@ -116,11 +116,11 @@ class Controller:
             worker.join()
 
     def alive(self) -> str:
-        """Return which part of this has died, an empty text if none."""
+        """Return which thread died; empty if none."""
         return self._threads.alive()
 
     def ready(self) -> str:
-        """Return what is not read yet."""
+        """Return which lists were not read yet; empty if all were."""
         missing = [
             name
             for name, part in (
@@ -138,7 +138,7 @@ class Controller:
                 self._look(key)
                 self._turns.passed(key)
             except _LostError:
-                self._queue.add(key)  # what was decided is decided again
+                self._queue.add(key)  # reconcile again
             except apiserver.ServerError as exc:
                 self._turns.failed(key, exc)
             except Exception:
@@ -158,7 +158,7 @@ class Controller:
                 self._decide(key, known)
 
     def _settle(self, key: str, over: kept.Over) -> None:
-        """Count a pod that has ended since it was looked at last."""
+        """Count a pod that has ended since it was last processed."""
         if self._seen.pop(key, None) != over.uid or over.figures is None:
             return
         for path in over.figures.paths:
@@ -168,7 +168,7 @@ class Controller:
         self._meter.saved.add(over.gpus)
 
     def _hear(self, lease: str) -> None:
-        """Look at the pods of which a node part has said something."""
+        """Queue the pods that a node part's lease reports on."""
         found = self._leases.get(lease)
         self._beats.hear(lease, found.renewed if found else None, time.monotonic())
         for key in found.ended if found else ():
@@ -202,7 +202,7 @@ class Controller:
 
     def _write(self, method: str, path: str, body: object, kind: str = apiserver.JSON) -> None:
         self._pace.wait()
-        if not self._may_act():  # since a moment, of which the last may have been a long wait
+        if not self._may_act():  # the lease may have been lost while waiting for the rate limiter
             raise _LostError
         self._api.call(method, path, body=body, kind=kind)
         self._gate.passed()
@@ -210,7 +210,7 @@ class Controller:
     def _node_of(
         self, key: str, pod: pods.Pod, now: datetime.datetime
     ) -> tuple[nodes.Node, claims.Claim | None]:
-        """Return the pod's node, and what its node part says of the pod."""
+        """Return the pod's node, and its node part's report on the pod."""
         called = f"{self._lease_folder}/{leases.NODE}{pod.node}"
         lease, age = self._leases.get(called), self._beats.age(called, time.monotonic())
         thing = self._nodes.get(pod.node)
@@ -220,7 +220,7 @@ class Controller:
         return found, lease.ended.get(key) if lease and found.live else None
 
     def _job(self, pod: pods.Pod, name: str) -> how.Job | None:
-        """Return what the pod's Job counts; it is asked for where the answer matters alone."""
+        """Return the pod's Job; read from the API server only if the decision depends on it."""
         if not name or pod.restart_policy != "OnFailure":
             return None
         marks = marking.mark(pod, self._settings.policies)
@@ -232,7 +232,7 @@ class Controller:
         except apiserver.ServerError as exc:
             if exc.status != 404:
                 raise
-            return None  # it is gone, and counts nothing any more
+            return None  # the Job was deleted, and counts no restarts any more
         live = [
             other.pod
             for other in self._pods.values()
@@ -243,4 +243,4 @@ class Controller:
 
 
 def _ignore(key: str) -> None:
-    """Do nothing: what is kept is read when a pod is looked at."""
+    """Do nothing: nodes are read from the cache when a pod is reconciled."""

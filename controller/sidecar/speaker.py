@@ -1,9 +1,9 @@
-"""Says what was done, as events of the API server, behind those who do it.
+"""Event recorder: creates Kubernetes Events asynchronously, each once.
 
-A write that ends a sidecar waits for no event: where a thousand Jobs are done at once, each would
-wait for those of all before it. An event has a name that follows from what it says, so that it is
-made once however often it is said; what was not said when this process ended follows from the
-records in the pods, and is said by the next.
+Writes that end sidecars do not wait for events: if a thousand Jobs finish at once, each would wait
+for the events of all before it. An event's name is a hash of its content, so creating it is
+idempotent. Events that are lost when this process ends are recreated by the next from the records
+in the pods.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPONENT = "pyvgpu-sidecar-controller"
-_MOST = 20_000  # that are remembered, or wait
+_MOST = 20_000  # names remembered, and events queued
 
 
 class Once:
-    """What was done before, as far as it is remembered."""
+    """A bounded set of names that were handled."""
 
     def __init__(self) -> None:
         self._done: dict[str, None] = {}
@@ -38,7 +38,7 @@ class Once:
         return name in self._done
 
     def first(self, name: str) -> bool:
-        """Remember *name*; tell whether it was not."""
+        """Add *name*; return whether it was new."""
         if name in self._done:
             return False
         self._done[name] = None
@@ -48,7 +48,7 @@ class Once:
 
 
 class Speaker:
-    """Makes events, one at a time; what the server does not take now is said again later."""
+    """Creates events, one at a time; failed ones are retried with backoff."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Speaker:
         self._may_act = may_act
         self._said = Once()
         self._queue = work.Queue()
-        self._waiting: dict[str, tuple[str, Object]] = {}  # by name: where, and what
+        self._waiting: dict[str, tuple[str, Object]] = {}  # by name: path and document
         self._turns = turns.Turns("event", self._queue, gate, may_act)
 
     def say(self, pod: pods.Pod, event: actions.Event) -> None:
-        """Have *event* made, unless it was or soon will be."""
+        """Queue *event*, unless it was created or is queued already, or the queue is full."""
         if event.name in self._said or event.name in self._waiting or len(self) >= _MOST:
             return
         place = f"/api/v1/namespaces/{pod.namespace}/events"
@@ -75,16 +75,16 @@ class Speaker:
         self._queue.add(event.name)
 
     def __len__(self) -> int:
-        """Return how many events wait."""
+        """Return how many events are queued."""
         return len(self._waiting)
 
     def run(self, stop: threading.Event) -> None:
-        """Make events until *stop*."""
+        """Create events until *stop*."""
         for name in self._turns.take(stop):
             self._make(name)
 
     def close(self) -> None:
-        """Let ``run`` end."""
+        """Make ``run`` return."""
         self._queue.close()
 
     def _make(self, name: str) -> None:

@@ -1,13 +1,13 @@
-"""Change a marked container's image while its pod lives, and put the old one back.
+"""Swap a marked container's image in a running pod on request, and restore the old one.
 
-A person asks by the annotation ``pyvgpu.io/swap``: ``{"log": {"image": "shipper:2"}}``, with
-``"program": "/bin/shipper"`` where argv[0] must change too. The container is started anew with the
-new image, the pod stays. Whoever takes the request away gets the old image back. What is to be put
-back stands in ``pyvgpu.io/swapped``, written in the same patch as the image.
+A user requests it by the annotation ``pyvgpu.io/swap``: ``{"log": {"image": "shipper:2"}}``, with
+``"program": "/bin/shipper"`` if argv[0] must change, too. Kubelet restarts the container with the
+new image; the pod stays. Removing the request restores the old image, which is kept in
+``pyvgpu.io/swapped``, written in the same patch as the image.
 
-Kubelet ends the old container before it has the new image. So a container that runs is not touched
-before the image is known to be on its node, also when the old one is to come back: it may be gone
-from there. ``"pull": true`` says that kubelet may fetch it, and the old one, too.
+Kubelet ends the old container before it pulls the new image. So a running container is swapped
+only when the image is known to be on its node. That holds for restoring, too, because kubelet may
+have removed the old image. ``"pull": true`` allows kubelet to pull either.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Operation
     from pyvgpu.controller.sidecar import marking, nodes, pods
 
-_NAME = re.compile("[!-~]+")  # the API server takes no blanks around it, and registries no others
-_LOOK_SECONDS = 1.0  # until the node part has looked for an image
-_AGAIN_SECONDS = 10.0  # until an image that is not there may be
+_NAME = re.compile("[!-~]+")  # the API server rejects blanks, registries other characters
+_LOOK_SECONDS = 1.0  # until the node part has checked an image
+_AGAIN_SECONDS = 10.0  # before checking a missing image again
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Image:
-    """What a container starts from."""
+    """The image and program of a container."""
 
     image: str
-    program: str | None = None  # argv[0]; None: as it is
-    pull: bool = False  # kubelet may fetch it, when the old container has ended
+    program: str | None = None  # argv[0]; None: unchanged
+    pull: bool = False  # kubelet may pull it after the old container has ended
 
 
 def asked_for(pod: pods.Pod) -> frozenset[str]:
-    """Return the images that *pod* asks for, or that come back: those of requests with a sense."""
+    """Return the images of the pod's valid swap requests, and those to be restored."""
     found: set[str] = set()
     for annotation in (names.SWAP_ANNOTATION, names.SWAPPED_ANNOTATION):
         with contextlib.suppress(ValueError):
@@ -54,7 +54,7 @@ def asked_for(pod: pods.Pod) -> frozenset[str]:
 
 
 def reconcile(pod: pods.Pod, marks: marking.Marking, node: nodes.Node) -> actions.Decision | None:
-    """Decide what to swap in *pod* on *node*, None if nothing was asked for."""
+    """Decide what to swap in *pod* on *node*; None if nothing was requested."""
     if not (
         names.SWAP_ANNOTATION in pod.annotations or names.SWAPPED_ANNOTATION in pod.annotations
     ):
@@ -68,7 +68,7 @@ def reconcile(pod: pods.Pod, marks: marking.Marking, node: nodes.Node) -> action
     try:
         kept = _read(pod.annotations.get(names.SWAPPED_ANNOTATION))
     except ValueError:
-        kept = {}  # not ours: nothing can be put back
+        kept = {}  # malformed: nothing can be restored
     marked = {entry.name: entry for entry in marks.sidecars}
     for name, image in wanted.items():
         if name not in marked:
@@ -85,7 +85,7 @@ def reconcile(pod: pods.Pod, marks: marking.Marking, node: nodes.Node) -> action
 def _keep_from(
     pod: pods.Pod, container: pods.Container, target: Image, node: nodes.Node
 ) -> actions.Decision | None:
-    """Return what to do while it is not certain that *container* would start again."""
+    """Return the decision that defers a swap while *target* may be missing on the node."""
     if container.image == target.image or target.pull or container.state is not State.RUNNING:
         return None
     if node.virtual and node.pulls_fast_exit:
@@ -96,7 +96,7 @@ def _keep_from(
     elif here:
         return None
     elif here is None and node.live:
-        why = f"the node part has not said yet whether {target.image} is on {node.name}"
+        why = f"the node part has not reported yet whether {target.image} is on {node.name}"
         return actions.Decision(why, (actions.Wake(_LOOK_SECONDS),))
     else:
         why = f"{target.image} is not known to be on {node.name or 'its node'}"
@@ -139,8 +139,8 @@ def _swap(
     before = {key: pod.annotations[key] for key in changes if key in pod.annotations}
     after = {key: text for key, text in changes.items() if text is not None}
     if not pod.has_room(objects.annotation_bytes(after) - objects.annotation_bytes(before)):
-        return _refuse(pod, "the pod's annotations have no room for what is to be put back")
-    why = "; ".join(said) or "what to put back is written down"
+        return _refuse(pod, "the pod's annotations have no room for the image to restore")
+    why = "; ".join(said) or "recorded the image to restore"
     return actions.Decision(
         why,
         (
@@ -188,7 +188,7 @@ def _read(text: str | None) -> dict[str, Image]:
 
 
 def _is_path(program: Any) -> bool:
-    """Tell whether a variable can hold it: JSON has halves of characters, too."""
+    """Return whether an environment variable can hold it; JSON allows lone surrogates."""
     return isinstance(program, str) and not re.search("[\0\ud800-\udfff]", program)
 
 

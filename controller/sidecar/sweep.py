@@ -1,8 +1,8 @@
-"""Finds pods with sidecars of ours that lack our label, and gives it to them.
+"""Periodic sweep that labels pods with marked sidecars that lack our label.
 
-The webhook labels pods when they are created. What was created while it was away, or before it was
-there, or is marked by a policy that is younger, is found here: slowly, by lists in pages, of pods
-alone that can end. A pod with another value of the label is left alone.
+The webhook labels pods at creation. This sweep finds those created while it was down or not
+installed, or that a newer policy marks. It reads slowly, in pages, and lists only pods that can
+end. A pod with another value of the label is left alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_SECONDS = 1.0  # after the start
 _PAGE_SECONDS = 0.2  # between two pages
-_TRIES = 5  # with a pod that somebody else, such as kubelet, writes to at the same time
+_TRIES = 5  # on conflicts with another writer of the pod, such as kubelet
 _QUERY = {
     "labelSelector": f"!{names.SIDECAR_LABEL}",
     "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed,spec.restartPolicy!=Always",
@@ -36,7 +36,7 @@ _QUERY = {
 
 
 class Sweep:
-    """Looks at all pods without our label, again and again."""
+    """Lists all pods without our label periodically."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Sweep:
         self._meter = meter
 
     def run(self, stop: threading.Event) -> None:
-        """Sweep until *stop*; one that fails is over, and the next is in its time."""
+        """Sweep until *stop*; after a failure the next sweep comes at its usual time."""
         seconds = _FIRST_SECONDS
         while self._settings.sweep_seconds and not stop.wait(seconds):
             if not self._may_act():
@@ -75,7 +75,7 @@ class Sweep:
                 return
 
     def look(self, pod: pods.Pod) -> list[Operation]:
-        """Return what gives *pod* our label; nothing if it has it, or is none of ours."""
+        """Return the patch that labels *pod*; empty if it has the label or no marked sidecars."""
         done = pod.deleted or pod.phase in when.TERMINAL or names.SIDECAR_LABEL in pod.labels
         if done or marking.mark(pod, self._settings.policies).why_not:
             return []
@@ -87,7 +87,7 @@ class Sweep:
         ]
 
     def adopt(self, pod: pods.Pod) -> None:
-        """Label *pod* if it is ours; one that has changed since it was read is read again."""
+        """Label *pod* if it has marked sidecars; on a conflict, read it again."""
         folder = f"/api/v1/namespaces/{pod.namespace}/pods"
         for _ in range(_TRIES):
             if not (operations := self.look(pod)):
@@ -103,10 +103,10 @@ class Sweep:
                     raise
             else:
                 self._meter.adopted.inc()
-                log.info("labelled pod %s/%s, which has sidecars of ours", pod.namespace, pod.name)
+                log.info("labelled pod %s/%s, which has marked sidecars", pod.namespace, pod.name)
                 return
             now, _ = self._api.items(folder, {"fieldSelector": f"metadata.name={pod.name}"})
             if not now:
                 return
             pod = pods.read(now[0])
-        log.info("left %s/%s to the next sweep: it changes all the time", pod.namespace, pod.name)
+        log.info("left pod %s/%s to the next sweep: too many conflicts", pod.namespace, pod.name)

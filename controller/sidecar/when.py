@@ -1,9 +1,9 @@
-"""When the main containers of a pod are done, so that its sidecars may go.
+"""Decide whether the main containers of a pod are done, so that its sidecars may be ended.
 
-A main container is done when it has ended and kubelet will not start it again. For a pod with
-``Never`` that is any end, with ``OnFailure`` an end with code 0; a container may carry a policy
-and rules of its own (Kubernetes 1.34 and later). Whatever kubelet has begun to end as a whole
-(deleted, evicted, preempted) is kubelet's.
+A main container is done when it has ended and kubelet will not start it again. With ``Never`` that
+is any exit, with ``OnFailure`` an exit with code 0; a container may have a policy and rules of its
+own (Kubernetes 1.34 and later). Pods that kubelet is ending as a whole (deleted, evicted,
+preempted) are left to kubelet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
-KUBELETS = {  # conditions under which the pod is being ended, or begun anew, as a whole
+KUBELETS = {  # conditions of pods that kubelet ends or restarts as a whole
     "DisruptionTarget": "the pod is being evicted or preempted, and kubelet ends it",
     "AllContainersRestarting": "kubelet is starting every container of the pod again",
 }
@@ -27,21 +27,21 @@ KUBELETS = {  # conditions under which the pod is being ended, or begun anew, as
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a pod stands."""
+    """The state of a pod's main containers."""
 
     done: bool
     why: str  # a sentence
-    succeeded: bool = False  # every main container ended with 0; has a meaning when done
+    succeeded: bool = False  # every main container exited with 0; meaningful only if done
     since: datetime.datetime | None = None  # when the last of them ended
 
     @property
     def ended_text(self) -> str:
-        """Return *since* as records have it: which end of the main containers is meant."""
+        """*since* in records' notation; it identifies this end of the main containers."""
         return self.since.isoformat() if self.since else ""
 
 
 def look(pod: pods.Pod, mains: Sequence[pods.Container]) -> Moment:
-    """Tell whether *mains*, the main containers of *pod*, are done."""
+    """Return whether *mains*, the main containers of *pod*, are done."""
     if why := refused(pod):
         return Moment(done=False, why=why)
     for main in mains:
@@ -58,7 +58,7 @@ def look(pod: pods.Pod, mains: Sequence[pods.Container]) -> Moment:
 
 
 def refused(pod: pods.Pod) -> str:
-    """Return why *pod* is kubelet's alone, an empty text if it is not."""
+    """Return why *pod* is left to kubelet; empty if it is not."""
     if pod.deleted:
         return "the pod is being deleted, and kubelet ends it"
     if pod.phase in TERMINAL:
@@ -67,7 +67,7 @@ def refused(pod: pods.Pod) -> str:
 
 
 def last_end(containers: Sequence[pods.Container]) -> datetime.datetime | None:
-    """Return when the last of *containers* ended, None if that was not said."""
+    """Return when the last of *containers* ended; None if kubelet reported no time."""
     ends = [container.ended_at for container in containers if container.ended_at]
     return max(ends) if ends else None
 

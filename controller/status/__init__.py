@@ -1,1 +1,1 @@
-"""The status page of the whole cluster: who holds what, who waits and why; it changes nothing."""
+"""Read-only status page of the cluster: device allocations, pending pods and the reasons."""

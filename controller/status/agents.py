@@ -1,7 +1,8 @@
-"""The agents of nodes, which alone know what containers achieve: where they are, what they say.
+"""Discovery of the node agents, and a cached client for their status documents.
 
-None is asked before somebody wants to see its node, and then at most every other second. What an
-agent serves is plain HTTP, and nothing that its figures do not say, too: so it takes no secret.
+Only agents know the measured use of containers. An agent is queried only while a user views its
+node, at most once in KEPT_SECONDS. Agents serve plain HTTP without credentials: a document holds
+nothing that their metrics do not.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
     from pyvgpu.kube import apiserver
 
-SECONDS = 3.0  # that an agent may take
+SECONDS = 3.0  # request timeout
 KEPT_SECONDS = 2.0
 MOST_KEPT = 64
 MOST_BYTES = 8 << 20
@@ -35,23 +36,23 @@ class Agent:
     """The pod of one agent."""
 
     node: str
-    address: str  # empty: it has none yet
+    address: str  # pod IP; empty: not assigned yet
     ready: bool
 
 
 def read(pod: Object) -> Agent:
-    """Return what is known of the agent in a pod."""
+    """Return the agent that runs in *pod*."""
     status = objects.section(pod, "status")
     ready = any(
-        it.get("type") == "Ready" and it.get("status") == "True"
-        for it in objects.entries(status, "conditions")
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in objects.entries(status, "conditions")
     )
     node = str(objects.section(pod, "spec").get("nodeName") or "")
     return Agent(node, str(status.get("podIP") or ""), ready)
 
 
 class Agents:
-    """Follows the agents' pods, and asks them."""
+    """Watches the agents' pods and queries the agents."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Agents:
         counting: informer.Counting | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Know none yet; *changed* is told the name of each node of whose agent there is news."""
+        """Call *changed* with the name of each node whose agent's pod changes."""
         self._tell = changed
         self._port = port
         self._clock = clock
@@ -76,47 +77,47 @@ class Agents:
         )
         self.run = self._pods.run
         self.synced = self._pods.synced
-        self._nodes: dict[str, str] = {}  # of each pod
+        self._nodes: dict[str, str] = {}  # by pod
         self._agents: dict[str, dict[str, Agent]] = {}  # by node and pod
         self._asking: dict[str, threading.Lock] = {}
         self._kept: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
 
     def trouble(self, node: str) -> str:
-        """Return what is wrong with the agent of a node, nothing if it is ready."""
+        """Return why the agent of *node* is not ready; empty if it is."""
         found = self._agents.get(node)
         if not found:
             return "its agent does not run"
-        return "" if any(it.ready for it in found.values()) else "its agent is not ready"
+        return "" if any(agent.ready for agent in found.values()) else "its agent is not ready"
 
     def ask(self, node: str) -> dict[str, Any]:
-        """Return what a node's agent says; UnavailableError where it does not."""
-        with self._changing:
+        """Return the status document of a node's agent; UnavailableError if it does not answer."""
+        with self._lock:
             lock = self._asking.setdefault(node, threading.Lock())
         try:
-            with lock:  # who comes meanwhile is told the same
+            with lock:  # concurrent callers share one answer
                 kept = self._kept.get(node)
                 if kept is None or self._clock() >= kept[0] + KEPT_SECONDS:
                     kept = self._clock(), self._get(node)
                     self._keep(node, kept)
                 return kept[1]
         finally:
-            with self._changing:
+            with self._lock:
                 if not lock.locked():
                     self._asking.pop(node, None)
 
     def _keep(self, node: str, kept: tuple[float, dict[str, Any]]) -> None:
-        with self._changing:
+        with self._lock:
             self._kept.pop(node, None)
             self._kept[node] = kept
             while len(self._kept) > MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
 
     def _get(self, node: str) -> dict[str, Any]:
-        found = [it for it in self._agents.get(node, {}).values() if it.address]
+        found = [agent for agent in self._agents.get(node, {}).values() if agent.address]
         if not found:
             raise errors.UnavailableError("it does not run")
-        one = max(found, key=lambda it: it.ready)
+        one = max(found, key=lambda agent: agent.ready)
         where = one.address, self._port
         try:
             answer = pages.ask(where, site.NUMBERS, SECONDS, MOST_BYTES + 1)
@@ -144,7 +145,7 @@ def _document(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as exc:
-        raise errors.UnavailableError("what it answers is no document") from exc
+        raise errors.UnavailableError("its answer is not JSON") from exc
     if not isinstance(found, dict) or found.get("kind") != "node":
-        raise errors.UnavailableError("what it answers is not about a node")
+        raise errors.UnavailableError("its answer is not a node's status document")
     return found

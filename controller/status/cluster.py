@@ -1,8 +1,8 @@
-"""Keeps what the cluster's page shows: looks again at what has changed, every few seconds.
+"""State behind the cluster's status page, refreshed every few seconds for nodes that changed.
 
-The lists of nodes and pods are followed as the scheduler follows them, into a book of its own, in
-which choices are believed as they stand: nothing is given by what is shown. Why pods wait is found
-out while somebody looks, and for so many shapes at a time.
+Nodes and pods are watched as in the scheduler, but into a separate cache that trusts placement
+annotations without verifying their signatures: the page allocates nothing. The reasons for which
+pods wait are computed only while a user views the page, for at most MOST_SORTS shapes at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyvgpu import errors
 from pyvgpu.controller import threads
 from pyvgpu.controller.scheduler import book, waiting
 from pyvgpu.controller.scheduler.shell import watching
-from pyvgpu.controller.status import agents, guard, rows, told
+from pyvgpu.controller.status import agents, guard, recent_events, rows
 from pyvgpu.status import documents, history, site
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from pyvgpu.controller.scheduler import asks
     from pyvgpu.kube import apiserver, informer
 
-    Sort = tuple[asks.Shape, tuple[str, ...]]  # pods that are alike in all that counts here
+    Sort = tuple[asks.Shape, tuple[str, ...]]  # pods with the same request
 
-LOOK_SECONDS = 5.0
-SYNC_SECONDS = 0.1  # between looks whether everything was read
-SOON_SECONDS = 1.0  # until who waits for an answer should ask again
-AT_ONCE = 50  # nodes that are looked at before others may use the book
-MOST_WAITING = 50  # pods that are shown
-MOST_SORTS = 10  # of pods that wait, for which it is found out in one look why
-WHY_SECONDS = 30.0  # for which that counts
-WATCHED_SECONDS = 60.0  # since somebody asked, in which that is done
+LOOK_SECONDS = 5.0  # refresh interval
+SYNC_SECONDS = 0.1  # poll interval until all lists are read
+SOON_SECONDS = 1.0  # the page's polling interval while an answer is incomplete
+AT_ONCE = 50  # nodes refreshed per hold of the book's lock
+MOST_WAITING = 50  # pending pods shown
+MOST_SORTS = 10  # shapes of pending pods that one refresh explains
+WHY_SECONDS = 30.0  # lifetime of an explanation
+WATCHED_SECONDS = 60.0  # pending pods are explained for this long after the last request
 MOST_PROBLEMS = 20
 _LINES = ("promised", "memory", "waiting")
 _ALL = "all"
@@ -46,15 +46,15 @@ _ROOM = "kube-scheduler has not looked since, or something else keeps it from th
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """What an administrator may choose."""
+    """Settings of the status page."""
 
-    cluster: str  # what it is called
+    cluster: str  # its name on the page
     agent_namespace: str
     agent_port: int
 
 
 class Cluster:
-    """Everything that is shown of a cluster; several threads may ask."""
+    """The data and HTTP handlers of a cluster's page; thread-safe."""
 
     def __init__(
         self,
@@ -70,26 +70,26 @@ class Cluster:
         self._agents = agents.Agents(
             api, settings.agent_namespace, settings.agent_port, self._touch, counting
         )
-        self._told = told.Newest(api, counting)
+        self._events = recent_events.RecentEvents(api, counting)
         self._guard = guard.Guard(api)
         self._threads = threads.Threads()
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._touched: set[str] = set()
         self.book.listen(self._touch)
         self._rows: dict[str, rows.Row] = {}
         self._listed: list[rows.Row] = []
         self._totals = rows.totals(())
         self._lines: history.History[str] = history.History()
-        self._why: dict[Sort, tuple[float, str, str]] = {}  # when, what is asked for, and why
+        self._why: dict[Sort, tuple[float, str, str]] = {}  # time, request, reason
         self._waiting: list[asks.Pod] = []
         self._at = 0.0
-        self._watched = -math.inf  # when somebody has asked
-        self._hurry = threading.Event()  # somebody wants to know now
+        self._watched = -math.inf  # time of the last request
+        self._hurry = threading.Event()  # set: refresh now
 
     def run(self, stop: threading.Event) -> None:
-        """Look until *stop*."""
-        parts = (*self._watch.parts, self._agents.run, *self._told.parts)
-        self._threads.start(*(_bound(it, stop) for it in parts))
+        """Refresh until *stop*."""
+        parts = (*self._watch.parts, self._agents.run, *self._events.parts)
+        self._threads.start(*(_bound(part, stop) for part in parts))
         while not stop.is_set():
             self._hurry.wait(LOOK_SECONDS if self._at else SYNC_SECONDS)
             self._hurry.clear()
@@ -98,26 +98,26 @@ class Cluster:
 
     @property
     def missing(self) -> str:
-        """Say what was not read yet, nothing if everything was."""
+        """What was not read yet; empty once everything was."""
         agents_missing = "" if self._agents.synced.is_set() else "the agents were not read yet"
         return self._watch.missing or agents_missing
 
     def alive(self) -> str:
-        """Say what is wrong, nothing if all is well."""
+        """Return which thread failed; empty if all run."""
         return self._threads.alive()
 
     @property
     def nodes(self) -> int:
-        """Return how many nodes are shown."""
+        """The number of nodes shown."""
         return len(self._rows)
 
     def routes(self) -> dict[str, pages.Route]:
-        """Return what is answered by path."""
+        """Return the HTTP handlers by path."""
         return site.routes(self._answer)
 
     def look(self) -> None:
-        """Look at what has changed since."""
-        with self._changing:
+        """Refresh the rows of changed nodes, the pending pods and the history."""
+        with self._lock:
             touched, self._touched = self._touched, set()
         known = dict(self._rows)
         for some in _some(list(touched)):
@@ -129,11 +129,11 @@ class Cluster:
                         known[name] = rows.row_of(stand, self._agents.trouble(name))
         if touched:
             self._rows = known
-            self._listed = sorted(known.values(), key=lambda it: it.order)
+            self._listed = sorted(known.values(), key=lambda row: row.order)
             self._totals = rows.totals(self._listed)
         with self.book.lock:
-            found = [it for it in self.book.pods.values() if it.waits]
-        self._waiting = sorted(found, key=lambda it: (-it.priority, it.created, it.key))
+            found = [pod for pod in self.book.pods.values() if pod.waits]
+        self._waiting = sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
         if time.monotonic() < self._watched + WATCHED_SECONDS:
             self._find_out()
         sums = self._totals
@@ -157,20 +157,21 @@ class Cluster:
             return site.refusal(503, str(exc))
 
     def document(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return what a query asks for; UsageError or DataError where that is nothing.
+        """Return the document that *query* selects.
 
-        UnavailableError until everything was read.
+        UsageError for an invalid query, DataError for an unknown node, UnavailableError until
+        everything was read.
         """
         wanted = rows.read(query)
         if self.missing or not self._at:
-            raise errors.UnavailableError(self.missing or "it begins to look")
+            raise errors.UnavailableError(self.missing or "the first refresh has not finished")
         if time.monotonic() >= self._watched + WATCHED_SECONDS:
             self._hurry.set()
         self._watched = time.monotonic()
         if query.get("node"):
             return self._node(query["node"])
-        waiting_rows = [self._row(it) for it in self._waiting[:MOST_WAITING]]
-        known = all(it["why"] for it in waiting_rows)
+        waiting_rows = [self._row(pod) for pod in self._waiting[:MOST_WAITING]]
+        known = all(row["why"] for row in waiting_rows)
         return {
             "kind": "cluster",
             "cluster": self._settings.cluster,
@@ -182,16 +183,16 @@ class Cluster:
             "problems": list(self._problems()),
             "waiting": {"count": len(self._waiting), "rows": waiting_rows},
             "nodes": rows.chosen(self._listed, wanted),
-            "events": self._told.document(),
+            "events": self._events.document(),
         }
 
     def _problems(self) -> Iterator[dict[str, str]]:
-        troubled = [it for it in self._listed if it.troubled and it.state != "cordoned"]
+        troubled = [row for row in self._listed if row.troubled and row.state != "cordoned"]
         for row in troubled[:MOST_PROBLEMS]:
             yield documents.problem(row.name, row.why)
         if len(troubled) > MOST_PROBLEMS:
             more = len(troubled) - MOST_PROBLEMS
-            yield documents.problem("nodes", f"{more} others, too: show those with a problem")
+            yield documents.problem("nodes", f"{more} more: show only those with a problem")
 
     def _row(self, pod: asks.Pod) -> dict[str, Any]:
         _, asked, why = self._why.get((pod.shape, pod.names), (0.0, "", ""))
@@ -204,10 +205,10 @@ class Cluster:
         }
 
     def _find_out(self) -> None:
-        """Find out why those wait that are shown, where it is not known or was long ago."""
+        """Explain the pending pods shown whose reason is unknown or older than WHY_SECONDS."""
         now = time.monotonic()
-        sorts = {(it.shape, it.names): it for it in reversed(self._waiting[:MOST_WAITING])}
-        known = {sort: it for sort, it in self._why.items() if sort in sorts}
+        sorts = {(pod.shape, pod.names): pod for pod in reversed(self._waiting[:MOST_WAITING])}
+        known = {sort: reason for sort, reason in self._why.items() if sort in sorts}
         late = [sort for sort in sorts if sort not in known or now >= known[sort][0] + WHY_SECONDS]
         for sort in late[:MOST_SORTS]:
             why = waiting.look(self.book, sorts[sort])
@@ -216,21 +217,21 @@ class Cluster:
         self._why = known
 
     def _node(self, name: str) -> dict[str, Any]:
-        """Return the page of a node, as its agent says it; else what is known without."""
+        """Return a node's document from its agent; if that is silent, without measured use."""
         row = self._rows.get(name)
         if row is None:
-            raise errors.DataError(f"node {name[:80]!r}: must be one that has devices of ours")
+            raise errors.DataError(f"node {name[:80]!r}: must be one that has pyvgpu devices")
         try:
             return {**self._agents.ask(name), "node": name}
         except errors.UnavailableError as exc:
             with self.book.lock:
                 stand = self.book.stands.get(name)
                 devices = rows.without_agent(stand) if stand is not None else []
-            problem = documents.problem("agent", f"{exc}, so it is not known what is used")
+            problem = documents.problem("agent", f"{exc}, so measured use is unknown")
             return documents.node(name, self._at, LOOK_SECONDS, devices, problems=[problem])
 
     def _touch(self, name: str) -> None:
-        with self._changing:
+        with self._lock:
             self._touched.add(name)
 
 
@@ -244,4 +245,4 @@ def _bound(part: Callable[[threading.Event], None], stop: threading.Event) -> Ca
 
 
 def _nothing() -> None:
-    """Nobody waits for what is freed."""
+    """Do nothing: this cache schedules no pods, so freed capacity wakes none."""

@@ -1,7 +1,7 @@
-"""Who may see the cluster's page: whoever the API server says may `get` the path that stands here.
+"""Authorization of the status page: TokenReview, then SubjectAccessReview for `get` on PATH.
 
-A token is asked about once and remembered for some seconds, by its digest and not by itself. Who
-sends tokens that nobody knows does not get the API server asked without end.
+Verdicts are cached for KEPT_SECONDS, keyed by the token's digest, never by the token. Reviews of
+unknown tokens are rate-limited, so guessed tokens cannot flood the API server.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PATH = "/pyvgpu/status"  # as a ClusterRole has it under nonResourceURLs
+PATH = "/pyvgpu/status"  # as a ClusterRole lists it under nonResourceURLs
 VERB = "get"
-KEPT_SECONDS = 15.0  # for which an answer counts
+KEPT_SECONDS = 15.0  # lifetime of a cached verdict
 MOST_KEPT = 256
-MOST_NEW = 20  # questions about tokens that are new, in each KEPT_SECONDS
+MOST_NEW = 20  # reviews of tokens not known to be allowed, per KEPT_SECONDS
 LONGEST_TOKEN = 16 << 10
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -34,17 +34,17 @@ ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of who shows a token."""
+    """Whether a request may see the page, as an HTTP status."""
 
-    code: int  # 200: it may see everything
-    why: str = ""  # it may not
+    code: int  # 200: allowed
+    why: str = ""  # if not allowed
 
 
-NO_TOKEN = Verdict(401, "This page wants a token of the cluster.")
-NO_SUCH = Verdict(401, "The cluster does not know this token: it may be over, or of another one.")
+NO_TOKEN = Verdict(401, "This page requires a token of the cluster.")
+NO_SUCH = Verdict(401, "The cluster does not know this token: it may be expired, or another's.")
 TOO_MANY = Verdict(429, "Too many unknown tokens were sent: try again in some seconds.")
-NOBODY_ASKED = Verdict(
-    503, "The API server cannot be asked for the user of this token: try again soon."
+UNAVAILABLE = Verdict(
+    503, "The API server is unavailable, so this token cannot be reviewed: try again soon."
 )
 
 
@@ -55,19 +55,19 @@ class _Known:
 
 
 class Guard:
-    """Judges tokens; several threads may ask."""
+    """Authorizes bearer tokens; thread-safe."""
 
     def __init__(
         self, api: apiserver.ApiServer, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._api = api
         self._clock = clock
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._known: collections.OrderedDict[bytes, _Known] = collections.OrderedDict()
         self._new: collections.deque[float] = collections.deque(maxlen=MOST_NEW)
 
     def judge(self, fields: Mapping[str, str]) -> Verdict:
-        """Return whether who sends *fields*, by names in small letters, may see the page."""
+        """Return whether a request with headers *fields* (lower-case names) may see the page."""
         kind, _, token = fields.get("authorization", "").partition(" ")
         token = token.strip()
         if kind.lower() != "bearer" or not token:
@@ -76,7 +76,7 @@ class Guard:
             return NO_SUCH
         digest = hashlib.sha256(token.encode()).digest()
         now = self._clock()
-        with self._changing:
+        with self._lock:
             known = self._known.get(digest)
             if known is not None and now < known.until:
                 return known.verdict
@@ -91,8 +91,8 @@ class Guard:
         return True
 
     def _keep(self, digest: bytes, verdict: Verdict) -> Verdict:
-        if verdict is not NOBODY_ASKED:
-            with self._changing:
+        if verdict is not UNAVAILABLE:
+            with self._lock:
                 self._known[digest] = _Known(verdict, self._clock() + KEPT_SECONDS)
                 self._known.move_to_end(digest)
                 while len(self._known) > MOST_KEPT:
@@ -115,11 +115,11 @@ class Guard:
             }
             status = self._review(ACCESS, "authorization", "SubjectAccessReview", spec)
         except apiserver.ServerError as exc:
-            log.warning("cannot ask whether a user may see the page: %s", exc)
-            return NOBODY_ASKED
+            log.warning("could not review a token for the status page: %s", exc)
+            return UNAVAILABLE
         if status.get("allowed") is True:
             return Verdict(200)
-        return Verdict(403, f"{name} may not {VERB} {PATH}, which a ClusterRole gives.")
+        return Verdict(403, f"{name} may not {VERB} {PATH}; a ClusterRole can grant it.")
 
     def _review(self, path: str, group: str, kind: str, spec: Mapping[str, Any]) -> objects.Object:
         body = {"apiVersion": f"{group}.k8s.io/v1", "kind": kind, "spec": spec}

@@ -1,4 +1,4 @@
-"""What the page says of each node, and which of the nodes somebody wants to see. Pure."""
+"""Node rows of the status page, with search, filter and paging. Pure."""
 
 from __future__ import annotations
 
@@ -22,65 +22,65 @@ _NUMBER = re.compile(r"(\d+)")
 
 
 class Show(enum.Enum):
-    """Which nodes somebody wants to see."""
+    """The page's filter of nodes."""
 
     ALL = "all"
-    TROUBLE = "trouble"  # with something that somebody should look at
-    ROOM = "room"  # where something can still be given out
+    TROUBLE = "trouble"  # with a problem that needs attention
+    ROOM = "room"  # with free capacity
     FULL = "full"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """How one device stands."""
+    """State and allocation of one device."""
 
     label: str
     model: str
     state: str  # well, cordoned or sick
     why: str
-    promised: float  # ratio of its time
-    memory: float  # ratio of its memory that is promised
+    promised: float  # allocated ratio of its time
+    memory: float  # allocated ratio of its memory
     memory_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """How one node stands."""
+    """State and allocation of one node."""
 
     name: str
     state: str  # well, full, cordoned, sick, trouble or unknown
     why: str
     devices: tuple[Part, ...]
     pods: int
-    free: bool  # something can still be given out
+    free: bool  # it has free capacity
 
     @property
     def order(self) -> tuple[tuple[int, int, str], ...]:
-        """Where it stands among others: node-10 comes after node-9."""
+        """The natural sort key of its name: node-10 comes after node-9."""
         return _order(self.name)
 
     @property
     def promised(self) -> float:
-        """Sum of the ratios of its devices' time."""
-        return sum(it.promised for it in self.devices)
+        """The sum of the allocated ratios of its devices' time."""
+        return sum(device.promised for device in self.devices)
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of its devices."""
-        return sum(it.memory_bytes for it in self.devices)
+        """The memory of its devices."""
+        return sum(device.memory_bytes for device in self.devices)
 
     @property
     def promised_bytes(self) -> float:
-        """Memory that is promised of its devices."""
-        return sum(it.memory * it.memory_bytes for it in self.devices)
+        """The allocated memory of its devices."""
+        return sum(device.memory * device.memory_bytes for device in self.devices)
 
     @property
     def troubled(self) -> bool:
-        """Whether somebody should look at it."""
+        """Whether the node needs attention."""
         return self.state in ("sick", "cordoned", "trouble", "unknown")
 
     def document(self) -> dict[str, Any]:
-        """Return it as the page takes it."""
+        """Return the row as the page takes it."""
         return {
             "name": self.name,
             "state": self.state,
@@ -92,12 +92,12 @@ class Row:
             "pods": self.pods,
             "devices": [
                 {
-                    "label": it.label,
-                    "state": it.state,
-                    "promised": round(it.promised, 4),
-                    "memory": round(it.memory, 4),
+                    "label": device.label,
+                    "state": device.state,
+                    "promised": round(device.promised, 4),
+                    "memory": round(device.memory, 4),
                 }
-                for it in self.devices
+                for device in self.devices
             ],
         }
 
@@ -105,15 +105,15 @@ class Row:
 @functools.lru_cache(maxsize=16384)
 def _order(name: str) -> tuple[tuple[int, int, str], ...]:
     parts = _NUMBER.split(name)
-    return tuple((0, int(it), "") if it.isdecimal() else (1, 0, it) for it in parts)
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
 
 def row_of(stand: Stand, agent: str) -> Row:
-    """Return how a node stands; *agent* is what is wrong with its agent, if anything is."""
+    """Return the row of a node; *agent* is what is wrong with its agent, or empty."""
     devices = tuple(map(_part, stand.free))
     free = any(
-        not rooms.unfit(it.device, facts.ANY) and it.vcore > 0 and it.vmemory > 0
-        for it in stand.free
+        not rooms.unfit(room.device, facts.ANY) and room.vcore > 0 and room.vmemory > 0
+        for room in stand.free
     )
     state, why = _state(stand, devices, agent, free=free)
     pods = len(stand.tenants.keys() | stand.placed.keys())
@@ -143,18 +143,18 @@ def _state(stand: Stand, devices: Sequence[Part], agent: str, *, free: bool) -> 
     if agent:
         return "trouble", agent
     for state in ("sick", "cordoned"):
-        found = [it for it in devices if it.state == state]
+        found = [device for device in devices if device.state == state]
         if found:
-            what = ", ".join(it.label for it in found)
+            what = ", ".join(device.label for device in found)
             return state, f"{what}: {found[0].why}" if found[0].why else what
     return ("well", "") if free else ("full", "")
 
 
 def without_agent(stand: Stand) -> list[dict[str, Any]]:
-    """Return a node's devices as its agent would say them, as far as is known without it."""
+    """Return a node's devices as its agent would report them, with None for what only it knows."""
     held: dict[str, list[facts.Holding]] = {}
-    for it in stand.held():
-        held.setdefault(it.share.uuid, []).append(it)
+    for holding in stand.held():
+        held.setdefault(holding.share.uuid, []).append(holding)
     found = []
     for device, part in zip(stand.devices, map(_part, stand.free), strict=True):
         found.append(
@@ -170,7 +170,7 @@ def without_agent(stand: Stand) -> list[dict[str, Any]]:
                 "usedBytes": None,
                 "promisedBytes": round(part.memory * part.memory_bytes),
                 "lines": _NO_LINES,
-                "containers": [_holding(it) for it in held.get(device.uuid, ())],
+                "containers": [_holding(holding) for holding in held.get(device.uuid, ())],
             }
         )
     return found
@@ -201,23 +201,23 @@ def _holding(held: facts.Holding) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody wants to see of the nodes."""
+    """The page's query for nodes."""
 
-    search: str = ""  # a part of the name
+    search: str = ""  # part of the node's name
     show: Show = Show.ALL
     page: int = 1
 
 
 def read(query: Mapping[str, str]) -> Wanted:
-    """Return what a query asks for; UsageError for what is none."""
-    search, show, page = (query.get(it, "") for it in ("search", "show", "page"))
+    """Parse a query; UsageError if it is not valid."""
+    search, show, page = (query.get(key, "") for key in ("search", "show", "page"))
     if len(search) > LONGEST_NAME:
         raise errors.UsageError(
             f"search {search[:20]!r}...: must be a part of a name, of {LONGEST_NAME} letters at "
             "most, such as node-1"
         )
-    if show and show not in {it.value for it in Show}:
-        known = ", ".join(it.value for it in Show)
+    if show and show not in {choice.value for choice in Show}:
+        known = ", ".join(choice.value for choice in Show)
         raise errors.UsageError(f"show {show[:40]!r}: must be one of {known}, such as trouble")
     if page and not (page.isascii() and page.isdecimal() and 1 <= len(page) <= 6 and int(page)):
         raise errors.UsageError(f"page {page[:40]!r}: must be a whole number from 1, such as 2")
@@ -225,8 +225,8 @@ def read(query: Mapping[str, str]) -> Wanted:
 
 
 def chosen(listed: Sequence[Row], wanted: Wanted) -> dict[str, Any]:
-    """Return those of *listed*, which have their order, that are *wanted*, page by page."""
-    found = [it for it in listed if wanted.search in it.name.lower() and _is(it, wanted.show)]
+    """Return one page of the rows that match *wanted*; *listed* is sorted."""
+    found = [row for row in listed if wanted.search in row.name.lower() and _is(row, wanted.show)]
     pages = max(-(-len(found) // ON_A_PAGE), 1)
     page = min(wanted.page, pages)
     shown = found[(page - 1) * ON_A_PAGE : page * ON_A_PAGE]
@@ -234,7 +234,7 @@ def chosen(listed: Sequence[Row], wanted: Wanted) -> dict[str, Any]:
         "count": len(found),
         "page": page,
         "pages": pages,
-        "rows": [it.document() for it in shown],
+        "rows": [row.document() for row in shown],
     }
 
 

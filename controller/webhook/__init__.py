@@ -1,1 +1,1 @@
-"""What is changed in a pod when it is created. Pure functions; a server calls them."""
+"""Admission of pods and claims: pure mutations and validations, which a server calls."""

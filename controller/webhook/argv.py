@@ -1,13 +1,13 @@
-"""Move a container's argv into annotations, so that it can be changed while the pod lives.
+"""Move a container's argv into annotations, so that it can be changed while the pod runs.
 
-A pod's command cannot be changed, its annotations and images can. So the literal text of each
+A pod's command is immutable, its annotations and images are not. So the literal text of each
 element of command and args moves into an annotation, a variable takes its value from there
 (downward API), and the element becomes ``$(START_COMMAND_0)``, which kubelet expands. The process
 sees the same bytes as before.
 
-Kubelet expands once, and never what a variable's value holds. So ``$(NAME)`` in an element stays
-where it is between the pieces, and ``$$``, with which people write one ``$``, is undone in what
-moves. What cannot be moved exactly is left as it is; only argv[0] matters to a swap of images.
+Kubelet expands once, and does not expand the values of variables. So ``$(NAME)`` in an element
+stays in place between the pieces, and ``$$``, the escape of one ``$``, is unescaped in text that
+moves. Text that cannot be moved exactly stays; only argv[0] matters to an image swap.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-PREFIXES = ("START_COMMAND_", "PYVGPU_START_COMMAND_")  # the first that the container does not use
+PREFIXES = (
+    "START_COMMAND_",
+    "PYVGPU_START_COMMAND_",
+)  # the first unused one
 LONGEST_VARIABLE_BYTES = 128 * 1024 - 64  # execve takes 128 KiB with the name and the end
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Literal:
-    """Text that means itself."""
+    """Literal text."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
-    """``$(name)``: the value of a variable, or its own text where there is no such variable."""
+    """``$(name)``: the value of a variable, or the text itself if there is no such variable."""
 
     name: str
 
@@ -49,7 +52,7 @@ Token = Literal | Reference
 
 
 def parse(element: str) -> list[Token]:
-    """Split an element of command or args as kubelet reads it; literals are unescaped."""
+    """Split an element of command or args as kubelet parses it; literals are unescaped."""
     tokens: list[Token] = []
     text: list[str] = []
     position = 0
@@ -75,27 +78,27 @@ def parse(element: str) -> list[Token]:
 
 
 def escape(text: str) -> str:
-    """Return the element that means *text*."""
+    """Return the element that kubelet expands to *text*."""
     return text.replace("$", "$$")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moved:
-    """What becomes of a container. Where *why_not* says something, argv[0] stayed where it was."""
+    """A container after the move. If *why_not* is set, argv[0] did not move."""
 
     command: tuple[str, ...]
     args: tuple[str, ...]
-    variables: tuple[Object, ...]  # to be put before the container's own
+    variables: tuple[Object, ...]  # to insert before the container's own
     annotations: Mapping[str, str]
     why_not: str = ""
 
 
 def move(container: Object, room_bytes: int) -> Moved:
-    """Move what can be moved of *container*, one of spec.containers of a pod being created.
+    """Move the argv of *container*, one of spec.containers of a pod being created.
 
-    *room_bytes* is how much the pod's annotations may still grow. If not everything fits, argv[0]
-    alone moves. A container without a command starts its image's ENTRYPOINT, and so will another
-    image; nothing moves, and nothing needs to.
+    *room_bytes* is how much the pod's annotations may still grow. If not everything fits, only
+    argv[0] moves. A container without a command runs its image's ENTRYPOINT, before and after a
+    swap, so nothing needs to move.
     """
     command, args = objects.words(container, "command"), objects.words(container, "args")
     kept = Moved(command, args, (), {})
@@ -125,28 +128,28 @@ def move(container: Object, room_bytes: int) -> Moved:
 
 
 def already_moved(container: Object) -> bool:
-    """Tell whether argv[0] is read from an annotation of ours."""
+    """Return whether argv[0] is read from one of our annotations."""
     annotation = pods.read_container(0, container, {}, "Never").program_annotation or ""
     return annotation.startswith(names.START_COMMAND_ANNOTATION + ".")
 
 
 class _Mover:
-    """Gives the pieces of one container their annotations and variables."""
+    """Assigns annotations and variables to the pieces of one container's argv."""
 
     def __init__(self, container: Object, prefix: str) -> None:
-        # By the name, for a later webhook may put a container before it; as a digest, for a name
-        # may be as long as a key may be.
+        # By name, because a later webhook may insert a container before it; as a digest, because
+        # a container's name may be as long as an annotation key.
         name = str(container.get("name") or "")
         self._key = hashlib.sha256(name.encode()).hexdigest()[:32]
         self._prefix = prefix
-        # What moved before may be read still: who wrapped the program since left its variables.
-        self._taken = {pods.annotation_of(it) for it in objects.entries(container, "env")}
+        # Annotations of an earlier move may still be in use by a webhook that wrapped the program.
+        self._taken = {pods.annotation_of(one) for one in objects.entries(container, "env")}
         self._number = 0
         self.variables: list[Object] = []
         self.annotations: dict[str, str] = {}
 
     def move(self, element: str) -> str:
-        """Return what takes the place of *element*."""
+        """Return the replacement of *element*."""
         tokens = parse(element)
         if not _is_exact(element, tokens):
             return element
@@ -177,10 +180,10 @@ class _Mover:
 
 
 def _is_exact(element: str, tokens: Sequence[Token]) -> bool:
-    """Tell whether the pieces of *element* give the same bytes under every kubelet.
+    """Return whether the pieces of *element* give the same bytes under every kubelet.
 
-    Kubelets before 1.36 take a character after ``$`` by its first byte, so that ``$é`` comes out
-    differently. No variable holds a NUL, nor more than the kernel takes.
+    Kubelets before 1.36 keep only the first byte of a character after ``$``, so ``$é`` comes out
+    differently. A variable cannot hold a NUL, nor more than the kernel's limit.
     """
     return (
         not re.search(r"\$[^\x00-\x7f]", element)
@@ -194,15 +197,15 @@ def _is_exact(element: str, tokens: Sequence[Token]) -> bool:
 
 
 def _free_prefix(container: Object) -> str | None:
-    """Return a prefix that no name, no value and no element of *container* has in it."""
+    """Return a prefix that occurs in no name, value or element of *container*."""
     text = json.dumps(container, default=str)
     return next((prefix for prefix in PREFIXES if prefix not in text), None)
 
 
 def _whole_program(element: str, container: Object) -> str | None:
-    """Return argv[0] as one literal, for all of it must be replaceable; None if that is unknown.
+    """Return argv[0] as one literal, because it is replaced as a whole; None if it is unknown.
 
-    A reference is resolved where a literal variable of the container defines it.
+    References to literal variables of the container are resolved.
     """
     environment = pods.environment_of(objects.entries(container, "env"))
     text = ""

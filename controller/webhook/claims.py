@@ -1,7 +1,7 @@
-"""Pods that ask for devices by plain limits, in namespaces where they get them by claims.
+"""Convert plain resource limits to claims, in namespaces whose pods get devices through DRA.
 
-Each container's limits become a claim by a template; what the pod's annotations say of its devices
-becomes part of that. Nothing is created here: what is returned has to be there before the pod is.
+Each container's limits become a claim by a template, which includes the selectors of the pod's
+annotations. Nothing is created here: the caller creates the returned templates before the pod.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.webhook import drafts
 
-MOST_NAME = 63  # letters of a claim's name in a pod
-PREFIX = "vgpu-"  # of such names; the container's follows
+MOST_NAME = 63  # characters of a claim's name in a pod
+PREFIX = "vgpu-"  # of such names; the container's name follows
 _ASKED_FOR = frozenset(name for pair in asks.RESOURCES for name in pair)
-_NOT_KEPT = (  # what is another scheduler's to keep: the annotation, and what does the same
+_NOT_KEPT = (  # annotations that kube-scheduler ignores, and what applies instead
     (names.PLACEMENT_ANNOTATION, "kube-scheduler's own scoring decides"),
     (names.PACKING_ANNOTATION, "kube-scheduler takes the first device that will do"),
 )
 
-Specs = dict[str, dict[str, Any]]  # of templates, by their names
+Specs = dict[str, dict[str, Any]]  # of templates, by name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What became of a pod."""
+    """The result of a conversion."""
 
-    specs: Specs = dataclasses.field(default_factory=dict)  # that must be there before the pod
+    specs: Specs = dataclasses.field(default_factory=dict)  # must exist before the pod
     warnings: tuple[str, ...] = ()
 
 
 def wanted_in(namespace: str, patterns: Sequence[str]) -> bool:
-    """Tell whether pods of *namespace* get their devices by claims."""
+    """Return whether pods of *namespace* get their devices through claims."""
     return any(fnmatch.fnmatchcase(namespace, it) for it in patterns)
 
 
 def has_any(pod: Object) -> bool:
-    """Tell whether a pod has claims that this has made of its limits."""
+    """Return whether a pod has claims that were converted from its limits."""
     return any(map(shapes.is_ours, templates.named_by(pod)))
 
 
 def has_share(pod: Object) -> bool:
-    """Tell whether one of them is for a share, not for whole devices."""
+    """Return whether one of those claims is for a share, not for whole devices."""
     return any(it.startswith(shapes.SHARE) for it in templates.named_by(pod))
 
 
 def rewrite(draft: drafts.Draft, asked: asks.Pod, unit: int) -> Rewritten:
-    """Let the pod have claims for what it asks by limits; *unit* is the bytes of one vmemory.
+    """Replace the pod's device limits by claims; *unit* is the bytes of one vmemory.
 
-    *asked* is what it asks for, without trouble. UsageError for what no claim can give.
+    *asked* is its valid request. UsageError for a request that claims cannot express.
     """
     annotations = objects.section(draft.document, "metadata", "annotations")
     if asked.gang is not None:
@@ -73,7 +73,7 @@ def rewrite(draft: drafts.Draft, asked: asks.Pod, unit: int) -> Rewritten:
     wish, choice = _wish_of(annotations), wanted.read(annotations)
     containers = asks.called(asked, asks.pod_of(asked.shape, unit)).containers
     specs: Specs = {}
-    held: dict[str, str] = {}  # the claim of each container, as the pod calls it
+    held: dict[str, str] = {}  # the name of each container's claim in the pod
     for claim in shapes.claims_of(containers):
         _check_reach(claim, wish)
         shape = shapes.Shape(
@@ -94,7 +94,7 @@ def rewrite(draft: drafts.Draft, asked: asks.Pod, unit: int) -> Rewritten:
         if mine := held.get(str(container.get("name"))):
             draft.append({"name": mine}, "spec", part, place, "resources", "claims")
     warnings = tuple(
-        f"{name} {annotations[name]}: says nothing to claims, {instead}"
+        f"{name} {annotations[name]}: has no effect on claims, {instead}"
         for name, instead in _NOT_KEPT
         if name in annotations
     )
@@ -120,7 +120,7 @@ def _check_reach(claim: shapes.Claim, wish: spare.Wish | None) -> None:
 
 
 def _free_name(pod: Object, container: str) -> str:
-    """Return a name that no claim of the pod has yet."""
+    """Return a claim name that is free in the pod."""
     taken = {
         it.get("name") for it in objects.entries(objects.section(pod, "spec"), "resourceClaims")
     }

@@ -1,9 +1,9 @@
-"""What a pod with devices may not be beside: what would let it past the one who chooses them.
+"""Settings that would let a pod with devices bypass its allocation, and their exceptions.
 
-Whoever names the node of a pod passes by the scheduler. A privileged container opens every device
-of its node, whatever it asked for, and so can one that administers the system. A folder of the
-node may hold the very files by which a share is held to its limits, and the node's own processes
-have those, its agent among them. Where an administrator has allowed one of these, it is no fault.
+A pod with spec.nodeName bypasses the scheduler. A privileged container can open every device of
+its node, and so can one with certain capabilities. A hostPath volume may contain the files that
+enforce a share's limits, and processes of the node, such as our agent, give access to them. An
+administrator can allow each of these by namespace or folder.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 PARTS = ("initContainers", "containers", "ephemeralContainers")
 
-# Capabilities that come to the same as privileged: who mounts, loads modules, writes to memory and
-# ports, or opens files by their numbers reaches all of the node. SYS_PTRACE is for the processes
-# that one sees, which are the pod's own.
+# Capabilities equivalent to privileged: mounting, loading modules, raw memory and port access, and
+# opening files by handle reach the whole node. SYS_PTRACE is not: it covers only visible
+# processes, which are the pod's own.
 MIGHTY = frozenset({"ALL", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Confines:
-    """What an administrator allows; namespaces are patterns, such as ``team-*``."""
+    """The exceptions; namespaces are patterns, such as ``team-*``."""
 
     named_nodes: tuple[str, ...] = ()  # namespaces where pods may name their node
-    privileged: tuple[str, ...] = ()  # namespaces where containers may be, or may be as mighty
-    host_pids: tuple[str, ...] = ()  # namespaces where pods may see their node's processes
-    host_paths: tuple[str, ...] = ()  # folders of nodes, each with everything below it
+    privileged: tuple[str, ...] = ()  # namespaces where containers may be as mighty
+    host_pids: tuple[str, ...] = ()  # namespaces where pods may share the node's PID namespace
+    host_paths: tuple[str, ...] = ()  # folders of nodes, including everything below
 
     def allows_path(self, path: str) -> bool:
-        """Tell whether a folder of the node may be mounted."""
+        """Return whether pods may mount a folder of the node."""
         plain = clean(path)
         return any(
             (plain + "/").startswith(allowed.rstrip("/") + "/") for allowed in self.host_paths
@@ -46,12 +46,12 @@ class Confines:
 
 
 def clean(path: str) -> str:
-    """Return a path without what means nothing in it."""
-    return "/" + "/".join(it for it in re.split("/+", path) if it not in ("", "."))
+    """Return a path without empty and ``.`` components."""
+    return "/" + "/".join(part for part in re.split("/+", path) if part not in ("", "."))
 
 
 def why_no_node(pod: Object, namespace: str, confines: Confines) -> str:
-    """Return why a pod with devices may not name its node so; empty if it may."""
+    """Return why a pod with devices may not name its node; empty if it may."""
     node = objects.section(pod, "spec").get("nodeName")
     if not node or _in(namespace, confines.named_nodes):
         return ""
@@ -87,20 +87,20 @@ def why_not_privileged(
 
 
 def why_no_host_pid(pod: Object, namespace: str, confines: Confines) -> str:
-    """Return why a pod with a share may not see its node's processes; empty if it may."""
+    """Return why a pod with a share may not set hostPID; empty if it may."""
     if not objects.section(pod, "spec").get("hostPID") or _in(namespace, confines.host_pids):
         return ""
     return (
-        "spec.hostPID true: a pod that asks for a share of a device would reach what its limits "
-        "lie in by the node's own processes; valid would be false, or a namespace that "
+        "spec.hostPID true: a pod that asks for a share of a device could reach the files with "
+        "its limits through the node's processes; valid would be false, or a namespace that "
         "--allow-host-pid names"
     )
 
 
 def why_no_host_path(pod: Object, confines: Confines, parts: Container[str] = PARTS) -> str:
-    """Return why a pod with a share may not have these volumes; empty if it may.
+    """Return why a pod with a share may not have its hostPath volumes; empty if it may.
 
-    Asked about some *parts* alone, it looks at the volumes that their containers mount.
+    With fewer *parts*, only volumes that their containers mount are checked.
     """
     mounted = {
         mount.get("name")
@@ -115,8 +115,8 @@ def why_no_host_path(pod: Object, confines: Confines, parts: Container[str] = PA
             allowed = ", ".join(confines.host_paths) or "none of the node's"
             return (
                 f"volume {volume.get('name')}: hostPath {path}: a pod that asks for a share of a "
-                "device may not mount what its limits may lie in; valid would be another kind of "
-                f"volume, or a folder that --allow-host-path names: {allowed}"
+                "device may not mount files that may hold its limits; valid would be another kind "
+                f"of volume, or a folder that --allow-host-path names: {allowed}"
             )
     return ""
 

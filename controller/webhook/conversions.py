@@ -1,13 +1,14 @@
-"""Pods that ask in the words of others, changed to ours: HAMi, NVIDIA's plugin, gpu-manager.
+"""Convert resources and annotations of HAMi, NVIDIA's device plugin and gpu-manager to ours.
 
-    nvidia.com/gpu: 2           whole devices, as NVIDIA's own plugin means it
-      nvidia.com/gpumem           HAMi: of each, a share with so many MiB
+    nvidia.com/gpu: 2           whole devices, as in NVIDIA's own plugin
+      nvidia.com/gpumem           HAMi: a share of each with so many MiB
       nvidia.com/gpumem-percentage  or so many percent of its memory
-      nvidia.com/gpucores           and so many percent of its time, without limit if it is absent
-      nvidia.com/priority           0 is high, more is low; so is the variable CUDA_TASK_PRIORITY
-    tencent.com/vcuda-core      gpu-manager: as our vcore; vcuda-memory is in units of 256 MiB
+      nvidia.com/gpucores           and so many percent of its time; without it, no limit
+      nvidia.com/priority           0 is high, more is low; likewise variable CUDA_TASK_PRIORITY
+    tencent.com/vcuda-core      gpu-manager: like our vcore; vcuda-memory is in units of 256 MiB
 
-Nothing is converted unless an administrator wants it, since the words may be somebody else's.
+Nothing is converted unless an administrator enables it, since another component may own these
+resources.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ HAMI_SCHEDULER = "hami-scheduler"
 GAIA_UNIT: int = 256 * quantity.UNITS["Mi"]
 _MEBIBYTE: int = quantity.UNITS["Mi"]
 
-# What HAMi's users write on pods: the annotation, ours, and its values that are others with us.
+# HAMi's annotations of pods: its key, our key, and the mapping of values (None: unchanged).
 _ANNOTATIONS: tuple[tuple[str, str, dict[str, str] | None], ...] = (
     ("nvidia.com/use-gputype", names.DEVICE_MODELS_ANNOTATION, None),
     ("nvidia.com/nouse-gputype", names.NOT_DEVICE_MODELS_ANNOTATION, None),
@@ -58,16 +59,16 @@ _ANNOTATIONS: tuple[tuple[str, str, dict[str, str] | None], ...] = (
 
 
 class Words(enum.Enum):
-    """Whose words are taken for ours."""
+    """The vocabularies that can be converted."""
 
     HAMI = "hami"  # nvidia.com/gpu with gpumem or gpucores
-    NVIDIA = "nvidia"  # nvidia.com/gpu alone, too: there is no other plugin for it
+    NVIDIA = "nvidia"  # also nvidia.com/gpu alone: no other plugin serves it
     GPU_MANAGER = "gpu-manager"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Asked:
-    """What HAMi's words say of one container."""
+    """One container's request in HAMi's resources."""
 
     count: int
     mebibytes: int
@@ -76,13 +77,13 @@ class _Asked:
 
     @property
     def whole(self) -> bool:
-        """Whether that is all of the devices."""
+        """Whether it requests whole devices."""
         shared = self.mebibytes or self.percentage not in (0, quantity.WHOLE_DEVICE)
         return self.cores == quantity.WHOLE_DEVICE or not (self.cores or shared)
 
 
 def convert(draft: drafts.Draft, words: Container[Words], memory: defaults.Memory) -> None:
-    """Change what containers ask for into our words; UsageError for what makes no sense."""
+    """Convert the requests of a pod's containers; UsageError for an invalid request."""
     counts: dict[str, int] = {}
     priorities: set[quota.Priority] = set()
     elastic = noted = False
@@ -105,14 +106,14 @@ def convert(draft: drafts.Draft, words: Container[Words], memory: defaults.Memor
                     counts[name] = count
         except errors.UsageError as exc:
             raise errors.UsageError(f"container {name}: {exc}") from exc
-    told = {}
+    added = {}
     if counts:
-        told[names.DEVICE_COUNT_ANNOTATION] = ",".join(f"{k}={v}" for k, v in counts.items())
+        added[names.DEVICE_COUNT_ANNOTATION] = ",".join(f"{k}={v}" for k, v in counts.items())
     if elastic:
-        told[names.VCORE_POLICY_ANNOTATION] = "elastic"
-    if priorities:  # a pod has one, and no container of it gets less than it asks for
-        told[names.PRIORITY_ANNOTATION] = max(priorities).name.lower()
-    _annotate(draft, told)
+        added[names.VCORE_POLICY_ANNOTATION] = "elastic"
+    if priorities:  # a pod has a single priority: the highest, so no container gets a lower one
+        added[names.PRIORITY_ANNOTATION] = max(priorities).name.lower()
+    _annotate(draft, added)
     if noted and draft.document["spec"].get("schedulerName") == HAMI_SCHEDULER:
         draft.put(defaults.DEFAULT_SCHEDULER, "spec", "schedulerName")
 
@@ -132,7 +133,7 @@ def _is_hami(container: Object, words: Container[Words]) -> bool:
 
 def _of_gpu_manager(draft: drafts.Draft, where: tuple[str, int], unit: int) -> None:
     container = draft.document["spec"][where[0]][where[1]]
-    vcore, blocks = asks.needs(container, GAIA_UNIT)  # which refuses ours beside theirs
+    vcore, blocks = asks.needs(container, GAIA_UNIT)  # raises if our resources are requested, too
     found = {names.VCORE_RESOURCE: vcore}
     if _mentions(container, (names.GAIA_VMEMORY_RESOURCE,)):
         found[names.VMEMORY_RESOURCE] = -(-blocks * GAIA_UNIT // unit)
@@ -142,7 +143,7 @@ def _of_gpu_manager(draft: drafts.Draft, where: tuple[str, int], unit: int) -> N
 def _of_hami(
     draft: drafts.Draft, where: tuple[str, int], memory: defaults.Memory
 ) -> tuple[int, bool]:
-    """Convert a container; return on how many devices it has shares, and whether time is free."""
+    """Convert a container; return its number of devices, and whether its time is unlimited."""
     container = draft.document["spec"][where[0]][where[1]]
     if _mentions(container, (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE)):
         raise _both(GPU, names.VCORE_RESOURCE)
@@ -168,13 +169,13 @@ def _of_hami(
 
 
 def _priorities(container: Object) -> set[quota.Priority]:
-    """Return what a container says of its priority; UsageError for what HAMi would not take."""
+    """Return a container's priorities; UsageError for a value that HAMi would reject."""
     limits, requests = defaults.amounts(container)
-    said = [(PRIORITY, it[PRIORITY]) for it in (limits, requests) if PRIORITY in it]
+    said = [(PRIORITY, amount[PRIORITY]) for amount in (limits, requests) if PRIORITY in amount]
     said += [
-        (names.HAMI_PRIORITY_VARIABLE, it["value"])
-        for it in objects.entries(container, "env")
-        if it.get("name") == names.HAMI_PRIORITY_VARIABLE and "value" in it
+        (names.HAMI_PRIORITY_VARIABLE, variable["value"])
+        for variable in objects.entries(container, "env")
+        if variable.get("name") == names.HAMI_PRIORITY_VARIABLE and "value" in variable
     ]
     return {quota.Priority.of_hami(str(text), name) for name, text in said}
 
@@ -200,7 +201,7 @@ def _read(container: Object) -> _Asked:
 
 
 def _units(asked: _Asked, memory: defaults.Memory, selector: facts.Selector) -> int:
-    """Return the memory of each device, in units."""
+    """Return the memory on each device, in units."""
     if asked.mebibytes:
         return -(-asked.mebibytes * _MEBIBYTE // memory.unit)
     percent = asked.percentage or quantity.WHOLE_DEVICE
@@ -213,7 +214,7 @@ def _units(asked: _Asked, memory: defaults.Memory, selector: facts.Selector) -> 
 
 
 def _time_for(units: int, memory: defaults.Memory, selector: facts.Selector) -> int:
-    """Return the vcore for so much memory: as large a part as that is of the smallest device."""
+    """Return the vcore for *units* of memory: the same ratio of the smallest device."""
     device = defaults.smallest(memory.devices, selector)
     if device is None:
         raise errors.UsageError(
@@ -240,22 +241,22 @@ def _replace(
 
 
 def _note(draft: drafts.Draft) -> None:
-    """Say in our annotations what HAMi's say; UsageError for a value that it does not know."""
+    """Translate HAMi's annotations to ours; values without an equivalent are ignored."""
     annotations = objects.section(draft.document, "metadata", "annotations")
-    told = {}
+    added = {}
     for theirs, ours, values in _ANNOTATIONS:
         text = annotations.get(theirs)
         if text is None:
             continue
         meant = str(text) if values is None else values.get(str(text), "")
         if meant:
-            told[ours] = meant
-    _annotate(draft, told)
+            added[ours] = meant
+    _annotate(draft, added)
 
 
-def _annotate(draft: drafts.Draft, told: dict[str, str]) -> None:
-    """Set what the pod does not say itself."""
+def _annotate(draft: drafts.Draft, added: dict[str, str]) -> None:
+    """Set the annotations that the pod does not have."""
     annotations = objects.section(draft.document, "metadata", "annotations")
-    news = {key: text for key, text in told.items() if key not in annotations}
+    news = {key: text for key, text in added.items() if key not in annotations}
     if news:
         draft.set_entries(news, "metadata", "annotations")

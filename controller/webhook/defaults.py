@@ -1,4 +1,4 @@
-"""What a pod with devices gets that says nothing itself: memory for a share, and a scheduler."""
+"""Defaults of pods with devices: memory of a share, and the scheduler."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.webhook import drafts
 
-DEFAULT_SCHEDULER = "default-scheduler"  # what Kubernetes writes where a pod says none
+DEFAULT_SCHEDULER = "default-scheduler"  # Kubernetes' default of schedulerName
 _PARTS = ("initContainers", "containers")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Memory:
-    """From what the memory of a share follows that does not say how much."""
+    """Inputs for the default memory of a share."""
 
     unit: int  # bytes of one vmemory
-    devices: Sequence[facts.Device] = ()  # one of each kind that is known
-    fallback: int = 0  # bytes, where no device is known; 0: there is none
+    devices: Sequence[facts.Device] = ()  # one of each known kind
+    fallback: int = 0  # bytes while no device is known; 0: no default
 
     def part(self, percent: int, selector: facts.Selector) -> int | None:
-        """Return so many percent of the smallest device that may serve, in units.
+        """Return *percent* of the smallest device that *selector* allows, in units.
 
-        None where nothing is known.
+        None without known devices and fallback.
         """
         device = smallest(self.devices, selector)
         if device is None:
@@ -42,19 +42,19 @@ class Memory:
 
 
 def smallest(devices: Iterable[facts.Device], selector: facts.Selector) -> facts.Device | None:
-    """Return the device with the least memory of those that *selector* allows."""
+    """Return the device with the least memory that *selector* allows."""
     return min(allowed(devices, selector), key=lambda it: it.memory_bytes, default=None)
 
 
 def allowed(devices: Iterable[facts.Device], selector: facts.Selector) -> list[facts.Device]:
-    """Return the kinds of devices that *selector* allows: one UUID or NUMA node is of any kind."""
+    """Return the kinds that *selector* allows; UUIDs and NUMA nodes do not restrict kinds."""
     nothing: frozenset[str] = frozenset()
     plain = dataclasses.replace(selector, uuids=nothing, not_uuids=nothing, numa=None)
     return [it for it in devices if not rooms.unfit(it, plain)]
 
 
 def fill(draft: drafts.Draft, memory: Memory) -> None:
-    """Give memory to shares that do not say how much; UsageError if nobody knows how much."""
+    """Set the memory of shares without vmemory; UsageError without a default."""
     wish = wanted.read(objects.section(draft.document, "metadata", "annotations"))
     for part, place, container in containers(draft.document):
         pair = _pair(container)
@@ -76,14 +76,14 @@ def fill(draft: drafts.Draft, memory: Memory) -> None:
 
 
 def schedule(draft: drafts.Draft, schedulers: Sequence[str]) -> None:
-    """Let the first of *schedulers* place the pod, where it says none."""
+    """Set the first of *schedulers* if the pod names none."""
     spec = draft.document["spec"]
     if schedulers and spec.get("schedulerName", DEFAULT_SCHEDULER) == DEFAULT_SCHEDULER:
         draft.put(schedulers[0], "spec", "schedulerName")
 
 
 def containers(pod: Object) -> Iterator[tuple[str, int, Object]]:
-    """Give the containers that may ask for devices: their list, their place in it, themselves."""
+    """Yield the containers that may request devices: their list, their index and themselves."""
     spec = objects.section(pod, "spec")
     for part in _PARTS:
         listed = spec.get(part) or ()
@@ -93,13 +93,13 @@ def containers(pod: Object) -> Iterator[tuple[str, int, Object]]:
 
 
 def amounts(container: Object) -> tuple[Object, Object]:
-    """Return what a container has as limits and as requests."""
+    """Return a container's limits and requests."""
     resources = objects.section(container, "resources")
     return objects.section(resources, "limits"), objects.section(resources, "requests")
 
 
 def put(draft: drafts.Draft, where: tuple[str, int], changes: dict[str, int]) -> None:
-    """Let a container ask for so much: limits and requests, as such resources must have both."""
+    """Set a container's limits and requests: extended resources must have both."""
     container = draft.document["spec"][where[0]][where[1]]
     if not container.get("resources"):
         draft.put({}, "spec", *where, "resources")
@@ -109,7 +109,7 @@ def put(draft: drafts.Draft, where: tuple[str, int], changes: dict[str, int]) ->
 
 
 def _pair(container: Object) -> tuple[str, str] | None:
-    """Return the names by which a container asks for compute, and would for memory."""
+    """Return the resource names of compute and memory that a container uses."""
     for vcore, vmemory in asks.RESOURCES:
         if any(vcore in it for it in amounts(container)):
             return vcore, vmemory
@@ -117,7 +117,7 @@ def _pair(container: Object) -> tuple[str, str] | None:
 
 
 def _shares(vcore: int, count: int | None) -> int:
-    """Return on how many devices that is a share that needs memory; 0 if it is none."""
+    """Return on how many devices it is a share that needs memory; 0 if it is not a share."""
     try:
         requests.read(vcore, 0, count)
     except errors.UsageError:
@@ -128,5 +128,5 @@ def _shares(vcore: int, count: int | None) -> int:
     try:
         requests.read(vcore, devices, count)
     except errors.UsageError:
-        return 0  # whatever is wrong with it, it is not the memory
+        return 0  # invalid for another reason than the memory
     return devices

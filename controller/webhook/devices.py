@@ -1,6 +1,6 @@
-"""Pods that ask for devices: what they get that they do not say, and what is refused.
+"""Admission of pods that request devices: defaults, conversions, claims and refusals.
 
-Nothing here decides by itself what may be asked for: that is the scheduler's reading of a pod.
+Which requests are valid is decided by the scheduler's parser of pods, not here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pyvgpu.allocator import facts
     from pyvgpu.controller.objects import Object
 
-    Devices = Callable[[], Sequence[facts.Device]]  # one of each kind, as they are known now
-    # Lets there be templates in a namespace; True: only asks whether there could be.
-    # UnavailableError if they cannot be made now, PermissionDeniedError if never.
+    Devices = Callable[[], Sequence[facts.Device]]  # returns one device of each known kind
+    # Creates claim templates in a namespace; True: dry run. UnavailableError if they cannot be
+    # created now, PermissionDeniedError if never.
     Ensure = Callable[[str, claims.Specs, bool], None]
 
 log = logging.getLogger(__name__)
@@ -43,20 +43,20 @@ _EPHEMERAL = ("ephemeralContainers",)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rules:
-    """What whoever runs the webhook can choose."""
+    """The webhook's settings for pods with devices."""
 
     unit: int = amounts.UNIT_BYTES  # bytes of one vmemory
-    fallback: int = 0  # bytes of a share that does not say, where no device is known; 0: refused
-    schedulers: tuple[str, ...] = ()  # that know of devices, the first for pods that say none
-    claims: tuple[str, ...] = ()  # patterns of namespaces where devices are had by claims
+    fallback: int = 0  # bytes for a share without vmemory while no device is known; 0: refused
+    schedulers: tuple[str, ...] = ()  # allowed ones; pods that name none get the first
+    claims: tuple[str, ...] = ()  # patterns of namespaces whose pods get devices through claims
     words: frozenset[conversions.Words] = frozenset()
     confines: confines.Confines = dataclasses.field(default_factory=confines.Confines)
 
 
 def mutation(rules: Rules, devices: Devices, ensure: Ensure) -> review.Mutation:
-    """Return what changes a pod that is created.
+    """Return the mutation of new pods.
 
-    *ensure* is called where it gets claims, before the answer.
+    For a pod that gets claims, it calls *ensure* before it answers.
     """
 
     def mutate(request: review.Request) -> review.Answer:
@@ -81,7 +81,7 @@ def mutation(rules: Rules, devices: Devices, ensure: Ensure) -> review.Mutation:
 
 
 def validation(rules: Rules, devices: Devices) -> review.Mutation:
-    """Return what refuses a pod that is created, whoever changed it meanwhile."""
+    """Return the validation of new pods, which also sees the changes of other webhooks."""
 
     def judge(request: review.Request) -> review.Answer:
         if (request.resource, request.operation) != _CREATED:
@@ -90,7 +90,7 @@ def validation(rules: Rules, devices: Devices) -> review.Mutation:
         asked = asks.read(pod, unit=rules.unit)
         if asked is None and not claims.has_any(pod):
             return review.Answer()
-        # What a node's administrator starts on it by a file is none of ours to refuse.
+        # Static pods, which a node's administrator defines by files, are not refused.
         why = asked.trouble if asked else ""
         if not why and not request.by_a_node:
             why = _why_not(request, asked, rules)
@@ -102,7 +102,7 @@ def validation(rules: Rules, devices: Devices) -> review.Mutation:
 
 
 def ephemeral(rules: Rules) -> review.Mutation:
-    """Return what refuses ephemeral containers that are added to a pod with devices."""
+    """Return the validation of ephemeral containers added to a pod with devices."""
 
     def judge(request: review.Request) -> review.Answer:
         if (request.resource, request.operation) != _DEBUGGED:
@@ -128,9 +128,9 @@ def _complete(draft: drafts.Draft, rules: Rules, memory: defaults.Memory) -> Non
 
 
 def _claim(draft: drafts.Draft, request: review.Request, rules: Rules) -> claims.Rewritten:
-    """Let the pod have claims where that is wanted, else a scheduler that knows of devices.
+    """Give the pod claims if its namespace uses them, else a scheduler that knows devices.
 
-    One that is refused in the end stays as it is, so that whoever asked is told why.
+    A pod that validation will refuse is left unchanged, so that its user sees the reason.
     """
     asked = asks.read(draft.document, unit=rules.unit)
     if asked is None:
@@ -176,7 +176,7 @@ def _why_not_by(spec: Object, schedulers: tuple[str, ...]) -> str:
 
 
 def _why_not_shared(annotations: Object) -> str:
-    """Refuse at once what the agent could only tell in an event, when the container runs."""
+    """Return the error that the agent could otherwise only report in an event, at runtime."""
     try:
         spare.read(annotations)
         spare.read_priority(annotations)
@@ -187,7 +187,7 @@ def _why_not_shared(annotations: Object) -> str:
 
 def _needs(asked: asks.Pod, rules: Rules) -> tuple[tuple[str, facts.Need], ...]:
     found = asks.pod_of(asked.shape, rules.unit)
-    needs = (it.need for it in found.containers)
+    needs = (container.need for container in found.containers)
     return tuple(zip(asked.names, needs, strict=True))
 
 
@@ -200,11 +200,11 @@ def _has_share(pod: Object, asked: asks.Pod | None, rules: Rules) -> bool:
 
 
 def _too_large(asked: asks.Pod, rules: Rules, devices: Sequence[facts.Device]) -> tuple[str, ...]:
-    """Say what waits for a device that nobody has seen yet; it may come, with a node."""
+    """Warn of requests larger than any known device; a new node may bring a larger one."""
     if not devices:
         return ()
     allowed = defaults.allowed(devices, asked.shape.selector)
-    most = max((it.memory_bytes for it in allowed), default=0)
+    most = max((device.memory_bytes for device in allowed), default=0)
     return tuple(
         f"container {name} waits for a device with {quantity.format_size(need.vmemory)}: the "
         f"largest that is known and that the pod allows has {quantity.format_size(most)}"
@@ -214,15 +214,15 @@ def _too_large(asked: asks.Pod, rules: Rules, devices: Sequence[facts.Device]) -
 
 
 def _with_news_alone(request: review.Request) -> Object:
-    """Return the pod with those ephemeral containers that are added to it now."""
+    """Return the pod with only the ephemeral containers that this request adds."""
     spec = objects.section(request.thing, "spec")
     former = objects.entries(objects.section(request.former, "spec"), "ephemeralContainers")
-    known = {it.get("name") for it in former}
+    known = {one.get("name") for one in former}
     news = [
-        it for it in objects.entries(spec, "ephemeralContainers") if it.get("name") not in known
+        one for one in objects.entries(spec, "ephemeralContainers") if one.get("name") not in known
     ]
     return {**request.thing, "spec": {**spec, "ephemeralContainers": news}}
 
 
 def _took(forged: tuple[str, ...]) -> str:
-    return f"took away {', '.join(forged)}: only components of the cluster may write that"
+    return f"removed {', '.join(forged)}: only components of the cluster may write that"

@@ -1,9 +1,9 @@
-"""Names of images, changed by an administrator's rules: such as those of a mirror of registries.
+"""Rewrite image names by an administrator's rules, for example to a registry mirror.
 
-A rule is about whole names as registries know them: ``nginx`` is ``docker.io/library/nginx``. The
-first rule that fits changes the name; a name that none fits stays as it was written. What a rule
-makes begins with its own text, and what begins so is never changed: so a name is changed once,
-however often it is looked at.
+A rule applies to the fully qualified name: ``nginx`` is ``docker.io/library/nginx``. The first
+rule that matches rewrites the name; a name that none matches stays as it was written. A rewritten
+name begins with its rule's own text, and names that begin so are never changed, so rewriting is
+idempotent.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _REFERENCE = re.compile(r"\\(?:[0-9]|g<)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """How some names change."""
+    """A rewrite rule."""
 
-    pattern: re.Pattern[str]  # of a whole name
-    to: str  # with the references of ``re.sub``
+    pattern: re.Pattern[str]  # of a fully qualified name
+    to: str  # the replacement, with group references as in ``re.sub``
     namespaces: tuple[str, ...] = ("*",)
 
     @property
     def begin(self) -> str:
-        """Return what all names begin with that it makes."""
+        """The prefix of all names that it produces."""
         return _REFERENCE.split(self.to, maxsplit=1)[0]
 
 
 def load(path: Path) -> tuple[Rule, ...]:
-    """Read a file of rules, which is YAML; DataError with the rule and a valid example."""
+    """Read a YAML file of rules; DataError with the rule and a valid example."""
     document = yamlfile.read(path, "--image-rules")
     if not isinstance(document, list):
         raise errors.DataError(f"{path}: must be a list of rules, such as\n- {_EXAMPLE}")
@@ -74,7 +74,7 @@ def _rule(entry: Any, name: str) -> Rule:
         rule = Rule(_compiled(entry["pattern"], to, name), to)
     if "/" not in rule.begin:
         raise errors.DataError(
-            f"{name}: to {to!r}: must begin with a registry and a slash, by which it is seen that "
+            f"{name}: to {to!r}: must begin with a registry and a slash, which show that "
             "a name was changed already, such as mirror.example/"
         )
     return dataclasses.replace(rule, namespaces=tuple(namespaces))
@@ -87,17 +87,17 @@ def _plain(text: str) -> str:
 def _compiled(pattern: str, to: str, name: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
-        re.compile(pattern + "|").sub(to, "")  # whether its references are there
+        re.compile(pattern + "|").sub(to, "")  # check its group references
     except (re.error, IndexError) as exc:
         raise errors.DataError(
-            f"{name}: pattern {pattern!r} to {to!r}: {exc}; must be a regular expression and what "
-            r"takes the place of the whole name, such as quay\.io/(.*) to mirror.example/quay/\1"
+            f"{name}: pattern {pattern!r} to {to!r}: {exc}; must be a regular expression and a "
+            r"replacement of the whole name, such as quay\.io/(.*) to mirror.example/quay/\1"
         ) from exc
     return compiled
 
 
 def whole_name(image: str) -> str:
-    """Return the name of an image as registries know it."""
+    """Return the fully qualified name of an image."""
     first, slash, rest = image.partition("/")
     if not slash:
         return f"docker.io/library/{image}"
@@ -107,7 +107,7 @@ def whole_name(image: str) -> str:
 
 
 def rename(image: str, namespace: str, rules: Sequence[Rule]) -> str:
-    """Return what *image* is called by the rules for *namespace*."""
+    """Return *image* rewritten by the rules for *namespace*."""
     whole = whole_name(image)
     here = [
         rule
@@ -124,7 +124,7 @@ def rename(image: str, namespace: str, rules: Sequence[Rule]) -> str:
 
 
 def mutation(rules: Sequence[Rule]) -> review.Mutation:
-    """Return the mutation of pods that are created, and of ephemeral containers that are added."""
+    """Return the mutation of new pods and of added ephemeral containers."""
 
     def mutate(request: review.Request) -> review.Answer:
         if (request.resource, request.operation) not in (
@@ -147,7 +147,7 @@ def mutation(rules: Sequence[Rule]) -> review.Mutation:
 
 
 def _images(pod: Object) -> Mapping[tuple[str, Any], str]:
-    """Return the containers that a pod has already, which must not change."""
+    """Return the images of a pod's existing containers, which must not change."""
     spec = objects.section(pod, "spec")
     return {
         (part, container.get("name")): _image(container)

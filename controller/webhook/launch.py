@@ -1,8 +1,9 @@
 """Start a sidecar through our launcher, on nodes that do not expand ``$(NAME)`` in commands.
 
-An init container of the fast-exit image copies the launcher into a volume; the sidecar starts it
-from there, and it becomes the program whose argv stands in an annotation, a file by the downward
-API. In the fast-exit image the launcher ends with 0, so that a swap needs the image alone.
+An init container of the fast-exit image copies the launcher into a volume. The sidecar runs it
+from there, and the launcher execs the program whose argv is in an annotation, mounted as a file by
+the downward API. In the fast-exit image the launcher exits with 0, so a swap changes only the
+image.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ ARGV_FOLDER = "/pyvgpu/argv"
 
 
 def is_exact(container: Object, *, expands: bool) -> bool:
-    """Tell whether the process sees the same argv; *expands*: the node may expand commands.
+    """Return whether the launcher, which expands nothing, preserves the argv.
 
-    The launcher expands nothing.
+    *expands*: the node may expand references in commands.
     """
     elements = (*objects.words(container, "command"), *objects.words(container, "args"))
-    return not any("\0" in it or (expands and "$" in it) for it in elements)
+    return not any("\0" in text or (expands and "$" in text) for text in elements)
 
 
 def is_free(pod: Object) -> bool:
-    """Tell whether the names that we add are not taken."""
+    """Return whether the volume and container names that we add are free."""
     spec = objects.section(pod, "spec")
     taken = {
         entry.get("name")
@@ -47,13 +48,13 @@ def is_free(pod: Object) -> bool:
 
 
 def annotation(container: Object) -> tuple[str, str]:
-    """Return the annotation that has the argv of *container*, and its value."""
+    """Return the key and value of the annotation that holds the argv of *container*."""
     argv = [*objects.words(container, "command"), *objects.words(container, "args")]
     return f"{names.START_COMMAND_ANNOTATION}.{_key(container)}", json.dumps(argv)
 
 
 def start(draft: drafts.Draft, places: Sequence[int], image: str) -> None:
-    """Let our launcher start the containers at *places*; their annotations are set elsewhere."""
+    """Start the containers at *places* by the launcher; the caller sets their annotations."""
     items = []
     for place in places:
         path = ("spec", "containers", place)
@@ -71,7 +72,7 @@ def start(draft: drafts.Draft, places: Sequence[int], image: str) -> None:
 
 
 def _installer(image: str) -> Object:
-    """Return what copies the launcher; fit for a restricted namespace, and for one with quotas."""
+    """Return the installing init container; it is valid in restricted namespaces with quotas."""
     return {
         "name": VOLUME,
         "image": image,

@@ -1,9 +1,9 @@
-"""Move marked sidecars to where Kubernetes has native ones: init containers that restart always.
+"""Convert marked sidecars to native ones: init containers with restartPolicy Always.
 
-Kubelet ends those itself after the main containers, and their codes do not count. But the main
-containers start only when a native sidecar has started, its startupProbe and postStart hook among
-that; one that waits for a main container would then wait for ever. So what may depend on a main
-container is left where it is, and only namespaces that ask for it get this at all.
+Kubelet ends those itself after the main containers, and ignores their exit codes. But main
+containers start only after a native sidecar has started, including its startupProbe and postStart
+hook; a sidecar that waits for a main container would deadlock. So a sidecar that may depend on a
+main container is not converted, and only namespaces that opt in get conversions.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from pyvgpu.controller.sidecar.nodes import Release
     from pyvgpu.controller.webhook import drafts
 
-SINCE = (1, 29)  # on by default; a kubelet that is older restarts it for ever
+SINCE = (1, 29)  # enabled by default; an older kubelet restarts it for ever
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """Which sidecars move, in the order in which they start; and why others do not."""
+    """The sidecars to move, in start order; and why others stay."""
 
     moves: tuple[pods.Container, ...]
     why_not: Mapping[str, str]
 
 
 def plan(pod: Object, marks: marking.Marking, oldest: Release | None) -> Plan:
-    """Plan for a pod being created; *oldest* is the oldest kubelet that it may meet."""
+    """Plan for a pod being created; *oldest* is the oldest kubelet release of the cluster."""
     if oldest is None or oldest < SINCE:
         release = ".".join(map(str, SINCE))
         why = f"native sidecars need kubelets of Kubernetes {release} or later on all nodes"
@@ -41,14 +41,14 @@ def plan(pod: Object, marks: marking.Marking, oldest: Release | None) -> Plan:
     specs = objects.entries(objects.section(pod, "spec"), "containers")
     why_not = {entry.name: _why_not(specs[entry.index]) for entry in marks.sidecars}
     moves = [entry for entry in marks.sidecars if not why_not[entry.name]]
-    # Kubelet ends them in the reverse of the order in which it starts them, and the lowest order
-    # is to end first. The sort is stable: those of one order start as they are written.
+    # Kubelet ends them in reverse start order, and the lowest order must end first. The sort is
+    # stable: sidecars of equal order start in the order of the spec.
     moves.sort(key=lambda entry: -marks.wishes[entry.name].order)
     return Plan(tuple(moves), {name: why for name, why in why_not.items() if why})
 
 
 def move(draft: drafts.Draft, moves: Sequence[pods.Container]) -> None:
-    """Move them behind the init containers that are there."""
+    """Append the sidecars to the init containers."""
     specs = list(objects.entries(objects.section(draft.document, "spec"), "containers"))
     for entry in moves:
         draft.append({**specs[entry.index], "restartPolicy": "Always"}, "spec", "initContainers")

@@ -1,9 +1,9 @@
-"""AdmissionReview v1: what the API server asks, and the answer that it takes.
+"""AdmissionReview v1: parsing of requests and encoding of answers.
 
-A mutation says what is to be changed in an object, or why it is refused; a server has one at each
-of its paths. Whatever a mutation fails at, the object is admitted as it is: nobody's pod is
-refused for a bug of ours. Where that would let something through that must not be, it is
-``closed``: then whoever asked is told to try again.
+A mutation returns the changes to an object, or why it is refused; a server has one at each path.
+If a mutation fails, the object is admitted unchanged: a bug of ours must not block pods. A
+mutation that must not fail open is wrapped by ``closed``: then the request is refused, and the
+client may retry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
-MOST_WARNING = 250  # characters; the API server cuts what is longer than 256
+MOST_WARNING = 250  # characters; the API server truncates at 256
 MOST_WARNINGS = 12
 FORBIDDEN, FAILED = 403, 500
 NODE_USER, NODE_GROUP = "system:node:", "system:nodes"
@@ -34,40 +34,40 @@ _REASONS = {FORBIDDEN: "Forbidden", FAILED: "InternalError"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody asks the API server for."""
+    """A request to the API server, as the webhook receives it."""
 
     uid: str  # of the request
     operation: str  # CREATE, UPDATE...
-    resource: str  # pods; pods/status is another
+    resource: str  # such as pods or pods/status
     namespace: str
-    thing: Object  # as it would be
-    former: Object = dataclasses.field(default_factory=dict)  # as it is, if it is there
-    user: str = ""  # who asks
-    groups: tuple[str, ...] = ()  # that they are in
-    dry_run: bool = False  # nothing is to come of it
+    thing: Object  # the new object
+    former: Object = dataclasses.field(default_factory=dict)  # the old object, if any
+    user: str = ""  # username of the requester
+    groups: tuple[str, ...] = ()  # the requester's groups
+    dry_run: bool = False  # the webhook must have no side effects
 
     @property
     def by_a_node(self) -> bool:
-        """Whether a kubelet asks, which only ever creates the mirrors of its own static pods."""
+        """Whether a kubelet sent it, which only ever creates mirrors of its own static pods."""
         return self.user.startswith(NODE_USER) and NODE_GROUP in self.groups
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What is to be changed, and what to tell whoever asked."""
+    """The changes to the object, and the messages to the client."""
 
     operations: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
-    refusal: str = ""  # why it is not admitted; empty: it is
-    code: int = FORBIDDEN  # what a refusal is, in HTTP
-    failed: bool = False  # we failed: it is admitted as it is, or refused for now
+    refusal: str = ""  # why it is not admitted; empty: admitted
+    code: int = FORBIDDEN  # HTTP status of a refusal
+    failed: bool = False  # an error of ours: admitted unchanged, or refused for now
 
 
 Mutation = Callable[[Request], Answer]
 
 
 def read(content: bytes) -> Request:
-    """Read what the API server sends; DataError for anything else."""
+    """Parse an AdmissionReview; DataError if it is not one."""
     try:
         review: Any = json.loads(content)
     except (ValueError, RecursionError) as exc:
@@ -81,9 +81,10 @@ def read(content: bytes) -> Request:
     if not isinstance(uid, str) or not uid:
         raise errors.DataError("request.uid must be a string")
     resource = objects.section(request, "resource")
-    kind = "/".join(str(it) for it in (resource.get("resource"), request.get("subResource")) if it)
+    parts = (resource.get("resource"), request.get("subResource"))
+    kind = "/".join(str(part) for part in parts if part)
     group = resource.get("group")
-    who = objects.section(request, "userInfo")
+    user = objects.section(request, "userInfo")
     return Request(
         uid=uid,
         operation=str(request.get("operation") or ""),
@@ -91,38 +92,38 @@ def read(content: bytes) -> Request:
         namespace=str(request.get("namespace") or ""),
         thing=thing if isinstance(thing, Mapping) else {},
         former=former if isinstance(former, Mapping) else {},
-        user=str(who.get("username") or ""),
-        groups=objects.words(who, "groups"),
+        user=str(user.get("username") or ""),
+        groups=objects.words(user, "groups"),
         dry_run=request.get("dryRun") is True,
     )
 
 
 def ask(mutation: Mutation, request: Request) -> Answer:
-    """Return what *mutation* says, or that nothing is changed where it fails."""
+    """Return the answer of *mutation*, or an unchanged object if it fails."""
     try:
         return mutation(request)
     except Exception:
         log.exception("failed on %s in namespace %s", request.resource, request.namespace)
-        told = "pyvgpu failed on this object and left it as it is; its log says why"
-        return Answer(warnings=(told,), failed=True)
+        message = "pyvgpu failed on this object and left it as it is; its log says why"
+        return Answer(warnings=(message,), failed=True)
 
 
 def closed(mutation: Mutation) -> Mutation:
-    """Return *mutation*, where it fails refusing the object for now."""
+    """Return *mutation* such that it fails closed: an error refuses the object for now."""
 
     def strict(request: Request) -> Answer:
         try:
             return mutation(request)
         except Exception:
             log.exception("failed on %s in namespace %s", request.resource, request.namespace)
-            told = "pyvgpu failed on this object, so that it is refused for now; its log says why"
-            return Answer(refusal=told, code=FAILED, failed=True)
+            message = "pyvgpu failed on this object, which is refused for now; its log says why"
+            return Answer(refusal=message, code=FAILED, failed=True)
 
     return strict
 
 
 def write(request: Request, answer: Answer) -> bytes:
-    """Return what the API server reads."""
+    """Encode the response."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": not answer.refusal}
     if answer.refusal:
         reason = _REASONS[answer.code]
@@ -131,7 +132,7 @@ def write(request: Request, answer: Answer) -> bytes:
         patch = json.dumps(answer.operations).encode()
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
     if answer.warnings:
-        response["warnings"] = [_short(it) for it in answer.warnings[:MOST_WARNINGS]]
+        response["warnings"] = [_short(warning) for warning in answer.warnings[:MOST_WARNINGS]]
     return json.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": response}).encode()
 
 

@@ -1,4 +1,4 @@
-"""The mutation of pods that have sidecars of ours."""
+"""The mutation of new pods with marked sidecars."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def mutation(
     admission: transform.Admission, oldest_kubelet: Callable[[], Release | None]
 ) -> review.Mutation:
-    """Return the mutation; *oldest_kubelet* tells of the nodes as they are then."""
+    """Return the mutation; it calls *oldest_kubelet* for each request."""
 
     def mutate(request: review.Request) -> review.Answer:
         if (request.resource, request.operation) != ("pods", "CREATE"):

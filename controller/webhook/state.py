@@ -1,7 +1,7 @@
-"""Annotations of pods that say what a component has decided: nobody else may write them.
+"""Annotations that record a component's decisions, which users may not write.
 
-When a pod is created they are taken away, whoever creates it. Later changes are refused by the
-API server itself, by the policy in the chart, which has the same names.
+The webhook removes them from every new pod. Later changes are refused by the API server through
+the ValidatingAdmissionPolicy in the chart, which lists the same names.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PREFIX = names.GAIA_PREDICATE
 
 
 def found(pod: Object) -> tuple[str, ...]:
-    """Return which of them a pod has."""
+    """Return those annotations of a pod."""
     noted = objects.section(pod, "metadata", "annotations")
     return tuple(key for key in noted if key in KEYS or str(key).startswith(PREFIX))
 
 
 def strip(draft: drafts.Draft) -> tuple[str, ...]:
-    """Take them away; return which there were."""
+    """Remove them; return the removed keys."""
     forged = found(draft.document)
     for key in forged:
         draft.remove("metadata", "annotations", key)

@@ -1,4 +1,4 @@
-"""Claims that are created, in namespaces whose claims together are limited."""
+"""Validation of new claims against the total of their namespace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-    # Returns why a claim may not be created in a namespace; with its uid, and for a dry run.
+    # (namespace, claim, uid, dry run) -> why the claim may not be created; empty if it may.
     WhyNot = Callable[[str, Object, str, bool], str]
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _CREATED = ("resourceclaims.resource.k8s.io", "CREATE")
 
 
 def validation(why_not: WhyNot) -> review.Mutation:
-    """Return what refuses a claim where *why_not* has a reason."""
+    """Return the validation that refuses a claim for the reason that *why_not* returns."""
 
     def judge(request: review.Request) -> review.Answer:
         if (request.resource, request.operation) != _CREATED:

@@ -1,9 +1,9 @@
-"""What becomes of a pod with sidecars when it is created. A pod is never refused for any of it.
+"""Transform a new pod with marked sidecars; it is never refused for them.
 
-In this order: annotations that only a controller may write go; of sidecars that stay what they
-are the argv moves into annotations; a provider of virtual nodes is told; the pod gets the label by
-which the controllers find it; and sidecars become native ones where their namespace wants it. What
-cannot be done is left, and said as a warning to whoever creates the pod.
+In this order: annotations that only a controller may write are removed; the argv of sidecars that
+are not converted moves into annotations; the switch of a virtual node's provider is set; the pod
+gets the label by which the controllers find it; and in namespaces that opt in, sidecars become
+native ones. A step that is impossible is skipped, and its reason is returned as a warning.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object, Operation
     from pyvgpu.controller.sidecar.nodes import Release
 
-KEPT_FREE_BYTES = 16 * 1024  # for what is written while the pod lives
+KEPT_FREE_BYTES = 16 * 1024  # reserved for annotations written later
 
 MANAGED = {names.SIDECAR_LABEL: names.SIDECAR_MANAGED}
-OURS_ALONE = (names.STOP_ANNOTATION, names.SWAPPED_ANNOTATION)  # never a user's
+OURS_ALONE = (names.STOP_ANNOTATION, names.SWAPPED_ANNOTATION)  # which users may not write
 
 
 class Expansion(enum.Enum):
-    """What becomes of ``$(NAME)`` in commands on virtual nodes."""
+    """How virtual nodes expand ``$(NAME)`` in commands."""
 
-    KUBELET = "kubelet"  # the provider expands it, as kubelet does
-    LAUNCHER = "launcher"  # it does not, and mounts volumes: our launcher starts the sidecar
-    NONE = "none"  # nothing is known: leave commands as they are
+    KUBELET = "kubelet"  # the provider expands like kubelet
+    LAUNCHER = "launcher"  # no expansion, but volumes: our launcher starts the sidecar
+    NONE = "none"  # unknown: leave commands unchanged
 
 
 class Provider(enum.Enum):
-    """Whose switch for sidecars virtual nodes have."""
+    """The provider whose sidecar switch virtual nodes have."""
 
     NONE = "none"
     ECI = "eci"  # Alibaba's elastic container instances: variables of the container
@@ -49,10 +49,10 @@ class Provider(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Admission:
-    """What whoever runs the webhook can choose."""
+    """The webhook's settings for pods with sidecars."""
 
     settings: Settings = dataclasses.field(default_factory=Settings)
-    native_namespaces: tuple[str, ...] = ()  # patterns; sidecars become native ones there
+    native_namespaces: tuple[str, ...] = ()  # patterns; sidecars are converted to native there
     oldest_kubelet: Release | None = None
     virtual_expansion: Expansion = Expansion.NONE
     virtual_provider: Provider = Provider.NONE
@@ -60,7 +60,7 @@ class Admission:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Transformed:
-    """The patch (empty: leave the pod as it is), and what to tell whoever creates it."""
+    """The patch (empty: leave the pod unchanged), and warnings for the client."""
 
     operations: tuple[Operation, ...]
     warnings: tuple[str, ...]
@@ -75,17 +75,17 @@ def transform(pod: Object, namespace: str, admission: Admission) -> Transformed:
         if key in read.annotations:
             draft.remove("metadata", "annotations", key)
     if read.labels.get(names.SIDECAR_LABEL, names.SIDECAR_MANAGED) != names.SIDECAR_MANAGED:
-        return Transformed(tuple(draft.operations), ())  # it is to be left alone
+        return Transformed(tuple(draft.operations), ())  # its user opted out
     if marks.why_not:
         if marks.sidecars and not marking.another(read):
-            draft.set_entries(MANAGED, "metadata", "labels")  # for swaps that a person asks for
-        told = (f"sidecars are not ended: {marks.why_not}",) if marks.sidecars else ()
-        return Transformed(tuple(draft.operations), (*marks.warnings, *told))
+            draft.set_entries(MANAGED, "metadata", "labels")  # for swaps that a user requests
+        notes = (f"sidecars are not ended: {marks.why_not}",) if marks.sidecars else ()
+        return Transformed(tuple(draft.operations), (*marks.warnings, *notes))
     return _Transformation(draft, read, marks, admission).run()
 
 
 class _Transformation:
-    """One pod on its way through."""
+    """The transformation of one pod."""
 
     def __init__(
         self, draft: drafts.Draft, read: pods.Pod, marks: marking.Marking, admission: Admission
@@ -101,7 +101,7 @@ class _Transformation:
         self._surely_virtual = _selects_virtual(draft.document, admission.settings)
 
     def run(self) -> Transformed:
-        """Return what is to be changed."""
+        """Return the changes and warnings."""
         moves = self._plan_native()
         rest = [entry for entry in self._marks.sidecars if entry not in moves]
         launched = [entry for entry in rest if self._is_launched(entry)]
@@ -142,7 +142,7 @@ class _Transformation:
         )
 
     def _move(self, entry: pods.Container) -> None:
-        """Move its argv, where whatever starts it will put it together again."""
+        """Move its argv into annotations, if the node will expand the references."""
         virtual = self._surely_virtual or self._maybe_virtual
         if not entry.command or entry.command[0] == names.LAUNCH_PROGRAM:
             return
@@ -191,35 +191,35 @@ class _Transformation:
         elif self._admission.virtual_provider is Provider.BCI:
             annotations = objects.section(self._draft.document, "metadata", "annotations")
             listed = annotations.get(marking.BCI_IGNORE)
-            told = {marking.BCI_IGNORE: f"{listed},{entry.name}" if listed else entry.name}
-            if objects.annotation_bytes(told) > self._room:
+            change = {marking.BCI_IGNORE: f"{listed},{entry.name}" if listed else entry.name}
+            if objects.annotation_bytes(change) > self._room:
                 self._warn_of(entry, "the pod's annotations have no room for its provider's")
                 return
-            self._room -= len(f",{entry.name}") if listed else objects.annotation_bytes(told)
-            self._draft.set_entries(told, "metadata", "annotations")
+            self._room -= len(f",{entry.name}") if listed else objects.annotation_bytes(change)
+            self._draft.set_entries(change, "metadata", "annotations")
 
     def _put_variables(self, entry: pods.Container, variables: Sequence[Object]) -> None:
-        """Put *variables* before the container's own, whose values may refer to them."""
+        """Insert *variables* before the container's own, whose values may refer to them."""
         for place, variable in enumerate(variables):
             self._draft.insert(variable, place, "spec", "containers", entry.index, "env")
 
     def _warn_of(self, entry: pods.Container, why: str) -> None:
         if how.is_swappable(entry, self._admission.settings):
-            return  # by a name that the fast-exit image has too
+            return  # started by a path that the fast-exit image has, too
         self._warnings.append(
             f"container {entry.name}: its image cannot be swapped when the work is done, because "
-            f"{why}; if it ends with code 0, say {marking.EXITS_ZERO}=true"
+            f"{why}; if it ends with code 0, set {marking.EXITS_ZERO}=true"
         )
 
 
 def _selects_virtual(pod: Object, settings: Settings) -> bool:
-    """Tell whether the pod's nodeSelector leaves virtual nodes alone."""
+    """Return whether the pod's nodeSelector allows only virtual nodes."""
     selector = objects.section(pod, "spec", "nodeSelector")
     return any(selector.get(key) == value for key, value in settings.virtual.labels)
 
 
 def _tolerates_virtual(pod: Object, settings: Settings) -> bool:
-    """Tell whether the pod tolerates the taint of virtual nodes, so that it may come to one."""
+    """Return whether the pod tolerates the taint of virtual nodes, so it may run on one."""
     keys = [
         str(entry.get("key") or "")
         for entry in objects.entries(objects.section(pod, "spec"), "tolerations")

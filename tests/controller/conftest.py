@@ -1,4 +1,4 @@
-"""How long the shells of the controllers leave the API server alone."""
+"""Fixture that records the controllers' pauses between requests to the API server."""
 
 import pausing
 import pytest
@@ -8,5 +8,5 @@ from pyvgpu.controller import pace
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """The pauses of informers and of the gate of a controller."""
+    """The pauses of informers and of a controller's circuit breaker."""
     return pausing.noted(monkeypatch, pace)

@@ -1,4 +1,4 @@
-"""Our own authority and the certificate that it signs."""
+"""Our own CA and the certificates that it signs."""
 
 import dataclasses
 import datetime
@@ -20,15 +20,15 @@ def bundle():
 
 
 @pytest.mark.parametrize(("days", "due"), [(0, False), (59, False), (61, True), (91, True)])
-def test_two_thirds_of_its_life_are_served(bundle, days, due):
+def test_a_certificate_is_due_after_two_thirds_of_its_life(bundle, days, due):
     assert certificates.is_due(bundle, WANTED, NOW + days * DAY) is due
 
 
-def test_another_name_needs_another(bundle):
+def test_another_host_needs_another_certificate(bundle):
     assert certificates.is_due(bundle, certificates.Wanted(("pyvgpu-webhook.other.svc",)), NOW)
 
 
-def test_what_does_not_belong_together_is_made_anew(bundle):
+def test_an_inconsistent_bundle_is_due(bundle):
     other = certificates.make(WANTED, NOW)
     for mixed in (
         certificates.Bundle(bundle.authorities, bundle.certificate, other.key),
@@ -41,7 +41,7 @@ def test_what_does_not_belong_together_is_made_anew(bundle):
         assert certificates.is_due(mixed, WANTED, NOW)
 
 
-def test_the_older_authorities_are_trusted_until_they_end(bundle):
+def test_older_authorities_are_trusted_until_they_expire(bundle):
     first = bundle.authorities
     second = certificates.make(WANTED, NOW + 60 * DAY, bundle)
     assert second.authorities.endswith(first)
@@ -58,18 +58,18 @@ def test_the_authorities_do_not_grow_for_ever(bundle):
     assert bundle.authorities.count("BEGIN") == certificates.MOST_AUTHORITIES
 
 
-def test_what_is_no_authority_is_not_trusted():
+def test_invalid_authorities_are_dropped():
     assert (
         certificates.make(WANTED, NOW, certificates.Bundle("garbage")).authorities.count("BEGIN")
         == 1
     )
 
 
-def test_the_key_of_an_authority_is_thrown_away(bundle):
+def test_the_key_of_a_short_lived_authority_is_discarded(bundle):
     assert not bundle.signer
 
 
-def test_one_that_lasts_signs_what_follows():
+def test_a_long_lived_authority_signs_renewals():
     first = certificates.make(LASTING, NOW)
     assert not certificates.is_due(first, LASTING, NOW + 59 * DAY)
     assert certificates.is_due(first, LASTING, NOW + 61 * DAY)
@@ -81,7 +81,7 @@ def test_one_that_lasts_signs_what_follows():
 
 
 @pytest.mark.parametrize("signer", ["", "garbage", "another's"])
-def test_without_its_key_another_authority_is_made_and_the_old_one_trusted_on(signer):
+def test_without_its_key_a_new_authority_is_made_and_the_old_one_stays_trusted(signer):
     first = certificates.make(LASTING, NOW)
     signer = certificates.make(LASTING, NOW).signer if signer == "another's" else signer
     spoilt = dataclasses.replace(first, signer=signer)
@@ -91,7 +91,7 @@ def test_without_its_key_another_authority_is_made_and_the_old_one_trusted_on(si
     assert second.authorities != first.authorities
 
 
-def test_one_that_lasts_is_replaced_after_two_thirds_of_its_time_too():
+def test_a_long_lived_authority_is_replaced_after_two_thirds_of_its_life_too():
     first = certificates.make(LASTING, NOW)
     later = NOW + certificates.LASTING * 0.67
     second = certificates.make(LASTING, later, first)

@@ -1,4 +1,4 @@
-"""Clients that nobody would want: too slow, too large, unknown."""
+"""The HTTPS server with hostile clients: slow, oversized, malformed, unauthenticated."""
 
 import contextlib
 import datetime
@@ -42,7 +42,7 @@ def post(client, body=b"{}"):
     return answer.status, answer.read()
 
 
-def test_one_connection_serves_many_questions(door):
+def test_one_connection_serves_many_requests(door):
     with contextlib.closing(door.connect()) as client:
         for number in range(3):
             body = json.dumps({"n": number}).encode()
@@ -50,7 +50,7 @@ def test_one_connection_serves_many_questions(door):
     assert door.count(3) == [("/echo", "answered")] * 3
 
 
-def test_who_asks_whether_the_body_may_come_is_told(door):
+def test_expect_100_continue_with_a_raw_socket(door):
     with contextlib.closing(door.connect()) as client:
         head = b"POST /echo HTTP/1.1\r\nHost:h\r\nContent-Type: application/json\r\n"
         head += b"Content-Length: 2\r\n"
@@ -78,7 +78,7 @@ def body_drip(sock, stop):
 
 
 @pytest.mark.parametrize("way", [drip, body_drip])
-def test_who_sends_slowly_is_given_up_though_something_comes_all_the_time(door, monkeypatch, way):
+def test_a_slow_request_is_aborted_though_bytes_keep_arriving(door, monkeypatch, way):
     stop = threading.Event()
     monkeypatch.setattr(https, "REQUEST_SECONDS", 0.3)
     hasty = made_of({"/echo": echo})
@@ -88,7 +88,7 @@ def test_who_sends_slowly_is_given_up_though_something_comes_all_the_time(door, 
         try:
             seen = b"?"
             with contextlib.suppress(ConnectionError, ssl.SSLError):
-                while seen:  # whatever is said, then nothing more
+                while seen:  # perhaps a refusal, then the end
                     seen = client.sock.recv(4096)
         except TimeoutError:
             pytest.fail("the connection was kept")
@@ -99,7 +99,7 @@ def test_who_sends_slowly_is_given_up_though_something_comes_all_the_time(door, 
         assert post(client)[0] == 200
 
 
-def test_many_who_send_slowly_keep_nobody_waiting(door):
+def test_many_slow_clients_do_not_delay_others(door):
     stop = threading.Event()
     with contextlib.ExitStack() as stack:
         threads = []
@@ -120,7 +120,7 @@ def test_connections_that_break_do_not_fill_the_log(door, caplog, monkeypatch):
     for _ in range(20):
         with socket.create_connection(door.address) as plain:
             plain.sendall(b"nonsense\r\n\r\n")
-            while plain.recv(1000):  # until it is given up
+            while plain.recv(1000):  # until the server closes it
                 pass
     assert caplog.text.count("lost a connection") == 1
 
@@ -188,17 +188,17 @@ def test_a_body_of_50_megabytes_is_refused_before_it_is_read(door):
             b"POST /echo HTTP/1.1\r\nHost:h\r\nContent-Type: application/json\r\n"
             b"transfer-encoding: identity\r\nContent-Length: 2\r\n\r\n{}",
             400,
-            id="a length and an encoding that says nothing",
+            id="a length and the identity encoding",
         ),
     ],
 )
-def test_what_is_no_question_is_refused_and_hung_up_on(door, head, code):
+def test_an_invalid_request_is_refused_and_the_connection_closed(door, head, code):
     assert raw(door, head).partition(b"\r\n")[0].split()[1] == str(code).encode()
     assert not door.seen
 
 
 def raw(door, said):
-    """Return all that is answered to what is sent, until the other side hangs up."""
+    """Send *said*; return the whole answer, until the server closes the connection."""
     heard = b""
     with contextlib.closing(door.connect()) as client, contextlib.suppress(ConnectionError):
         client.sock.sendall(said)
@@ -211,12 +211,12 @@ def raw(door, said):
     ("version", "field", "kept"),
     [
         pytest.param("1.1", "", True, id="as usual"),
-        pytest.param("1.1", "CONNECTION: Close\r\n", False, id="no more questions"),
+        pytest.param("1.1", "CONNECTION: Close\r\n", False, id="no more requests"),
         pytest.param("1.0", "", False, id="an old client"),
-        pytest.param("1.0", "connection: keep-alive\r\n", True, id="an old one that goes on"),
+        pytest.param("1.0", "connection: keep-alive\r\n", True, id="an old one with keep-alive"),
     ],
 )
-def test_a_connection_is_kept_as_the_client_wishes(door, version, field, kept):
+def test_a_connection_is_kept_alive_as_the_client_asks(door, version, field, kept):
     one = (
         f"POST /echo HTTP/{version}\r\nHost:h\r\ncontent-TYPE: application/json; charset=utf-8\r\n"
         f"{field}content-length:2\r\n\r\n{{}}"
@@ -227,7 +227,7 @@ def test_a_connection_is_kept_as_the_client_wishes(door, version, field, kept):
     assert (b"HTTP/1.1 404 " in heard) == kept
 
 
-def test_who_waits_for_leave_to_send_is_given_it(door):
+def test_expect_100_continue_with_an_http_client(door):
     with contextlib.closing(door.connect()) as client:
         client.putrequest("POST", "/echo")
         for name, value in (JSON | {"Content-Length": "2", "Expect": "100-continue"}).items():
@@ -240,7 +240,7 @@ def test_who_waits_for_leave_to_send_is_given_it(door):
 
 
 def self_signed(folder, name):
-    """Return a file with a key and a certificate that anybody may trust or not."""
+    """Return a file with a key and its self-signed certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     called = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -266,7 +266,7 @@ SCHEDULER = "system:kube-scheduler"
 
 @pytest.fixture
 def guarded(tmp_path):
-    """A server that wants a certificate of the scheduler's, and the file of that."""
+    """A server that requires the scheduler's certificate, the file of it, and another one."""
     trusted = self_signed(tmp_path, SCHEDULER)
     other = self_signed(tmp_path, "system:node:node-1")
 
@@ -298,20 +298,20 @@ def test_a_client_with_the_right_certificate_is_answered(guarded):
     assert asked_with(door, trusted) == (200, b"{}")
 
 
-@pytest.mark.parametrize("who", ["no certificate", "another name", "another authority"])
-def test_other_clients_are_not_heard(guarded, tmp_path, who):
+@pytest.mark.parametrize("kind", ["no certificate", "another name", "another authority"])
+def test_other_clients_are_rejected(guarded, tmp_path, kind):
     door, _, other = guarded
     file = {
         "no certificate": None,
         "another name": other,
         "another authority": self_signed(tmp_path, SCHEDULER),
-    }[who]
+    }[kind]
     with pytest.raises((ConnectionError, ssl.SSLError, http.client.HTTPException)):
         asked_with(door, file)
     assert not door.seen
 
 
-def test_a_request_that_comes_with_the_end_of_the_handshake_is_not_heard_either(guarded):
+def test_a_request_sent_with_the_end_of_the_handshake_is_rejected_too(guarded):
     door, _, other = guarded
     trust = ssl.create_default_context(cadata=door.bundle.authorities)
     trust.load_cert_chain(other)

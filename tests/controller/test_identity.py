@@ -27,14 +27,14 @@ def api(small):
 
 
 class Replica(identity.Identity):
-    """One whose clock we set, and which notes what was trusted when it began to serve."""
+    """A replica whose clock the test sets, and that does not wait."""
 
     def __init__(self, connection, days=0):
         self.days = days
         source = identity.own(connection, PLACE, now=lambda: NOW + self.days * DAY)
         super().__init__(connection, source, (PLACE.mutating, PLACE.validating))
         self._stop = threading.Event()
-        self._stop.set()  # it waits for nothing
+        self._stop.set()  # it never waits
 
     def turn(self):
         self.look(self._stop)
@@ -48,7 +48,7 @@ def trusted(api):
     return texts.pop()
 
 
-def test_it_makes_one_and_the_api_server_trusts_it(api, small):
+def test_it_issues_a_certificate_that_the_api_server_trusts(api, small):
     replica = Replica(small[1])
     with pytest.raises(ssl.SSLError, match="no certificate yet"):
         replica.context()
@@ -59,7 +59,7 @@ def test_it_makes_one_and_the_api_server_trusts_it(api, small):
     assert isinstance(replica.context(), ssl.SSLContext)
 
 
-def test_once_all_is_well_nothing_is_written(api, small):
+def test_nothing_is_written_while_nothing_changes(api, small):
     replica = Replica(small[1])
     replica.turn()
     api.asked.clear()
@@ -67,17 +67,17 @@ def test_once_all_is_well_nothing_is_written(api, small):
     assert {method for method, _ in api.asked} == {"GET"}
 
 
-def test_all_replicas_have_the_same(api, small):
+def test_all_replicas_share_one_certificate(api, small):
     assert Replica(small[1]).turn() == Replica(small[1]).turn()
 
 
-def test_of_two_that_make_one_the_first_wins(api, small, monkeypatch):
+def test_of_two_concurrent_issuers_the_first_wins(api, small, monkeypatch):
     first, second = Replica(small[1]), Replica(small[1])
     make = certificates.make
 
     def slow(*args):
         monkeypatch.setattr(certificates, "make", make)
-        first.turn()  # between what the second read and what it writes
+        first.turn()  # between the second one's read and write
         return make(*args)
 
     monkeypatch.setattr(certificates, "make", slow)
@@ -85,7 +85,7 @@ def test_of_two_that_make_one_the_first_wins(api, small, monkeypatch):
     assert trusted(api) == first.turn().authorities
 
 
-def test_a_renewal_is_trusted_beside_the_old_one_before_it_is_served(api, small):
+def test_a_renewed_ca_is_trusted_beside_the_old_one_before_it_is_served(api, small):
     replica, other = Replica(small[1]), Replica(small[1])
     old = replica.turn()
     other.turn()
@@ -98,15 +98,15 @@ def test_a_renewal_is_trusted_beside_the_old_one_before_it_is_served(api, small)
     assert other.turn() == new
 
 
-def test_a_replica_that_lags_does_not_take_a_newer_authority_away(api, small):
+def test_a_lagging_replica_does_not_remove_a_newer_authority(api, small):
     lagging = Replica(small[1])
     old = lagging.turn()
     new = Replica(small[1], days=61).turn()
-    lagging._tell(old.authorities)
+    lagging._publish(old.authorities)
     assert trusted(api) == new.authorities
 
 
-def test_a_configuration_that_was_applied_anew_is_mended(api, small):
+def test_a_reapplied_configuration_gets_the_ca_bundle_again(api, small):
     replica = Replica(small[1])
     replica.turn()
     configuration = api.read(PLACE.mutating)
@@ -123,7 +123,7 @@ def trusted_after(replica, api):
 @pytest.mark.parametrize(
     "data", [{"tls.crt": "garbage"}, {"tls.key": 7}, None, {"tls.crt": "/w=="}]
 )
-def test_a_secret_that_somebody_spoilt_is_made_anew(api, small, data):
+def test_a_damaged_secret_is_replaced(api, small, data):
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}, "data": data})
     bundle = Replica(small[1]).turn()
     assert not certificates.is_due(bundle, certificates.Wanted((PLACE.host,)), NOW)
@@ -138,7 +138,7 @@ def test_an_emptied_secret_is_a_renewal(api, small):
     assert old.authorities in trusted(api)
 
 
-def test_without_an_api_server_it_serves_what_it_has_and_asks_again(api, small):
+def test_without_an_api_server_it_keeps_serving_and_retries(api, small):
     replica = Replica(small[1])
     replica.turn()
     api.failing = [500, 500]
@@ -153,17 +153,17 @@ def test_without_an_api_server_it_serves_what_it_has_and_asks_again(api, small):
     assert replica.ready.is_set()
 
 
-def test_a_part_that_is_not_installed_is_told_nothing(api, small):
+def test_a_configuration_that_does_not_exist_is_skipped(api, small):
     api.delete(PLACE.validating)
     assert Replica(small[1]).turn().certificate
 
 
-def test_the_secret_is_made_where_we_may(api, small):
+def test_the_secret_is_created_if_permissions_allow(api, small):
     api.delete(PLACE.secret)
     assert Replica(small[1]).turn() == Replica(small[1]).turn()
 
 
-def test_one_authority_that_lasts_is_told_once(api, small):
+def test_a_long_lived_authority_signs_renewals(api, small):
     days = 0
     source = identity.own(
         small[1], PLACE, hosts=("s",), lasting=True, now=lambda: NOW + days * DAY
@@ -175,7 +175,7 @@ def test_one_authority_that_lasts_is_told_once(api, small):
     assert first.certificate != second.certificate
 
 
-def test_what_cannot_be_served_is_said(api, small):
+def test_an_invalid_bundle_is_reported(api, small):
     with pytest.raises(errors.DataError, match="cannot be served"):
         identity.context_of(certificates.Bundle("", "garbage", "garbage"))
 

@@ -1,4 +1,4 @@
-"""The program of the fast-exit image, as it is built."""
+"""The compiled program of the fast-exit image."""
 
 import json
 import os
@@ -19,7 +19,7 @@ PRINTF = shutil.which("printf")
 
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory):
-    """The program under the name by which it launches others."""
+    """The program under the name that makes it launch others."""
     folder = tmp_path_factory.mktemp("launcher")
     done = subprocess.run(
         ["pyvgpu-launch", "-i", folder / "pyvgpu-launch"], executable=shim.fast_exit_program()
@@ -45,14 +45,14 @@ def launch(launcher, text, **options):
         ["xpyvgpu-launch", "x"],
     ],
 )
-def test_it_ends_with_0_whatever_its_arguments(argv):
+def test_it_exits_0_whatever_its_arguments(argv):
     done = subprocess.run(
         argv, executable=shim.fast_exit_program(), capture_output=True, timeout=30
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_it_needs_nothing_and_is_for_this_machine():
+def test_it_is_static_and_for_this_architecture():
     with shim.fast_exit_program().open("rb") as file:
         program = elffile.ELFFile(file)
         kinds = {segment["p_type"] for segment in program.iter_segments()}
@@ -74,7 +74,7 @@ def test_it_copies_itself(launcher):
     ),
     st.booleans(),
 )
-def test_argv_is_byte_for_byte_what_was_written(launcher, arguments, ascii_only):
+def test_argv_is_passed_byte_for_byte(launcher, arguments, ascii_only):
     written = json.dumps([PRINTF, "%s\\0", "first", *arguments], ensure_ascii=ascii_only)
     done = launch(launcher, written.encode())
     assert done.stdout == b"".join(word.encode() + b"\0" for word in ["first", *arguments])
@@ -101,21 +101,21 @@ def test_a_program_is_searched_for_in_path(launcher, tmp_path):
         (["/etc/passwd"], 126, b"cannot be started: /etc/passwd"),
     ],
 )
-def test_errors_are_one_line_and_a_shells_codes(launcher, text, code, said):
+def test_errors_are_one_line_with_a_shells_exit_codes(launcher, text, code, said):
     done = launch(launcher, text)
     assert done.returncode == code
     assert said in done.stderr
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_file_that_is_missing_is_said(launcher):
+def test_a_missing_file_is_reported(launcher):
     done = subprocess.run([launcher, "/nowhere/argv"], capture_output=True)
     assert (done.returncode, done.stderr) == (125, b"pyvgpu-launch: cannot open /nowhere/argv\n")
 
 
 @rights.needs_user_namespace
-def test_in_the_fast_exit_image_it_ends_with_0_though_told_to_launch(launcher, tmp_path):
-    """Of a swapped image the file may still be the old one."""
+def test_in_the_fast_exit_image_it_exits_0_even_as_a_launcher(launcher, tmp_path):
+    """After an image swap the argv file may still be the old one."""
     root = tmp_path / "root"
     root.mkdir()
     for name in ("pyvgpu-exit", "pyvgpu-launch"):

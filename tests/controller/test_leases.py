@@ -1,4 +1,4 @@
-"""Leases: one acts, and another when that one does not any more."""
+"""Leader election: one process acts, and another once the first stops renewing."""
 
 import threading
 
@@ -14,21 +14,21 @@ def lease(small):
     return lambda holder: leases.Lease(small[1], "n", "l", holder)
 
 
-def test_one_of_two_holds_it(small, lease):
+def test_only_one_of_two_holds_the_lease(small, lease):
     first, second = lease("first"), lease("second")
     assert [first.try_to_hold(), second.try_to_hold(), first.try_to_hold()] == [True, False, True]
     assert (first.is_held, second.is_held) == (True, False)
     assert small[0].read(PATH)["spec"]["holderIdentity"] == "first"
 
 
-def test_it_is_found_by_its_label(small, lease):
+def test_the_lease_has_our_label(small, lease):
     holder = lease("first")
     assert holder.try_to_hold()
     assert holder.try_to_hold({"a": "b"})
     assert small[0].read(PATH)["metadata"]["labels"] == {"app.kubernetes.io/name": "pyvgpu"}
 
 
-def test_who_sees_that_another_holds_it_does_nothing_more(small, lease):
+def test_a_holder_stops_at_once_when_another_has_the_lease(small, lease):
     first = lease("first")
     first.try_to_hold()
     taken = small[0].read(PATH)
@@ -37,7 +37,7 @@ def test_who_sees_that_another_holds_it_does_nothing_more(small, lease):
     assert not first.is_held
 
 
-def test_a_renewal_that_fails_takes_nothing_from_the_time_that_is_left(small, lease):
+def test_a_failed_renewal_does_not_shorten_the_time_left(small, lease):
     first = lease("first")
     first.try_to_hold()
     small[0].failing = [500]
@@ -54,7 +54,7 @@ def test_a_renewal_is_one_request(small, lease):
     assert small[0].read(PATH)["metadata"]["annotations"] == {"a": "b"}
 
 
-def test_what_others_wrote_meanwhile_stays(small, lease):
+def test_a_renewal_keeps_annotations_of_others(small, lease):
     first = lease("first")
     first.try_to_hold({"a": "b"})
     found = small[0].read(PATH)
@@ -63,7 +63,7 @@ def test_what_others_wrote_meanwhile_stays(small, lease):
     assert small[0].read(PATH)["metadata"]["annotations"] == {"a": "e", "c": "d"}
 
 
-def test_a_lease_that_was_made_without_a_spec_is_nobodys(small, lease):
+def test_a_lease_without_a_spec_is_free(small, lease):
     small[0].put(PATH, {"metadata": {"name": "l", "namespace": "n"}})
     first = lease("first")
     assert first.try_to_hold({"a": "b"})
@@ -71,7 +71,7 @@ def test_a_lease_that_was_made_without_a_spec_is_nobodys(small, lease):
     assert small[0].read(PATH)["spec"]["holderIdentity"] == "first"
 
 
-def test_what_is_given_back_is_anothers_at_once(lease):
+def test_a_released_lease_can_be_acquired_at_once(lease):
     first, second = lease("first"), lease("second")
     first.try_to_hold()
     first.give_back()
@@ -80,12 +80,12 @@ def test_what_is_given_back_is_anothers_at_once(lease):
     assert not first.try_to_hold()
 
 
-def test_who_comes_again_under_the_same_name_need_not_wait(lease):
+def test_a_restarted_holder_of_the_same_name_need_not_wait(lease):
     lease("node").try_to_hold()
     assert lease("node").try_to_hold()
 
 
-def test_a_lease_that_nobody_renews_is_over(small, lease, monkeypatch):
+def test_a_lease_that_is_not_renewed_expires(small, lease, monkeypatch):
     first, second = lease("first"), lease("second")
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
@@ -99,7 +99,7 @@ def test_a_lease_that_nobody_renews_is_over(small, lease, monkeypatch):
     assert small[0].read(PATH)["spec"]["leaseTransitions"] == 1
 
 
-def test_a_lease_that_is_renewed_is_never_over(lease, monkeypatch):
+def test_a_renewed_lease_never_expires(lease, monkeypatch):
     first, second = lease("first"), lease("second")
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
@@ -110,20 +110,20 @@ def test_a_lease_that_is_renewed_is_never_over(lease, monkeypatch):
 
 
 @pytest.mark.parametrize("code", [403, 409, 500])
-def test_a_write_that_was_refused_holds_nothing(small, lease, code):
+def test_a_refused_write_does_not_hold_the_lease(small, lease, code):
     small[0].failing = [404, code]
     first = lease("first")
     assert not first.try_to_hold()
     assert not first.is_held
 
 
-def test_a_node_says_what_it_has(small, lease):
+def test_annotations_can_be_overwritten(small, lease):
     lease("node").try_to_hold({"image": "x"})
     lease("node").try_to_hold({"image": ""})
     assert small[0].read(PATH)["metadata"]["annotations"] == {"image": ""}
 
 
-def test_who_is_told_to_end_gives_it_back(lease):
+def test_a_stopped_holder_releases_the_lease(lease):
     first, stop = lease("first"), threading.Event()
     assert first.wait(stop)
     stop.set()

@@ -1,4 +1,4 @@
-"""The figures, as Prometheus reads them, held against its own rules by promtool."""
+"""The metrics in Prometheus' text format, checked by promtool."""
 
 import subprocess
 
@@ -9,7 +9,7 @@ metrics = pytest.importorskip("pyvgpu.controller.metrics", reason="needs prometh
 
 
 def used():
-    """Return meters of which every figure has been counted once."""
+    """Return meters on which every metric has been counted once."""
     controller, node = metrics.ControllerMeter(), metrics.NodeMeter()
     for meter in (controller, node):
         meter.asked("GET", 200, 0.01)
@@ -31,14 +31,14 @@ def promtool():
 
 
 @pytest.mark.parametrize("meter", used(), ids=("controller", "node"))
-def test_the_rules_of_prometheus_are_kept(promtool, meter):
+def test_promtool_accepts_the_metrics(promtool, meter):
     done = subprocess.run(
         [promtool, "check", "metrics"], input=meter.text(), capture_output=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_a_rule_that_is_broken_would_be_seen(promtool):
+def test_promtool_rejects_a_bad_name(promtool):
     text = b"# HELP camelCase x\n# TYPE camelCase gauge\ncamelCase 1\n"
     done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True)
     assert done.returncode != 0
@@ -48,18 +48,18 @@ def lines(meter):
     return meter.text().decode().splitlines()
 
 
-def test_requests_and_their_failures_are_counted_apart():
+def test_requests_and_failures_are_counted_separately():
     controller, _ = used()
     assert 'pyvgpu_api_requests_total{code="200",method="GET"} 1.0' in lines(controller)
     assert 'pyvgpu_api_errors_total{code="0",method="PATCH"} 1.0' in lines(controller)
     assert not [it for it in lines(controller) if "errors_total" in it and "GET" in it]
 
 
-def test_a_gauge_is_read_when_somebody_looks():
+def test_a_gauge_is_read_at_scrape_time():
     assert "pyvgpu_queue_overdue 3.0" in lines(used()[1])
 
 
-def test_what_was_saved_grows_with_time_and_is_an_hour_at_most():
+def test_saved_seconds_grow_up_to_an_hour():
     now = [0.0]
     saved = metrics.Saved(lambda: now[0])
     saved.add(8)

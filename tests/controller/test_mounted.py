@@ -1,4 +1,4 @@
-"""A certificate that somebody else renews in a folder."""
+"""A certificate from a folder that an external issuer renews."""
 
 import pytest
 
@@ -11,7 +11,7 @@ NOTHING = certificates.Bundle()
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a folder as kubelet mounts a Secret: its files are exchanged by one link."""
+    """Return a folder as kubelet mounts a Secret: one link swaps all its files."""
     write(tmp_path, "first", certificates.make(WANTED, identity.utc()))
     return tmp_path
 
@@ -26,7 +26,7 @@ def write(folder, name, bundle):
     return bundle
 
 
-def test_it_is_read_as_it_stands(folder):
+def test_it_reads_the_current_version(folder):
     read = mounted.source(folder)
     first = read(NOTHING)
     assert identity.context_of(first)
@@ -34,11 +34,11 @@ def test_it_is_read_as_it_stands(folder):
     assert read(first) == second
 
 
-def test_a_plain_folder_will_do(folder):
+def test_a_plain_folder_works(folder):
     assert mounted.source(folder / "first")(NOTHING).certificate
 
 
-def test_without_authorities_nobody_is_told(folder):
+def test_without_ca_crt_there_is_no_ca_bundle(folder):
     (folder / "first/ca.crt").unlink()
     bundle = mounted.source(folder)(NOTHING)
     assert (bundle.authorities, bool(bundle.certificate)) == ("", True)
@@ -52,7 +52,7 @@ def test_without_authorities_nobody_is_told(folder):
         ("tls.crt", b"garbage", "tls.crt must be a certificate in PEM"),
     ],
 )
-def test_what_is_no_certificate_is_said(folder, file, content, why):
+def test_an_invalid_certificate_is_reported(folder, file, content, why):
     (folder / "first" / file).unlink()
     if content is not None:
         (folder / "first" / file).write_bytes(content)

@@ -1,4 +1,4 @@
-"""A certificate that a signer of the cluster gives, once somebody has approved."""
+"""A certificate from a signer of the cluster, issued once its request is approved."""
 
 import base64
 import datetime
@@ -19,7 +19,7 @@ NOTHING = certificates.Bundle()
 
 
 class Signer:
-    """Somebody who signs what lies in the API server."""
+    """A signer that answers the certificate requests in the API server."""
 
     def __init__(self, api):
         self.api = api
@@ -95,9 +95,9 @@ def waits(source, served=NOTHING):
     return str(caught.value)
 
 
-def test_it_asks_once_and_serves_what_is_signed(source, signer):
+def test_it_makes_one_request_and_serves_the_signed_certificate(source, signer):
     waits(source())
-    waits(source())  # of another replica
+    waits(source())  # from another replica
     (request,) = signer.requests()
     asked = signer.asked(request)
     names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -112,13 +112,13 @@ def test_it_asks_once_and_serves_what_is_signed(source, signer):
     assert "next.key" not in signer.api.read(PLACE.secret)["data"]
 
 
-def test_the_kubelets_signer_is_asked_as_a_node(source, signer):
+def test_the_kubelets_signer_gets_a_request_with_a_node_subject(source, signer):
     waits(source("kubernetes.io/kubelet-serving"))
     asked = signer.asked(signer.requests()[0])
     assert asked.subject.rfc4514_string() == "CN=system:node:pyvgpu-webhook,O=system:nodes"
 
 
-def test_while_the_next_waits_the_one_that_is_served_is_served_on(source, signer):
+def test_the_old_certificate_is_served_while_the_next_request_is_pending(source, signer):
     waits(source())
     signer.approve()
     first = source()(NOTHING)
@@ -131,7 +131,7 @@ def test_while_the_next_waits_the_one_that_is_served_is_served_on(source, signer
 
 
 @pytest.mark.parametrize("condition", ["Denied", "Failed"])
-def test_what_was_refused_is_asked_for_anew(source, signer, condition):
+def test_a_refused_request_is_made_again(source, signer, condition):
     waits(source())
     (request,) = signer.requests()
     signer.answer(request, conditions=[{"type": condition}])
@@ -144,6 +144,6 @@ def test_what_was_refused_is_asked_for_anew(source, signer, condition):
 def test_a_certificate_of_another_name_is_not_served(source, signer):
     waits(source())
     signer.approve(host="other.example")
-    with pytest.raises(errors.DataError, match="is of no use: it must be for pyvgpu-webhook"):
+    with pytest.raises(errors.DataError, match="cannot be used: it must be for pyvgpu-webhook"):
         source()(NOTHING)
     waits(source())

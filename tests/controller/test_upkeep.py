@@ -1,4 +1,4 @@
-"""A certificate or a key that cannot be kept: bounded requests, and readiness says why."""
+"""A certificate or key that cannot be stored: bounded requests, and readiness says why."""
 
 import threading
 
@@ -14,7 +14,7 @@ ATTEMPTS = 40
 
 
 class Stop(threading.Event):
-    """Notes each pause instead of spending it, and stops after so many."""
+    """Records each pause instead of waiting, and stops after so many."""
 
     def __init__(self, attempts=ATTEMPTS):
         super().__init__()
@@ -56,9 +56,7 @@ def puts(api):
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("code", [422, 409, 403])
-def test_a_secret_that_may_not_be_written_is_tried_again_after_growing_pauses(
-    small, api, name, code, caplog
-):
+def test_a_secret_that_may_not_be_written_is_retried_with_backoff(small, api, name, code, caplog):
     one = keeping(name, small[1])
     api.asked.clear()
     api.refusals["PUT"] = (code, DENIED)
@@ -75,7 +73,7 @@ def test_a_secret_that_may_not_be_written_is_tried_again_after_growing_pauses(
 
 
 @pytest.mark.parametrize("name", ["key", "certificate"])
-def test_once_it_may_be_written_it_is_ready_and_the_pauses_begin_anew(small, api, name):
+def test_once_it_may_be_written_it_is_ready_and_the_backoff_is_reset(small, api, name):
     one = keeping(name, small[1])
     api.refusals["PUT"] = (422, DENIED)
     one.run(Stop())
@@ -88,7 +86,7 @@ def test_once_it_may_be_written_it_is_ready_and_the_pauses_begin_anew(small, api
 
 
 @pytest.mark.parametrize("name", ["key", "certificate"])
-def test_of_a_secret_that_may_not_be_made_the_api_servers_words_are_kept(small, api, name):
+def test_a_secret_that_may_not_be_created_gives_the_api_servers_reason(small, api, name):
     one = keeping(name, small[1])
     api.delete(PLACE.secret)
     api.refusals["POST"] = (422, DENIED)
@@ -97,7 +95,7 @@ def test_of_a_secret_that_may_not_be_made_the_api_servers_words_are_kept(small, 
 
 
 @pytest.mark.parametrize("kind", ["token", "certificate"])
-def test_without_file_descriptors_it_is_tried_again_and_the_reason_is_said(small, api, kind):
+def test_without_file_descriptors_it_retries_and_gives_the_reason(small, api, kind):
     with crowded.starved(kind, small[1]._client.configuration.host) as (starved, _):
         said, well = starved.report()
     assert well
@@ -105,7 +103,7 @@ def test_without_file_descriptors_it_is_tried_again_and_the_reason_is_said(small
     assert said[0].startswith("certificate: ")
 
 
-def test_why_a_file_was_not_read_is_kept_for_the_readiness_probe(small):
+def test_an_unreadable_file_is_named_by_the_readiness_probe(small):
     def unread(_):
         raise FileNotFoundError(2, "No such file or directory", "/tls/tls.crt")
 

@@ -1,4 +1,4 @@
-"""The queue of what is to be looked at."""
+"""The de-duplicating work queue."""
 
 import threading
 
@@ -21,7 +21,7 @@ def test_a_name_that_is_added_twice_is_taken_once(queue):
     assert len(queue) == 0
 
 
-def test_a_name_that_is_taken_waits_until_it_is_given_back(queue):
+def test_a_name_in_progress_is_not_taken_again_until_done(queue):
     queue.add("a")
     queue.take()
     queue.add("a")
@@ -31,21 +31,21 @@ def test_a_name_that_is_taken_waits_until_it_is_given_back(queue):
     assert queue.take() == "a"
 
 
-def test_a_name_is_due_at_the_soonest_of_its_times(queue):
+def test_a_name_is_due_at_its_earliest_time(queue):
     queue.add("later", 3600)
     queue.add("later")
     queue.add("later", 3600)
     assert queue.take() == "later"
 
 
-def test_what_is_due_later_does_not_hold_what_is_due(queue):
+def test_a_delayed_name_does_not_block_a_due_one(queue):
     queue.add("later", 3600)
     queue.add("now")
     assert queue.take() == "now"
     assert len(queue) == 1
 
 
-def test_who_waits_gets_what_comes(queue):
+def test_a_waiting_take_returns_the_next_name(queue):
     taken = []
     waiting = threading.Thread(target=lambda: taken.append(queue.take()))
     waiting.start()
@@ -54,7 +54,7 @@ def test_who_waits_gets_what_comes(queue):
     assert taken == ["a"]
 
 
-def test_closing_ends_all_who_wait(queue):
+def test_closing_ends_every_waiting_take(queue):
     taken = []
     waiting = [threading.Thread(target=lambda: taken.append(queue.take())) for _ in range(3)]
     for thread in waiting:

@@ -1,1 +1,1 @@
-"""What acts: asks the API server, holds the lease, answers kube-scheduler; it decides nothing."""
+"""I/O of the scheduler extender: API server, lease, HTTP verbs; it decides nothing."""

@@ -1,13 +1,13 @@
-"""Binds a pod to a node, and says in the same request on which devices.
+"""Bind a pod to a node, and name its devices in the same request.
 
-The API server copies the annotations of a Binding onto the pod, over whatever stands there, in
-the very write that gives it its node, and only if uid and resourceVersion are those of the pod
-that was judged. So there is no moment in which a pod is bound without its choice, and no choice
-that anybody else has written counts.
+The API server copies the annotations of a Binding onto the pod, over existing ones, in the very
+write that sets its node, and only if uid and resourceVersion are those of the pod that was
+judged. So no pod is ever bound without its choice, and a choice that anyone else wrote does not
+count.
 
-Devices are promised in the book before the request leaves. Where it was surely refused, they are
-free again; where nobody knows, as when an answer is lost, they stay promised until the API server
-says that the pod is bound, or that it can never be by that request.
+Devices are reserved in the cache before the request is sent. A refusal releases them; where the
+outcome is unknown, as when an answer is lost, they stay reserved until the API server says that
+the pod is bound, or that this request can never bind it.
 """
 
 from __future__ import annotations
@@ -34,42 +34,42 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Until a bind is at the API server, and as long again for the handshake; who may no more lead by
-# then sends none. With what follows that is less than a lease lasts.
+# To connect to the API server, and as long again for the handshake; a replica that may have lost
+# the lease by then sends no bind. With WRITE_SECONDS that is less than a lease lasts.
 CONNECT_SECONDS = 1.5
-WRITE_SECONDS = 5  # after which the API server gives up a request, and does it no more
-LAND_SECONDS = 30.0  # after which a request that was lost has surely been done or given up
-MOST_WRITES = 16  # at once; the others wait here and not in the API server
-NEWS_SECONDS = 3.0  # that a bind waits while watches are lost
-TRIES = 3  # while somebody else writes to the pod, too
+WRITE_SECONDS = 5  # after which the API server aborts a request
+LAND_SECONDS = 30.0  # after which a lost request has surely been done or aborted
+MOST_WRITES = 16  # at once; more wait here, not in the API server
+NEWS_SECONDS = 3.0  # for which a bind waits while watches are lost
+TRIES = 3  # while other clients write to the pod, too
 
 _LOOK_SECONDS = 0.05
 _GONE = 404
 _CONFLICT = 409
 _REFUSED = range(400, 500)  # answers after which nothing was done
-_UNSURE = frozenset({408})  # but for these
+_UNSURE = frozenset({408})  # except these
 
 
 class NotBoundError(errors.UnavailableError):
-    """A pod was not bound, and the scheduler is to try again."""
+    """A pod was not bound; kube-scheduler is to retry."""
 
 
 class GoneError(NotBoundError):
-    """There is no such pod any more."""
+    """The pod no longer exists."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judged:
-    """A pod as it was when it was looked at."""
+    """A pod as it was when filter judged it."""
 
     pod: asks.Pod
     version: str  # its resourceVersion
-    containers: tuple[str, ...] = ()  # all, if it asks in gpu-manager's words, else none
-    stale: tuple[str, ...] = ()  # annotations in those words that name devices already
+    containers: tuple[str, ...] = ()  # all, if it requests gpu-manager's resources, else none
+    stale: tuple[str, ...] = ()  # gpu-manager annotations that name devices already
 
     @classmethod
     def of(cls, thing: Object, keys: Sequence[bytes]) -> Judged | None:
-        """Return what is known of a pod; None if it asks for no device of ours."""
+        """Return the record of a pod; None if it requests no device of ours."""
         pod = asks.read(thing, keys)
         if pod is None:
             return None
@@ -83,7 +83,7 @@ class Judged:
 
 
 class Binder:
-    """Binds pods; several threads may use it, each pod is bound by one at a time."""
+    """Binds pods; thread-safe, with one thread at a time for each pod."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class Binder:
     ) -> None:
         """Bind nothing yet.
 
-        *is_current* tells whether the book has what the API server has, and waits for that so
-        many seconds.
+        *is_current* tells whether the cache is in step with the API server, and waits up to so
+        many seconds for that.
         """
         self._api = api
         self._book = known
@@ -106,16 +106,16 @@ class Binder:
         self._places = threading.BoundedSemaphore(MOST_WRITES)
         self._guard = threading.Lock()
         self._busy: set[str] = set()  # uids
-        self._sent: dict[str, tuple[str, float]] = {}  # by uid: version and time of what is lost
+        self._sent: dict[str, tuple[str, float]] = {}  # by uid, unanswered: version, time
 
     def bind(self, judged: Judged, node: str) -> None:
-        """Bind a pod to *node*; NotBoundError, or why it has no place, where that was not done."""
+        """Bind a pod to *node*; NotBoundError, or explain.Refused if it does not fit."""
         uid = judged.pod.uid
         if not self._is_current(NEWS_SECONDS):
-            raise NotBoundError(f"pod {judged.pod.key}: it is unknown now what the API server has")
+            raise NotBoundError(f"pod {judged.pod.key}: the watches of the API server are broken")
         with self._alone(uid):
             if uid in self._sent and self._settle(uid, judged.pod.key) == node:
-                return  # what was lost has arrived
+                return  # the request whose answer was lost was done
             for _ in range(TRIES):
                 shares = self._book.reserve(judged.pod, node, time.monotonic())
                 try:
@@ -127,23 +127,23 @@ class Binder:
                     return
                 judged = again
             self._book.release(uid)
-            raise NotBoundError(f"pod {judged.pod.key}: others write to it all the time")
+            raise NotBoundError(f"pod {judged.pod.key}: other clients keep changing it")
 
     def bind_without(self, namespace: str, name: str, uid: str, node: str) -> None:
-        """Bind a pod that asks for no device; NotBoundError if that was not done."""
+        """Bind a pod that requests no device; NotBoundError if that was not done."""
         try:
             self._send(f"{namespace}/{name}", {"uid": uid}, node)
         except apiserver.ServerError as exc:
             raise NotBoundError(f"pod {namespace}/{name}: {exc}") from exc
 
     def drain(self) -> None:
-        """Wait until nothing of what was sent can be done any more, or was."""
+        """Wait until every request that was sent is done or can no longer be."""
         end = time.monotonic() + 2 * CONNECT_SECONDS + WRITE_SECONDS + 1
         while self._busy and time.monotonic() < end:
             time.sleep(_LOOK_SECONDS)
 
     def resolve(self) -> int:
-        """Look after binds of which nobody knows; return how many of them are free again."""
+        """Resolve binds in doubt; return how many of their reservations were released."""
         freed = 0
         for promise in self._book.doubtful(time.monotonic()):
             uid = promise.pod.uid
@@ -152,13 +152,13 @@ class Binder:
                     if self._settle(uid, promise.pod.key) is None:
                         freed += 1
             except NotBoundError as exc:
-                log.info("bind of pod %s is in doubt still: %s", promise.pod.key, exc)
+                log.info("bind of pod %s is still in doubt: %s", promise.pod.key, exc)
         return freed
 
     def find(self, key: str, uid: str) -> Object:
         """Return a pod as the API server has it now.
 
-        GoneError if it has not this one, NotBoundError if it does not say.
+        GoneError if it does not have this one, NotBoundError if it does not answer.
         """
         try:
             thing = self._api.call("GET", path_of(key), seconds=WRITE_SECONDS)
@@ -166,7 +166,7 @@ class Binder:
             kind = GoneError if exc.status == _GONE else NotBoundError
             raise kind(f"pod {key}: {exc}") from exc
         if objects.section(thing, "metadata").get("uid") != uid:
-            raise GoneError(f"pod {key}: there is another one of this name by now")
+            raise GoneError(f"pod {key}: another pod has this name now")
         return thing
 
     def _judge(self, key: str, uid: str) -> Judged | None:
@@ -183,7 +183,7 @@ class Binder:
         if judged.containers:
             when = predicates.now(time.time())
             minors = self._book.minors(choice.node)
-            noted |= dict.fromkeys(judged.stale, "")  # a Binding takes none away
+            noted |= dict.fromkeys(judged.stale, "")  # a Binding cannot remove annotations
             noted |= predicates.notes(
                 judged.containers, choice.containers, choice.node, minors, when
             )
@@ -192,9 +192,9 @@ class Binder:
         if judged.version:
             metadata["resourceVersion"] = judged.version
         with self._places:
-            if not (self._may_send() and self._is_current(0.0)):  # perhaps it was a long wait
+            if not (self._may_send() and self._is_current(0.0)):  # the wait may have been long
                 self._book.release(pod.uid)
-                raise NotBoundError("another leads by now, or news are missing")
+                raise NotBoundError("another replica leads by now, or a watch is broken")
             self._sent[pod.uid] = judged.version, time.monotonic()
             self._send(pod.key, metadata, choice.node)
         del self._sent[pod.uid]
@@ -214,13 +214,13 @@ class Binder:
         )
 
     def _refused(self, judged: Judged, node: str, exc: apiserver.ServerError) -> Judged | None:
-        """Return the pod as it is now if it may be tried again, None if it is bound as wanted.
+        """Return the pod as it is now if a retry makes sense, None if it is bound as wanted.
 
         NotBoundError if neither.
         """
         pod = judged.pod
         if exc.status not in _REFUSED or exc.status in _UNSURE:
-            raise NotBoundError(f"pod {pod.key}: it is not known whether it was bound: {exc}")
+            raise NotBoundError(f"pod {pod.key}: unknown whether it was bound: {exc}")
         del self._sent[pod.uid]
         if exc.status != _CONFLICT:
             self._book.release(pod.uid)
@@ -228,7 +228,7 @@ class Binder:
         try:
             now = self._judge(pod.key, pod.uid)
         except NotBoundError:
-            self._book.release(pod.uid)  # whatever it is now, it was not bound by this
+            self._book.release(pod.uid)  # whatever its state, this request did not bind it
             raise
         if now is not None:
             if now.pod.node == node and now.pod.held is not None:
@@ -239,19 +239,19 @@ class Binder:
         raise NotBoundError(f"pod {pod.key}: {exc}") from exc
 
     def _settle(self, uid: str, key: str) -> str | None:
-        """Return where a pod is whose bind was lost, None if it is nowhere and its devices free.
+        """Return the node of a pod whose bind is in doubt, None if it has none: devices released.
 
-        NotBoundError while that is open.
+        NotBoundError while that is unknown.
         """
         version, since = self._sent.get(uid, ("", 0.0))
         now = self._judge(key, uid)
         if now is not None:
             if now.pod.node:
-                self._sent.pop(uid, None)  # the watch will say so, too
+                self._sent.pop(uid, None)  # the watch will deliver it, too
                 return now.pod.node
-            # A request for another version than this is refused whenever it arrives.
+            # Once the version has changed, the API server refuses the request when it arrives.
             if now.version == version and time.monotonic() < since + LAND_SECONDS:
-                raise NotBoundError(f"pod {key}: it is not known yet whether it was bound")
+                raise NotBoundError(f"pod {key}: not known yet whether it was bound")
         self._book.release(uid)
         self._sent.pop(uid, None)
         return None
@@ -270,6 +270,6 @@ class Binder:
 
 
 def path_of(key: str) -> str:
-    """Return where the pod called namespace/name is, in a URL."""
+    """Return the URL path of the pod namespace/name."""
     namespace, _, name = key.partition("/")
     return f"/api/v1/namespaces/{namespace}/pods/{name}"

@@ -1,9 +1,9 @@
-"""Which pods must not be ended, by PodDisruptionBudgets: as the API server counts them now.
+"""PodDisruptionBudgets: which pods the API server would let us evict now.
 
-A budget says by labels whom it counts, and our record of a pod has none: a hundred thousand pods
-would have too many. So the API server is asked which pods a budget counts, when somebody may have
-to go, of the budgets in those namespaces alone; that holds for a few seconds. Whoever is ended
-through the Eviction API is counted there once more, and that is what holds.
+A budget selects pods by labels, and our record of a pod has none: those of a hundred thousand
+pods would be too many. So when preemption needs victims we list the pods that each budget in the
+namespaces of known pods selects, and cache that for a few seconds. The Eviction API checks the
+budgets again, and its answer decides.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LASTS_SECONDS = 5.0
-PROTECTED_SECONDS = 30.0  # for which nobody is asked again to go who was not allowed to
+PROTECTED_SECONDS = 30.0  # during which a pod that may not be evicted is not tried again
 
 
 def selector(budget: Object) -> str | None:
-    """Return the labels of those whom a budget counts, as a list is asked for; None: nobody."""
+    """Return a budget's selector as the query of a list; None if it selects no pod."""
     wanted = objects.section(budget, "spec").get("selector")
     if not isinstance(wanted, dict):
         return None
@@ -52,19 +52,19 @@ def selector(budget: Object) -> str | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Counted:
-    """Whom a budget counts."""
+    """The pods that a budget selects."""
 
     at: float
     uids: frozenset[str]
 
 
 class Reader:
-    """Reads budgets; several threads may ask."""
+    """Reads budgets; thread-safe."""
 
     def __init__(
         self, api: apiserver.ApiServer, known: Callable[[], Sequence[Object]], pods: book.Book
     ) -> None:
-        """Read nothing yet; of what is *known*, what counts no pod of *pods* does not matter."""
+        """Read nothing yet; *known* budgets in namespaces without pods of *pods* are ignored."""
         self._api = api
         self._known = known
         self._book = pods
@@ -73,12 +73,12 @@ class Reader:
         self._guard = threading.Lock()
 
     def protect(self, uid: str) -> None:
-        """Note that a pod was not allowed to go."""
+        """Note that the API server refused to evict a pod."""
         with self._guard:
             self._protected[uid] = time.monotonic() + PROTECTED_SECONDS
 
     def read(self) -> victims.Budgets:
-        """Return what holds now."""
+        """Return the budgets as they are now."""
         namespaces = {key.partition("/")[0] for key in tuple(self._book.pods)}
         now = time.monotonic()
         allowed: dict[str, int] = {}
@@ -109,7 +109,7 @@ class Reader:
             try:
                 listed, _ = self._api.items(path, query)
             except apiserver.ServerError as exc:
-                log.warning("did not read which pods budget %s counts: %s", key, exc)
+                log.warning("cannot list the pods of PodDisruptionBudget %s: %s", key, exc)
                 return before.uids if before else found
             found = frozenset(str(objects.section(it, "metadata").get("uid")) for it in listed)
         self._counted[key] = _Counted(now, found)

@@ -1,7 +1,9 @@
-"""Who may ask: whoever reaches the verbs could bind pods past every rule, or have others evicted.
+"""Authenticate callers of the extender by client certificates.
 
-So each caller shows a certificate. The one for kube-scheduler is made here, by the authority that
-signs our own, and lies beside it in the Secret: kube-scheduler reads it once, so it lasts.
+A process that reaches the verbs could bind pods past every rule, or have others evicted. So each
+caller must present a certificate. The one for kube-scheduler is issued here, by the CA that signs
+our server certificate, and stored beside it in the Secret: kube-scheduler reads it once, so it is
+long-lived.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ NAME = "kube-scheduler"
 
 
 class Callers:
-    """Keeps the certificate of those who may ask, and says by whom it is signed."""
+    """Maintains the client certificate, and knows the CA that signs it."""
 
     def __init__(
         self,
@@ -40,11 +42,11 @@ class Callers:
         self._place = place
         self._now = now
         self._authorities = ""
-        self._upkeep = upkeep.Upkeep("certificate for callers")
+        self._upkeep = upkeep.Upkeep("client certificate")
         self.ready = threading.Event()
 
     def authorities(self) -> str:
-        """Return who signs certificates of callers; only once they are ``ready``."""
+        """Return the CA bundle that verifies callers; only once ``ready``."""
         return self._authorities
 
     @property
@@ -52,14 +54,14 @@ class Callers:
         """Why it is not ``ready``, for a readiness probe; empty once it is."""
         if self.ready.is_set():
             return ""
-        return self._upkeep.missing("there is no certificate for callers yet")
+        return self._upkeep.missing("there is no client certificate yet")
 
     def run(self, stop: threading.Event) -> None:
-        """Look after it until *stop*."""
+        """Maintain the certificate until *stop*."""
         self._upkeep.run(self.look, stop)
 
     def look(self) -> None:
-        """Make it where it is not; UnavailableError while it cannot be made."""
+        """Issue the certificate if it is not valid; UnavailableError while that is impossible."""
         secret = identity.read_secret(self._api, self._place)
         bundle = identity.read_bundle(secret)
         if not bundle.signer:
@@ -74,13 +76,13 @@ class Callers:
                 ) from exc
             more = dict(zip((CERTIFICATE, KEY), made, strict=True))
             identity.keep(self._api, self._place, secret, bundle, **more)
-            log.info("made a certificate for %s", NAME)
+            log.info("issued a certificate for %s", NAME)
         self._authorities = bundle.authorities
         self.ready.set()
 
 
 def guard(authorities: Callable[[], str]) -> Callable[[ssl.SSLContext], ssl.SSLContext]:
-    """Return what lets a server's context ask for certificates that *authorities* have signed."""
+    """Return a function that makes a context require client certificates of *authorities*."""
 
     @functools.lru_cache(maxsize=2)
     def ask(context: ssl.SSLContext, trusted: str) -> ssl.SSLContext:

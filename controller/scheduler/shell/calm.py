@@ -1,8 +1,9 @@
-"""Lets a process that knows a hundred thousand pods answer evenly.
+"""Tune Python's garbage collector and thread switching for even answer times.
 
-What was read at the start stays, and is made of small objects in no circles: the collector of
-circles would look at all of them again and again, tens of milliseconds each time. And of threads
-that compute, another has its turn soon, so that news do not keep an answer waiting.
+What was listed at the start stays in memory, as small objects without reference cycles: with a
+hundred thousand pods, each pass of the cyclic collector over them would take tens of
+milliseconds. A short switch interval keeps threads that process watch events from delaying an
+answer.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import gc
 import sys
 
-TURN_SECONDS = 0.0005  # of a thread while others want to compute, too; Python's own is 0.005
+TURN_SECONDS = 0.0005  # of a thread while others are runnable; Python's default is 0.005
 
 
 def settle() -> None:
-    """Take what there is now for what stays; to be called when everything was read.
+    """Exclude the current objects from collection; call it once everything is listed.
 
-    What stayed before, as what a former leader knew, is looked at once more.
+    Objects that were excluded before, such as those of an earlier term, are collected once.
     """
     gc.unfreeze()
     gc.collect()

@@ -1,7 +1,7 @@
-"""Where kube-scheduler's questions come in: they are answered while this process leads.
+"""HTTP routes of the scheduler extender, answered only by the leader.
 
-Whoever does not lead says so with a status that kube-scheduler takes for a failure; it then tries
-the pod again. What is no question is refused with one line that says what would be one.
+Any other replica answers with a status that kube-scheduler treats as a failure, so it retries the
+pod. An invalid request is refused with one line that says what a valid one looks like.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ log = logging.getLogger(__name__)
 
 PREFIX = "/scheduler"
 VERBS = ("filter", "prioritize", "bind", "preempt", "predicates")  # the last is gpu-manager's
-QUICK = tuple(f"{PREFIX}/{verb}" for verb in ("filter", "prioritize"))  # they ask nobody
-MOST_CONNECTIONS = 1024  # of which most may be binds that wait for others of a gang
-MOST_BYTES = 32 << 20  # 5,000 whole nodes have 24 MB; who has more sends their names
+QUICK = tuple(f"{PREFIX}/{verb}" for verb in ("filter", "prioritize"))  # answered from memory
+MOST_CONNECTIONS = 1024  # of which most may be binds that wait for a gang
+MOST_BYTES = 32 << 20  # 5,000 whole nodes have 24 MB; for more, send names alone
 
 
 class Desk:
-    """Gives questions to the term that is."""
+    """Passes requests to the current term."""
 
     def __init__(self, failed: Callable[[], None]) -> None:
-        """Answer nothing yet; *failed* is told of each fault of ours."""
+        """Refuse all requests yet; *failed* is called for each internal error."""
         self._failed = failed
         self._term: term.Term | None = None
 
     def begin(self, now: term.Term | None) -> None:
-        """Let *now* answer from now on; None: nobody."""
+        """Let *now* answer from now on; None: refuse all requests."""
         self._term = now
 
     @property
     def term(self) -> term.Term | None:
-        """Return who answers."""
+        """Return the term that answers; None if this process does not lead."""
         return self._term
 
     @property
     def routes(self) -> Mapping[str, replies.Route]:
-        """Return what answers at each path."""
+        """Return the route of each path."""
         return {f"{PREFIX}/{verb}": functools.partial(self._answer, verb) for verb in VERBS}
 
     def _answer(self, verb: str, content: bytes) -> replies.Reply:
@@ -60,4 +60,4 @@ class Desk:
         except Exception:
             log.exception("failed on %s", verb)
             self._failed()
-            return replies.Reply(b"a fault, see the log", "failed", 500)
+            return replies.Reply(b"internal error, see the log", "failed", 500)

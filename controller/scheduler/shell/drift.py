@@ -1,7 +1,7 @@
-"""Compares what the scheduler knows with what the API server has, again and again.
+"""Compare the scheduler cache with the API server periodically, and correct it.
 
-A second book is made from lists; the two must not differ in anything. What is on its way differs
-for a moment: so only what differs twice counts, and then everything is read anew.
+A second cache is built from lists; the two must be equal. Updates in flight differ for a moment:
+so only what differs twice in a row counts, and then everything is listed again.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 5.0  # between the two comparisons
-_SHOWN = 10  # differences that are logged
+_SHOWN = 10  # differences to log
 
 
 class Drift:
-    """Knows how many differences there were when it was last looked, and how often it was."""
+    """Counts comparisons, and the differences that the last one found."""
 
     def __init__(
         self,
         api: apiserver.ApiServer,
         known: book.Book,
         keys: Callable[[], Sequence[bytes]],
-        read_anew: Callable[[], None],
+        relist: Callable[[], None],
     ) -> None:
         self._api = api
         self._book = known
         self._keys = keys
-        self._read_anew = read_anew
+        self._relist = relist
         self.count = 0
         self.comparisons = 0
 
@@ -47,10 +47,10 @@ class Drift:
             try:
                 self.look(stop)
             except apiserver.ServerError as exc:
-                log.warning("did not compare with the API server: %s", exc)
+                log.warning("cannot compare the cache with the API server: %s", exc)
 
     def look(self, stop: threading.Event) -> None:
-        """Compare, and mend what is otherwise: forget what is not there, read the rest anew."""
+        """Compare, and correct the cache: drop what does not exist, list the rest again."""
         found = self._compare()
         if found.lines and not stop.wait(AGAIN_SECONDS):
             found = found.common(self._compare())
@@ -58,19 +58,21 @@ class Drift:
         self.comparisons += 1
         if found.lines:
             shown = "; ".join(sorted(found.lines)[:_SHOWN])
-            log.warning("knows otherwise than the API server: %s", shown)
+            log.warning(
+                "scheduler cache differed from the API server and was corrected: %s", shown
+            )
             for key in found.pods:
                 self._book.see_pod(key, None)
             for name in found.nodes:
                 self._book.forget_node(name)
-            self._read_anew()
+            self._relist()
 
     def _compare(self) -> _Differences:
         truth = book.Book(self._book.settings)
         for page, _ in self._api.pages(watching.NODES, {}):
             for node in page:
-                told = declared.read(node)
-                truth.see_node(informer.key_of(node), told.published, told.trouble)
+                report = declared.read(node)
+                truth.see_node(informer.key_of(node), report.published, report.trouble)
         for page, _ in self._api.pages(watching.PODS, {}):
             for thing in page:
                 truth.see_pod(informer.key_of(thing), asks.read(thing, self._keys()))
@@ -84,14 +86,14 @@ class Drift:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Differences:
-    """In what the book is otherwise."""
+    """What differs in the cache."""
 
     lines: frozenset[str]
-    pods: frozenset[str]  # that the API server has not
+    pods: frozenset[str]  # that the API server does not have
     nodes: frozenset[str]
 
     def common(self, other: _Differences) -> _Differences:
-        """Return what both have."""
+        """Return the differences that both have."""
         return _Differences(
             self.lines & other.lines, self.pods & other.pods, self.nodes & other.nodes
         )

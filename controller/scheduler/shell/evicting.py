@@ -1,9 +1,8 @@
-"""Ends pods of lower priority where only so a device becomes free for one that waits.
+"""Evict pods of lower priority where that alone frees a device for a waiting pod.
 
-kube-scheduler ends nobody where a node has enough in sum and no single device has; see
-``victims``, which says whom. Here they are asked to go, through the Eviction API, so that
-PodDisruptionBudgets are kept by whoever counts them. What they leave is claimed for the pod that
-waits, for a time.
+kube-scheduler evicts no pod where a node has enough in total but no single device has. The module
+``victims`` chooses the pods; they are evicted here through the Eviction API, so that the API
+server enforces PodDisruptionBudgets. What they free is claimed for the waiting pod, for a time.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 5.0  # until it is looked once more for a pod that waits still
-KNOWN_SECONDS = 2.0  # until a watch has told of a pod that kube-scheduler has asked about
+AGAIN_SECONDS = 5.0  # until a pod that still waits is considered again
+KNOWN_SECONDS = 2.0  # until the watch has delivered a pod that kube-scheduler asks about
 _LOOK_SECONDS = 0.05
-TRIES = 5  # while somebody may not go
-_OVER = frozenset({404, 409})  # it is gone, or another has its name
+TRIES = 5  # while some victim must not be evicted
+_OVER = frozenset({404, 409})  # it is gone, or another pod has its name
 
-REASON = "VGPUPreempted"  # it was told to go, for a pod of higher priority
+REASON = "VGPUPreempted"  # evicted for a pod of higher priority
 
 
 class Evictor:
-    """Makes room for pods that wait, for one after the other."""
+    """Makes room for waiting pods, one after the other."""
 
     def __init__(
         self,
@@ -57,22 +56,22 @@ class Evictor:
         self.evicted = 0
 
     def consider(self, pod: asks.Pod, names: Sequence[str]) -> None:
-        """Look whether there would be room for *pod* on one of the nodes called *names*."""
+        """Queue *pod*: evictions on one of the nodes *names* may make room for it."""
         if not pod.preempts or time.monotonic() < self._since.get(pod.uid, 0.0) + AGAIN_SECONDS:
             return
         self._asked[pod.uid] = pod, names
         self._queue.add(pod.uid)
 
     def end(self, pod: asks.Pod, why: str) -> None:
-        """Let *pod* go, once."""
+        """Evict *pod*, without retries, and write an event that says *why*."""
         if self._may_act() and self._evict(pod):
             self.evicted += 1
             self._teller.say(pod, REASON, why)
 
     def run(self, stop: threading.Event) -> None:
-        """Make room until *stop*, and until it is closed."""
+        """Make room until *stop*, or until it is closed."""
         while not stop.is_set() and (uid := self._queue.take()) is not None:
-            asked = self._asked.pop(uid, None)  # asked about twice, it may have been both at once
+            asked = self._asked.pop(uid, None)  # one turn may have served two requests
             try:
                 if asked is not None:
                     self._consider(*asked)
@@ -90,31 +89,31 @@ class Evictor:
         try:
             self._make_room(pod, names)
         except errors.PyVgpuError as exc:
-            log.warning("did not make room for pod %s: %s", pod.key, exc)
+            log.warning("cannot make room for pod %s: %s", pod.key, exc)
 
     def _make_room(self, asked: asks.Pod, names: Sequence[str]) -> None:
         pod = self._known(asked)
         if pod is None:
-            log.warning("makes no room for pod %s: the API server has none such", asked.key)
+            log.warning("cannot make room for pod %s: no such pod in the API server", asked.key)
             return
         for _ in range(TRIES):
-            permitted = self._reader.read()  # which may take long
+            permitted = self._reader.read()  # may take long
             plan = self._decider.preempt(pod, names, permitted, time.monotonic())
             if plan is None or not plan.victims:
                 return
-            # All of them may go, or nobody is asked to.
+            # Evict all of them or none.
             if all(self._evict(it, dry=True) for it in plan.victims):
                 break
             self._decider.book.release(pod.uid)
         else:
             return
         keys = ", ".join(it.key for it in plan.victims)
-        log.info("makes room for pod %s on node %s: %s", pod.key, plan.node, keys)
+        log.info("makes room for pod %s on node %s: evicts %s", pod.key, plan.node, keys)
         for victim in plan.victims:
             self.end(victim, f"it makes room for pod {pod.key} of priority {pod.priority}")
 
     def _known(self, pod: asks.Pod) -> asks.Pod | None:
-        """Return a pod as the watch has it, whatever the question said of it."""
+        """Return a pod as the watch has it, not as kube-scheduler sent it; None if unknown."""
         end = time.monotonic() + KNOWN_SECONDS
         while True:
             known = self._decider.book.pods.get(pod.key)
@@ -125,7 +124,7 @@ class Evictor:
             time.sleep(_LOOK_SECONDS)
 
     def _evict(self, victim: asks.Pod, *, dry: bool = False) -> bool:
-        """Ask a pod to go; tell whether it does, or would."""
+        """Evict a pod; tell whether that is allowed, or would be in a *dry* run."""
         namespace, _, name = victim.key.partition("/")
         options: dict[str, object] = {"preconditions": {"uid": victim.uid}}
         if dry:
@@ -141,7 +140,7 @@ class Evictor:
         except apiserver.ServerError as exc:
             if exc.status in _OVER:
                 return True
-            log.info("pod %s does not go: %s", victim.key, exc)
+            log.info("cannot evict pod %s: %s", victim.key, exc)
             self._reader.protect(victim.uid)
             return False
         return True

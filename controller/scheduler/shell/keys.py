@@ -1,8 +1,8 @@
-"""The key that seals what was chosen for pods: a Secret, which node agents have mounted.
+"""The key that seals device choices of pods: a Secret that node agents mount.
 
-Whoever opens takes any of its entries; what is sealed now is sealed with the entry ``key``. So a
-key is exchanged without a pod being refused: put the next one beside it, wait until every agent
-has it, exchange the two, and take the former away once its pods are gone.
+Agents accept any of its entries; the scheduler seals with the entry ``key``. So a key is rotated
+without a pod being refused: add the next one beside it, wait until every agent has it, swap the
+two, and remove the old one once its pods are gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENTRY = "key"
 
 
 class Keys:
-    """The keys as the Secret had them last."""
+    """The keys as last read from the Secret."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Keys:
         self.ready = threading.Event()
 
     def all(self) -> tuple[bytes, ...]:
-        """Return all keys, first the one that seals; only once they are ``ready``."""
+        """Return all keys, first the one that seals; only once ``ready``."""
         return self._found
 
     @property
@@ -52,14 +52,13 @@ class Keys:
         return "" if self.ready.is_set() else self._upkeep.missing("there is no key yet")
 
     def run(self, stop: threading.Event) -> None:
-        """Look after the Secret until *stop*."""
+        """Maintain the Secret until *stop*."""
         self._upkeep.run(self.look, stop)
 
     def look(self) -> None:
-        """Read the Secret, and make the key where there is none.
+        """Read the Secret, and create the key if there is none.
 
-        DataError if what is there is none, and nothing is known yet; ServerError if it cannot be
-        written.
+        DataError if an entry is invalid; ServerError if the Secret cannot be read or written.
         """
         data = self._entries()
         names = [ENTRY, *sorted(data.keys() - {ENTRY})]
@@ -71,7 +70,7 @@ class Keys:
         data = objects.section(secret, "data")
         if ENTRY in data:
             return data
-        # Of an emptied Secret it is what pods are sealed with.
+        # If the Secret was emptied, restore the key that pods are sealed with.
         made = self._found[0] if self._found else self._random(notes.LEAST_KEY_BYTES)
         entries = {**data, ENTRY: base64.b64encode(made).decode()}
         try:
@@ -82,8 +81,8 @@ class Keys:
             theirs = objects.section(identity.read_secret(self._api, self._place), "data")
             if ENTRY not in theirs:
                 raise
-            return theirs  # another replica was first
-        log.info("made a key in Secret %s/%s", self._place.namespace, self._place.name)
+            return theirs  # another replica created it first
+        log.info("created a key in Secret %s/%s", self._place.namespace, self._place.name)
         return entries
 
     def _read(self, name: str, text: object) -> bytes:

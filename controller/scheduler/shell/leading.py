@@ -1,9 +1,8 @@
-"""Who leads is seen from outside: the leader has a label on its own pod, which a Service selects.
+"""Route the Service to the leader by a label on the leader's own pod.
 
 All replicas are ready, so that a rollout does not wait for one that cannot lead yet, and
-kube-scheduler reaches the one that answers. A leader that died has its label still: whoever leads
-next takes it away. The same pod is written to when pods that wait are to be looked at again: see
-``waking``.
+kube-scheduler reaches the one that answers. A leader that died still has the label: the next
+leader removes it. Writes to the same pod also requeue waiting pods: see ``waking``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ LEADS = "leads"  # its value
 
 
 class OwnPod:
-    """The pod that this program is in; without a name it is in none, and nothing is written."""
+    """The pod that this process runs in; without a name there is none, and nothing is written."""
 
     def __init__(self, api: apiserver.ApiServer, namespace: str, name: str) -> None:
         self._api = api
@@ -34,7 +33,7 @@ class OwnPod:
         self._name = name
 
     def lead(self) -> None:
-        """Let the Service lead here, and nowhere else. ServerError where that was not done."""
+        """Let the Service select this pod and no other; ServerError if that was not done."""
         if not self._name:
             return
         others, _ = self._api.items(self._folder, {"labelSelector": f"{LABEL}={LEADS}"})
@@ -45,16 +44,16 @@ class OwnPod:
         self._label(self._name, LEADS)
 
     def follow(self) -> None:
-        """Let the Service lead here no more, if the API server can be reached."""
+        """Remove this pod from the Service, if the API server can be reached."""
         if not self._name:
             return
         try:
             self._label(self._name, None)
         except apiserver.ServerError as exc:
-            log.warning("did not take label %s away: %s", LABEL, exc)
+            log.warning("cannot remove label %s: %s", LABEL, exc)
 
     def annotate(self, noted: Mapping[str, str]) -> None:
-        """Write annotations. ServerError where that was not done."""
+        """Write annotations; ServerError if that was not done."""
         if self._name:
             self._patch(self._name, {"annotations": dict(noted)})
 
@@ -62,7 +61,7 @@ class OwnPod:
         try:
             self._patch(name, {"labels": {LABEL: value}})
         except apiserver.ServerError as exc:
-            if name == self._name or exc.status != 404:  # another may be gone by now
+            if name == self._name or exc.status != 404:  # another pod may be gone by now
                 raise
 
     def _patch(self, name: str, metadata: Mapping[str, object]) -> None:

@@ -1,8 +1,8 @@
-"""Tells users, by events on their pods, why a pod waits and what was done to another.
+"""Write Kubernetes events that tell users why a pod waits or was evicted.
 
-A pod that waits is refused again and again: it is told when the reason is another one, and not
-oftener than once a minute. Events are made behind whoever answers the scheduler, and so many a
-second at most; where more happens, some is not said.
+A waiting pod is refused again and again: it gets an event when the reason changes, and at most
+one a minute. A thread of its own writes the events, so that answers to kube-scheduler do not wait
+for them, at a limited rate; when its queue is full, events are dropped.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPONENT = "pyvgpu-scheduler"
-WAITS = "VGPUWaits"  # it has no place yet, and what would make one
+WAITS = "VGPUWaits"  # no node has room; says what would make some
 PER_SECOND = 20
-MOST = 2000  # that wait to be made
+MOST = 2000  # events in the queue
 LEAST_SECONDS = 60.0  # between two events of one pod
-MOST_BYTES = 1000  # of a text
+MOST_BYTES = 1000  # of a message
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Told:
-    """What is to be said."""
+class _Event:
+    """An event to write."""
 
     pod: asks.Pod
     reason: str
     text: str = ""  # empty: why it waits
-    names: Sequence[str] = ()  # of the nodes where it has no place
+    names: Sequence[str] = ()  # of the nodes that refuse it
 
 
 class Teller:
-    """Makes events."""
+    """Writes events."""
 
     def __init__(
         self, api: apiserver.ApiServer, why: Callable[[asks.Pod, Sequence[str]], str]
     ) -> None:
-        """Make none yet; *why* says why a pod has no place on some nodes, or nothing."""
+        """Write none yet; *why* returns why some nodes refuse a pod, or nothing."""
         self._api = api
         self._why = why
         self._pace = pace.Pace(PER_SECOND)
-        self._waiting: queue.Queue[_Told | None] = queue.Queue(MOST)
-        self._said: dict[str, tuple[float, str]] = {}  # by uid: when, and what
+        self._waiting: queue.Queue[_Event | None] = queue.Queue(MOST)
+        self._said: dict[str, tuple[float, str]] = {}  # by uid: when, and which text
 
     def waits(self, pod: asks.Pod, names: Sequence[str]) -> None:
-        """Let it be said why *pod* waits, which has no place on the nodes called *names*."""
+        """Queue an event that says why *pod*, which the nodes *names* refuse, waits."""
         when, _ = self._said.get(pod.uid, (-LEAST_SECONDS, ""))
         if time.monotonic() >= when + LEAST_SECONDS:
-            self._put(_Told(pod, WAITS, names=names))
+            self._put(_Event(pod, WAITS, names=names))
 
     def say(self, pod: asks.Pod, reason: str, text: str) -> None:
-        """Let *text* be said of *pod*; too much is not said."""
-        self._put(_Told(pod, reason, text))
+        """Queue an event on *pod*; it is dropped if the queue is full."""
+        self._put(_Event(pod, reason, text))
 
     def close(self) -> None:
         """Let ``run`` end."""
@@ -77,18 +77,18 @@ class Teller:
                 return
 
     def run(self, stop: threading.Event) -> None:
-        """Make events until *stop*, and until it is closed."""
-        while not stop.is_set() and (told := self._waiting.get()) is not None:
-            text = told.text or self._news(told.pod, told.names)
+        """Write events until *stop*, or until it is closed."""
+        while not stop.is_set() and (event := self._waiting.get()) is not None:
+            text = event.text or self._news(event.pod, event.names)
             if text:
                 self._pace.wait()
-                self._make(told.pod, told.reason, _short(text))
+                self._make(event.pod, event.reason, _short(text))
 
-    def _put(self, told: _Told) -> None:
+    def _put(self, event: _Event) -> None:
         try:
-            self._waiting.put_nowait(told)
+            self._waiting.put_nowait(event)
         except queue.Full:
-            log.debug("does not say %s of pod %s", told.reason, told.pod.key)
+            log.debug("queue full: dropped event %s of pod %s", event.reason, event.pod.key)
 
     def _news(self, pod: asks.Pod, names: Sequence[str]) -> str:
         now = time.monotonic()
@@ -128,7 +128,7 @@ class Teller:
             self._api.call("POST", f"/api/v1/namespaces/{namespace}/events", body=body)
         except apiserver.ServerError as exc:
             if not exc.outdated:
-                log.info("did not say %s of pod %s: %s", reason, pod.key, exc)
+                log.info("cannot write event %s of pod %s: %s", reason, pod.key, exc)
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,7 @@
-"""What is known and done while this process leads, once: another term begins from nothing.
+"""One term of leadership: all state and threads of the scheduler while this process leads.
 
-So no term trusts what an earlier one believed, and one that begins after a failure knows what the
-API server has, and that alone.
+Each term starts with an empty cache. So none trusts what an earlier one believed, and one that
+begins after a failure knows the API server's state alone.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # between looks at what has a deadline
-SYNC_SECONDS = 0.1  # between looks whether everything was read
+LOOK_SECONDS = 1.0  # between checks of deadlines
+SYNC_SECONDS = 0.1  # between checks whether everything is listed
 
 
 class Term:
-    """One time of leading."""
+    """One term of leadership."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Term:
         meter: metrics.SchedulerMeter,
         leads: Callable[[float], bool],
     ) -> None:
-        """Know nothing yet; *leads* tells whether this process leads, for so many seconds on."""
+        """Know nothing yet; *leads* tells whether this process leads for so many seconds more."""
 
         def may_act() -> bool:
             return leads(0.0)
@@ -76,7 +76,7 @@ class Term:
         self._budgets = budgets.Reader(api, self._watch.budgets, self.book)
         self._teller = telling.Teller(api, self._why)
         self._evictor = evicting.Evictor(api, self.decider, self._budgets, may_act, self._teller)
-        self._drift = drift.Drift(api, self.book, keys, self._watch.read_anew)
+        self._drift = drift.Drift(api, self.book, keys, self._watch.relist)
         self.verbs = verbs.Verbs(
             self.decider,
             self._binder,
@@ -89,31 +89,31 @@ class Term:
 
     @property
     def ready(self) -> bool:
-        """Whether it may answer: everything is known, and nobody else leads."""
+        """Whether it may answer: everything is listed, and this process holds the lease."""
         return self._begun.is_set() and self._may_act()
 
     @property
     def alive(self) -> str:
-        """Say what is wrong, nothing if all is well."""
+        """Return what has failed; empty if nothing has."""
         return self._threads.alive()
 
     @property
     def drift(self) -> int:
-        """Return in how much it differed from the API server when that was last compared."""
+        """Return the number of differences that the last comparison with the API server found."""
         return self._drift.count
 
     @property
     def comparisons(self) -> int:
-        """Return how often that was compared."""
+        """Return the number of those comparisons."""
         return self._drift.comparisons
 
     @property
     def evicted(self) -> int:
-        """Return how many pods were told to go."""
+        """Return how many pods were evicted."""
         return self._evictor.evicted
 
     def run(self, stop: threading.Event) -> None:
-        """Learn everything, then answer and do what is due, until *stop*."""
+        """List everything, then answer and handle deadlines, until *stop*."""
         self._threads.start(*(_bound(part, stop) for part in self._watch.parts))
         while self._watch.missing and not stop.wait(SYNC_SECONDS):
             pass
@@ -122,7 +122,7 @@ class Term:
         if not stop.is_set():
             known = len(self.book.pods), len(self.book.stands)
             calm.settle()
-            log.info("answers: knows %d pods with devices on %d nodes", *known)
+            log.info("ready to answer: %d pods with devices on %d nodes", *known)
             self._begun.set()
         while not stop.is_set() and not self._lead():
             stop.wait(LOOK_SECONDS)
@@ -135,15 +135,15 @@ class Term:
         self._waker.look()
 
     def drain(self) -> None:
-        """Wait until nothing that was sent can be done any more: then another may begin."""
+        """Wait until no bind that was sent can still be done: then another term may begin."""
         self._binder.drain()
 
     def _lead(self) -> bool:
-        """Let kube-scheduler come here; tell whether that was done."""
+        """Let the Service route kube-scheduler here; tell whether that was done."""
         try:
             self._own.lead()
         except ServerError as exc:
-            log.warning("did not label its own pod: %s", exc)
+            log.warning("cannot label our own pod: %s", exc)
             return False
         return True
 
@@ -151,9 +151,9 @@ class Term:
         try:
             self._binder.resolve()
             for pod in self.decider.broken(time.monotonic()):
-                self._evictor.end(pod, "others of its gang were not bound in time")
+                self._evictor.end(pod, "other pods of its gang were not bound in time")
         except Exception:
-            log.exception("could not look after what is due")
+            log.exception("cannot handle deadlines")
             self._meter.failures.inc()
         self._waker.look()
 
@@ -166,7 +166,7 @@ class Term:
     def _why(self, pod: asks.Pod, names: Sequence[str]) -> str:
         why = self.decider.explain(pod.key, names)
         if why is None or why.fitting:
-            return ""  # it waits no more, or not for this
+            return ""  # it no longer waits, or not for devices
         everywhere = self.decider.explain(pod.key)
         others = everywhere.fitting if everywhere is not None else ()
         hint = sampling.hint(len(names), self._watch.nodes, others)

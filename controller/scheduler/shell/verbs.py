@@ -1,8 +1,8 @@
-"""What kube-scheduler's questions are answered with: each verb, from its body to its reply.
+"""Extender verbs: filter, prioritize, bind and preempt, each from request body to reply.
 
-A pod is remembered from filter to bind with the resourceVersion that was judged, for bind is told
-its name alone. What takes long, such as saying why a pod waits or making room for it, is left to
-others, and a pod without devices of ours is let through.
+A pod is remembered from filter to bind with the resourceVersion that was judged, since the bind
+request has only its name and uid. Slow work, such as explaining why a pod waits or preempting
+for it, is left to other threads. A pod without devices of ours passes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
     from pyvgpu.controller.scheduler import asks, deciding, listed, victims
 
-MOST_GATHERING = 512  # binds that wait for others; more are told to come again
+MOST_GATHERING = 512  # binds that wait for their gang; more must retry
 REMEMBERED = 20_000  # pods between their filter and their bind
 
 
 class Remembered:
-    """The pods that were judged last."""
+    """The pods that were judged last, up to a number."""
 
     def __init__(self, most: int = REMEMBERED) -> None:
         self._most = most
@@ -44,7 +44,7 @@ class Remembered:
                 self._found.popitem(last=False)
 
     def find(self, thing: Object) -> binding.Judged | None:
-        """Return a pod that was judged as *thing* is, in this version; None if it was not."""
+        """Return *thing* as it was judged in this very version; None if it was not."""
         meta = objects.section(thing, "metadata")
         found = self._found.get(str(meta.get("uid") or ""))
         if found is None or not found.version or found.version != meta.get("resourceVersion"):
@@ -52,13 +52,13 @@ class Remembered:
         return found
 
     def take(self, uid: str) -> binding.Judged | None:
-        """Return a pod, and forget it."""
+        """Return a pod and forget it."""
         with self._guard:
             return self._found.pop(uid, None)
 
 
 class Verbs:
-    """Answers; several threads may ask."""
+    """Answers requests; thread-safe."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Verbs:
         budgets: Callable[[], victims.Budgets],
         waits: Sequence[Callable[[asks.Pod, Sequence[str]], None]],
     ) -> None:
-        """Answer from *decider*; *waits* are told of pods without a place, and of which nodes."""
+        """Answer from *decider*; *waits* are called with each refused pod and its nodes."""
         self._decider = decider
         self._binder = binder
         self._keys = keys
@@ -79,7 +79,7 @@ class Verbs:
 
     @property
     def all(self) -> Mapping[str, replies.Route]:
-        """Return the verbs by their names."""
+        """Return the verbs by name."""
         return {
             "filter": self.filter,
             "predicates": self.predicates,
@@ -89,15 +89,15 @@ class Verbs:
         }
 
     def filter(self, content: bytes) -> replies.Reply:
-        """Answer on which nodes a pod has a place."""
+        """Answer which nodes have room for a pod."""
         return self._filter(content, may_change=False)
 
     def predicates(self, content: bytes) -> replies.Reply:
-        """Do the same for those who have gpu-manager's configuration."""
+        """Do the same for a configuration that was written for gpu-manager."""
         return self._filter(content, may_change=True)
 
     def prioritize(self, content: bytes) -> replies.Reply:
-        """Answer how good each node is."""
+        """Answer with a score for each node."""
         asked = protocol.read_question(content)
         judged = self._remembered.find(asked.pod) or binding.Judged.of(asked.pod, self._keys())
         scores: listed.Codes = bytes(len(asked.names))
@@ -106,7 +106,7 @@ class Verbs:
         return replies.Reply(protocol.write_scores(asked.names, scores), "scored")
 
     def bind(self, content: bytes) -> replies.Reply:
-        """Bind a pod, and say whether that was done."""
+        """Bind a pod; answer whether that was done."""
         asked = protocol.read_bind(content)
         try:
             self._bind(asked)
@@ -115,7 +115,7 @@ class Verbs:
         return replies.Reply(protocol.write_bound(), "bound")
 
     def preempt(self, content: bytes) -> replies.Reply:
-        """Answer on which nodes it would be of use if those ended whom the scheduler would end."""
+        """Answer on which nodes the victims that kube-scheduler proposes would make room."""
         asked = protocol.read_preemption(content)
         judged = binding.Judged.of(asked.pod, self._keys())
         those = asked.victims
@@ -134,20 +134,20 @@ class Verbs:
         if judged is None:
             return replies.Reply(protocol.write_filter(asked, asked.names, {}), "not ours")
         self._remembered.keep(judged)
-        # kube-scheduler wants reasons where no node is left; of thousands they take long to send.
+        # kube-scheduler needs reasons only where no node is left; thousands take long to send.
         answer = self._decider.filter(
             judged.pod, asked.names, time.monotonic(), every_reason=may_change
         )
         if not answer.fitting:
-            for told in self._waits:
-                told(judged.pod, asked.names)
+            for note in self._waits:
+                note(judged.pod, asked.names)
         said = protocol.write_filter(asked, answer.fitting, answer.failed, may_change=may_change)
         return replies.Reply(said, "fits" if answer.fitting else "waits")
 
     def _bind(self, asked: protocol.Bind) -> None:
         judged = self._remembered.take(asked.uid)
         key = f"{asked.namespace}/{asked.name}"
-        if judged is None:  # it was judged by another, before this one began
+        if judged is None:  # another leader judged it, before this term began
             thing = self._binder.find(key, asked.uid)
             judged = binding.Judged.of(thing, self._keys())
         if judged is None:
@@ -157,9 +157,9 @@ class Verbs:
             self._binder.bind(judged, asked.node)
 
     def _gather(self, judged: binding.Judged, node: str) -> None:
-        """Wait for the other pods of a gang; NotBoundError where that takes too long.
+        """Wait for the other pods of a gang; NotBoundError if that takes too long.
 
-        Who has come once counts as there, though it is told to come again.
+        A pod that has arrived once counts as present, even though its bind must be retried.
         """
         end = time.monotonic() + gathering.WAIT_SECONDS
         if not self._gathering.acquire(blocking=False):
@@ -171,7 +171,7 @@ class Verbs:
                     left = min(until, end) - time.monotonic()
                     if left <= 0:
                         raise binding.NotBoundError(
-                            f"pod {judged.pod.key}: others of its gang were not bound yet"
+                            f"pod {judged.pod.key}: other pods of its gang are not bound yet"
                         )
                     moved.wait(left)
         finally:

@@ -1,9 +1,9 @@
-"""Wakes pods that wait: kube-scheduler looks at them again when something has been freed.
+"""Requeue pending pods in kube-scheduler when devices have been freed.
 
-It does so by itself when a pod ends, but often a moment before we have heard of that end; of what
-was reserved and is not any more it never hears at all. After a refusal by an extender it tries a
-pod again upon any change of any pod that is bound: so one write to our own pod wakes all, however
-many wait, and needs no right to write to theirs. Nobody is woken while nobody would fit.
+kube-scheduler does so itself when a pod ends, but often a moment before our watch sees that end;
+it never learns of reservations that were dropped. After a refusal by an extender it retries a pod
+upon any change of any bound pod: so one write to our own pod requeues all, however many wait, and
+needs no permission to write to theirs. Nothing is written while no waiting pod would fit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 ANNOTATION = f"{names.DOMAIN}/woken"
 LEAST_SECONDS = 1.0  # between two writes
-AGAIN_SECONDS = 2.0  # until what the API server did not take is written again
+AGAIN_SECONDS = 2.0  # until a failed write is tried again
 
 
 class Waker:
-    """Writes to our own pod when pods that wait may fit."""
+    """Writes to our own pod when waiting pods may fit."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class Waker:
         freed: Callable[[], Collection[object]],
         counted: Callable[[], None],
     ) -> None:
-        """Wake nobody yet.
+        """Write nothing yet.
 
-        *freed* returns pods that waited and may fit now, each once; *counted* is told of writes.
+        *freed* returns waiting pods that may fit now, each once; *counted* is called per write.
         """
         self._own = own
         self._freed = freed
@@ -47,11 +47,11 @@ class Waker:
         self._due = threading.Event()
 
     def look(self) -> None:
-        """Look soon whether somebody may fit: something was freed."""
+        """Check soon whether a waiting pod fits: devices were freed."""
         self._due.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Wake until *stop*; who is told to stop is to be told to look, too."""
+        """Requeue pods until *stop*; call :meth:`look` after setting it, which ends the wait."""
         waiting: Collection[object] = ()
         while not stop.is_set():
             self._due.wait(AGAIN_SECONDS if waiting else None)
@@ -64,11 +64,11 @@ class Waker:
                 stop.wait(LEAST_SECONDS)
 
     def _wake(self, count: int) -> bool:
-        log.debug("wakes all that wait: %d may fit", count)
+        log.debug("requeues waiting pods: %d may fit", count)
         try:
             self._own.annotate({ANNOTATION: str(time.time_ns())})
         except apiserver.ServerError as exc:
-            log.warning("did not wake waiting pods: %s", exc)
+            log.warning("cannot requeue waiting pods: %s", exc)
             return False
         self._counted()
         return True

@@ -1,7 +1,7 @@
-"""Tells the book what the API server has: nodes, pods and the budgets of who must not go.
+"""Watch nodes, pods and PodDisruptionBudgets, and update the scheduler cache from them.
 
-Of a node it is the annotation of its agent, which is read anew only when it is another text; of a
-pod the small record that the book keeps too. Pods without devices of ours are not kept at all.
+Of a node only its agent's annotation is kept, parsed again only when the text changes; of a pod
+the small record that the cache holds, too. Pods without devices of ours are not kept at all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 
 
 class Following:
-    """Follows nodes and pods, and keeps a book of them."""
+    """Watches nodes and pods, and updates the cache."""
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class Following:
     ) -> None:
         """Read nothing yet.
 
-        *keys* are as in :func:`asks.read`. *changed* will be told when something may have been
-        freed, *nominated* of pods for which kube-scheduler ends others.
+        *keys* are as in :func:`asks.read`. *changed* is called when devices may have been freed,
+        *nominated* for each pod for which kube-scheduler preempts others.
         """
         self._nominated = nominated
         self._book = known
         self._changed = changed
-        self._told: dict[str, declared.Told] = {}  # what the book knows of the nodes
+        self._reports: dict[str, declared.Report] = {}  # by node, as in the cache
         self._nodes = informer.Informer(
             api, NODES, {}, self._read_node, self._node_changed, counting
         )
@@ -55,61 +55,61 @@ class Following:
 
     @property
     def _followed(self) -> tuple[tuple[informer.Informer[Any], str], ...]:
-        """Return what is followed, and how it is called."""
+        """Return the informers, each with the name of its resource."""
         return (self._nodes, "nodes"), (self._pods, "pods")
 
     @property
     def parts(self) -> tuple[Callable[[threading.Event], None], ...]:
-        """Return what is to run, each in a thread, until an event."""
+        """Return the functions to run, each in a thread, until an event."""
         return tuple(known.run for known, _ in self._followed)
 
     @property
     def missing(self) -> str:
-        """Say what was not read yet, nothing if everything was."""
+        """Say what has not been listed yet; empty once everything has."""
         for known, what in self._followed:
             if not known.synced.is_set():
                 return f"the {what} were not read yet"
         return ""
 
     def is_current(self, seconds: float = 0.0) -> bool:
-        """Tell whether nodes and pods are followed without a break; wait so long until they are.
+        """Tell whether both watches are unbroken; wait up to *seconds* until they are.
 
-        While a watch is lost an API server may come back with what it had long before.
+        While a watch is lost, the API server may return with an old state.
         """
         end = time.monotonic() + seconds
         return all(
             it.current.wait(max(0.0, end - time.monotonic())) for it in (self._nodes, self._pods)
         )
 
-    def read_anew(self) -> None:
-        """Read everything once more, soon."""
+    def relist(self) -> None:
+        """List everything again, soon."""
         for known, _ in self._followed:
-            known.read_anew()
+            known.relist()
 
     @property
     def nodes(self) -> int:
-        """Return how many nodes there are, those without devices among them."""
+        """Return how many nodes there are, including those without devices."""
         return len(self._nodes)
 
-    def _read_node(self, node: Object) -> declared.Told:
+    def _read_node(self, node: Object) -> declared.Report:
         return declared.read(node, self._nodes.get(informer.key_of(node)))
 
     def _node_changed(self, name: str) -> None:
-        told = self._nodes.get(name)
-        if told is self._told.get(name):
+        report = self._nodes.get(name)
+        if report is self._reports.get(name):
             return  # a heartbeat
-        if told is None:
-            del self._told[name]
+        if report is None:
+            del self._reports[name]
             self._book.forget_node(name)
         else:
-            self._told[name] = told
-            self._book.see_node(name, told.published, told.trouble)
+            self._reports[name] = report
+            self._book.see_node(name, report.published, report.trouble)
         self._changed()
 
     def _pod_changed(self, key: str) -> None:
         before, pod = self._book.pods.get(key), self._pods.get(key)
         if before is None and pod is None:
-            return  # it is none of ours
+            return  # it has no devices of ours
         self._book.see_pod(key, pod)
         if pod is not None and pod.nominated and pod.waits:
             self._nominated(pod)
@@ -118,7 +118,7 @@ class Following:
 
 
 class Watch(Following):
-    """Follows the budgets of who must not go, too."""
+    """Watches PodDisruptionBudgets, too."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""What acts: follows the nodes and answers the API server; it decides nothing."""
+"""I/O of the webhook: node watch and HTTPS server; it decides nothing."""

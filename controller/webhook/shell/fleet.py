@@ -1,6 +1,6 @@
-"""What is known of all nodes: the oldest kubelet, and the kinds of devices that there are.
+"""Watch of all nodes, summarized: the oldest kubelet release and the kinds of devices.
 
-Of a node is kept which kinds it has, not which devices: a cluster has a few.
+Only a node's kinds of devices are kept, not its devices: a cluster has few kinds.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 5.0  # until all nodes are looked at anew
+AGAIN_SECONDS = 5.0  # lifetime of the summary
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Node:
-    """What is kept of a node."""
+    """The projection of a node."""
 
     machine: nodes.Node
     kinds: frozenset[facts.Device]
@@ -40,14 +40,14 @@ class _Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Summary:
-    """What all nodes are together."""
+    """The summary of all nodes."""
 
     kinds: tuple[facts.Device, ...] = ()
     oldest: nodes.Release | None = None
 
 
 class Fleet:
-    """Follows the nodes from :meth:`run` on."""
+    """Watches the nodes while :meth:`run` runs."""
 
     def __init__(
         self, api: ApiServer, settings: Settings, unit: int, counting: informer.Counting
@@ -61,16 +61,16 @@ class Fleet:
         self._due = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Follow the nodes until *stop*."""
+        """Watch the nodes until *stop*."""
         self._seen.run(stop)
 
     @property
     def synced(self) -> bool:
-        """Whether all nodes were seen."""
+        """Whether all nodes were listed."""
         return self._seen.synced.is_set()
 
     def oldest_kubelet(self) -> nodes.Release | None:
-        """Return the oldest kubelet that a pod may meet, None while that is not known."""
+        """Return the oldest kubelet release; None while it is unknown."""
         return self._sum_up().oldest
 
     def devices(self) -> tuple[facts.Device, ...]:
@@ -78,13 +78,13 @@ class Fleet:
         return self._sum_up().kinds
 
     def _sum_up(self) -> _Summary:
-        """Return what all nodes are together, as it was some seconds ago at most."""
+        """Return the summary of all nodes, at most AGAIN_SECONDS old."""
         if time.monotonic() >= self._due:
             synced, seen = self.synced, self._seen.values()
             kinds: set[facts.Device] = set()
             for node in seen:
                 kinds |= node.kinds
-            oldest = nodes.oldest(it.machine for it in seen) if synced else None
+            oldest = nodes.oldest(node.machine for node in seen) if synced else None
             self._summary = _Summary(tuple(kinds), oldest)
             self._due = time.monotonic() + (AGAIN_SECONDS if synced else 0.0)
         return self._summary
@@ -95,30 +95,30 @@ class Fleet:
 
 
 def kinds(node: Object, unit: int) -> frozenset[facts.Device]:
-    """Return the kinds of a node's devices, as its agent tells; *unit* is that of all nodes.
+    """Return the kinds of a node's devices by its agent's annotation; *unit* is the memory unit.
 
-    A kind is a device without what it has alone.
+    A kind is a device without its individual properties, such as the UUID.
     """
     metadata = objects.section(node, "metadata")
     text = objects.section(metadata, "annotations").get(names.NODE_DEVICES_ANNOTATION)
     if not isinstance(text, str):
         return frozenset()
     try:
-        told = notes.read_node(text)
+        published = notes.read_node(text)
     except errors.DataError as exc:
-        log.warning("passed over the devices of node %s: %s", metadata.get("name"), exc)
+        log.warning("ignored the devices of node %s: %s", metadata.get("name"), exc)
         return frozenset()
-    if told.memory_unit != unit:
+    if published.memory_unit != unit:
         log.warning(
-            "passed over the devices of node %s: its unit of memory is %d, --memory-unit is %d",
+            "ignored the devices of node %s: its unit of memory is %d, --memory-unit is %d",
             metadata.get("name"),
-            told.memory_unit,
+            published.memory_unit,
             unit,
         )
         return frozenset()
     return frozenset(
         dataclasses.replace(
-            it, uuid="", index=0, numa=None, links={}, sick="", cordoned=False, door=""
+            device, uuid="", index=0, numa=None, links={}, sick="", cordoned=False, door=""
         )
-        for it in told.devices
+        for device in published.devices
     )

@@ -1,4 +1,4 @@
-"""The HTTPS server that answers the API server: a mutation at each path, and nothing else."""
+"""HTTPS server for the API server's AdmissionReviews: one mutation per path."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Server(https.Server):
         context: Callable[[], ssl.SSLContext],
         observe: Callable[[str, str, float], None],
     ) -> None:
-        """Listen; *observe* is told the path, the result and the seconds of each request."""
-        answers = {path: functools.partial(_answer, it) for path, it in routes.items()}
+        """Listen; *observe* is called with the path, result and seconds of each request."""
+        answers = {path: functools.partial(_answer, route) for path, route in routes.items()}
         super().__init__(address, answers, context, observe)
 
 

@@ -1,4 +1,4 @@
-"""`pyvgpu claim-controller` as a process before a small API server."""
+"""`pyvgpu claim-controller` as a process against a fake API server."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ from pyvgpu.controller.claims import templates
 OLD = {"pyvgpu.io/used": "2020-01-01T00:00:00Z"}
 
 
-def test_it_holds_its_lease_collects_counts_and_gives_the_lease_back(small, tmp_path):
+def test_controller_collects_while_it_holds_the_lease_and_releases_it_on_exit(small, tmp_path):
     api, connection = small
     name = "pyvgpu-share-1"
     metadata = {"namespace": "team", "name": name, "uid": "u", "annotations": OLD}

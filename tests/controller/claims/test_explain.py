@@ -1,4 +1,4 @@
-"""`pyvgpu explain POD` for pods that wait for what they claim."""
+"""`pyvgpu explain POD` for pods that wait for their claims."""
 
 import json
 
@@ -16,7 +16,7 @@ TEMPLATES = f"{make.GROUP}/namespaces/team/resourceclaimtemplates"
 
 @pytest.fixture
 def ask(small, tmp_path, capsys):
-    """Return what explains pod p, where two devices have 40 and 30 vcore left."""
+    """Return a function that explains pod p; two devices have 40 and 30 vcore left."""
     api, connection = small
     api.put(f"{make.GROUP}/deviceclasses/vgpu", make.device_class("vgpu"))
     listed = make.slice_of("n", make.device(0), make.device(1))
@@ -39,7 +39,7 @@ ENTRY = {"name": "gpu", "resourceClaimTemplateName": "t"}
 WAITS = make.pod("p", ENTRY, statuses=(("gpu", "p-gpu-1"),))
 
 
-def test_a_pod_that_waits_is_told_why_not_of_each_device(small, ask):
+def test_a_pending_pod_gets_the_reason_for_each_device(small, ask):
     small[0].put(POD, WAITS)
     small[0].put(f"{CLAIMS}/p-gpu-1", make.claim("p-gpu-1", make.request(50, "2Gi")))
     code, out, _ = ask()
@@ -59,17 +59,17 @@ def test_a_pod_that_waits_is_told_why_not_of_each_device(small, ask):
     assert found["claims"] == ["claim gpu: p-gpu-1 waits for devices"]
 
 
-def test_what_is_not_judged_is_told_with_the_room_that_there_is(small, ask):
+def test_unjudged_selectors_are_quoted_and_free_capacity_is_reported(small, ask):
     cel = [{"cel": {"expression": 'device.attributes["pyvgpu.io"].numa == 1'}}]
     small[0].put(POD, WAITS)
     asked = make.request(20, "2Gi", selectors=cel)
     small[0].put(f"{CLAIMS}/p-gpu-1", make.claim("p-gpu-1", asked))
     out = ask()[1]
-    assert "not judged here: request vgpu wants devices of which is true: device.attr" in out
+    assert "not judged here: request vgpu requires devices that match: device.attr" in out
     assert "there is room: kube-scheduler has not looked since, or something else" in out
 
 
-def test_of_claims_that_we_made_the_pods_annotations_are_judged(small, ask):
+def test_for_generated_claims_the_pods_annotations_are_judged(small, ask):
     entry = {"name": "vgpu-main", "resourceClaimTemplateName": "pyvgpu-share-1"}
     wishes = {"pyvgpu.io/device-models": "H100"}
     pod = make.pod("p", entry, statuses=(("vgpu-main", "c"),), annotations=wishes)
@@ -81,7 +81,7 @@ def test_of_claims_that_we_made_the_pods_annotations_are_judged(small, ask):
     assert "not judged" not in out
 
 
-def test_a_claim_that_is_not_made_says_why(small, ask):
+def test_a_claim_that_was_not_created_has_a_reason(small, ask):
     small[0].put(POD, make.pod("p", ENTRY))
     assert "claim gpu: its template t is not there" in ask()[1]
     spec = {"spec": make.claim("x", make.request(50, "2Gi"))["spec"]}
@@ -94,7 +94,7 @@ def test_a_claim_that_is_not_made_says_why(small, ask):
     assert f"from template t: {text} (a ResourceQuota counts devices of a class, never" in out
 
 
-def test_a_class_that_is_not_there_is_what_is_wrong(small, ask):
+def test_a_missing_device_class_is_named(small, ask):
     asked = make.request(50, "2Gi", deviceClassName="vgqu")
     small[0].put(POD, WAITS)
     small[0].put(f"{CLAIMS}/p-gpu-1", make.claim("p-gpu-1", asked))
@@ -103,7 +103,7 @@ def test_a_class_that_is_not_there_is_what_is_wrong(small, ask):
     )
 
 
-def test_a_pod_whose_claims_have_devices_waits_for_something_else(small, ask):
+def test_a_pod_with_allocated_claims_waits_for_none_of_them(small, ask):
     small[0].put(POD, WAITS)
     has = make.claim("p-gpu-1", make.request(20, "2Gi"))
     small[0].put(f"{CLAIMS}/p-gpu-1", make.got(has, "p", ("n", 0, "20", "2Gi")))
@@ -113,7 +113,7 @@ def test_a_pod_whose_claims_have_devices_waits_for_something_else(small, ask):
     ]
 
 
-def test_whole_devices_that_are_asked_for_by_a_limit_are_explained(small, ask):
+def test_whole_devices_requested_by_a_limit_are_explained(small, ask):
     pod = make.pod("p")
     pod["spec"]["containers"] = [gpu.asking("main", {"pyvgpu.io/device": "1"})]
     small[0].put(POD, pod)
@@ -121,7 +121,7 @@ def test_whole_devices_that_are_asked_for_by_a_limit_are_explained(small, ask):
     assert "n     gpu0    whole      is wanted whole, and is shared: team/q0 60 vcore 2GiB" in out
 
 
-def test_a_missing_right_is_named(small, ask):
+def test_a_missing_permission_is_named(small, ask):
     small[0].put(POD, WAITS)
     small[0].put(f"{CLAIMS}/p-gpu-1", make.claim("p-gpu-1", make.request(50, "2Gi")))
     small[0].forbidden = (f"{make.GROUP}/resourceslices",)
@@ -130,7 +130,7 @@ def test_a_missing_right_is_named(small, ask):
     assert "you may not list resourceslices: it takes that right to say which devices" in said
 
 
-def test_claims_of_others_are_not_ours_to_explain(small, ask):
+def test_claims_of_other_drivers_are_not_explained(small, ask):
     theirs = make.device_class("nic", 'device.driver == "nic.example"')
     small[0].put(f"{make.GROUP}/deviceclasses/nic", theirs)
     asked = make.request(None, None, deviceClassName="nic")

@@ -1,4 +1,4 @@
-"""What slices, classes and claims say of devices."""
+"""Devices, holders and requests read from slices, classes and claims."""
 
 import claim_objects as make
 import pytest
@@ -12,7 +12,7 @@ GIB = 1 << 30
 APP = facts.Kind.APP
 
 
-def test_the_newest_slice_of_a_pool_counts_and_no_other_drivers():
+def test_only_our_newest_slices_of_a_pool_count():
     old, new = make.slice_of("n", make.device(0)), make.slice_of("n", generation=2)
     other = make.slice_of("m", make.device(1))
     theirs = make.slice_of("n", make.device(2), generation=9)
@@ -20,7 +20,7 @@ def test_the_newest_slice_of_a_pool_counts_and_no_other_drivers():
     assert seen.slices([old, new, other, theirs]) == [new, other]
 
 
-def test_devices_are_read_with_what_keeps_them_from_new_claims():
+def test_devices_are_read_with_their_taints():
     sick = [{"key": "pyvgpu.io/sick", "effect": "NoSchedule"}]
     cordoned = [{"key": "pyvgpu.io/cordoned", "effect": "NoSchedule"}]
     one = make.device(0)
@@ -36,7 +36,7 @@ def test_devices_are_read_with_what_keeps_them_from_new_claims():
 
 
 @pytest.mark.parametrize("listed", [[], [{}], [{"spec": None}], [make.slice_of("n", {})]])
-def test_a_slice_that_says_little_harms_nobody(listed):
+def test_an_incomplete_slice_is_read_without_error(listed):
     found = seen.nodes(seen.slices(listed))
     assert all(it.memory_bytes == 0 for node in found.values() for it in node.devices)
 
@@ -51,7 +51,7 @@ def held(*claims):
     }
 
 
-def test_who_has_something_is_the_pod_with_all_its_claims():
+def test_a_pod_holds_the_devices_of_all_its_claims():
     one = make.got(make.claim("a"), "p", ("n", 0, "30", "2Gi"))
     two = make.got(make.claim("b"), "p", ("n", 1, "40", "4Gi"))
     assert held(one, two) == {("team/p", "n"): [("GPU-0", 30, 2), ("GPU-1", 40, 4)]}
@@ -65,7 +65,7 @@ def test_who_has_something_is_the_pod_with_all_its_claims():
             make.got(make.claim("a"), "", ("n", 0, "30", "2Gi")),
             {("team/claim a", "n"): [("GPU-0", 30, 2)]},
         ),
-        # What is not said is all of the device.
+        # A capacity that is not given counts as all of the device.
         (
             make.got(make.claim("a"), "p", ("n", 0, None, None)),
             {("team/p", "n"): [("GPU-0", 100, 16)]},
@@ -74,11 +74,11 @@ def test_who_has_something_is_the_pod_with_all_its_claims():
         (make.got(make.claim("a"), "p", ("n", 7, "30", "2Gi")), {}),
     ],
 )
-def test_what_a_claim_holds(claim, expected):
+def test_allocated_claims_have_a_holder(claim, expected):
     assert held(claim) == expected
 
 
-def test_an_administrators_access_holds_nothing():
+def test_admin_access_holds_nothing():
     claim = make.got(make.claim("a"), "p", ("n", 0, None, None))
     claim["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
     assert held(claim) == {}
@@ -103,34 +103,34 @@ def wanted(*requests, **devices):
         (make.request(100, "8Gi"), asks.Part(APP, 100, 8192)),
         (make.request(None, None), asks.Part(APP, 100, 0)),
         (make.request(None, None, count=3), asks.Part(APP, 300, 0)),
-        # Where one capacity is left out all of it is wanted: nobody else may be there.
+        # Leaving out a capacity takes all of it, so nothing else may use the device.
         (make.request(50, None), asks.Part(APP, 100, 0)),
         (make.request(None, "8Gi"), asks.Part(APP, 100, 8192)),
         (make.request(50, "1000000"), asks.Part(APP, 50, 1)),
     ],
 )
-def test_what_a_request_asks_for(request_, part):
+def test_a_request_becomes_a_part(request_, part):
     assert wanted(request_) == seen.Wanted((part,))
 
 
-def test_what_is_not_judged_is_told():
+def test_unjudged_conditions_are_quoted():
     cel = [{"cel": {"expression": "device.x  >\n 1"}}]
     request = make.request(50, "8Gi", deviceClassName="vgpu-h100", selectors=cel)
     found = wanted(request, constraints=[{"matchAttribute": "pyvgpu.io/numa"}])
-    assert found.told == (
-        'request vgpu wants devices of which is true: device.driver == "pyvgpu.io" && true',
-        "request vgpu wants devices of which is true: device.x > 1",
+    assert found.unjudged == (
+        'request vgpu requires devices that match: device.driver == "pyvgpu.io" && true',
+        "request vgpu requires devices that match: device.x > 1",
         "all devices must have the same pyvgpu.io/numa",
     )
     other = wanted(make.request(50, "8Gi", deviceClassName="other"))
     assert other == seen.Wanted((), ("request vgpu is for devices of another driver (other)",))
 
 
-def test_of_alternatives_the_first_is_explained_and_administrators_want_nothing():
+def test_the_first_alternative_is_explained_and_admin_access_is_ignored():
     alternatives = [make.request(size, "1Gi")["exactly"] for size in (70, 30)]
     found = wanted({"name": "r", "firstAvailable": alternatives})
     assert found.parts == (asks.Part(APP, 70, 1024),)
-    assert found.told == ("request r has 2 alternatives; this is the first",)
+    assert found.unjudged == ("request r has 2 alternatives; this is the first",)
     assert wanted(make.request(None, None, adminAccess=True)) == seen.Wanted(())
 
 
@@ -146,12 +146,12 @@ def test_of_alternatives_the_first_is_explained_and_administrators_want_nothing(
         (make.request("x", "1Gi"), "capacity vcore x: must be"),
     ],
 )
-def test_what_can_never_be_had_is_said(request_, why):
+def test_an_impossible_request_is_refused(request_, why):
     with pytest.raises(errors.UsageError, match=why):
         wanted(request_)
 
 
-def test_whole_devices_can_be_asked_for_without_a_claim():
+def test_whole_devices_can_be_requested_without_a_claim():
     pod = make.pod("p")
     assert seen.whole_devices(pod) == 0
     pod["spec"]["containers"][0]["resources"]["limits"] = {"pyvgpu.io/device": "2"}

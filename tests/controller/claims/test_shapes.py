@@ -1,4 +1,4 @@
-"""What a container asks for, as a template of claims."""
+"""Translation of container requests into claim templates."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def request(need, **more):
     return found["exactly"]
 
 
-def test_a_share_asks_for_both_capacities_and_a_whole_device_for_none():
+def test_a_share_requests_both_capacities_and_a_whole_device_none():
     assert devices(HALF) == {
         "requests": [
             {
@@ -50,7 +50,7 @@ def test_a_share_asks_for_both_capacities_and_a_whole_device_for_none():
     ("size", "text"),
     [(GIB, "1Gi"), (256 << 20, "256Mi"), (3 * GIB // 2, "1536Mi"), (1000**3, "954Mi"), (1, "1Mi")],
 )
-def test_memory_is_in_steps_of_the_slices_and_never_less(size, text):
+def test_memory_is_rounded_up_to_the_slices_step(size, text):
     assert request(facts.Need(50, size))["capacity"]["requests"]["vmemory"] == text
 
 
@@ -80,20 +80,20 @@ DEVICE = 'device.attributes["pyvgpu.io"]'
         ({"uuids": {'"\\'}}, [f'{DEVICE}.uuid in ["\\"\\\\"]']),
     ],
 )
-def test_which_devices_will_do_is_said_in_cel(selector, expressions):
+def test_selectors_become_cel_expressions(selector, expressions):
     chosen = {key: frozenset(it) if isinstance(it, set) else it for key, it in selector.items()}
     asked = request(HALF, selector=facts.Selector(**chosen))
     assert [it["cel"]["expression"] for it in asked.get("selectors", ())] == expressions
 
 
-def test_of_a_whole_device_memory_says_how_large_it_must_be():
+def test_memory_of_a_whole_device_is_a_minimum_size():
     (found,) = request(one(100, 40))["selectors"]
     assert 'quantity("40Gi")' in found["cel"]["expression"]
 
 
-def test_a_selector_that_no_claim_takes_is_refused():
+def test_a_selector_longer_than_a_claim_allows_is_refused():
     many = frozenset(f"GPU-{number:036}" for number in range(300))
-    with pytest.raises(errors.UsageError, match="letters of CEL, and a claim takes 10240"):
+    with pytest.raises(errors.UsageError, match="characters of CEL, and a claim allows 10240"):
         devices(HALF, selector=facts.Selector(uuids=many))
 
 
@@ -107,7 +107,7 @@ def test_a_selector_that_no_claim_takes_is_refused():
         (one(100, 0, 2), "preferred", None),
     ],
 )
-def test_several_devices_are_several_and_as_near_as_must_be(need, nearness, constraints):
+def test_several_devices_are_distinct_and_satisfy_the_topology_policy(need, nearness, constraints):
     found = devices(need, nearness=facts.Nearness(nearness)).get("constraints")
     words = [
         f"{key.removesuffix('Attribute')} {value.removeprefix('pyvgpu.io/')}"
@@ -117,7 +117,7 @@ def test_several_devices_are_several_and_as_near_as_must_be(need, nearness, cons
     assert words == (constraints or [])
 
 
-def test_what_is_said_of_spare_time_is_the_claims_configuration():
+def test_the_spare_time_policy_is_the_claims_configuration():
     wish = spare.Wish(quota.Policy.ELASTIC, 80)
     (found,) = devices(HALF, wish=wish)["config"]
     assert found["opaque"]["driver"] == "pyvgpu.io"
@@ -126,7 +126,7 @@ def test_what_is_said_of_spare_time_is_the_claims_configuration():
     assert "config" not in devices(one(100, 0), wish=wish)
 
 
-def test_a_template_is_called_by_what_is_in_it():
+def test_a_templates_name_is_a_hash_of_its_spec():
     spec = shapes.spec_of(shapes.Shape(HALF))
     name = shapes.name_of(spec, HALF)
     assert name == shapes.name_of(dict(reversed(spec.items())), HALF)
@@ -141,7 +141,7 @@ def test_a_template_is_called_by_what_is_in_it():
     assert not shapes.is_ours(None)
 
 
-def test_the_name_of_a_shape_is_the_same_in_every_release():
+def test_template_names_are_stable_across_releases():
     assert shapes.name_of({"devices": {"requests": []}}, HALF) == "pyvgpu-share-81b399bca88a390b"
 
 
@@ -150,29 +150,29 @@ def test_the_name_of_a_shape_is_the_same_in_every_release():
     [
         ([("a", APP, 50), ("b", APP, 30)], [((50, 1, 1), "a"), ((30, 1, 1), "b")]),
         ([("s", SIDECAR, 10), ("a", APP, 50)], [((10, 1, 1), "s"), ((50, 1, 1), "a")]),
-        # An init container that an app covers has that app's, the smallest that does.
+        # An init container uses the smallest app claim that covers it.
         ([("i", INIT, 20), ("a", APP, 50)], [((50, 1, 1), "a i")]),
         (
             [("i", INIT, 20), ("a", APP, 50), ("b", APP, 30)],
             [((50, 1, 1), "a"), ((30, 1, 1), "b i")],
         ),
-        # Never that of a sidecar, beside which it runs.
+        # Never a sidecar's claim, because the two run at once.
         (
             [("s", SIDECAR, 90), ("i", INIT, 20), ("a", APP, 10)],
             [((90, 1, 1), "s"), ((10, 1, 1), "a"), ((20, 1, 1), "i")],
         ),
-        # Those that nobody covers have one of the most that any asks.
+        # Init containers that no app covers share one claim with their maximum.
         (
             [("i", INIT, 60, 1), ("j", INIT, 20, 9), ("a", APP, 10)],
             [((10, 1, 1), "a"), ((60, 9, 1), "i j")],
         ),
         ([("i", INIT, 10, 5), ("a", APP, 50, 1)], [((50, 1, 1), "a"), ((10, 5, 1), "i")]),
-        # On so many devices.
+        # With the same number of devices.
         (
             [("i", INIT, 20, 1, 2), ("a", APP, 50)],
             [((50, 1, 1), "a"), ((20, 1, 2), "i")],
         ),
-        # A whole device covers any share, and must be as large as that needs.
+        # A whole device covers any share, and must be large enough for it.
         ([("i", INIT, 20, 9), ("a", APP, 100, 0)], [((100, 9, 1), "a i")]),
         ([("i", INIT, 100, 0), ("a", APP, 50, 1)], [((50, 1, 1), "a"), ((100, 0, 1), "i")]),
         ([("i", INIT, 20)], [((20, 1, 1), "i")]),

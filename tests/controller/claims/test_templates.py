@@ -1,4 +1,4 @@
-"""Templates of claims: made before the pods that name them, collected when nobody does."""
+"""Claim templates: created before the pods that name them, collected when no pod does."""
 
 import datetime
 import threading
@@ -40,7 +40,7 @@ def thing(name=NAME, ago=0):
         (None, datetime.datetime.fromtimestamp(0, datetime.UTC)),
     ],
 )
-def test_when_it_was_used_is_read(text, used):
+def test_the_time_of_use_is_read(text, used):
     noted = {"annotations": {} if text is None else {"pyvgpu.io/used": text}}
     assert templates.read({"metadata": noted}).used == used
 
@@ -56,19 +56,19 @@ def test_when_it_was_used_is_read(text, used):
         (known(used=NOW + minutes(99)), False),
     ],
 )
-def test_a_use_that_was_noted_lately_is_not_noted_again(template, noted):
+def test_a_recent_use_is_not_noted_again(template, noted):
     assert templates.is_noted(template, NOW) is noted
 
 
-def test_those_go_that_nobody_needed_for_long_and_no_pod_names():
+def test_templates_unused_for_long_that_no_pod_names_are_collected():
     listed = [
         known(used=NOW - minutes(61)),
         known(OTHER, NOW - minutes(59)),
-        known("somebodys", NOW - minutes(999)),
+        known("users-own", NOW - minutes(999)),
         known(OTHER, NOW - minutes(61), "other"),
     ]
     old = templates.old(listed, NOW)
-    assert {space: [it.name for it in those] for space, those in old.items()} == {
+    assert {space: [one.name for one in those] for space, those in old.items()} == {
         "team": [NAME],
         "other": [OTHER],
     }
@@ -76,7 +76,7 @@ def test_those_go_that_nobody_needed_for_long_and_no_pod_names():
     assert templates.unused(old["team"], {OTHER}) == old["team"]
 
 
-def test_no_template_goes_while_a_use_that_was_noted_may_be_relied_on():
+def test_templates_are_kept_longer_than_a_noted_use_is_valid():
     assert templates.KEPT >= 3 * templates.NOTED
 
 
@@ -93,7 +93,7 @@ def maker(small):
 PATH = templates.path("team", NAME)
 
 
-def test_a_template_is_made_once_and_then_known(small, maker):
+def test_a_template_is_created_once_and_then_cached(small, maker):
     api, _ = small
     maker.ensure("team", {NAME: SPEC}, False)
     made = api.read(PATH)
@@ -105,7 +105,7 @@ def test_a_template_is_made_once_and_then_known(small, maker):
     assert len(api.asked) == before
 
 
-def test_one_that_was_used_long_ago_is_noted_and_stays_what_it_is(small, maker):
+def test_an_old_template_gets_a_new_time_of_use_and_keeps_its_spec(small, maker):
     api, _ = small
     api.put(PATH, thing(ago=30))
     waiting.wait_until(lambda: maker._seen.get(f"team/{NAME}"))
@@ -114,7 +114,7 @@ def test_one_that_was_used_long_ago_is_noted_and_stays_what_it_is(small, maker):
     assert api.read(PATH)["spec"] == {"spec": SPEC}
 
 
-def test_one_that_somebody_deletes_is_made_again(small, maker):
+def test_a_deleted_template_is_created_again(small, maker):
     api, _ = small
     maker.ensure("team", {NAME: SPEC}, False)
     waiting.wait_until(lambda: maker._seen.get(f"team/{NAME}"))
@@ -124,7 +124,7 @@ def test_one_that_somebody_deletes_is_made_again(small, maker):
     assert api.read(PATH)
 
 
-def test_one_that_another_of_us_makes_meanwhile_is_as_good(small, maker):
+def test_a_template_created_by_another_replica_is_accepted(small, maker):
     api, _ = small
     api.refusing["POST"] = [409]
     maker.ensure("team", {NAME: SPEC}, False)
@@ -140,13 +140,13 @@ def test_one_that_another_of_us_makes_meanwhile_is_as_good(small, maker):
         ("POST", 422, errors.PermissionDeniedError),
     ],
 )
-def test_what_the_api_server_refuses_is_said(small, maker, method, code, kind):
+def test_a_refusal_of_the_api_server_is_reported(small, maker, method, code, kind):
     small[0].refusing[method] = [code]
     with pytest.raises(kind, match=f"template {NAME} of its claim could not"):
         maker.ensure("team", {NAME: SPEC}, False)
 
 
-def test_a_dry_run_asks_for_a_dry_run(small, maker):
+def test_a_dry_run_only_dry_runs_the_creation(small, maker):
     api, _ = small
     api.refusing["POST"] = [403]
     with pytest.raises(errors.PermissionDeniedError):
@@ -172,7 +172,7 @@ def pod(template):
     return {"spec": {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": template}]}}
 
 
-def test_what_no_pod_names_is_collected_and_all_else_stays(small, collector):
+def test_only_old_templates_that_no_pod_names_are_collected(small, collector):
     api, _ = small
     for name, ago in ((NAME, 99), (OTHER, 99), ("pyvgpu-share-3", 1)):
         api.put(templates.path("team", name), thing(name, ago))
@@ -186,7 +186,7 @@ def test_what_no_pod_names_is_collected_and_all_else_stays(small, collector):
     assert len(collector.counted) == 1
 
 
-def test_one_that_is_needed_while_it_is_looked_at_stays(small, collector):
+def test_a_template_used_during_the_sweep_is_not_deleted(small, collector):
     api, _ = small
     api.put(PATH, thing(ago=99))
     read = templates.unused
@@ -202,14 +202,14 @@ def test_one_that_is_needed_while_it_is_looked_at_stays(small, collector):
     assert not collector.counted
 
 
-def test_who_does_not_hold_the_lease_deletes_nothing(small):
+def test_a_replica_without_the_lease_deletes_nothing(small):
     api, connection = small
     api.put(PATH, thing(ago=99))
     collecting.Collector(connection, lambda: False, lambda: None).sweep()
     assert api.read(PATH)
 
 
-def test_a_sweep_that_fails_is_tried_again(small, monkeypatch):
+def test_a_failed_sweep_is_retried(small, monkeypatch):
     api, connection = small
     monkeypatch.setattr(collecting, "AGAIN_SECONDS", 0.05)
     api.put(PATH, thing(ago=99))

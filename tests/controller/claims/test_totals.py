@@ -1,4 +1,4 @@
-"""What all claims of a namespace may ask for together."""
+"""Quota over all claims of a namespace."""
 
 import concurrent.futures
 
@@ -28,7 +28,7 @@ def noted(**annotations):
         (noted(vcore="0", vmemory="1Gi"), Total(0, GIB)),
     ],
 )
-def test_what_is_written_on_a_namespace(namespace, total):
+def test_a_namespaces_total_is_read_from_its_annotations(namespace, total):
     assert totals.total_of(namespace) == total
 
 
@@ -40,7 +40,7 @@ def test_what_is_written_on_a_namespace(namespace, total):
         (noted(vmemory="1.5Gi"), "annotation pyvgpu.io/total-vmemory '1.5Gi': must be a whole"),
     ],
 )
-def test_nonsense_on_a_namespace_is_said(namespace, why):
+def test_an_invalid_annotation_of_a_namespace_is_refused(namespace, why):
     with pytest.raises(errors.UsageError, match=why):
         totals.total_of(namespace)
 
@@ -66,7 +66,7 @@ def either(*sizes):
         ([either((30, "1Gi"), (20, "4Gi"))], Amount(30, 4 * GIB)),
     ],
 )
-def test_what_a_claim_asks_for_in_sum(requests, amount):
+def test_requests_of_a_claim_are_summed(requests, amount):
     assert totals.asked_by(make.claim("c", *requests)) == amount
 
 
@@ -78,14 +78,14 @@ def test_what_a_claim_asks_for_in_sum(requests, amount):
         (make.request(30, "0.5Gi"), "capacity vmemory '0.5Gi': must be a whole number"),
     ],
 )
-def test_what_has_no_sum_is_refused_and_harms_nobody_where_it_is(request_, why):
+def test_a_request_without_a_sum_is_refused_but_tolerated_in_existing_claims(request_, why):
     claim = make.claim("c", request_)
     with pytest.raises(errors.UsageError, match=why):
         totals.asked_by(claim)
     assert totals.held_by(claim).vmemory == 0
 
 
-def test_of_a_claim_that_did_not_say_what_it_has_got_counts():
+def test_a_claim_without_sizes_counts_what_it_was_allocated():
     claim = make.got(make.claim("c", make.request(None, None)), "p", ("n", 0, "100", "16Gi"))
     assert totals.held_by(claim) == Amount(100, 16 * GIB)
 
@@ -108,20 +108,18 @@ def test_of_a_claim_that_did_not_say_what_it_has_got_counts():
         (Total(100), Amount(1, None), [], [], ""),
     ],
 )
-def test_one_more_is_admitted_while_the_sum_is_no_more_than_the_total(
-    total, asked, there, reserved, why
-):
-    said = totals.why_not(total, asked, there, [Reserved(it, 0) for it in reserved])
+def test_a_claim_is_admitted_while_the_sum_is_within_the_total(total, asked, there, reserved, why):
+    said = totals.why_not(total, asked, there, [Reserved(amount, 0) for amount in reserved])
     assert why in said
     assert bool(said) == bool(why)
 
 
-def test_a_reservation_lasts_until_the_claim_is_there_or_can_come_no_more():
+def test_a_reservation_lasts_until_the_claim_exists_or_the_time_is_over():
     some = {
         uid: Reserved(Amount(1, 2), at) for uid, at in (("a", 0.0), ("b", 100.0), ("c", 100.0))
     }
     assert totals.left(some, {"c"}, 130.0) == {"b": some["b"]}
-    data = {uid: it.text for uid, it in some.items()}
+    data = {uid: reserved.text for uid, reserved in some.items()}
     assert totals.read({"data": {**data, "d": "garbage", "e": "1 2", "f": "1 2 -3"}}) == some
 
 
@@ -145,7 +143,7 @@ def admit(keeper, uid, dry_run=False):
     return keeper.why_not("team", third(uid), uid, dry_run)
 
 
-def test_what_was_admitted_counts_before_it_is_there_and_once_when_it_is(small, keeper):
+def test_an_admitted_claim_counts_once_before_and_after_its_creation(small, keeper):
     for uid in "abc":
         assert not admit(keeper, uid)
         assert not admit(keeper, uid)  # asked again about the same
@@ -158,15 +156,15 @@ def test_what_was_admitted_counts_before_it_is_there_and_once_when_it_is(small, 
     assert set(small[0].read(LEDGER)["data"]) == {"d"}
 
 
-def test_one_that_is_not_there_yet_may_still_come(small, keeper):
+def test_a_claim_deleted_before_it_was_listed_still_counts(small, keeper):
     for uid in "abc":
         admit(keeper, uid)
     small[0].put(f"{CLAIMS}/a", third("a"))
-    small[0].delete(f"{CLAIMS}/a")  # before anybody saw it
+    small[0].delete(f"{CLAIMS}/a")  # before it was ever listed
     assert "others of this namespace for 90" in admit(keeper, "d")
 
 
-def test_a_dry_run_is_judged_and_counts_for_nothing(small, keeper):
+def test_a_dry_run_is_judged_and_not_counted(small, keeper):
     assert not admit(keeper, "a", dry_run=True)
     assert not any(path.startswith("/api/v1/namespaces/pyvgpu") for _, path in posted(small[0]))
 
@@ -175,13 +173,13 @@ def posted(api):
     return [it for it in api.asked if it[0] != "GET"]
 
 
-def test_where_there_is_no_total_nothing_is_written(small, keeper):
+def test_without_a_total_nothing_is_written(small, keeper):
     small[0].put(NAMESPACE, noted())
     assert not admit(keeper, "a")
     assert not posted(small[0])
 
 
-def test_of_many_at_once_no_more_are_admitted_than_there_is_room_for(small, keeper):
+def test_concurrent_claims_never_exceed_the_total(small, keeper):
     def ask(uid):
         try:
             return not admit(keeper, uid)
@@ -194,7 +192,7 @@ def test_of_many_at_once_no_more_are_admitted_than_there_is_room_for(small, keep
     assert len(small[0].read(LEDGER)["data"]) == sum(admitted)
 
 
-def test_a_ledger_that_others_write_is_read_again_and_then_given_up(small, keeper):
+def test_conflicts_on_the_ledger_are_retried_a_limited_number_of_times(small, keeper):
     small[0].refusing["POST"] = [409] * (keeping.ATTEMPTS - 1)
     assert not admit(keeper, "a")
     small[0].refusing["PUT"] = [409] * keeping.ATTEMPTS

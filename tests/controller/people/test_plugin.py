@@ -1,4 +1,4 @@
-"""`kubectl vgpu`: its commands before a small API server, with the figures that agents write."""
+"""Commands of `kubectl vgpu` against a fake API server, with real agents' metrics."""
 
 import datetime
 import json
@@ -20,15 +20,15 @@ FIRST, SECOND = "GPU-node-1-0", "GPU-node-1-1"
 
 
 def agent(node):
-    """Return an agent's pod, as deploy/agent has it."""
+    """Return an agent's pod like that of deploy/agent."""
     port = {"name": "metrics", "containerPort": 5678}
     container = {"name": "agent", "args": ["device-plugin", "--run=/run"], "ports": [port]}
     name = {"namespace": "pyvgpu-agent", "name": f"agent-{node}"}
     return {"metadata": name, "spec": {"nodeName": node, "containers": [container]}}
 
 
-def told(*used, findings=(), audits=True, limit=memorylimit.NONE):
-    """Return what an agent answers: of pods of namespace n on the first device, and who *used*."""
+def metrics_text(*used, findings=(), audits=True, limit=memorylimit.NONE):
+    """Return an agent's metrics of pods in namespace n on the first device, with their *used*."""
     granted = [
         grants.Grant(
             f"{at:016x}",
@@ -39,7 +39,7 @@ def told(*used, findings=(), audits=True, limit=memorylimit.NONE):
         )
         for at, (pod, _) in enumerate(used)
     ]
-    uses = {it.id: use for it, (_, use) in zip(granted, used, strict=True)}
+    uses = {grant.id: use for grant, (_, use) in zip(granted, used, strict=True)}
     meter = metrics.AgentMeter()
     meter.show(
         metrics.Sources(
@@ -56,7 +56,7 @@ def told(*used, findings=(), audits=True, limit=memorylimit.NONE):
 
 
 def put(api, name, vcore, labels=None):
-    """Put a pod on the first device, with what a scheduler wrote."""
+    """Create a pod on the first device, with the scheduler's annotation."""
     thing = make.pod(name, vcore, 8, nodeName="node-1")
     thing["metadata"]["labels"] = labels or {}
     share = facts.Share(FIRST, vcore, 2 * GIB)
@@ -68,20 +68,20 @@ def put(api, name, vcore, labels=None):
 
 @pytest.fixture
 def world(tmp_path, capsys):
-    """Run the plugin before an API server with a node, an agent and two pods."""
+    """Run the plugin against an API server with a node, an agent and three pods."""
     with small_api.running(make.SchedulingApi()) as (api, connection):
-        told_placed = annotations.Published(
+        published = annotations.Published(
             make.UNIT,
             make.devices("node-1"),
             placed={"uid-placed": {"side": (facts.Share(SECOND, 20, GIB),)}},
         )
-        noted = {names.NODE_DEVICES_ANNOTATION: annotations.publish(told_placed)}
+        noted = {names.NODE_DEVICES_ANNOTATION: annotations.publish(published)}
         api.put("/api/v1/nodes/node-1", {"metadata": {"name": "node-1", "annotations": noted}})
         api.put(f"{AGENTS}/agent-node-1", agent("node-1"))
         put(api, "train-0", 30, {"app": "train"})
         api.put(make.path("placed"), make.pod("placed", 20, 4, nodeName="node-1"))
         api.put(make.path("waits"), make.pod("waits", 20, 4))
-        api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"] = told(
+        api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"] = metrics_text(
             ("train-0", usage.Use(0.284, held_bytes=GIB + 5, refused=3))
         )
         written = tmp_path / "kubeconfig"
@@ -95,7 +95,7 @@ def world(tmp_path, capsys):
         yield run
 
 
-def test_ps_says_who_holds_what_whoever_placed_it(world):
+def test_ps_shows_allocations_by_scheduler_and_agent(world):
     code, out, err = world("ps")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
@@ -105,7 +105,7 @@ def test_ps_says_who_holds_what_whoever_placed_it(world):
     ]
 
 
-def test_ps_has_labels_and_more_columns(world):
+def test_ps_selects_by_label_and_has_wide_columns(world):
     _, out, _ = world("ps", "-l", "app=train", "-o", "wide", "--no-headers")
     assert out.split() == [
         *("n", "train-0", "main", "node-1", "gpu0", "30", "2GiB", "T4", "hard", "normal", FIRST),
@@ -124,7 +124,7 @@ def test_ps_of_all_namespaces_shows_claims_too(world):
     assert out.splitlines()[-1].split() == ["team", "user", "-", "n9", "gpu0", "40", "2GiB"]
 
 
-def test_what_may_not_be_read_is_left_out_and_said(world):
+def test_kinds_that_may_not_be_listed_are_left_out_and_named(world):
     world.api.forbidden = ("/api/v1/nodes", "/apis/")
     code, out, err = world("ps")
     assert code == 0
@@ -139,7 +139,7 @@ def test_pods_that_may_not_be_listed_are_an_error(world):
     assert "403" in err
 
 
-def test_top_says_what_is_used_of_what_was_promised(world):
+def test_top_shows_usage_beside_allocation(world):
     code, out, err = world("top")
     assert (code, err) == (0, "")
     lines = [line.split() for line in out.splitlines()]
@@ -148,7 +148,7 @@ def test_top_says_what_is_used_of_what_was_promised(world):
     assert lines[2][1:] == ["train-0", "main", "node-1", "gpu0", "30", "28", "2GiB", "1GiB"]
 
 
-def test_top_gives_programs_numbers(world):
+def test_top_prints_json_with_exact_numbers(world):
     _, out, _ = world("top", "pods", "-l", "app=train", "-o", "json")
     (part,) = json.loads(out)["parts"]
     assert part == {
@@ -171,9 +171,9 @@ def test_top_gives_programs_numbers(world):
 
 
 @pytest.mark.parametrize("limit", [0, 2 * GIB + memorylimit.MARGIN_BYTES])
-def test_explain_says_what_holds_the_memory_of_a_running_container(world, limit):
+def test_explain_shows_memory_limits_of_a_running_container(world, limit):
     set_to = memorylimit.Limit(("/sys/fs/cgroup/a",), (limit,)) if limit else memorylimit.NONE
-    answer = told(("train-0", usage.NOTHING), limit=set_to)
+    answer = metrics_text(("train-0", usage.NOTHING), limit=set_to)
     world.api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"] = answer
     code, out, err = world("explain", "train-0")
     assert (code, err) == (0, "")
@@ -188,7 +188,7 @@ def test_explain_says_what_holds_the_memory_of_a_running_container(world, limit)
     assert "memory of" not in out
 
 
-def test_top_of_nodes_has_every_device(world):
+def test_top_nodes_lists_every_device(world):
     _, out, _ = world("top", "nodes")
     lines = [line.split() for line in out.splitlines()]
     assert lines[0][3:] == ["PODS", "VCORE", "USED", "VMEMORY", "OF", "HELD", "STATE"]
@@ -204,7 +204,7 @@ def test_top_of_nodes_has_every_device(world):
         pytest.param((f"{AGENTS}/agent-node-1:",), "get pods/proxy in pyvgpu-agent", id="proxy"),
     ],
 )
-def test_top_without_figures_shows_promises_and_says_which_right_is_missing(
+def test_top_without_metrics_shows_allocations_and_names_the_missing_permission(
     world, forbidden, said
 ):
     del world.api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"]
@@ -215,13 +215,13 @@ def test_top_without_figures_shows_promises_and_says_which_right_is_missing(
     assert said in err
 
 
-def test_top_of_what_there_is_not_is_refused(world):
+def test_top_of_an_unknown_kind_is_refused(world):
     code, _, err = world("top", "deployments")
     assert code == 64
     assert "must be pods or nodes" in err
 
 
-def test_nothing_found_is_no_error(world):
+def test_an_empty_result_is_not_an_error(world):
     code, out, err = world("ps", "-n", "empty")
     assert (code, out, err) == (0, "", "No pods with devices found in empty namespace.\n")
 
@@ -237,14 +237,14 @@ def event(name, reason, seen, message="process 7 uses gpu0"):
     }
 
 
-def test_audit_shows_events_and_what_each_agent_finds(world):
+def test_audit_shows_events_and_each_agents_findings(world):
     now = datetime.datetime.now(datetime.UTC)
     seen = (now - datetime.timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     for name, reason in (("bad", "VGPUBypassed"), ("other", "VGPURefused")):
         world.api.put(f"/api/v1/namespaces/n/events/{name}", event(name, reason, seen))
     found = audit.Finding(audit.Kind.NO_SHIM, FIRST, (7,), "", "u", GIB, "x")
     path = f"{AGENTS}/agent-node-1:5678/proxy/metrics"
-    world.api.texts[path] = told(findings=[found])
+    world.api.texts[path] = metrics_text(findings=[found])
     code, out, err = world("audit")
     assert (code, err) == (0, "")
     events, nodes = out.split("\n\n")
@@ -257,27 +257,27 @@ def test_audit_shows_events_and_what_each_agent_finds(world):
     ]
 
 
-def test_audit_says_which_agents_do_not_look(world):
+def test_audit_shows_agents_without_audits(world):
     path = f"{AGENTS}/agent-node-1:5678/proxy/metrics"
-    world.api.texts[path] = told(audits=False)
+    world.api.texts[path] = metrics_text(audits=False)
     _, out, err = world("audit")
     assert out.splitlines()[1].split() == ["node-1", "no", "-", "-", "-", "-", "-", "-"]
     assert err == "No events of processes past their quota found in n namespace.\n"
 
 
-def test_kinds_of_findings_are_the_agents():
+def test_kinds_of_findings_match_the_agents():
     assert set(rows.KINDS) == {it.value for it in audit.Kind}
-    assert all(reason in vars_of_reasons() for reason in rows.PAST_QUOTA)
+    assert all(reason in agents_reasons() for reason in rows.PAST_QUOTA)
 
 
-def vars_of_reasons():
+def agents_reasons():
     from pyvgpu.deviceplugin import events
 
     return {it.value for it in events.Reason}
 
 
-def test_what_agents_write_is_read():
-    read = figures.read(told(("a", usage.Use(0.5)), ("b", usage.NOTHING)))
+def test_agents_metrics_are_parsed():
+    read = figures.read(metrics_text(("a", usage.Use(0.5)), ("b", usage.NOTHING)))
     assert read.used(("n", "a", "main", FIRST))["vcore_used_ratio"] == 0.5
     assert read.used(("n", "a", "", FIRST))["vcore_used_ratio"] == 0.5  # by a claim
     assert read.used(("n", "c", "main", FIRST)) == {}
@@ -302,7 +302,7 @@ def test_what_agents_write_is_read():
         (["nonsense", ""], []),
     ],
 )
-def test_kubectl_is_told_what_completes_a_line(capsys, words, found):
+def test_shell_completion_for_kubectl(capsys, words, found):
     assert cli.kubectl_complete(words) == 0
     assert capsys.readouterr().out.splitlines() == [*found, ":4"]
 

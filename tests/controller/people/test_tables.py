@@ -1,4 +1,4 @@
-"""Tables as kubectl writes them."""
+"""Tables in kubectl's format."""
 
 import pytest
 
@@ -16,7 +16,7 @@ ROWS = [
 ]
 
 
-def test_columns_are_as_wide_as_what_is_in_them():
+def test_columns_are_as_wide_as_their_cells():
     assert tables.table(COLUMNS, ROWS).splitlines() == [
         "NAME     SIZE",
         "a        3GiB",
@@ -24,7 +24,7 @@ def test_columns_are_as_wide_as_what_is_in_them():
     ]
 
 
-def test_wide_has_more_columns():
+def test_wide_output_has_more_columns():
     assert tables.table(COLUMNS, ROWS, wide=True).splitlines() == [
         "NAME     SIZE   UUID",
         "a        3GiB   GPU-1",
@@ -32,11 +32,11 @@ def test_wide_has_more_columns():
     ]
 
 
-def test_a_table_of_nothing_has_heads():
+def test_an_empty_table_has_heads():
     assert tables.table(COLUMNS, []) == "NAME   SIZE"
 
 
-def test_no_terminal_is_told_what_to_do_by_a_name():
+def test_control_characters_are_replaced():
     row = {"name": "\x1b[31mred\n", "size": 1, "uuid": ""}
     assert tables.table(COLUMNS, [row]).splitlines()[1] == "?[31mred?   1 bytes"
 
@@ -56,7 +56,7 @@ def test_no_terminal_is_told_what_to_do_by_a_name():
         (172800, "2d"),
     ],
 )
-def test_ages_are_kubectls(seconds, text):
+def test_ages_are_formatted_like_kubectls(seconds, text):
     assert tables.age(seconds) == text
 
 

@@ -1,11 +1,11 @@
-"""An API server that binds."""
+"""Fixture with an API server that implements bindings."""
 
 import pytest
 
 
 @pytest.fixture
 def cluster():
-    """A small API server that binds, and a connection to it."""
+    """A small API server that implements bindings, and a connection to it."""
     pytest.importorskip("kubernetes", reason="needs the Kubernetes client")
     import scheduling_api
     import small_api

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A clock that is wrong by SKEW_SECONDS, for whoever has this library preloaded. */
+/* Clock functions that are off by SKEW_SECONDS, for LD_PRELOAD. */
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/time.h>

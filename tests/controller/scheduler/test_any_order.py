@@ -1,9 +1,9 @@
-"""Whatever happens in whatever order: no device is promised twice, and nothing leaks.
+"""In any order of events no device is reserved twice, and no capacity leaks.
 
-An API server of a few nodes and pods, whose news come late, beside a book that decides from them.
-Binds are answered, refused, or not answered at all; pods end and are made anew under their names;
-nodes change; the scheduler ends and begins anew with what the API server has, and that is restored
-from a copy of before.
+A model of an API server with a few nodes and pods, whose watch events arrive late, beside a
+scheduler cache that decides from them. Binds are answered, refused, or not answered at all; pods
+end and are re-created under their names; nodes change; the scheduler restarts from the API
+server's state, and that is restored from a backup.
 """
 
 import collections
@@ -29,7 +29,7 @@ ASKS = [
     [pods.container("a", 40), pods.container("b", 70)],
 ]
 NAMES = st.sampled_from([f"p{number}" for number in range(8)])
-FIRST = st.integers(0, 7)  # of those that will do, counted on from here
+FIRST = st.integers(0, 7)  # index into the suitable pods, modulo their number
 
 
 def waits(thing):
@@ -39,9 +39,9 @@ def waits(thing):
 class Cluster(RuleBasedStateMachine):
     @initialize()
     def begin(self):
-        self.nodes = {}  # what the API server has
+        self.nodes = {}  # the API server's state
         self.pods = {}
-        self.news = collections.deque()  # what the scheduler has not heard of
+        self.news = collections.deque()  # events that the scheduler has not received
         self.asked = {}  # binds without an answer: uid -> (name, node, shares)
         self.uids = self.now = 0
         for name in NODES:
@@ -53,7 +53,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        """The one before it asks for nothing any more; what it has asked for is done, or never."""
+        """Restart the scheduler; requests of the previous one are done now or never."""
         for uid in list(self.asked):
             self.land(uid)
         self.news.clear()
@@ -61,8 +61,8 @@ class Cluster(RuleBasedStateMachine):
         self.decider = deciding.Decider(self.book)
         self.index = index.Index(self.book.stands)
         self.book.listen(self.index.changed)
-        for name, told in self.nodes.items():
-            self.book.see_node(name, told)
+        for name, published in self.nodes.items():
+            self.book.see_node(name, published)
         for name in sorted(self.pods, reverse=bool(self.uids % 2)):
             self.see(name, self.pods[name])
 
@@ -104,7 +104,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 20))
     def hear(self, count):
-        """What it has not heard of comes in order."""
+        """Deliver pending events, in order."""
         for _ in range(min(count, len(self.news))):
             heard, what = self.news.popleft()
             heard(*what)
@@ -121,7 +121,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule()
     def restore(self):
-        """The API server is what it was; what was asked of it is lost, and all is read anew."""
+        """Restore the API server; requests in flight are lost, and everything is listed again."""
         self.nodes, self.pods = (dict(it) for it in self.saved)
         self.asked.clear()
         self.news.clear()
@@ -132,7 +132,7 @@ class Cluster(RuleBasedStateMachine):
             self.see(name, self.pods.get(name))
 
     def one_of(self, will_do, first):
-        """The name of a pod that will do, None if none does."""
+        """The name of a suitable pod, None if there is none."""
         names = sorted(it for it in self.pods if will_do(self.pods[it]))
         return names[first % len(names)] if names else None
 
@@ -143,7 +143,7 @@ class Cluster(RuleBasedStateMachine):
         asked_before=st.booleans(),
     )
     def bind(self, first, want, answer, asked_before):
-        """As kube-scheduler would; it may have heard more than we, and binds where it likes."""
+        """Bind like kube-scheduler, which may have newer state and binds where it likes."""
         name = self.one_of(waits, first)
         if name is None:
             return
@@ -177,7 +177,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule()
     def resolve(self):
-        """Look at those in doubt: what has not landed by now never will, and is released."""
+        """Resolve binds in doubt: one that has not arrived by now never will, and is released."""
         for promise in self.book.doubtful(self.now):
             uid = promise.pod.uid
             name = promise.pod.key.partition("/")[2]
@@ -189,7 +189,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(first=FIRST, stays=st.booleans())
     def preempt(self, first, stays):
-        """Who goes for another may take its time, or never end."""
+        """Preempt; a victim may terminate at once, late or never."""
         name = self.one_of(waits, first)
         if name is None:
             return
@@ -202,8 +202,8 @@ class Cluster(RuleBasedStateMachine):
                 self.write(name, self.leaving(name) if stays else None)
 
     @invariant()
-    def no_device_is_promised_twice(self):
-        """As the API server has it, with what may still be done."""
+    def no_device_is_reserved_twice(self):
+        """By the API server's state and the binds that may still be done."""
         sums = collections.Counter()
         for name, thing in self.pods.items():
             pod = asks.read(thing, (pods.KEY,))
@@ -222,7 +222,7 @@ class Cluster(RuleBasedStateMachine):
         assert all(it <= 100 for it in sums.values()), sums
 
     @invariant()
-    def the_index_is_what_one_sees(self):
+    def the_index_agrees_with_a_direct_search(self):
         for ask in ASKS[:4]:
             shape = asks.read(pods.pod("x", *ask)).shape
             known = self.index.look(shape)
@@ -232,7 +232,7 @@ class Cluster(RuleBasedStateMachine):
                 )
 
     @invariant()
-    def what_is_free_is_what_is_left(self):
+    def free_capacity_is_what_is_left(self):
         for stand in self.book.stands.values():
             taken = collections.Counter()
             for it in stand.held():
@@ -242,7 +242,7 @@ class Cluster(RuleBasedStateMachine):
             ]
 
     def teardown(self):
-        """When all is heard and answered nothing is left but what the API server has."""
+        """With all events and answers delivered, the cache equals the API server's state."""
         if not hasattr(self, "pods"):
             return
         self.hear(10_000)
@@ -253,8 +253,8 @@ class Cluster(RuleBasedStateMachine):
         self.book.expire(self.now)
         self.resolve()
         fresh = book.Book()
-        for name, told in self.nodes.items():
-            fresh.see_node(name, told)
+        for name, published in self.nodes.items():
+            fresh.see_node(name, published)
         for thing in self.pods.values():
             pod = asks.read(thing, (pods.KEY,))
             fresh.see_pod(pod.key, pod)
@@ -285,17 +285,17 @@ class Cluster(RuleBasedStateMachine):
         self.book.see_pod(f"team/{name}", None if thing is None else asks.read(thing, (pods.KEY,)))
 
     def leaving(self, name):
-        """The pod when it has been told to go."""
+        """The pod once its deletion has begun."""
         thing = self.pods[name]
-        told = {"deletionTimestamp": "2026-11-22T03:00:00Z"}
-        return {**thing, "metadata": {**thing["metadata"], **told}}
+        deleted = {"deletionTimestamp": "2026-11-22T03:00:00Z"}
+        return {**thing, "metadata": {**thing["metadata"], **deleted}}
 
     def ours(self, name):
-        """The pod as the scheduler asks about it."""
+        """The pod as kube-scheduler sends it."""
         return asks.read(self.pods[name], (pods.KEY,))
 
     def land(self, uid):
-        """Bind a pod as was asked, if it is still there and has no node; whether it was."""
+        """Do a bind request if its pod still exists and has no node; tell whether it was done."""
         name, node, shares = self.asked.pop(uid)
         thing = self.pods.get(name)
         if thing is None or thing["metadata"]["uid"] != uid or "nodeName" in thing["spec"]:

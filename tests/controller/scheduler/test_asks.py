@@ -1,4 +1,4 @@
-"""What a pod asks of devices, read from the pod as the API server has it."""
+"""Parsing the device requests of pods."""
 
 import copy
 
@@ -70,7 +70,7 @@ def gaia(vcore, units):
         ),
     ],
 )
-def test_what_each_container_asks_for(thing, containers, parts):
+def test_requests_of_each_container(thing, containers, parts):
     found = read(thing)
     assert found.names == containers
     assert [(it.kind, it.vcore, it.units) for it in found.shape.parts] == parts
@@ -88,7 +88,7 @@ def test_what_each_container_asks_for(thing, containers, parts):
         pytest.param({"spec": {"containers": [None, 3, {"resources": 4}]}}, id="no objects"),
     ],
 )
-def test_a_pod_that_asks_for_no_device_is_none_of_ours(thing):
+def test_a_pod_without_a_device_request_is_ignored(thing):
     assert read(thing) is None
 
 
@@ -151,7 +151,7 @@ def test_a_pod_that_asks_for_no_device_is_none_of_ours(thing):
         ),
     ],
 )
-def test_nonsense_is_known_with_what_would_be_valid(thing, said):
+def test_an_invalid_request_is_reported_with_the_rule(thing, said):
     found = read(thing)
     assert said in found.trouble
     assert found.names
@@ -160,12 +160,12 @@ def test_nonsense_is_known_with_what_would_be_valid(thing, said):
     assert str(refused.value) == found.trouble
 
 
-def test_a_good_pod_is_checked_and_nothing_said():
+def test_a_valid_pod_passes_the_check():
     asks.check(pods.pod())
     asks.check(pods.pod("x", {"name": "plain"}))
 
 
-def test_who_asks():
+def test_fields_of_the_record():
     thing = pods.pod(
         notes={
             "pyvgpu.io/placement": "spread",
@@ -193,14 +193,14 @@ def test_who_asks():
     assert found.created == 1795316400.0
 
 
-def test_pods_that_ask_alike_share_what_is_known_of_them():
+def test_pods_with_equal_requests_share_a_shape():
     one = read(pods.pod("one", pods.container("a")))
     two = read(pods.pod("two", pods.container("b")))
     assert one.shape is two.shape
     assert one.names != two.names
 
 
-def test_a_sealed_choice_is_what_the_pod_holds_at_most_at_once():
+def test_a_sealed_choice_gives_the_most_that_the_pod_holds_at_once():
     thing = pods.pod("x", pods.container("app", 30), init=[pods.container("first", 70, 4)])
     shares = {"first": (pods.share(0, 70, 4),), "app": (pods.share(0, 30),)}
     found = read(pods.bind(thing, "n1", shares))
@@ -224,7 +224,7 @@ def test_a_sealed_choice_is_what_the_pod_holds_at_most_at_once():
         pytest.param(lambda it: it["metadata"].update(annotations={}), id="none"),
     ],
 )
-def test_a_choice_that_is_not_sealed_for_that_pod_and_node_is_none(forge):
+def test_a_choice_not_sealed_for_that_pod_and_node_is_ignored(forge):
     good = pods.bind(pods.pod(), "n1", {"main": (pods.share(0),)})
     assert read(good).held is not None
     bad = copy.deepcopy(good)
@@ -234,7 +234,7 @@ def test_a_choice_that_is_not_sealed_for_that_pod_and_node_is_none(forge):
     assert read(good, keys=(b"x" * 32, pods.KEY)).held is not None
 
 
-def test_what_the_numbers_mean_depends_on_the_node():
+def test_memory_units_depend_on_the_node():
     shape = read(pods.pod("x", pods.container(vcore=20, size=1))).shape
     for unit in (pods.UNIT, 2 * pods.UNIT):
         (found,) = asks.pod_of(shape, unit).containers
@@ -247,7 +247,7 @@ def test_a_share_on_several_devices():
     assert found.need == facts.Need(50, 4 * GIB, 2)
 
 
-def test_containers_are_called_by_number_and_named_afterwards():
+def test_containers_are_numbered_and_named_afterwards():
     found = read(pods.pod("x", pods.container("b"), pods.container("a", 20)))
     assert [it.name for it in asks.pod_of(found.shape, 1).containers] == ["0", "1"]
     assert asks.named(found, {"1": [pods.share(1)], "0": [pods.share(0)]}) == {

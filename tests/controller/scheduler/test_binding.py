@@ -1,4 +1,4 @@
-"""Pods are bound with their choice; no device is promised twice, whatever is lost on the way."""
+"""Binding pods with their choice: no device is reserved twice, whatever request is lost."""
 
 import threading
 
@@ -15,18 +15,18 @@ NODE = "node-1"
 
 
 class Desk:
-    """A binder, the book that it writes in, and the API server as it was read last."""
+    """A binder, its cache, and the API server."""
 
     def __init__(self, api, connection):
         self.api = api
         self.leads = True
         self.book = book.Book()
         self.binder = binding.Binder(connection, self.book, lambda: [KEY], lambda: self.leads)
-        self.tell_node(make.node(NODE))
+        self.see_node(make.node(NODE))
 
-    def tell_node(self, node):
-        told = declared.read(node)
-        self.book.see_node(node["metadata"]["name"], told.published, told.trouble)
+    def see_node(self, node):
+        report = declared.read(node)
+        self.book.see_node(node["metadata"]["name"], report.published, report.trouble)
 
     def make(self, name, *ask, **more):
         self.api.put(make.path(name), make.pod(name, *ask, **more))
@@ -36,7 +36,7 @@ class Desk:
         return binding.Judged.of(self.api.read(make.path(name)), [KEY])
 
     def watch(self, name):
-        """Let the book hear what the API server has."""
+        """Update the cache with the API server's state of a pod."""
         thing = self.api._objects.get(make.path(name))
         self.book.see_pod(f"n/{name}", asks.read(thing, [KEY]) if thing else None)
 
@@ -71,25 +71,25 @@ MINORS = {f"GPU-{NODE}-{at}": at + 4 for at in range(2)}
 
 
 @pytest.mark.parametrize("minors", [MINORS, {}], ids=["known", "unknown"])
-def test_whoever_asks_in_gpu_managers_words_is_told_in_its_words_too(desk, minors):
+def test_a_pod_with_gpu_managers_resources_gets_its_annotations_too(desk, minors):
     published = annotations.Published(make.UNIT, make.devices(NODE), minors)
     desk.book.see_node(NODE, published)
     thing = make.pod("a", noted={f"{GAIA}gpu-idx-{it}": "9" for it in (0, 1)})
     none, one, two = make.container("log", 0, 0), of_gaia("one", 30, 4), of_gaia("two", 200, 0)
     thing["spec"]["containers"] = [none, one]
-    thing["spec"]["initContainers"] = [two]  # which gpu-manager does not know of
+    thing["spec"]["initContainers"] = [two]  # gpu-manager does not support it
     desk.api.put(make.path("a"), thing)
     desk.binder.bind(desk.judge("a"), NODE)
     noted = desk.api.read(make.path("a"))["metadata"]["annotations"]
     (share,) = desk.api.choice("a").containers["one"]
     assert noted[f"{GAIA}gpu-idx-1"] == (str(minors[share.uuid]) if minors else "")
-    assert noted[f"{GAIA}gpu-idx-0"] == "", "of a container that has no devices"
+    assert noted[f"{GAIA}gpu-idx-0"] == "", "of a container without devices"
     assert (noted[f"{GAIA}node"], noted["tencent.com/gpu-assigned"]) == (NODE, "false")
     assert int(noted[f"{GAIA}time"]) > 0
     assert f"{GAIA}gpu-idx-2" not in noted
 
 
-def test_whoever_asks_in_our_words_is_told_nothing_in_those_of_gpu_manager(desk):
+def test_a_pod_with_our_resources_gets_no_gpu_manager_annotations(desk):
     desk.binder.bind(desk.make("a"), NODE)
     noted = desk.api.read(make.path("a"))["metadata"]["annotations"]
     assert set(noted) == {"pyvgpu.io/devices"}
@@ -105,7 +105,7 @@ def test_two_pods_never_get_the_same_of_a_device(desk):
 
 
 @pytest.mark.parametrize("change", ["gone", "another", "bound elsewhere", "leaving"])
-def test_a_pod_that_is_not_there_any_more_is_not_bound_and_holds_nothing(desk, change):
+def test_a_pod_that_is_no_longer_pending_is_not_bound_and_holds_nothing(desk, change):
     judged = desk.make("a")
     thing = make.pod("a")
     if change == "gone":
@@ -123,7 +123,7 @@ def test_a_pod_that_is_not_there_any_more_is_not_bound_and_holds_nothing(desk, c
     assert desk.free() == [100, 100]
 
 
-def test_a_pod_that_somebody_has_written_to_is_read_again_and_bound(desk):
+def test_a_modified_pod_is_read_again_and_bound(desk):
     judged = desk.make("a")
     changed = make.pod("a")
     changed["metadata"]["labels"] = {"x": "y"}
@@ -132,7 +132,7 @@ def test_a_pod_that_somebody_has_written_to_is_read_again_and_bound(desk):
     assert desk.api.bound == [("a", NODE)]
 
 
-def test_a_pod_that_asks_for_something_else_by_now_is_not_bound(desk):
+def test_a_pod_whose_request_has_changed_is_not_bound(desk):
     judged = desk.make("a")
     desk.api.put(make.path("a"), make.pod("a", 60))
     with pytest.raises(binding.NotBoundError):
@@ -141,7 +141,7 @@ def test_a_pod_that_asks_for_something_else_by_now_is_not_bound(desk):
 
 
 @pytest.mark.parametrize("code", [400, 403, 422, 429])
-def test_what_the_api_server_refuses_is_free_again(desk, code):
+def test_a_refused_bind_releases_its_devices(desk, code):
     judged = desk.make("a")
     desk.api.refusing["POST"] = [code]
     with pytest.raises(binding.NotBoundError):
@@ -152,18 +152,18 @@ def test_what_the_api_server_refuses_is_free_again(desk, code):
 
 
 @pytest.mark.parametrize("code", [500, 503, 504])
-def test_what_may_have_been_done_stays_promised(desk, code):
+def test_a_bind_that_may_have_been_done_stays_reserved(desk, code):
     judged = desk.make("a")
     desk.api.refusing["POST"] = [code]
-    with pytest.raises(binding.NotBoundError, match="not known whether"):
+    with pytest.raises(binding.NotBoundError, match="unknown whether"):
         desk.binder.bind(judged, NODE)
     assert desk.free() == [50, 100]
     with pytest.raises(binding.NotBoundError, match="not known yet"):
-        desk.binder.bind(desk.judge("a"), NODE)  # it could still be done, and somewhere else
+        desk.binder.bind(desk.judge("a"), NODE)  # the first bind could still be done
     assert desk.free() == [50, 100]
 
 
-def test_an_answer_that_is_lost_after_the_deed_is_found_out(desk):
+def test_a_bind_whose_answer_was_lost_is_detected(desk):
     judged = desk.make("a")
     desk.api.lose = ["after"]
     with pytest.raises(binding.NotBoundError):
@@ -174,26 +174,26 @@ def test_an_answer_that_is_lost_after_the_deed_is_found_out(desk):
     assert desk.free() == [50, 100]
 
 
-def test_a_bind_that_was_lost_is_nothing_once_somebody_has_written_to_the_pod(desk):
+def test_a_lost_bind_is_void_once_the_pod_has_changed(desk):
     judged = desk.make("a")
-    desk.tell_node(make.node("node-2"))
+    desk.see_node(make.node("node-2"))
     desk.api.lose = ["before"]
     with pytest.raises(binding.NotBoundError):
         desk.binder.bind(judged, NODE)
     marked = make.pod("a")
     marked["status"]["conditions"] = [{"type": "PodScheduled", "status": "False"}]
-    desk.api.put(make.path("a"), marked)  # as kube-scheduler does then
+    desk.api.put(make.path("a"), marked)  # like kube-scheduler in this case
     desk.binder.bind(desk.judge("a"), "node-2")
     assert desk.free() == [100, 100]
     assert desk.api.bound == [("a", "node-2")]
 
 
-def test_a_bind_of_which_nobody_hears_is_resolved_after_its_deadline(desk, monkeypatch):
+def test_an_unanswered_bind_is_resolved_after_its_deadline(desk, monkeypatch):
     judged = desk.make("a")
     desk.api.lose = ["before"]
     with pytest.raises(binding.NotBoundError):
         desk.binder.bind(judged, NODE)
-    assert desk.binder.resolve() == 0  # its deadline is to come
+    assert desk.binder.resolve() == 0  # before its deadline
     now = binding.time.monotonic()
     monkeypatch.setattr(binding.time, "monotonic", lambda: now + 20)
     assert desk.binder.resolve() == 0  # it could still be on its way
@@ -203,16 +203,16 @@ def test_a_bind_of_which_nobody_hears_is_resolved_after_its_deadline(desk, monke
     assert desk.free() == [100, 100]
 
 
-def test_who_does_not_lead_any_more_binds_nothing(desk):
+def test_a_replica_that_lost_the_lease_binds_nothing(desk):
     judged = desk.make("a")
     desk.leads = False
-    with pytest.raises(binding.NotBoundError, match="another leads"):
+    with pytest.raises(binding.NotBoundError, match="another replica leads"):
         desk.binder.bind(judged, NODE)
     assert desk.free() == [100, 100]
     assert not desk.api.asked
 
 
-def test_of_two_who_bind_one_pod_at_once_one_does(desk):
+def test_of_two_concurrent_binds_of_a_pod_one_is_refused(desk):
     judged = desk.make("a")
     entered, go_on = threading.Event(), threading.Event()
     reserve = desk.book.reserve

@@ -1,4 +1,4 @@
-"""What is promised to whom, and until when."""
+"""The scheduler cache: reservations and their ends."""
 
 import pytest
 import schedulerpods as pods
@@ -13,7 +13,7 @@ SECONDS = book.Settings().bind_seconds
 
 @pytest.fixture
 def known():
-    """A book of two nodes with two devices each."""
+    """A cache with two nodes of two devices each."""
     made = book.Book()
     for name in ("n1", "n2"):
         made.see_node(name, pods.published())
@@ -25,14 +25,14 @@ def ask(name="one", *containers, **more):
 
 
 def bound(name, node, number=0, vcore=50, size=8, **more):
-    """A pod that the API server has on a node, with its device."""
+    """A pod that the API server has bound, with its device."""
     thing = pods.pod(name, pods.container(vcore=vcore, size=size), **more)
     shares = {"main": (pods.share(number, vcore, size),)}
     return asks.read(pods.bind(thing, node, shares), (pods.KEY,))
 
 
 def free(known, node="n1"):
-    """What is free of each device: vcore."""
+    """The free vcore of each device."""
     return [room.vcore for room in known.stands[node].free]
 
 
@@ -40,7 +40,7 @@ def see(known, pod):
     known.see_pod(pod.key, pod)
 
 
-def test_what_is_reserved_is_nobody_elses(known):
+def test_a_reserved_share_goes_to_no_other_pod(known):
     shares = known.reserve(ask("one", pods.container(vcore=60)), "n1", 0)
     assert shares == {"main": (pods.share(0, 60),)}
     assert known.reserve(ask("two", pods.container(vcore=60)), "n1", 0) == {
@@ -52,7 +52,7 @@ def test_what_is_reserved_is_nobody_elses(known):
     assert free(known, "n2") == [100, 100]
 
 
-def test_asked_again_the_answer_is_the_same(known):
+def test_reserve_is_idempotent(known):
     one = ask()
     assert known.reserve(one, "n1", 0) == known.reserve(one, "n1", 5)
     assert free(known) == [50, 100]
@@ -60,7 +60,7 @@ def test_asked_again_the_answer_is_the_same(known):
         known.reserve(one, "n2", 0)
 
 
-def test_a_pod_that_was_surely_not_bound_takes_nothing(known):
+def test_release_frees_a_pod_that_was_not_bound(known):
     one = ask()
     known.reserve(one, "n1", 0)
     known.release(one.uid)
@@ -68,7 +68,7 @@ def test_a_pod_that_was_surely_not_bound_takes_nothing(known):
     assert known.reserve(one, "n2", 0)
 
 
-def test_a_bind_that_nobody_answered_stays_promised_and_is_in_doubt(known):
+def test_an_unanswered_bind_stays_reserved_and_is_in_doubt(known):
     one = ask()
     known.reserve(one, "n1", 0)
     assert known.doubtful(SECONDS - 1) == []
@@ -80,7 +80,7 @@ def test_a_bind_that_nobody_answered_stays_promised_and_is_in_doubt(known):
     assert free(known) == [50, 100]
 
 
-def test_news_from_before_the_bind_undo_nothing(known):
+def test_updates_from_before_the_bind_undo_nothing(known):
     one = ask()
     known.reserve(one, "n1", 0)
     see(known, one)
@@ -90,8 +90,8 @@ def test_news_from_before_the_bind_undo_nothing(known):
     assert free(known) == [50, 100]
 
 
-def test_what_was_bound_and_is_not_any_more_is_in_doubt_and_then_free(known):
-    """As where the API server was restored from a copy of before."""
+def test_a_bound_pod_that_becomes_unbound_is_in_doubt_and_then_free(known):
+    """As after a restore of the API server from a backup."""
     one = ask()
     see(known, bound("one", "n1"))
     assert known.doubtful(0) == []
@@ -103,7 +103,7 @@ def test_what_was_bound_and_is_not_any_more_is_in_doubt_and_then_free(known):
     assert known.reserve(one, "n2", 0)
 
 
-def test_what_the_api_server_has_goes_before_what_we_promised(known):
+def test_the_api_servers_node_overrides_our_reservation(known):
     known.reserve(ask(), "n1", 0)
     see(known, bound("one", "n2", 1))
     assert free(known, "n1") == [100, 100]
@@ -115,7 +115,7 @@ def test_what_the_api_server_has_goes_before_what_we_promised(known):
     [
         pytest.param(lambda known: known.see_pod("team/one", None), id="gone"),
         pytest.param(
-            lambda known: see(known, bound("one", "n2", 1, uid="another")), id="made anew"
+            lambda known: see(known, bound("one", "n2", 1, uid="another")), id="re-created"
         ),
         *(
             pytest.param(
@@ -129,7 +129,7 @@ def test_what_the_api_server_has_goes_before_what_we_promised(known):
     ],
 )
 @pytest.mark.parametrize("state", ["reserved", "bound"])
-def test_a_promise_ends_with_its_pod(known, end, state):
+def test_a_reservation_ends_with_its_pod(known, end, state):
     if state == "reserved":
         see(known, ask())
         known.reserve(ask(), "n1", 0)
@@ -140,20 +140,20 @@ def test_a_promise_ends_with_its_pod(known, end, state):
     assert free(known) == [100, 100]
 
 
-def test_a_pod_that_is_being_deleted_has_its_device_until_it_is_gone(known):
+def test_a_terminating_pod_holds_its_device_until_it_is_gone(known):
     thing = pods.bind(pods.pod(), "n1", {"main": (pods.share(0),)})
     thing["metadata"]["deletionTimestamp"] = "2026-11-22T03:01:00Z"
     see(known, asks.read(thing, (pods.KEY,)))
     assert free(known) == [50, 100]
 
 
-def test_pods_that_came_before_their_node(known):
+def test_pods_that_arrive_before_their_node(known):
     see(known, bound("one", "n3", 1))
     known.see_node("n3", pods.published())
     assert free(known, "n3") == [100, 50]
 
 
-def test_a_node_that_comes_again_has_its_pods_still(known):
+def test_a_node_that_comes_back_still_has_its_pods(known):
     see(known, bound("one", "n1"))
     known.forget_node("n1")
     with pytest.raises(explain.Refused, match="the node has published no devices"):
@@ -162,7 +162,7 @@ def test_a_node_that_comes_again_has_its_pods_still(known):
     assert free(known) == [50, 100]
 
 
-def test_nodes_of_which_nothing_is_left_are_forgotten(known):
+def test_deleted_nodes_without_pods_are_dropped(known):
     see(known, bound("one", "n1"))
     known.forget_node("n1")
     known.forget_node("n2")
@@ -171,15 +171,14 @@ def test_nodes_of_which_nothing_is_left_are_forgotten(known):
     assert not known.stands
 
 
-def test_what_a_node_says_that_cannot_be_read_is_no_device(known):
+def test_an_invalid_annotation_means_no_devices(known):
     known.see_node("n1", None, "is damaged")
     with pytest.raises(explain.Refused):
         known.reserve(ask(), "n1", 0)
     assert known.stands["n1"].trouble == "is damaged"
 
 
-def test_what_an_agent_placed_itself_counts_where_it_says(known):
-    """Whatever anybody else has written."""
+def test_the_agents_placement_overrides_all_others(known):
     placed = {"uid-one": {"main": (pods.share(1, 30),)}, "stranger": {"x": (pods.share(1, 20),)}}
     known.see_node("n1", pods.published(placed=placed))
     assert free(known) == [100, 50]
@@ -200,8 +199,8 @@ def test_init_containers_of_a_pod_that_an_agent_placed_are_not_added_to_its_apps
     assert free(known) == [50, 100]
 
 
-def test_a_pod_of_which_nobody_says_where_it_is_gets_what_its_agent_would_give_it(known):
-    """One that went past us; what is free there is not promised to another."""
+def test_a_pod_on_unknown_devices_is_placed_as_its_agent_would(known):
+    """It was bound without us; its presumed share is not reserved for another pod."""
     for name in ("one", "two", "three"):
         see(known, asks.read(pods.pod(name, pods.container(vcore=60), nodeName="n1")))
     assert free(known) == [40, 40]
@@ -210,7 +209,7 @@ def test_a_pod_of_which_nobody_says_where_it_is_gets_what_its_agent_would_give_i
     assert known.reserve(ask("five", pods.container(vcore=40)), "n1", 0)
 
 
-def test_what_is_expected_ends_by_itself_and_goes_on_as_it_is(known):
+def test_an_expected_reservation_expires_or_is_bound_unchanged(known):
     one = ask("one", pods.container(vcore=60))
     shares = {"main": (pods.share(1, 60),)}
     expected = known.promised(one, "n1", shares, stands.State.EXPECTED, 5)
@@ -223,7 +222,7 @@ def test_what_is_expected_ends_by_itself_and_goes_on_as_it_is(known):
     assert known.reserve(one, "n1", 0) == shares
 
 
-def test_what_is_expected_moves_when_its_device_will_not_do_any_more(known):
+def test_an_expected_reservation_moves_off_an_unusable_device(known):
     one = ask()
     known.promise(known.promised(one, "n1", {"main": (pods.share(0),)}, stands.State.EXPECTED, 5))
     known.see_node("n1", pods.published(devices=(device(0, cordoned=True), device(1))))
@@ -231,21 +230,21 @@ def test_what_is_expected_moves_when_its_device_will_not_do_any_more(known):
     assert free(known) == [100, 50]
 
 
-def test_what_is_expected_never_moves_what_is_being_bound(known):
+def test_an_expected_reservation_never_replaces_a_bind(known):
     one = ask()
     shares = known.reserve(one, "n1", 0)
     known.promise(known.promised(one, "n2", shares, stands.State.EXPECTED, 5))
     assert free(known, "n2") == [100, 100]
 
 
-def test_a_pod_whose_ask_is_nonsense_is_refused_with_what_would_do(known):
+def test_an_invalid_request_is_refused_with_the_rule(known):
     with pytest.raises(errors.UnavailableError, match="above 100 it must be a multiple"):
         known.reserve(ask("one", pods.container(vcore=150)), "n1", 0)
 
 
-def test_units_are_the_nodes_own(known):
-    told = pods.published()
-    known.see_node("n1", type(told)(2 * told.memory_unit, told.devices))
+def test_memory_units_are_the_nodes_own(known):
+    made = pods.published()
+    known.see_node("n1", type(made)(2 * made.memory_unit, made.devices))
     (share,) = known.reserve(ask(), "n1", 0)["main"]
     assert share.vmemory == 16 * GIB
 
@@ -258,7 +257,7 @@ def test_policies_choose_among_devices(known):
     assert known.reserve(even, "n1", 0)["main"][0].uuid == device(0).uuid
 
 
-def test_gangs_are_known_by_their_pods(known):
+def test_a_gang_is_the_set_of_its_pods(known):
     notes = {"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "2"}
     see(known, ask("one", notes=notes))
     see(known, ask("two", notes=notes))
@@ -269,7 +268,7 @@ def test_gangs_are_known_by_their_pods(known):
     assert not known.gangs
 
 
-def test_two_books_of_the_same_objects_differ_in_nothing(known):
+def test_two_caches_of_the_same_objects_are_equal(known):
     other = book.Book()
     things = [bound("one", "n1"), bound("two", "n2", 1), ask("three")]
     for pod in things:
@@ -291,16 +290,18 @@ def test_two_books_of_the_same_objects_differ_in_nothing(known):
         pytest.param(lambda it: see(it, bound("one", "n1", 1)), "not uid-one on n1", id="moved"),
         pytest.param(lambda it: see(it, bound("one", "n2")), "not uid-one on n2", id="elsewhere"),
         pytest.param(
-            lambda it: it.see_node("n1", pods.published(3)), "node n1: other devices", id="node"
+            lambda it: it.see_node("n1", pods.published(3)),
+            "node n1: different devices",
+            id="node",
         ),
         pytest.param(
             lambda it: it.see_node("n1", pods.published(placed={"u": {"c": (pods.share(0),)}})),
-            "node n1: pod u placed otherwise by its agent",
+            "node n1: pod u placed differently by its agent",
             id="placed",
         ),
     ],
 )
-def test_each_difference_is_said(known, change, said):
+def test_each_difference_is_described(known, change, said):
     other = book.Book()
     for made in (known, other):
         for name in ("n1", "n2"):
@@ -311,7 +312,7 @@ def test_each_difference_is_said(known, change, said):
     assert said in line
 
 
-def test_what_is_on_its_way_of_a_busy_node_is_another_difference_each_time(known):
+def test_updates_in_flight_are_a_different_difference_each_time(known):
     known.see_node("n2", None)
 
     def placed(*uids):
@@ -323,10 +324,10 @@ def test_what_is_on_its_way_of_a_busy_node_is_another_difference_each_time(known
         known.see_node("n1", placed("lost", ours))
         truth.see_node("n1", placed(theirs))
         found.append(set(known.differences(truth)))
-    assert found[0] & found[1] == {"node n1: pod lost placed otherwise by its agent"}
+    assert found[0] & found[1] == {"node n1: pod lost placed differently by its agent"}
 
 
-def test_whoever_listens_hears_of_each_node_that_changes(known):
+def test_listeners_are_called_for_each_changed_node(known):
     heard = []
     known.listen(heard.append)
     known.reserve(ask(), "n1", 0)

@@ -1,4 +1,4 @@
-"""Whom PodDisruptionBudgets count, as the API server is asked for it."""
+"""PodDisruptionBudgets: their selectors as queries, and which evictions they permit."""
 
 import pytest
 import scheduling_api as make
@@ -8,8 +8,8 @@ from pyvgpu.controller.scheduler.shell import budgets
 
 SELECTORS = {
     "labels": ({"matchLabels": {"a": "b", "c": "d"}}, "a=b,c=d"),
-    "everybody": ({}, ""),
-    "nobody": (None, None),
+    "all pods": ({}, ""),
+    "no pod": (None, None),
     "one of": (
         {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", "c"]}]},
         "a in (b,c)",
@@ -32,7 +32,7 @@ SELECTORS = {
 
 
 @pytest.mark.parametrize(("wanted", "text"), SELECTORS.values(), ids=SELECTORS)
-def test_a_selector_is_what_a_list_is_asked_for(wanted, text):
+def test_a_selector_becomes_a_list_query(wanted, text):
     assert budgets.selector({"spec": {"selector": wanted}}) == text
 
 
@@ -46,7 +46,7 @@ def budget(name, allowed, namespace="n", **labels):
 
 @pytest.fixture
 def counted(cluster):
-    """Two pods of an app, one of another, and a reader of the budgets that a test gives."""
+    """Two pods of an app, one of another, and a reader of the budgets that a test sets."""
     api, connection = cluster
     known = book.Book()
     for name, app in (("a-0", "a"), ("a-1", "a"), ("b-0", "b")):
@@ -62,7 +62,7 @@ def permits(reader, known, *names):
     return reader.read().permit(known.pods[f"n/{name}"] for name in names)
 
 
-def test_so_many_of_a_budget_may_go_as_it_allows(counted):
+def test_a_budget_limits_the_number_of_evictions(counted):
     reader, known, those = counted
     those += [budget("one", 1, app="a"), budget("none", 0, app="b")]
     assert permits(reader, known, "a-0")
@@ -71,20 +71,20 @@ def test_so_many_of_a_budget_may_go_as_it_allows(counted):
     assert not permits(reader, known, "b-0")
 
 
-def test_without_budgets_anybody_may_go_and_nobody_is_asked(counted, cluster):
+def test_without_budgets_all_evictions_are_permitted_without_requests(counted, cluster):
     reader, known, _ = counted
     assert permits(reader, known, "a-0", "a-1", "b-0")
     assert not cluster[0].asked
 
 
-def test_budgets_where_no_pod_has_devices_do_not_matter(counted, cluster):
+def test_budgets_in_namespaces_without_our_pods_are_ignored(counted, cluster):
     reader, _, those = counted
     those.append(budget("elsewhere", 0, "other", app="a"))
     reader.read()
     assert not cluster[0].asked
 
 
-def test_what_was_asked_for_holds_for_a_while(counted, cluster, monkeypatch):
+def test_listed_pods_are_cached_for_a_while(counted, cluster, monkeypatch):
     reader, known, those = counted
     those.append(budget("none", 0, app="b"))
     assert not permits(reader, known, "b-0")
@@ -92,10 +92,10 @@ def test_what_was_asked_for_holds_for_a_while(counted, cluster, monkeypatch):
     assert len(cluster[0].asked) <= 1
     monkeypatch.setattr(budgets, "LASTS_SECONDS", 0)
     cluster[0].failing = [500]
-    assert not permits(reader, known, "b-0")  # what was known holds where it cannot be asked
+    assert not permits(reader, known, "b-0")  # a failed list keeps the cached pods
 
 
-def test_who_was_not_allowed_to_go_is_not_asked_for_a_while(counted, monkeypatch):
+def test_a_pod_that_may_not_be_evicted_is_protected_for_a_while(counted, monkeypatch):
     reader, known, _ = counted
     reader.protect("uid-a-0")
     assert not permits(reader, known, "a-0")

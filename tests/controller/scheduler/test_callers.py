@@ -1,4 +1,4 @@
-"""The certificate by which kube-scheduler is known: made once, lasting, by our own authority."""
+"""The client certificate of kube-scheduler: issued once, long-lived, by our own CA."""
 
 import base64
 import datetime
@@ -28,7 +28,7 @@ def own(small):
     return api, connection
 
 
-def test_it_is_made_beside_our_own_and_nothing_else_is_touched(own):
+def test_it_is_added_to_the_secret_without_touching_other_entries(own):
     api, connection = own
     before = texts(api)
     one = callers.Callers(connection, PLACE, lambda: NOW)
@@ -49,7 +49,7 @@ def test_it_is_the_same_for_all_replicas_and_for_years(own):
 
 
 @pytest.mark.parametrize("name", ["client.crt", "client.key"])
-def test_what_is_damaged_is_made_anew(own, name):
+def test_a_damaged_entry_is_replaced(own, name):
     api, connection = own
     one = callers.Callers(connection, PLACE, lambda: NOW)
     one.look()
@@ -62,7 +62,7 @@ def test_what_is_damaged_is_made_anew(own, name):
     assert certificates.is_client(bundle, found["client.crt"], found["client.key"], NOW)
 
 
-def test_before_there_is_an_authority_nothing_is_made(small):
+def test_without_an_authority_nothing_is_issued(small):
     api, connection = small
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
     one = callers.Callers(connection, PLACE, lambda: NOW)
@@ -72,7 +72,7 @@ def test_before_there_is_an_authority_nothing_is_made(small):
     assert "data" not in api.read(PLACE.secret)
 
 
-def test_where_another_replica_was_first_its_certificate_counts(own):
+def test_the_first_replicas_certificate_wins(own):
     api, connection = own
     one, other = (callers.Callers(connection, PLACE, lambda: NOW) for _ in range(2))
     api.refusing["PUT"] = [409]

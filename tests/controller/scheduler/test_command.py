@@ -1,4 +1,4 @@
-"""`pyvgpu scheduler` as a process before a small API server, asked as kube-scheduler asks."""
+"""`pyvgpu scheduler` as a process with a small API server, called as kube-scheduler does."""
 
 import base64
 import contextlib
@@ -23,7 +23,7 @@ FOLDER = "/api/v1/namespaces/pyvgpu/pods"
 
 
 class Scheduler(served.Program):
-    """The process, and kube-scheduler before it."""
+    """The process, and a client in the role of kube-scheduler."""
 
     def __init__(self, api, connection, folder, name, *options, **environment):
         self.api, self.name = api, name
@@ -44,7 +44,7 @@ class Scheduler(served.Program):
         return base64.b64decode(self.api.read(PLACE.secret)["data"][name])
 
     def trust(self):
-        """Return what kube-scheduler knows of it, and shows to it."""
+        """Return kube-scheduler's TLS context: the CA bundle and its client certificate."""
         trust = ssl.create_default_context(cadata=self.secret("ca.crt").decode())
         file = self.folder / "client.pem"
         file.write_bytes(self.secret("client.key") + self.secret("client.crt"))
@@ -64,7 +64,7 @@ class Scheduler(served.Program):
         return json.loads(content)
 
     def schedule(self, name, *nodes):
-        """Do as kube-scheduler does; return what bind says, or why there is no node."""
+        """Schedule like kube-scheduler; return the error of bind, or why no node fits."""
         pod = self.api.read(make.path(name))
         found = self.ask("filter", Pod=pod, NodeNames=list(nodes), Nodes=None)
         if not found["NodeNames"]:
@@ -84,7 +84,7 @@ class Scheduler(served.Program):
 
 @contextlib.contextmanager
 def before(made, folder):
-    """Give what starts schedulers before an API server with two nodes, and end them."""
+    """Yield a function that starts schedulers with an API server of two nodes; end them later."""
     api, connection = made
     data = {"key": base64.b64encode(make.KEY).decode()}
     api.put(KEY_PLACE.secret, {"metadata": {"name": KEY_PLACE.name}, "data": data})
@@ -111,7 +111,7 @@ def start(cluster, tmp_path):
 
 @pytest.fixture(scope="module")
 def answering(tmp_path_factory):
-    """One that leads, for all to whom it is the same which one."""
+    """A leading scheduler, shared by tests that leave no traces."""
     pytest.importorskip("kubernetes", reason="needs the Kubernetes client")
     with (
         small_api.running(make.SchedulingApi()) as made,
@@ -146,10 +146,10 @@ def test_pods_are_filtered_scored_bound_and_counted(cluster, start):
     assert api.read(leases.path("pyvgpu", "pyvgpu-scheduler"))["spec"]["holderIdentity"] == ""
 
 
-def test_of_two_one_leads_and_the_other_says_so_until_it_takes_over(cluster, start):
+def test_only_the_leader_answers_until_the_other_replica_takes_over(cluster, start):
     api, _ = cluster
     one = start("one").until_ready().until_leading()
-    two = start("two").until_ready()  # it could, if it were to
+    two = start("two").until_ready()  # ready, but not leading
     create(api, "a", "b")
     assert one.schedule("a", "node-1") == ""
     status, said = two.post("filter", {"Pod": make.pod("b"), "NodeNames": ["node-1"]})
@@ -158,10 +158,10 @@ def test_of_two_one_leads_and_the_other_says_so_until_it_takes_over(cluster, sta
     two.until_leading()
     assert two.schedule("b", "node-1") == ""
     uuids = [api.choice(name).containers["main"][0].uuid for name in "ab"]
-    assert uuids[0] == uuids[1] == "GPU-node-1-0"  # binpack: it knows what the first has bound
+    assert uuids[0] == uuids[1] == "GPU-node-1-0"  # binpack: it knows what the first replica bound
 
 
-def test_after_a_kill_the_next_knows_what_is_bound(cluster, start):
+def test_after_a_kill_the_next_leader_knows_what_is_bound(cluster, start):
     api, _ = cluster
     one = start("one").until_ready().until_leading()
     create(api, *"abcde")
@@ -170,7 +170,7 @@ def test_after_a_kill_the_next_knows_what_is_bound(cluster, start):
     one.process.kill()
     one.process.wait()
     spec = api.read(leases.path("pyvgpu", "pyvgpu-scheduler"))
-    spec["spec"]["leaseDurationSeconds"] = 1  # so that the test need not wait as long as others
+    spec["spec"]["leaseDurationSeconds"] = 1  # so that the test need not wait for the full lease
     api.put(leases.path("pyvgpu", "pyvgpu-scheduler"), spec)
     two = start("two").until_ready().until_leading()
     assert not one.leads
@@ -179,13 +179,13 @@ def test_after_a_kill_the_next_knows_what_is_bound(cluster, start):
 
 
 def wrong_by(seconds):
-    """Return the environment of a program whose clock is wrong by so much."""
+    """Return the environment of a program whose clock is off by *seconds*."""
     source = Path(__file__).with_name("skewed.c")
     library = programs.build("skewed.so", (source,), "-shared", "-fPIC")
     return {"LD_PRELOAD": library, "SKEW_SECONDS": str(seconds)}
 
 
-def test_clocks_that_differ_neither_change_who_leads_nor_what_is_believed(cluster, start):
+def test_skewed_clocks_change_neither_the_leader_nor_the_validity_of_choices(cluster, start):
     api, _ = cluster
     slow = start("slow", **wrong_by(-1800)).until_leading()
     fast = start("fast", **wrong_by(1800)).until_ready()
@@ -195,7 +195,7 @@ def test_clocks_that_differ_neither_change_who_leads_nor_what_is_believed(cluste
         return api.asked.count(("GET", lease))
 
     before = looked()
-    waiting.wait_until(lambda: looked() >= before + 2)  # it has seen a lease of an hour ago
+    waiting.wait_until(lambda: looked() >= before + 2)  # it has seen a lease renewed an hour ago
     create(api, "a", "b")
     assert slow.schedule("a", "node-1") == ""
     assert slow.end()[0] == 0
@@ -205,18 +205,18 @@ def test_clocks_that_differ_neither_change_who_leads_nor_what_is_believed(cluste
     assert uuids[0] == uuids[1]
 
 
-def test_a_bind_without_a_filter_before_it_is_judged_by_the_pod_itself(cluster, start):
+def test_a_bind_without_a_filter_before_it_reads_the_pod(cluster, start):
     api, _ = cluster
     one = start().until_leading()
     create(api, "a", "b")
     api.put(make.path("plain"), make.pod("plain", 0, 0))
-    assert one.bind("b", "node-2") == ""  # out of any order
+    assert one.bind("b", "node-2") == ""  # out of order
     assert one.bind("a", "node-1") == ""
     assert one.bind("plain", "node-1") == ""
     assert api.choice("b").node == "node-2"
 
 
-def test_a_pod_that_vanishes_between_filter_and_bind_holds_nothing(cluster, start):
+def test_a_pod_deleted_between_filter_and_bind_holds_nothing(cluster, start):
     api, _ = cluster
     one = start().until_leading()
     create(api, "a", "b", vcore=100)
@@ -234,12 +234,12 @@ DAMAGED = {
     "of another version": '{"v": 2}',
     "no object": "[]",
     "empty": "",
-    "nonsense": '{"v": 1, "memory_unit": "x", "devices": 7, "grants": {}}',
+    "wrong types": '{"v": 1, "memory_unit": "x", "devices": 7, "grants": {}}',
 }
 
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
-def test_nodes_that_cannot_be_believed_take_nobody_and_hurt_nobody(answering, text):
+def test_nodes_with_invalid_annotations_get_no_pods_and_do_no_harm(answering, text):
     api, one = answering.api, answering
     broken = make.node("broken")
     broken["metadata"]["annotations"]["pyvgpu.io/node-devices"] = text
@@ -270,7 +270,7 @@ def test_nodes_that_cannot_be_believed_take_nobody_and_hurt_nobody(answering, te
         ("nothing", b"{}", 404),
     ],
 )
-def test_what_is_no_question_is_refused_and_the_next_is_answered(answering, verb, body, code):
+def test_an_invalid_request_is_refused_and_the_next_one_answered(answering, verb, body, code):
     assert answering.post(verb, body)[0] == code
     pod = make.pod("next")
     assert answering.ask("filter", Pod=pod, NodeNames=["node-2"])["NodeNames"] == ["node-2"]
@@ -287,7 +287,7 @@ def test_what_is_no_question_is_refused_and_the_next_is_answered(answering, verb
             "--resync '0': must be a whole number of seconds from 1 to 86400, such as 60",
         ),
         (["--any-client", "--client-name", "x"], "--any-client: makes no sense with"),
-        (["--certificate-folder", "/x"], "--client-authority FILE says whose they show"),
+        (["--certificate-folder", "/x"], "--client-authority FILE must name the CA of theirs"),
         (
             ["--certificate-folder", "/x", "--certificate-signer", "y", "--any-client"],
             "must not both be given",
@@ -300,56 +300,56 @@ def test_options_that_make_no_sense_are_refused(start, options, why):
     assert why in said
 
 
-def test_a_client_authority_that_is_none_is_refused(start, tmp_path):
+def test_an_invalid_client_authority_is_refused(start, tmp_path):
     (tmp_path / "ca.crt").write_text("nothing")
     code, said = start("one", "--client-authority", tmp_path / "ca.crt").refused()
     assert code == 65
     assert "must be certificates in PEM" in said
 
 
-def nobody(one):
-    """Return what a client knows that has no certificate."""
+def anonymous(one):
+    """Return the TLS context of a client without a certificate."""
     return ssl.create_default_context(cadata=one.secret("ca.crt").decode())
 
 
-NOT_HEARD = (ConnectionError, ssl.SSLError, http.client.HTTPException)
+REJECTED = (ConnectionError, ssl.SSLError, http.client.HTTPException)
 
 
-def test_who_shows_no_certificate_is_not_heard(answering):
-    with pytest.raises(NOT_HEARD):
-        answering.post("filter", {}, nobody(answering))
+def test_a_client_without_a_certificate_is_rejected(answering):
+    with pytest.raises(REJECTED):
+        answering.post("filter", {}, anonymous(answering))
 
 
-def test_who_shows_the_certificate_of_a_server_is_not_heard(answering):
-    trust = nobody(answering)
+def test_a_client_with_a_server_certificate_is_rejected(answering):
+    trust = anonymous(answering)
     file = answering.folder / "server.pem"
     file.write_bytes(answering.secret("tls.key") + answering.secret("tls.crt"))
     trust.load_cert_chain(file)
-    with pytest.raises(NOT_HEARD):
+    with pytest.raises(REJECTED):
         answering.post("filter", {}, trust)
 
 
-def test_only_callers_of_the_name_that_is_given_are_heard(start):
-    one = start("one", "--client-name", "somebody").until_ready()
-    with pytest.raises(NOT_HEARD):
+def test_only_clients_with_the_given_name_are_accepted(start):
+    one = start("one", "--client-name", "another").until_ready()
+    with pytest.raises(REJECTED):
         one.post("filter", {})
     one.end()
     two = start("two", "--client-name", "kube-scheduler").until_leading()
     assert two.post("filter", {})[0] == 400
 
 
-def test_an_administrators_own_authority_will_do(start, tmp_path):
+def test_an_administrators_own_client_authority_is_accepted(start, tmp_path):
     one = start("one").until_ready()
     theirs = tmp_path / "their.crt"
     theirs.write_bytes(one.secret("ca.crt"))
     one.end()
     two = start("two", "--client-authority", theirs).until_leading()
     assert two.post("filter", {})[0] == 400
-    with pytest.raises(NOT_HEARD):
-        two.post("filter", {}, nobody(two))
+    with pytest.raises(REJECTED):
+        two.post("filter", {}, anonymous(two))
 
 
-def test_somebody_else_may_make_its_certificate_and_those_of_callers(start, tmp_path):
+def test_an_external_issuer_may_make_the_certificates_of_server_and_clients(start, tmp_path):
     wanted = certificates.Wanted((PLACE.host,), lasting=True)
     made = certificates.make(wanted, identity.utc())
     certificate, key = certificates.client(made, "theirs", identity.utc())
@@ -361,13 +361,13 @@ def test_somebody_else_may_make_its_certificate_and_those_of_callers(start, tmp_
     authority = ("--client-authority", tmp_path / "ca.crt", "--client-name", "theirs")
     one = start("one", "--certificate-folder", tmp_path, *authority).until_leading()
     trust = ssl.create_default_context(cadata=made.authorities)
-    with pytest.raises(NOT_HEARD):
+    with pytest.raises(REJECTED):
         one.post("filter", {}, trust)
     trust.load_cert_chain(tmp_path / "client.pem")
     assert one.post("filter", {}, trust)[0] == 400
-    assert PLACE.secret not in one.api._objects  # nobody needs it
+    assert PLACE.secret not in one.api._objects  # it is not needed
 
 
-def test_anybody_is_heard_where_that_is_wanted(start):
+def test_any_client_is_accepted_with_the_option(start):
     one = start("one", "--any-client").until_leading()
-    assert one.post("filter", {}, nobody(one))[0] == 400
+    assert one.post("filter", {}, anonymous(one))[0] == 400

@@ -1,4 +1,4 @@
-"""What is wrong in kube-scheduler's configuration is named, with what would be right."""
+"""Mistakes in kube-scheduler's configuration are named, each with its remedy."""
 
 import copy
 import json
@@ -15,12 +15,12 @@ PAGE = Path(__file__).parents[3] / "docs/scheduler.md"
 SHIPPED = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)[1])
 
 
-def test_what_the_documentation_says_is_well():
+def test_the_documented_configuration_is_valid():
     assert configured.judge(SHIPPED) == ()
 
 
 def but(**changes):
-    """Return it with other fields; of the extender, where their names are its."""
+    """Return it with other fields, which are the extender's where it has them."""
     made = copy.deepcopy(SHIPPED)
     (extender,) = made["extenders"]
     for name, value in changes.items():
@@ -45,7 +45,7 @@ def profiles(*percents):
     [
         pytest.param(
             but(percentageOfNodesToScore=None),
-            "percentageOfNodesToScore is not said",
+            "percentageOfNodesToScore is not set",
             "percentageOfNodesToScore: 100",
             id="a sample",
         ),
@@ -66,7 +66,7 @@ def profiles(*percents):
         ),
         pytest.param(but(filterVerb=None), "does not ask", "filterVerb: filter", id="no filter"),
         pytest.param(
-            but(nodeCacheCapable=False), "24 MB of 5,000", "nodeCacheCapable: true", id="whole"
+            but(nodeCacheCapable=False), "24 MB for 5,000", "nodeCacheCapable: true", id="whole"
         ),
         pytest.param(but(ignorable=True), "refuse them", "ignorable: false", id="ignorable"),
         pytest.param(but(httpTimeout=None), "httpTimeout is 5 s", "httpTimeout: 30s", id="usual"),
@@ -83,7 +83,7 @@ def profiles(*percents):
         ),
     ],
 )
-def test_each_is_named(document, found, remedy):
+def test_each_mistake_is_named(document, found, remedy):
     (complaint,) = configured.judge(document)
     assert found in complaint.found
     assert remedy in complaint.remedy
@@ -97,23 +97,23 @@ def test_each_is_named(document, found, remedy):
         pytest.param(but(managedResources=[{"name": "tencent.com/vcuda-core"}]), id="gpu-manager"),
     ],
 )
-def test_what_is_as_good_is_well(document):
+def test_equivalent_configurations_are_valid(document):
     assert configured.judge(document) == ()
 
 
 @pytest.mark.parametrize("document", [None, [], "x", 7, {}, {"kind": "Policy"}])
-def test_what_is_no_configuration_is_refused_with_what_would_be_one(document):
+def test_another_document_is_refused_with_the_rule(document):
     with pytest.raises(errors.DataError, match="must be KubeSchedulerConfiguration"):
         configured.judge(document)
 
 
 @pytest.mark.parametrize("field", ["extenders", "profiles"])
 @pytest.mark.parametrize("value", [None, 7, "x", [None], [7], [{}], {}])
-def test_nonsense_is_survived(field, value):
+def test_wrong_types_do_not_raise(field, value):
     configured.judge({**SHIPPED, field: value})
 
 
-def test_the_doctor_looks_at_it_where_it_is_named(tmp_path, capsys):
+def test_the_doctor_checks_the_given_file(tmp_path, capsys):
     file = tmp_path / "scheduler.yaml"
     file.write_text(yaml.safe_dump(but(percentageOfNodesToScore=None)))
 

@@ -1,4 +1,4 @@
-"""For whom room is made, when kube-scheduler asks at any moment."""
+"""The evictor, when kube-scheduler asks at inconvenient moments."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from pyvgpu.controller.scheduler.shell import budgets, evicting, telling
 
 
 class AskedAgain(work.Queue):
-    """Asks about a pod once more in the moment in which that is taken to be looked at."""
+    """Calls *ask* once more in the moment when a pod is taken from the queue."""
 
     def __init__(self, ask):
         super().__init__()
@@ -29,7 +29,7 @@ class AskedAgain(work.Queue):
         return name
 
 
-def test_a_pod_that_is_asked_about_while_it_is_taken_is_looked_at_once(cluster, monkeypatch):
+def test_a_pod_requested_again_while_it_is_taken_is_processed_once(cluster, monkeypatch):
     monkeypatch.setattr(evicting, "KNOWN_SECONDS", 0.0)
     _, connection = cluster
     known = book.Book()
@@ -49,7 +49,7 @@ def test_a_pod_that_is_asked_about_while_it_is_taken_is_looked_at_once(cluster, 
 
 
 class ReadForLong(budgets.Reader):
-    """Has read when nothing is kept for a pod any more."""
+    """Returns from a read only once a pod's claim has expired."""
 
     def __init__(self, connection, known, uid):
         super().__init__(connection, list, known)
@@ -61,7 +61,7 @@ class ReadForLong(budgets.Reader):
         return super().read()
 
 
-def test_what_was_waited_for_in_vain_while_budgets_were_read_is_not_waited_for_again(cluster):
+def test_a_claim_that_expires_while_budgets_are_read_is_not_renewed(cluster):
     _, connection = cluster
     known = book.Book(book.Settings(claim_seconds=1.0))
     decider = deciding.Decider(known)

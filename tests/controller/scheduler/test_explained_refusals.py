@@ -1,4 +1,4 @@
-"""`pyvgpu explain POD` for a pod that its node does not start: where no extender runs, too."""
+"""`pyvgpu explain POD` for a pod that its node refuses to start, even without an extender."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ NODE = "/api/v1/nodes/node-1"
 
 @pytest.fixture
 def ask(cluster, tmp_path, capsys):
-    """Run `pyvgpu explain` before a server with a node whose devices have a tenant each."""
+    """Run `pyvgpu explain` with an API server and a node whose devices have a tenant each."""
     api, connection = cluster
     written = tmp_path / "kubeconfig"
     small_api.write_kubeconfig(written, connection, namespace="n")
@@ -36,7 +36,7 @@ def ask(cluster, tmp_path, capsys):
 
 
 def place(api, *tenants, devices=()):
-    """Let the agent of the node have placed 60 vcore of each pod, one on each device."""
+    """Publish that the agent placed 60 vcore of each pod, one on each device."""
     has = devices or make.devices("node-1")
     placed = {
         f"uid-{name}": {"main": (facts.Share(device.uuid, 60, 2 << 30),)}
@@ -48,7 +48,7 @@ def place(api, *tenants, devices=()):
 
 
 def refused(name="gap", text=FULL, vcore=70, key="containerStatuses", **spec):
-    """Return a pod that kubelet does not start, since the agent has said so."""
+    """Return a pod that kubelet does not start because the agent refused it."""
     made = make.pod(name, vcore, 8, nodeName="node-1", **spec)
     said = (
         "device plugin PreStartContainer rpc failed with err: rpc error: code = "
@@ -81,7 +81,7 @@ def test_of_a_pod_on_a_full_node_each_device_is_explained(cluster, ask, key):
     ]
 
 
-def test_the_same_is_said_to_programs(cluster, ask):
+def test_the_same_as_json(cluster, ask):
     cluster[0].put(make.path("gap"), refused())
     document = json.loads(ask("gap", "--json")[1])
     assert (document["pod"], document["node"], document["phase"]) == ("n/gap", "node-1", "Pending")
@@ -91,7 +91,7 @@ def test_the_same_is_said_to_programs(cluster, ask):
     assert [it["device"] for it in node["devices"]] == ["gpu0", "gpu1"]
 
 
-def test_where_room_has_come_kubelet_is_waited_for(cluster, ask):
+def test_once_there_is_room_the_pod_waits_for_kubelet(cluster, ask):
     api, _ = cluster
     api.put(make.path("gap"), refused())
     place(api, "p0")
@@ -100,7 +100,7 @@ def test_where_room_has_come_kubelet_is_waited_for(cluster, ask):
     )
 
 
-def test_where_each_device_is_closed_no_room_is_waited_for(cluster, ask):
+def test_if_all_devices_are_closed_the_pod_waits_for_an_open_one(cluster, ask):
     api, _ = cluster
     first, second = make.devices("node-1")
     other = "another device plugin (nvidia.com/gpu: 2)"
@@ -117,14 +117,14 @@ def test_where_each_device_is_closed_no_room_is_waited_for(cluster, ask):
     ) in ask("gap")[1].splitlines()
 
 
-def test_other_pods_that_wait_take_no_room(cluster, ask):
+def test_other_waiting_pods_take_no_room(cluster, ask):
     api, _ = cluster
     api.put(make.path("gap"), refused())
     api.put(make.path("other"), refused("other"))
     assert ask("gap")[1].splitlines()[-3:] == TABLE
 
 
-def test_what_can_never_be_is_not_waited_for(cluster, ask):
+def test_an_impossible_request_waits_for_nothing(cluster, ask):
     text = "container main: vcore 70 without vmemory: a share needs some"
     cluster[0].put(make.path("gap"), refused(text=text))
     assert ask("gap")[1].splitlines()[:3] == [
@@ -134,7 +134,7 @@ def test_what_can_never_be_is_not_waited_for(cluster, ask):
     ]
 
 
-def test_devices_that_a_scheduler_has_chosen_are_waited_for(cluster, ask):
+def test_a_pod_waits_for_the_devices_that_its_scheduler_chose(cluster, ask):
     api, _ = cluster
     text = "the devices chosen for it cannot be given for now: gpu0 has 40 vcore and 14GiB free"
     thing = refused(text=text, vcore=40)
@@ -157,7 +157,7 @@ def test_devices_that_a_scheduler_has_chosen_are_waited_for(cluster, ask):
         ("/api/v1/pods", "not known: pods of node-1: you may not list them"),
     ],
 )
-def test_without_the_rights_to_more_it_says_what_the_node_has_said(cluster, ask, path, words):
+def test_without_further_permissions_it_shows_the_nodes_refusal(cluster, ask, path, words):
     api, _ = cluster
     api.put(make.path("gap"), refused())
     api.forbidden = (path,)

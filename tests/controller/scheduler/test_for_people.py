@@ -1,4 +1,4 @@
-"""`pyvgpu explain POD` for pods that wait, and `pyvgpu simulate-schedule FILE`."""
+"""`pyvgpu explain POD` for waiting pods, and `pyvgpu simulate-schedule FILE`."""
 
 import importlib.metadata
 import json
@@ -14,7 +14,7 @@ from pyvgpu.allocator import annotations, facts
 
 @pytest.fixture
 def ask(cluster, tmp_path, capsys):
-    """Run a command before a small API server; return its code, output and complaint."""
+    """Run a command with a small API server; return its exit code, stdout and stderr."""
     api, connection = cluster
     for name in ("node-1", "node-2"):
         api.put(f"/api/v1/nodes/{name}", make.node(name))
@@ -29,12 +29,12 @@ def ask(cluster, tmp_path, capsys):
 
 
 def bind(api, name, vcore, node, device):
-    """Put a pod that was bound by a scheduler whose key nobody here has."""
+    """Create a pod that was bound by a scheduler with another key."""
     thing = make.pod(name, vcore, 8, nodeName=node)
     share = facts.Share(f"GPU-{node}-{device}", vcore, 8 * make.UNIT)
     choice = annotations.Choice(thing["metadata"]["uid"], node, {"main": (share,)})
     thing["metadata"]["annotations"] = {
-        "pyvgpu.io/devices": annotations.seal(choice, b"somebody else's key of 32 bytes!")
+        "pyvgpu.io/devices": annotations.seal(choice, b"another scheduler's 32-byte key!")
     }
     api.put(make.path(name), thing)
 
@@ -45,7 +45,7 @@ def fill(api):
             bind(api, f"{node}-{device}", vcore, node, device)
 
 
-def test_a_pod_that_waits_is_told_why_not_of_each_device(cluster, ask):
+def test_explain_lists_each_device_for_a_waiting_pod(cluster, ask):
     api, _ = cluster
     fill(api)
     api.put(make.path("a"), make.pod("a", 50, 8))
@@ -64,7 +64,7 @@ def test_a_pod_that_waits_is_told_why_not_of_each_device(cluster, ask):
     ]
 
 
-def test_a_pod_that_waits_is_explained_to_programs(cluster, ask):
+def test_explain_prints_json_for_a_waiting_pod(cluster, ask):
     api, _ = cluster
     fill(api)
     api.put(make.path("a"), make.pod("a", 50, 8))
@@ -74,14 +74,14 @@ def test_a_pod_that_waits_is_explained_to_programs(cluster, ask):
     assert document["nearest"]["node"] == "node-1"
 
 
-def test_where_there_is_room_the_configuration_of_the_scheduler_is_named(cluster, ask):
+def test_where_there_is_room_explain_names_the_scheduler_configuration(cluster, ask):
     cluster[0].put(make.path("a"), make.pod("a", 50, 8))
     _, out, _ = ask("explain", "a")
     assert "2 nodes would do, such as node-1" in out
     assert "percentageOfNodesToScore: 100" in out
 
 
-def test_what_a_pod_asks_for_may_be_nonsense(cluster, ask):
+def test_explain_reports_an_invalid_request(cluster, ask):
     cluster[0].put(make.path("a"), make.pod("a", 150, 8))
     code, out, _ = ask("explain", "a")
     assert code == 0
@@ -89,7 +89,7 @@ def test_what_a_pod_asks_for_may_be_nonsense(cluster, ask):
 
 
 @pytest.mark.parametrize("what", ["nodes", "pods"])
-def test_who_may_not_list_is_told_which_right_that_takes(cluster, ask, what):
+def test_missing_list_permission_names_the_rbac_rule(cluster, ask, what):
     api, _ = cluster
     api.put(make.path("a"), make.pod("a", 50, 8))
     api.forbidden = (f"/api/v1/{what}",)
@@ -124,7 +124,7 @@ def test_pods_are_placed_one_after_the_other(cluster, ask, tmp_path):
     assert not cluster[0].bound
 
 
-def test_a_saved_cluster_will_do_and_selectors_count(cluster, ask, tmp_path):
+def test_a_saved_cluster_works_and_node_selectors_apply(cluster, ask, tmp_path):
     nodes = [{"kind": "Node", **make.node(name)} for name in ("a", "b", "c")]
     nodes[1]["metadata"]["labels"] = {"zone": "z"}
     nodes[2]["metadata"]["labels"] = {"zone": "z"}
@@ -139,7 +139,7 @@ def test_a_saved_cluster_will_do_and_selectors_count(cluster, ask, tmp_path):
 
 
 @pytest.mark.parametrize(("policy", "nodes"), [("binpack", 1), ("spread", 2)])
-def test_the_policy_is_that_of_the_scheduler(cluster, ask, tmp_path, policy, nodes):
+def test_the_policy_option_chooses_among_nodes(cluster, ask, tmp_path, policy, nodes):
     file = write(tmp_path, "pods.yaml", *(wanted(f"p{n}", 40, 8) for n in range(2)))
     _, out, _ = ask("simulate-schedule", file, "--policy", policy)
     assert len({line.split(": ")[1] for line in out.splitlines()}) == nodes
@@ -148,14 +148,14 @@ def test_the_policy_is_that_of_the_scheduler(cluster, ask, tmp_path, policy, nod
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "has no pod in it"),
+        ("", "contains no pod"),
         ("[1, 2", "must be objects as kubectl writes them"),
-        ("just words", "which is no object"),
+        ("just words", "which is not an object"),
         ("kind: Job\nmetadata: {name: j}\n", "a Job: must be a Pod"),
         ("{", "must be objects as kubectl writes them"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused(ask, tmp_path, text, why):
+def test_an_invalid_file_is_refused(ask, tmp_path, text, why):
     file = tmp_path / "pods.yaml"
     file.write_text(text)
     code, _, err = ask("simulate-schedule", file)
@@ -179,7 +179,7 @@ MEANT = {
 
 @pytest.mark.parametrize("written", MEANT)
 @pytest.mark.parametrize("nodes", [True, False])
-def test_memory_in_another_unit_is_said_to_be_that(cluster, ask, tmp_path, written, nodes):
+def test_memory_in_a_wrong_unit_is_explained(cluster, ask, tmp_path, written, nodes):
     api, _ = cluster
     if not nodes:
         for name in ("node-1", "node-2"):
@@ -192,7 +192,7 @@ def test_memory_in_another_unit_is_said_to_be_that(cluster, ask, tmp_path, writt
     assert (code, out) == (0, f"n/p: container {MEANT[written]}\n")
 
 
-def test_a_larger_number_of_smaller_units_is_no_mistake(cluster, ask, tmp_path):
+def test_a_large_number_of_small_units_is_valid(cluster, ask, tmp_path):
     api, _ = cluster
     api.put("/api/v1/nodes/node-1", make.node("node-1", unit=1 << 20))
     api.delete("/api/v1/nodes/node-2")

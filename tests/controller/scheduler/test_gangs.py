@@ -1,4 +1,4 @@
-"""Pods that run all together or not at all."""
+"""Gang scheduling: all pods of a gang run, or none."""
 
 import calls
 import pytest
@@ -37,7 +37,7 @@ def see(known, *those):
 
 
 def running(name, node, scheduled="03:00:05", phase="Running", **more):
-    """A member that was bound at a time."""
+    """A member that was bound at *scheduled*."""
     thing = pods.bind(member(name, **more), node, {"main": (pods.share(0, 60),)})
     condition = {
         "type": "PodScheduled",
@@ -52,7 +52,7 @@ def free(known):
     return {name: known.stands[name].free[0].vcore for name in known.stands}
 
 
-def test_one_alone_waits_for_the_others_and_holds_nothing():
+def test_an_incomplete_gang_waits_and_reserves_nothing():
     known, made = cluster()
     one = ask("one")
     see(known, one)
@@ -62,7 +62,7 @@ def test_one_alone_waits_for_the_others_and_holds_nothing():
     assert free(known) == dict.fromkeys(NODES, 100)
 
 
-def test_when_all_are_there_room_is_kept_for_all_at_once():
+def test_a_complete_gang_is_reserved_as_a_whole():
     known, made = cluster()
     one, two = ask("one"), ask("two")
     see(known, one, two)
@@ -74,7 +74,7 @@ def test_when_all_are_there_room_is_kept_for_all_at_once():
     assert made.filter(one, NODES, 1).fitting == [first]
 
 
-def test_without_room_for_all_nothing_is_kept_for_any():
+def test_without_room_for_all_nothing_is_reserved():
     known, made = cluster(1)
     one, two = ask("one"), ask("two")
     see(known, one, two)
@@ -83,7 +83,7 @@ def test_without_room_for_all_nothing_is_kept_for_any():
     assert free(known) == {"n0": 100}
 
 
-def test_none_is_bound_before_all_have_come_to_be_bound():
+def test_no_pod_is_bound_before_all_binds_have_arrived():
     known, made = cluster()
     one, two = ask("one"), ask("two")
     see(known, one, two)
@@ -97,7 +97,7 @@ def test_none_is_bound_before_all_have_come_to_be_bound():
     assert known.expire(10 * SECONDS) == []
 
 
-def test_what_was_kept_ends_at_the_deadline():
+def test_reservations_expire_at_the_deadline():
     known, made = cluster()
     one, two = ask("one"), ask("two")
     see(known, one, two)
@@ -105,22 +105,22 @@ def test_what_was_kept_ends_at_the_deadline():
     made.arrive(one, first, 1)
     assert {it.key for it in known.expire(SECONDS)} == {"team/one", "team/two"}
     assert free(known) == dict.fromkeys(NODES, 100)
-    with pytest.raises(errors.UnavailableError, match=f"{first} is no more kept for team/one"):
+    with pytest.raises(errors.UnavailableError, match=f"{first} is no longer reserved for"):
         made.arrive(one, first, SECONDS)
 
 
-def test_a_member_that_goes_ends_it_for_all():
+def test_a_deleted_member_releases_the_whole_gang():
     known, made = cluster()
     one, two = ask("one"), ask("two")
     see(known, one, two)
     (first,) = made.filter(one, NODES, 0).fitting
     known.see_pod(two.key, None)
-    with pytest.raises(errors.UnavailableError, match="a pod is gone"):
+    with pytest.raises(errors.UnavailableError, match="a pod of the gang of team/one is gone"):
         made.arrive(one, first, 1)
     assert free(known) == dict.fromkeys(NODES, 100)
 
 
-def test_one_whose_node_the_scheduler_does_not_want_gets_another():
+def test_a_pod_whose_node_the_scheduler_excludes_gets_another():
     known, made = cluster()
     one, two = ask("one"), ask("two")
     see(known, one, two)
@@ -132,17 +132,17 @@ def test_one_whose_node_the_scheduler_does_not_want_gets_another():
     assert sorted(free(known).values()) == [40, 40, 100]
 
 
-def test_more_than_there_must_be_come_after_the_others():
+def test_pods_beyond_the_gang_size_come_after_the_others():
     known, made = cluster()
     late = ask("a", created="03:00:01")
     see(known, ask("one"), ask("two"), late)
-    text = "comes after the 2 pods of its gang that were there before"
+    text = "its gang has 2 pods already, which come first"
     assert made.filter(late, NODES, 0).failed == {text: NODES}
     see(known, running("one", "n0"), running("two", "n1"))
     assert made.filter(late, NODES, 0).fitting == ["n2"]
 
 
-def test_one_in_the_place_of_one_that_failed_goes_alone():
+def test_a_replacement_of_a_failed_pod_is_placed_alone():
     known, made = cluster()
     new = ask("three", created="03:10:00")
     see(known, running("one", "n0"), new)
@@ -151,7 +151,7 @@ def test_one_in_the_place_of_one_that_failed_goes_alone():
     assert made.broken(0) == made.broken(10 * SECONDS) == []
 
 
-def test_those_that_ended_well_were_there():
+def test_succeeded_pods_count_as_members():
     known, made = cluster()
     see(known, running("one", "n0", phase="Succeeded"))
     new = ask("three", created="03:10:00")
@@ -162,8 +162,8 @@ def test_those_that_ended_well_were_there():
     assert set(known.gangs["team/g"]) == {new.uid}
 
 
-def test_those_that_were_bound_without_the_others_have_to_go():
-    """As it may be when a scheduler ends between two binds."""
+def test_pods_bound_without_the_rest_of_the_gang_are_evicted():
+    """This happens when a scheduler dies between two binds."""
     known, made = cluster(1)
     see(known, running("one", "n0"), ask("two"))
     assert made.broken(0) == []
@@ -176,16 +176,16 @@ def test_those_that_were_bound_without_the_others_have_to_go():
 @pytest.mark.parametrize(
     ("created", "torn"),
     [("03:00:04", True), ("03:00:05", True), ("03:00:06", False)],
-    ids=["before", "in the second in which the other was bound", "after"],
+    ids=["before", "in the second of the other's bind", "after"],
 )
-def test_who_was_made_when_the_others_were_bound_was_there(created, torn):
+def test_a_pod_created_by_the_second_of_the_bind_existed(created, torn):
     known, made = cluster(1)
     see(known, running("one", "n0", scheduled="03:00:05"), ask("two", created=created))
     made.broken(0)
     assert bool(made.broken(SECONDS)) is torn
 
 
-def test_who_was_made_in_that_second_and_is_bound_in_time_ends_nobody():
+def test_a_pod_created_in_that_second_and_bound_in_time_evicts_no_pod():
     known, made = cluster()
     new = ask("two", created="03:00:05")
     see(known, running("one", "n0", scheduled="03:00:05"), new)
@@ -195,7 +195,7 @@ def test_who_was_made_in_that_second_and_is_bound_in_time_ends_nobody():
     assert made.broken(SECONDS + 1) == []
 
 
-def test_a_gang_of_different_pods_is_placed_the_largest_first():
+def test_a_gang_is_placed_with_its_largest_pods_first():
     known, made = cluster(2)
     small, large = ask("a", vcore=20), ask("b", vcore=90)
     other = ask("c", size=3, vcore=80)
@@ -204,7 +204,7 @@ def test_a_gang_of_different_pods_is_placed_the_largest_first():
     assert sorted(free(known).values()) == [0, 10]
 
 
-def test_the_larger_of_two_sizes_counts():
+def test_the_larger_of_two_gang_sizes_counts():
     found = gangs.members([ask("one", size=2), ask("two", size=3)])
     assert found.size == 3
     assert not found.complete
@@ -218,8 +218,8 @@ steps = st.lists(
 
 @settings(max_examples=150)
 @given(steps, st.integers(2, 3), st.integers(2, 3))
-def test_two_gangs_never_wait_for_what_the_other_has(taken, one, two):
-    """Whatever the order: bound are all of a gang or none, and in the end one of them is."""
+def test_two_gangs_never_wait_for_each_others_devices(taken, one, two):
+    """In any order all of a gang are bound or none, and in the end one gang is bound."""
     known, made = cluster(3)
     those = [ask(f"a{i}", "a", one) for i in range(one)]
     those += [ask(f"b{i}", "b", two) for i in range(two)]
@@ -274,7 +274,7 @@ def check(known, those):
         assert all(promised) or not any(promised)
 
 
-def test_a_large_gang_without_room_is_not_looked_at_again_for_each_of_its_pods():
+def test_a_large_gang_without_room_is_not_searched_again_for_each_of_its_pods():
     known, decider = cluster(3, 8)
     many = [ask(f"p{number}", size=300) for number in range(300)]
     see(known, *many)
@@ -283,19 +283,19 @@ def test_a_large_gang_without_room_is_not_looked_at_again_for_each_of_its_pods()
         return [decider.filter(it, NODES, 0.0).fitting for it in many[1:]]
 
     _, once = calls.counted(lambda: decider.filter(many[0], NODES, 0.0))
-    found, others = calls.counted(ask_about_all)  # each is to be sorted among them
+    found, others = calls.counted(ask_about_all)  # each call sorts the members
     assert not any(found)
     assert others < len(many) * once / 3
 
 
-def test_whoever_was_refused_without_a_look_is_woken_when_there_may_be_room():
+def test_a_pod_refused_without_a_search_is_requeued_when_there_may_be_room():
     known, decider = cluster(2)
     first, second = ask("first"), ask("second")
     see(known, first, second, running("old", "n1", gang="other", size=1))
     assert not decider.filter(first, NODES, 0.0).fitting
     decider.freed(0.0)
-    known.see_pod("team/old", None)  # and nobody has asked since
-    assert not decider.filter(second, NODES, 0.0).fitting, "it is not looked again so soon"
+    known.see_pod("team/old", None)  # no request since
+    assert not decider.filter(second, NODES, 0.0).fitting, "no new search so soon"
     woken = decider.freed(gathering.PAUSE_SECONDS * 2)
     assert second in woken
     assert decider.filter(second, NODES, gathering.PAUSE_SECONDS * 2).fitting

@@ -1,4 +1,4 @@
-"""What is known of nodes beforehand is what one would find by looking at each of them."""
+"""The index agrees with a direct search of each node."""
 
 import onebyone
 import pytest
@@ -47,7 +47,7 @@ steps = st.one_of(
 
 @settings(max_examples=150)
 @given(st.lists(steps, min_size=1, max_size=40), st.integers(1, 4))
-def test_the_index_says_what_a_look_at_every_node_says(taken, shapes):
+def test_the_index_agrees_with_a_direct_search(taken, shapes):
     known = book.Book()
     made = index.Index(known.stands)
     known.listen(made.changed)
@@ -89,14 +89,14 @@ def compare(known, made, pod):
 
 
 @pytest.mark.parametrize(
-    ("told", "pod", "why"),
+    ("published", "pod", "why"),
     [
         pytest.param(None, SHAPES[0], index.Reason.UNKNOWN, id="no agent"),
         pytest.param(
             pods.published(devices=(device(0, sick="XID 79"), device(1, cordoned=True))),
             SHAPES[0],
             index.Reason.CLOSED,
-            id="no device that works",
+            id="no usable device",
         ),
         pytest.param(
             pods.published(),
@@ -112,10 +112,10 @@ def compare(known, made, pod):
         pytest.param(pods.published(1), SHAPES[6], index.Reason.TOGETHER, id="all together"),
     ],
 )
-def test_why_an_empty_node_is_refused(told, pod, why):
+def test_why_an_empty_node_is_refused(published, pod, why):
     known = book.Book()
     made = deciding.Decider(known)
-    known.see_node("n0", told)
+    known.see_node("n0", published)
     assert made.filter(pod, ["n0"], 0).failed == {why.value: ["n0"]}
 
 
@@ -123,7 +123,7 @@ def test_why_an_empty_node_is_refused(told, pod, why):
     ("taken", "pod", "why"),
     [
         pytest.param([(0, 90), (1, 80)], SHAPES[0], index.Reason.TAKEN, id="all are taken"),
-        pytest.param([(0, 10)], SHAPES[3], index.Reason.FEW, id="one is free, two are wanted"),
+        pytest.param([(0, 10)], SHAPES[3], index.Reason.FEW, id="one is free, two are requested"),
     ],
 )
 def test_why_a_node_in_use_is_refused(taken, pod, why):
@@ -135,7 +135,7 @@ def test_why_a_node_in_use_is_refused(taken, pod, why):
     assert why.passes
 
 
-def test_what_a_node_says_in_a_damaged_way():
+def test_a_damaged_annotation_is_a_reason_of_its_own():
     known = book.Book()
     known.see_node("n0", None, "is damaged")
     found = deciding.Decider(known).filter(SHAPES[0], ["n0", "n1"], 0)
@@ -145,7 +145,7 @@ def test_what_a_node_says_in_a_damaged_way():
     }
 
 
-def test_more_shapes_than_are_kept_and_more_changes_than_are_remembered():
+def test_more_shapes_and_more_changes_than_are_kept():
     known = book.Book()
     made = index.Index(known.stands)
     known.listen(made.changed)
@@ -185,7 +185,7 @@ def test_policies_choose_among_nodes(policy, order):
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
-def test_a_node_that_is_hardly_used_is_another_than_one_that_is_not_used(policy):
+def test_a_barely_used_node_scores_unlike_an_empty_one(policy):
     known = book.Book()
     made = deciding.Decider(known)
     known.see_node("empty", pods.published(8))
@@ -196,7 +196,7 @@ def test_a_node_that_is_hardly_used_is_another_than_one_that_is_not_used(policy)
     assert empty != used
 
 
-def test_topology_is_for_the_node_where_devices_are_nearest():
+def test_topology_prefers_the_node_with_the_nearest_devices():
     known = book.Book()
     made = deciding.Decider(known)
     machines = {
@@ -211,7 +211,7 @@ def test_topology_is_for_the_node_where_devices_are_nearest():
     assert list(made.prioritize(pod, list(machines), 0)) == [10, 8, 2, 0]
 
 
-def test_where_it_is_one_node_alone_that_is_kept_free_for_a_while():
+def test_the_only_fitting_node_is_reserved_for_a_while():
     known = book.Book()
     made = deciding.Decider(known)
     known.see_node("n0", pods.published(1))
@@ -224,7 +224,7 @@ def test_where_it_is_one_node_alone_that_is_kept_free_for_a_while():
     assert made.filter(one, ["n0"], 1 + seconds).fitting == []
 
 
-def test_the_best_node_is_kept_free_and_another_one_that_is_bound_frees_it():
+def test_the_best_node_is_reserved_until_the_pod_is_bound_elsewhere():
     known = book.Book()
     made = deciding.Decider(known)
     for name in ("n0", "n1"):
@@ -238,7 +238,7 @@ def test_the_best_node_is_kept_free_and_another_one_that_is_bound_frees_it():
     assert made.filter(ask("two", 60), ["n0", "n1"], 0).fitting == ["n0"]
 
 
-def test_reasons_may_be_left_out_where_a_node_is_left():
+def test_reasons_may_be_left_out_where_a_node_fits():
     known = book.Book()
     made = deciding.Decider(known)
     known.see_node("n0", pods.published(1))
@@ -249,7 +249,7 @@ def test_reasons_may_be_left_out_where_a_node_is_left():
     assert len(made.filter(large, names, 0, every_reason=False).failed) == 2
 
 
-def test_nonsense_is_refused_everywhere_with_what_would_do():
+def test_an_invalid_request_is_refused_everywhere_with_the_rule():
     known = book.Book()
     made = deciding.Decider(known)
     pod = ask("x", 150)

@@ -1,4 +1,4 @@
-"""The key by which choices are sealed: made once, exchanged without a gap."""
+"""The key that seals choices: created once, rotated without a gap."""
 
 import base64
 
@@ -26,7 +26,7 @@ def put(api, **entries):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_where_there_is_no_key_it_is_made(small, there):
+def test_a_missing_key_is_created(small, there):
     api, connection = small
     if there:
         api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
@@ -45,12 +45,12 @@ def test_replicas_agree_on_one_key(small):
     assert second.all() == (ONE,)
 
 
-def test_who_is_second_takes_what_the_first_has_made(small):
+def test_the_second_replica_takes_the_firsts_key(small):
     api, connection = small
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
 
     def slow(count):
-        put(api, key=TWO)  # meanwhile another replica was faster
+        put(api, key=TWO)  # another replica was faster
         return ONE
 
     one = known(connection, slow)
@@ -58,7 +58,7 @@ def test_who_is_second_takes_what_the_first_has_made(small):
     assert one.all() == (TWO,)
 
 
-def test_the_entry_key_seals_and_all_open(small):
+def test_the_entry_key_comes_first_and_all_are_accepted(small):
     api, connection = small
     put(api, a=TWO, key=ONE)
     one = known(connection)
@@ -78,7 +78,7 @@ def test_an_emptied_secret_gets_the_same_key_again(small):
 
 
 @pytest.mark.parametrize("text", ["", "!", base64.b64encode(b"short").decode(), None])
-def test_what_is_no_key_is_refused_with_what_would_be_one(small, text):
+def test_an_invalid_key_is_refused_with_the_rule(small, text):
     api, connection = small
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}, "data": {"key": text}})
     one = known(connection)
@@ -92,7 +92,7 @@ CHOICE = annotations.Choice("uid-p", "node-1", {"main": (facts.Share("GPU-1", 50
 
 
 class Exchange:
-    """A scheduler that reads the Secret, and an agent that has it mounted; each a while later."""
+    """A scheduler that reads the Secret, and an agent that mounts it; each lags behind."""
 
     def __init__(self, api, connection, folder):
         self._api, self._folder = api, folder
@@ -120,13 +120,13 @@ class Exchange:
             return None
 
     def believes(self, text):
-        """Tell whether the scheduler takes it for what a pod that runs has."""
+        """Tell whether the scheduler accepts it as the choice of a running pod."""
         pod = make.pod("p", noted={"pyvgpu.io/devices": text}, nodeName=CHOICE.node)
         return asks.read(pod, self.scheduler.all()).held is not None
 
 
 @pytest.mark.parametrize("first", ["scheduler", "agent"])
-def test_while_keys_are_exchanged_no_choice_is_refused_whoever_reads_first(small, tmp_path, first):
+def test_key_rotation_refuses_no_choice_whichever_side_reads_first(small, tmp_path, first):
     exchange = Exchange(*small, tmp_path)
     exchange.put(STEPS[0])
     exchange.scheduler.look()
@@ -139,7 +139,7 @@ def test_while_keys_are_exchanged_no_choice_is_refused_whoever_reads_first(small
             sealed = exchange.seal()
             read()
             assert exchange.opens(sealed) == exchange.opens(exchange.seal()) == CHOICE
-        # Pods of before start, and count, as long as their key is there, and not after.
+        # Earlier pods start, and count, as long as their key exists, and not after.
         is_there = ONE in step.values()
         assert exchange.opens(before) == (CHOICE if is_there else None)
         assert exchange.believes(before) == is_there

@@ -1,4 +1,4 @@
-"""The leader's label is on one pod, and that is the one that leads."""
+"""The leader label is on exactly one pod: the leader's."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def labels(api, name):
     return api.read(f"{FOLDER}/{name}")["metadata"]["labels"]
 
 
-def test_who_leads_has_the_label_and_nobody_else(cluster):
+def test_only_the_leaders_pod_has_the_label(cluster):
     api, connection = cluster
     put(api, "old", **{leading.LABEL: leading.LEADS})
     put(api, "new")
@@ -28,7 +28,7 @@ def test_who_leads_has_the_label_and_nobody_else(cluster):
     assert labels(api, "new") == {"app": "s"}
 
 
-def test_an_old_leader_that_goes_meanwhile_is_no_trouble(cluster):
+def test_an_old_leaders_pod_may_vanish_meanwhile(cluster):
     api, connection = cluster
     put(api, "old", **{leading.LABEL: leading.LEADS})
     put(api, "new")
@@ -37,13 +37,13 @@ def test_an_old_leader_that_goes_meanwhile_is_no_trouble(cluster):
     assert labels(api, "new")[leading.LABEL] == leading.LEADS
 
 
-def test_who_cannot_label_itself_does_not_lead(cluster):
+def test_a_replica_that_cannot_label_its_pod_does_not_lead(cluster):
     _, connection = cluster
     with pytest.raises(apiserver.ServerError):
         leading.OwnPod(connection, "pyvgpu", "gone").lead()
 
 
-def test_who_is_in_no_pod_writes_nothing(cluster):
+def test_outside_a_pod_nothing_is_written(cluster):
     api, connection = cluster
     own = leading.OwnPod(connection, "pyvgpu", "")
     own.lead()

@@ -1,4 +1,4 @@
-"""Names that stay text are answered as those that are read one by one, whoever wrote them."""
+"""Names kept as text give the same answers as parsed names, for any JSON writer."""
 
 import json
 
@@ -18,7 +18,7 @@ POD = pods.pod("p", pods.container(vcore=60, size=8))
 
 names = st.one_of(st.sampled_from([*KNOWN, "node-2", *STRANGE]), st.text(max_size=6))
 name_lists = st.one_of(
-    st.lists(st.sampled_from([*KNOWN, "node-2"]), max_size=8),  # most are plain, as nodes are
+    st.lists(st.sampled_from([*KNOWN, "node-2"]), max_size=8),  # mostly plain, like names of nodes
     st.lists(names, max_size=8),
 )
 ways = st.sampled_from(
@@ -37,8 +37,8 @@ SAYS = json.dumps({"Pod": POD, "NodeNames": ["a", "b"]}, separators=(",", ":"))
 
 def known():
     found = book.Book()
-    for name, told in KNOWN.items():
-        found.see_node(name, told)
+    for name, published in KNOWN.items():
+        found.see_node(name, published)
     return found
 
 
@@ -50,7 +50,7 @@ def question(asked, way, note="", key="NodeNames", last=True):
 
 
 def looked_up(asked):
-    """Say of each name whether the pod fits there, by a look at every node."""
+    """Return for each name why the pod does not fit there, by a direct search."""
     stands = known().stands
     found = {}
     for name in asked:
@@ -63,7 +63,7 @@ def looked_up(asked):
 
 @settings(max_examples=300)
 @given(name_lists, ways, notes, st.sampled_from(["NodeNames", "nodenames"]), st.booleans())
-def test_an_answer_has_each_node_that_fits_and_why_not_of_the_others(asked, way, note, key, last):
+def test_an_answer_has_the_fitting_nodes_and_the_others_reasons(asked, way, note, key, last):
     try:
         content = question(asked, way, note, key, last)
         content.decode()
@@ -78,9 +78,9 @@ def test_an_answer_has_each_node_that_fits_and_why_not_of_the_others(asked, way,
         answer = json.loads(ask(content).content)
         fitting = [name for name in asked if expected[name] is None]
         assert answer["NodeNames"] == fitting
-        told = field == "FailedNodes" or not fitting
+        has_reasons = field == "FailedNodes" or not fitting
         reasons = {name: why.value for name, why in expected.items() if why}
-        assert answer[field] == (reasons if told else {})
+        assert answer[field] == (reasons if has_reasons else {})
 
 
 @settings(max_examples=200)
@@ -101,7 +101,7 @@ def test_each_name_has_its_score(asked, way):
     st.integers(0, 3),
     st.text('",\\[]{}: \n\tab\u00f6\u0000', max_size=3),
 )
-def test_a_question_that_is_damaged_is_read_or_refused_as_json_is(said, at, gone, more):
+def test_a_damaged_request_is_read_or_refused_like_any_json(said, at, gone, more):
     at = -1 - at % 60  # from the end, where the names are
     damaged = (said[:at] + more + said[len(said) + at + gone :]).encode()
     try:
@@ -133,13 +133,13 @@ def plainly(content):
         pytest.param(b'{"NodeNames":["a"],"Pod":%b}', id="first"),
     ],
 )
-def test_names_are_found_wherever_they_are(content):
+def test_names_are_found_at_any_position(content):
     made = content % json.dumps(POD).encode()
     assert list(protocol.read_question(made).names) == plainly(made)
 
 
 @pytest.mark.parametrize("asked", [["a", "b"], [], ["\ud800"], ['a","b'], ['"', "a"], ["a\\"]])
-def test_names_that_were_read_elsewhere_stay_what_they_are(asked):
+def test_parsed_names_stay_unchanged(asked):
     found = listed.of(asked)
     assert list(found) == asked
     assert isinstance(found, listed.Listed) == (asked in (["a", "b"], []))
@@ -147,7 +147,7 @@ def test_names_that_were_read_elsewhere_stay_what_they_are(asked):
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(names, st.booleans()), max_size=30))
-def test_a_roll_knows_whom_it_has_numbered(taken):
+def test_a_roll_finds_the_names_that_it_has_numbered(taken):
     roll = listed.Roll()
     expected = {}
     for name, numbered in taken:
@@ -155,13 +155,13 @@ def test_a_roll_knows_whom_it_has_numbered(taken):
             assert roll.number(name) == expected.setdefault(name, len(expected))
         assert roll.find(name) == expected.get(name)
     asked = [name for name, _ in taken]
-    codes = bytes(range(1, 1 + len(expected) // 2))  # of the others nothing is said
+    codes = bytes(range(1, 1 + len(expected) // 2))  # the others have no code
     wanted = [codes[it] if (it := expected.get(n, 99)) < len(codes) else 0 for n in asked]
     assert list(roll.look(asked, codes, 0)) == wanted
     assert list(roll.look(listed.of(asked), codes, 0)) == wanted
 
 
-def test_nodes_that_come_and_go_are_forgotten_after_a_while():
+def test_deleted_nodes_are_dropped_after_a_while():
     found = book.Book()
     made = index.Index(found.stands)
     found.listen(made.changed)

@@ -1,4 +1,4 @@
-"""Names in JSON: which texts are plain, and what is found and written of them."""
+"""Node names in JSON text: which texts are plain, lookups and output."""
 
 import pytest
 
@@ -12,13 +12,13 @@ MANY = 20_000
     [
         pytest.param(b"", 0, id="nothing is no name"),
         pytest.param(b"  ", 0, id="nor are spaces"),
-        pytest.param(b'""', 1, id="a name without letters"),
+        pytest.param(b'""', 1, id="an empty name"),
         pytest.param(b'"a"', 1, id="one"),
         pytest.param(b'"a","b"', 2, id="two"),
         pytest.param(b' "a" , "b" ', 2, id="with spaces"),
-        pytest.param(b'",","[]{}:"', 2, id="signs within quotes are letters"),
-        pytest.param(b'"a",', -1, id="a comma without a name behind it"),
-        pytest.param(b'"a" , ', -1, id="and spaces behind the comma"),
+        pytest.param(b'",","[]{}:"', 2, id="JSON syntax within quotes is text"),
+        pytest.param(b'"a",', -1, id="a comma without a name after it"),
+        pytest.param(b'"a" , ', -1, id="spaces after such a comma"),
         pytest.param(b',"a"', -1, id="a comma without a name before it"),
         pytest.param(b'"a""b"', -1, id="no comma"),
         pytest.param(b'"a",,"b"', -1, id="two commas"),
@@ -26,22 +26,22 @@ MANY = 20_000
         pytest.param(b'"', -1, id="a quote alone"),
         pytest.param(b"a", -1, id="no quotes"),
         pytest.param(b'"a"]', -1, id="more than a list"),
-        pytest.param(b'"a",null', -1, id="what is no name"),
+        pytest.param(b'"a",null', -1, id="a null"),
         pytest.param(b'"a",["b"]', -1, id="a list in a list"),
         pytest.param(b'"a\\""', -1, id="an escape"),
         pytest.param(b'"a\\u0062"', -1, id="another one"),
         pytest.param(b'"\xc3\xb6"', -1, id="no ASCII"),
-        pytest.param(b'"a\tb"', -1, id="a letter that JSON has not"),
-        pytest.param(b'"a",\n"b"', -1, id="lines are for others to read"),
-        pytest.param(b'"\x7f"', -1, id="as is what cannot be printed"),
-        pytest.param(b'"a\0"', -1, id="a NUL is no letter"),
+        pytest.param(b'"a\tb"', -1, id="a character that JSON forbids"),
+        pytest.param(b'"a",\n"b"', -1, id="a line break"),
+        pytest.param(b'"\x7f"', -1, id="an unprintable character"),
+        pytest.param(b'"a\0"', -1, id="a NUL"),
     ],
 )
-def test_how_many_names_a_text_has(text, count):
+def test_count_of_names_in_a_text(text, count):
     assert nodenames.count(text) == count
 
 
-def test_each_has_its_code_and_who_has_no_number_or_none_of_those_the_other():
+def test_a_name_without_a_number_or_code_gets_the_default_code():
     table = nodenames.Table()
     for name, number in ((b"abcdefgh", 2), (b"b", 0), (b"", 1), (b"c", 3)):
         table.add(name, number)
@@ -50,20 +50,20 @@ def test_each_has_its_code_and_who_has_no_number_or_none_of_those_the_other():
     assert bytes(found) == b"\7\10\1\11\7\1"
 
 
-def test_each_is_written_in_its_form_or_not_at_all():
+def test_names_are_written_in_the_form_of_their_code():
     forms = {0: (b"<", b">"), 2: (b"", b", ")}
     assert nodenames.write(b'"a" ,"b","c","a"', b"\0\1\2\0", forms) == b'<"a">"c", <"a">'
 
 
 @pytest.mark.parametrize("text", [b'"a","b"', b'"a","b"," ', b'"a","b'])
-def test_what_does_not_go_together_is_refused(text):
+def test_texts_and_codes_that_do_not_match_are_refused(text):
     with pytest.raises(ValueError):
         nodenames.write(text, b"\0", {0: (b"", b"")})
     with pytest.raises(ValueError):
         nodenames.Table().look(text, b"", 0, bytearray(1))
 
 
-def test_all_are_found_again_however_many_and_no_others():
+def test_a_large_table_finds_all_its_names_and_no_others():
     table, codes = nodenames.Table(), bytes(number % 251 for number in range(MANY))
     for number in range(MANY):
         table.add(b"node-%d" % number, number)
@@ -73,7 +73,7 @@ def test_all_are_found_again_however_many_and_no_others():
     assert bytes(found) == codes + b"\xff" * MANY
 
 
-def test_names_of_thousands_of_letters_have_room():
+def test_names_of_thousands_of_characters_fit():
     table, found = nodenames.Table(), bytearray(3)
     for number, letter in enumerate((b"a", b"b", b"c")):
         table.add(letter * 20_000, number)

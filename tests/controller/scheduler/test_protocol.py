@@ -1,4 +1,4 @@
-"""What kube-scheduler and gpu-manager's users send and read, and what nobody should send."""
+"""Requests and answers of kube-scheduler and gpu-manager's users, and invalid requests."""
 
 import json
 
@@ -42,13 +42,13 @@ def test_whole_nodes_are_read_and_answered(items):
     }
 
 
-def test_no_nodes_at_all_are_none():
+def test_a_request_without_nodes_is_answered_with_none():
     asked = protocol.read_question(body(Pod=POD, Nodes=None, NodeNames=None))
     assert json.loads(protocol.write_filter(asked, [], {}))["NodeNames"] == []
 
 
 @pytest.mark.parametrize("name", ["node-1", 'no"de', "back\\slash", "n\u00f6de", "a\nb", ""])
-def test_an_answer_is_json_whatever_nodes_are_called(name):
+def test_an_answer_is_json_for_any_node_name(name):
     asked = protocol.read_question(body(Pod=POD, NodeNames=[name, "b", "c", "d"]))
     why = 'it is "full"\n'
     answer = json.loads(
@@ -58,7 +58,7 @@ def test_an_answer_is_json_whatever_nodes_are_called(name):
     assert answer["FailedAndUnresolvableNodes"] == {name: why, "c": why, "d": "other"}
 
 
-def test_gpu_managers_users_read_what_failed_where_it_was():
+def test_gpu_managers_verb_reports_refused_nodes_as_failed():
     asked = protocol.read_question(body(Pod=POD, NodeNames=["a", "b"]))
     said = protocol.write_filter(asked, ["a"], {"no GPU device": ["b"]}, may_change=True)
     assert said == (
@@ -80,17 +80,17 @@ def test_gpu_managers_users_read_what_failed_where_it_was():
         (b'{"Pod": {"metadata": null}}', "Pod: must be a pod"),
         (b'{"Pod": 7, "NodeNames": []}', "Pod: must be a pod"),
         (body(Pod=POD, NodeNames="a"), "NodeNames: must be a list, not str"),
-        (body(Pod=POD, NodeNames=["a", None]), "must have nothing but names"),
-        (body(Pod=POD, Nodes={"items": [None]}), "must have nothing but objects"),
+        (body(Pod=POD, NodeNames=["a", None]), "must contain only names"),
+        (body(Pod=POD, Nodes={"items": [None]}), "must contain only objects"),
         (body(Pod=POD, Nodes={"items": {}}), "Nodes.items: must be a list, not dict"),
     ],
 )
-def test_what_is_no_question_is_refused_with_the_reason(content, why):
+def test_an_invalid_request_is_refused_with_the_reason(content, why):
     with pytest.raises(errors.DataError, match=why):
         protocol.read_question(content)
 
 
-def test_nodes_without_names_are_of_no_name():
+def test_nodes_without_names_have_empty_names():
     asked = protocol.read_question(body(Pod=POD, Nodes={"items": [{"metadata": None}, {}]}))
     assert list(asked.names) == ["", ""]
 
@@ -102,7 +102,7 @@ def test_a_bind_is_read():
 
 @pytest.mark.parametrize("name", ["PodName", "PodNamespace", "PodUID", "Node"])
 @pytest.mark.parametrize("value", [None, "", 7, "a/b", "a\nb", "a?b", "..", ["a"]])
-def test_a_bind_without_sense_is_refused(name, value):
+def test_an_invalid_bind_is_refused(name, value):
     members = {"PodName": "p", "PodNamespace": "n", "PodUID": "u", "Node": "a", name: value}
     with pytest.raises(errors.DataError, match="must be a name, as in"):
         protocol.read_bind(body(**members))
@@ -121,7 +121,7 @@ def test_victims_are_read_by_their_uids_or_as_whole_pods():
     assert protocol.read_preemption(whole).victims == {"a": protocol.Victims(("u1",))}
 
 
-def test_nodes_from_which_nobody_would_go_are_left_out():
+def test_nodes_without_victims_are_left_out():
     said = protocol.write_preemption(
         {"a": protocol.Victims(("u1", "u2"), 1), "b": protocol.Victims(())}
     )
@@ -142,12 +142,12 @@ def test_nodes_from_which_nobody_would_go_are_left_out():
         {"NodeNameToMetaVictims": {"a": {"NumPDBViolations": "x"}}},
     ],
 )
-def test_victims_without_sense_are_refused(members):
+def test_invalid_victims_are_refused(members):
     with pytest.raises(errors.DataError):
         protocol.read_preemption(body(Pod=POD, **members))
 
 
-def test_scores_and_failures_are_what_go_reads():
+def test_scores_and_failures_have_gos_field_names():
     assert json.loads(protocol.write_scores(["a", "b"], [10, 0])) == [
         {"Host": "a", "Score": 10},
         {"Host": "b", "Score": 0},

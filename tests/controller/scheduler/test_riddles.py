@@ -1,4 +1,4 @@
-"""Pods that are hard to place: whoever writes one keeps nobody else waiting for long."""
+"""Pods that are hard to place do not delay other requests for long."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from pyvgpu.controller.scheduler import asks, book, deciding, victims
 NODES = [f"n{number}" for number in range(40)]
 MOST_CALLS = 3_000_000  # about a second
 
-# What eight devices have in sum, and in no other way: vcore and GiB.
+# Fits eight devices in total only, in no partition: vcore and GiB.
 PARTS = [
     (38, 10),
     (37, 10),
@@ -34,7 +34,7 @@ PARTS = [
     (44, 12),
 ]
 TIGHT = [pods.container(f"c{at}", *part) for at, part in enumerate(PARTS)]
-# Nowhere are four devices linked, which is found out last.
+# No node has four linked devices, which the search finds out last.
 APART = [pods.container(f"a{at}", 1 + at, 1) for at in range(6)]
 APART_LAST = pods.container("last", 4, 4)
 FOUR_LINKED = {"pyvgpu.io/device-count": "last=4", "pyvgpu.io/nearness": "nvlink"}
@@ -58,7 +58,7 @@ def known():
 
 
 def fill(known, node):
-    """Let pods of four priorities have most of a node."""
+    """Fill most of a node with pods of four priorities."""
     for number in range(64):
         thing = pods.pod(f"v{number}", pods.container(vcore=12, size=5), priority=number % 4)
         shares = known.reserve(asks.read(thing), node, 0.0)
@@ -66,13 +66,13 @@ def fill(known, node):
         known.see_pod(bound.key, bound)
 
 
-def test_a_question_about_many_nodes_is_answered_soon(known, riddle):
+def test_a_request_about_many_nodes_is_answered_soon(known, riddle):
     decider = deciding.Decider(known)
     _, count = calls.counted(lambda: decider.filter(riddle, NODES, 0.0))
     assert count < MOST_CALLS
 
 
-def test_who_would_have_to_end_is_found_out_soon(known, riddle):
+def test_victims_are_found_soon(known, riddle):
     fill(known, NODES[0])
     decider = deciding.Decider(known)
     asked = [NODES[0]]
@@ -80,14 +80,14 @@ def test_who_would_have_to_end_is_found_out_soon(known, riddle):
     assert count < MOST_CALLS
 
 
-def test_why_it_waits_is_found_out_soon(known, riddle):
+def test_an_explanation_is_found_soon(known, riddle):
     known.see_pod(riddle.key, riddle)
     decider = deciding.Decider(known)
     _, count = calls.counted(lambda: decider.explain(riddle.key, NODES))
     assert count < MOST_CALLS
 
 
-def test_beside_riddles_for_which_nobody_chose_devices_others_are_placed_soon(known, riddle):
+def test_beside_hard_pods_on_unknown_devices_others_are_placed_soon(known, riddle):
     for number in range(4):
         lost = dataclasses.replace(riddle, key=f"team/r{number}", uid=f"r{number}", node=NODES[0])
         known.see_pod(lost.key, lost)

@@ -1,4 +1,4 @@
-"""Events on pods: news, and not too many."""
+"""Events on pods: one for each new reason, at a limited rate."""
 
 import threading
 
@@ -35,7 +35,7 @@ def pod(name):
     return asks.read(make.pod(name))
 
 
-def test_a_pod_that_waits_is_told_why_once(tell, monkeypatch):
+def test_a_waiting_pod_gets_one_event_for_a_reason(tell, monkeypatch):
     teller, api, said = tell
     said["uid-a"] = "gpu0 needs 50 vcore, has 30 free"
     for _ in range(3):
@@ -50,19 +50,19 @@ def test_a_pod_that_waits_is_told_why_once(tell, monkeypatch):
     assert event["involvedObject"]["uid"] == "uid-a"
 
 
-def test_another_reason_is_told_and_the_same_is_not(tell, monkeypatch):
+def test_only_a_new_reason_makes_another_event(tell, monkeypatch):
     monkeypatch.setattr(telling, "LEAST_SECONDS", 0.0)
     teller, api, said = tell
     for text in ("one", "one", "two"):
         said["uid-a"] = text
         teller.waits(pod("a"), [])
-        teller.say(pod("b"), "Mark", f"after {text}")  # what was to be said before is said
+        teller.say(pod("b"), "Mark", f"after {text}")  # earlier events are written by then
         waiting.wait_until(lambda text=text: ("Mark", f"after {text}") in events(api))
     waits = [message for reason, message in events(api) if reason == "VGPUWaits"]
     assert sorted(waits) == ["one", "two"]
 
 
-def test_a_pod_that_waits_no_more_is_told_nothing(tell):
+def test_a_pod_that_no_longer_waits_gets_no_event(tell):
     teller, api, _ = tell
     teller.waits(pod("a"), [])
     teller.say(pod("b"), "Mark", "x")
@@ -70,7 +70,7 @@ def test_a_pod_that_waits_no_more_is_told_nothing(tell):
     assert events(api) == [("Mark", "x")]
 
 
-def test_a_text_is_cut_where_it_is_too_long(tell):
+def test_a_long_message_is_truncated(tell):
     teller, api, _ = tell
     teller.say(pod("a"), "Mark", "\u00f6" * 2000)
     waiting.wait_until(lambda: events(api))
@@ -79,7 +79,7 @@ def test_a_text_is_cut_where_it_is_too_long(tell):
     assert text.endswith("...")
 
 
-def test_an_api_server_that_refuses_is_no_end(tell):
+def test_a_failed_write_does_not_end_the_thread(tell):
     teller, api, _ = tell
     api.refusing["POST"] = [500]
     teller.say(pod("a"), "Mark", "lost")

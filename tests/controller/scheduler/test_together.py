@@ -1,4 +1,4 @@
-"""Pods that depend on others: gangs, and those for whom others have to go."""
+"""Gangs and preemption, against a small API server."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ NODE = "node-1"
 
 
 class Led:
-    """A term before a small API server, asked without a server of its own."""
+    """A term with a small API server, whose verbs are called without HTTP."""
 
     def __init__(self, api, connection, settings):
         self.api, self.stop = api, threading.Event()
@@ -99,7 +99,7 @@ def until_one_has_gone(led):
     waiting.wait_until(lambda: led.fitting("high") == [NODE])
 
 
-def test_one_goes_and_no_more_where_sums_are_enough_and_no_device_is(led):
+def test_evicts_one_pod_where_totals_suffice_and_no_device_does(led):
     two_of_60(led)
     led.create("high", 50, 8, priority=100)
     assert led.fitting("high") == []
@@ -107,7 +107,7 @@ def test_one_goes_and_no_more_where_sums_are_enough_and_no_device_is(led):
     left = [name for name in ("low-0", "low-1") if led.is_there(name)]
     assert len(left) == 1
     led.create("thief", 60, 4, priority=1)
-    assert led.fitting("thief") == []  # what was freed is kept
+    assert led.fitting("thief") == []  # what was freed is claimed
     assert led.bind("high") == ""
     waiting.wait_until(lambda: len(led.events("VGPUPreempted")) == 1)
     assert led.term.evicted == 1
@@ -118,29 +118,29 @@ def test_one_goes_and_no_more_where_sums_are_enough_and_no_device_is(led):
     [(1, {}), (0, {}), (100, {"preemptionPolicy": "Never"})],
     ids=["as much", "less", "never"],
 )
-def test_nobody_goes_for_one_who_is_no_more_or_does_not_want_it(led, priority, more):
+def test_evicts_nothing_for_equal_or_lower_priority_or_a_never_policy(led, priority, more):
     two_of_60(led)
     led.create("high", 50, 8, priority=priority, **more)
     assert led.fitting("high") == []
-    led.create("other", 60, 8, priority=100)  # which comes after it
+    led.create("other", 60, 8, priority=100)  # it comes after high
     assert led.fitting("other") == []
     waiting.wait_until(lambda: len(led.events("VGPUPreempted")) == 1)
     assert led.fitting("high") == []
 
 
-def test_nobody_goes_for_a_pod_that_is_otherwise_than_a_question_says(led, monkeypatch, caplog):
+def test_evicts_no_pod_for_one_that_differs_from_the_request(led, monkeypatch, caplog):
     monkeypatch.setattr(evicting, "KNOWN_SECONDS", 0.1)
     two_of_60(led)
     led.create("humble", 50, 8, priority=0)
-    for name in ("humble", "forged"):  # of which there is none
+    for name in ("humble", "forged"):  # which does not exist
         pod = make.pod(name, 50, 8, priority=1_000_000)
         assert led.ask("filter", Pod=pod, NodeNames=[NODE])["NodeNames"] == []
-    waiting.wait_until(lambda: "makes no room for pod n/forged" in caplog.text)
+    waiting.wait_until(lambda: "cannot make room for pod n/forged" in caplog.text)
     assert led.is_there("low-0")
     assert led.is_there("low-1")
 
 
-def test_who_may_not_go_stays_and_another_goes(led):
+def test_a_protected_pod_stays_and_another_is_evicted(led):
     two_of_60(led)
     led.api.protected = {"low-0"}
     led.create("high", 50, 8, priority=100)
@@ -150,13 +150,13 @@ def test_who_may_not_go_stays_and_another_goes(led):
 
 
 @pytest.mark.parametrize("led", [book.Settings(claim_seconds=0.5)], indirect=True)
-def test_for_one_who_goes_and_is_never_gone_another_goes(led, monkeypatch):
+def test_another_pod_is_evicted_for_one_that_never_terminates(led, monkeypatch):
     monkeypatch.setattr(evicting, "AGAIN_SECONDS", 0.1)
     monkeypatch.setattr(telling, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(budgets, "PROTECTED_SECONDS", 0.3)
     two_of_60(led)
     led.api.staying = 1
-    led.api.protected = {"low-1"}  # until it was said for whom high waits in vain
+    led.api.protected = {"low-1"}  # until the event says for which pod high waits in vain
     led.create("high", 50, 8, priority=100)
     in_vain = f"has waited 0.5 s in vain for n/low-0 on {NODE} to end"
     waiting.wait_until(
@@ -166,12 +166,12 @@ def test_for_one_who_goes_and_is_never_gone_another_goes(led, monkeypatch):
     led.api.protected = set()
     waiting.wait_until(lambda: led.fitting("high") == [NODE])
     assert led.is_there("low-0")
-    # Whoever goes is told so again where that was heard of no sooner than the wait was over.
+    # A victim gets a second event if the watch delivers its deletion after the claim expires.
     waiting.wait_until(lambda: led.events("VGPUPreempted") == ["low-0", "low-1"])
     assert led.bind("high") == ""
 
 
-def test_where_nobody_may_go_nobody_does_and_nothing_is_kept(led):
+def test_if_no_pod_may_be_evicted_none_is_and_nothing_is_claimed(led):
     two_of_60(led)
     led.api.protected = {"low-0", "low-1"}
     led.create("high", 50, 8, priority=100)
@@ -184,7 +184,7 @@ def test_where_nobody_may_go_nobody_does_and_nothing_is_kept(led):
     assert led.is_there("low-1")
 
 
-def test_whom_a_budget_counts_is_not_even_asked(led):
+def test_a_pod_with_an_exhausted_budget_gets_no_eviction_request(led):
     two_of_60(led)
     thing = led.api.read(make.path("low-0"))
     thing["metadata"]["labels"] = {"app": "precious"}
@@ -203,7 +203,7 @@ def test_whom_a_budget_counts_is_not_even_asked(led):
     assert ("POST", f"{make.path('low-0')}/eviction") not in led.api.asked
 
 
-def test_the_verb_says_which_victims_would_help(led):
+def test_preempt_answers_which_victims_would_help(led):
     for name in ("a", "b", "c", "d"):
         led.run(name, 50, 8, priority=1)
     led.create("high", 60, 8, priority=100)
@@ -228,7 +228,7 @@ def of_gang(name, size, seconds=60):
     }
 
 
-def test_the_pods_of_a_gang_are_bound_when_all_have_come(led):
+def test_the_pods_of_a_gang_are_bound_when_all_binds_have_arrived(led):
     for name in ("g-0", "g-1"):
         led.create(name, 100, 8, noted=of_gang("g", 2))
     where = {name: led.fitting(name, NODE, "node-2")[0] for name in ("g-0", "g-1")}
@@ -244,16 +244,16 @@ def test_the_pods_of_a_gang_are_bound_when_all_have_come(led):
     assert len(led.api.bound) == 2
 
 
-def test_a_gang_that_does_not_come_is_given_up(led, monkeypatch):
+def test_a_bind_fails_when_the_rest_of_the_gang_does_not_arrive(led, monkeypatch):
     monkeypatch.setattr(gathering, "WAIT_SECONDS", 0.1)
     for name in ("g-0", "g-1"):
         led.create(name, 100, 8, noted=of_gang("g", 2))
     (node,) = led.fitting("g-0", NODE, "node-2")
-    assert "others of its gang" in led.bind("g-0", node)
+    assert "other pods of its gang" in led.bind("g-0", node)
     assert not led.api.bound
 
 
-def test_of_a_large_gang_some_are_told_to_come_again_and_count_as_there(led):
+def test_binds_of_a_large_gang_beyond_the_limit_must_retry_and_count_as_arrived(led):
     places = led.term.verbs["bind"].__self__._gathering = threading.BoundedSemaphore(1)
     names_of = [f"g-{n}" for n in range(3)]
     for name in names_of:
@@ -262,36 +262,36 @@ def test_of_a_large_gang_some_are_told_to_come_again_and_count_as_there(led):
     said = {}
     first = threading.Thread(target=lambda: said.update(a=led.bind("g-0", where["g-0"])))
     first.start()
-    waiting.wait_until(lambda: places._value == 0)  # it waits in the only one that there is
-    assert "others of its gang" in led.bind("g-1", where["g-1"])
-    assert led.bind("g-2", where["g-2"]) == ""  # the last one: all have come
+    waiting.wait_until(lambda: places._value == 0)  # it has taken the only slot
+    assert "other pods of its gang" in led.bind("g-1", where["g-1"])
+    assert led.bind("g-2", where["g-2"]) == ""  # the last one: all have arrived
     first.join(30)
     assert said == {"a": ""}
     assert led.bind("g-1", where["g-1"]) == ""
     assert len(led.api.bound) == 3
 
 
-def test_of_a_gang_with_one_missing_nobody_has_a_place(led):
+def test_an_incomplete_gang_fits_nowhere_and_reserves_nothing(led):
     led.create("g-0", 100, 8, noted=of_gang("g", 2))
     assert led.fitting("g-0", NODE, "node-2") == []
-    led.run("other", 100, 8)  # nothing is kept for it
+    led.run("other", 100, 8)  # nothing is reserved for the gang
 
 
-def test_who_may_lead_no_more_when_a_bind_arrives_sends_none(led):
+def test_sends_no_bind_that_could_arrive_after_the_lease_is_lost(led):
     led.create("a", 50, 8)
     assert led.fitting("a") == [NODE]
     led.leads_for = 2 * binding.CONNECT_SECONDS
-    assert "another leads by now" in led.bind("a")
+    assert "another replica leads by now" in led.bind("a")
     assert led.api.bound == []
     led.leads_for += 1
     assert led.bind("a") == ""
 
 
-def test_what_was_sent_is_over_before_another_may_lead():
+def test_a_write_ends_before_another_replica_may_lead():
     assert leases.FENCE_SECONDS + binding.WRITE_SECONDS <= leases.LEASE_SECONDS
 
 
-def test_after_a_restore_nothing_is_bound_before_what_came_back_is_known(led):
+def test_after_a_restore_nothing_is_bound_before_the_restored_pods_are_known(led):
     led.run("old", 60, 8, node="node-2")
     led.run("older", 60, 8, node="node-2")
     before = led.api.saved()
@@ -300,11 +300,11 @@ def test_after_a_restore_nothing_is_bound_before_what_came_back_is_known(led):
         waiting.wait_until(lambda name=name: f"n/{name}" not in led.term.book.pods)
     led.create("new", 60, 8)
     assert led.fitting("new", "node-2") == ["node-2"]
-    led.api.refusing["GET"] = [503] * 10_000  # so that nobody reads anew
+    led.api.refusing["GET"] = [503] * 10_000  # so that nothing is listed again
     led.api.restore(before)
     led.api.put(make.path("new"), make.pod("new", 60, 8))
     waiting.wait_until(lambda: not led.term._watch.is_current())
-    assert "what the API server has" in led.bind("new", "node-2")
+    assert "watches of the API server are broken" in led.bind("new", "node-2")
     led.api.refusing.clear()
     waiting.wait_until(lambda: {"n/old", "n/older"} <= led.term.book.pods.keys())
     assert led.fitting("new", "node-2") == []

@@ -1,4 +1,4 @@
-"""What is remembered between two questions about a pod, and what is not."""
+"""What the verbs remember of a pod between two requests."""
 
 import json
 
@@ -17,7 +17,7 @@ def question(policy, version):
 
 
 @pytest.mark.parametrize("versions", [("1", "2"), (None, None), ("", ""), ("1", None)])
-def test_a_pod_that_has_changed_since_it_was_judged_is_read_anew(versions):
+def test_a_pod_that_has_changed_since_it_was_judged_is_parsed_again(versions):
     known = book.Book()
     known.see_node("empty", pods.published(2))
     placed = {"u": {"main": (pods.share(0, 30, 1),)}}

@@ -1,4 +1,4 @@
-"""Who ends for a pod of higher priority, and that nobody else gets what that frees."""
+"""Which pods are evicted for one of higher priority, and that only it gets what they free."""
 
 import itertools
 
@@ -75,12 +75,12 @@ def chosen(known, pod, budgets=victims.NO_BUDGETS, going=(), node="n0"):
         pytest.param(
             [running("a", 0, priority=100), running("b", 1, priority=200)], ask(), None, id="none"
         ),
-        pytest.param([running("a", 0, 30)], ask(), [], id="nobody where there is room"),
+        pytest.param([running("a", 0, 30)], ask(), [], id="no victim where there is room"),
         pytest.param(
             [running("a", 0), running("b", 1, leaving=True)],
             ask(),
             [],
-            id="nobody more where one is ending",
+            id="no victim where one is terminating",
         ),
         pytest.param(
             [running("a", 0, 10), running("b", 1, 10)],
@@ -97,12 +97,12 @@ def chosen(known, pod, budgets=victims.NO_BUDGETS, going=(), node="n0"):
         ),
     ],
 )
-def test_who_ends(those, pod, expected):
+def test_chooses_the_cheapest_victims(those, pod, expected):
     known, _ = cluster(*those)
     assert chosen(known, pod) == expected
 
 
-def test_budgets_are_kept_to():
+def test_budgets_limit_the_victims():
     known, _ = cluster(running("a", 0), running("b", 1, age=5))
     budgets = victims.Budgets(of=lambda pod: [f"of-{pod.key}"], allowed={"of-team/a": 1})
     assert chosen(known, ask(), budgets) == ["a"]
@@ -110,7 +110,7 @@ def test_budgets_are_kept_to():
     assert chosen(known, ask(), victims.Budgets(of=lambda pod: ["both"])) is None
 
 
-def test_a_budget_for_one_is_none_for_two():
+def test_a_budget_of_one_eviction_does_not_permit_two():
     known, _ = cluster(running("a", 0, 45), running("b", 0, 45), running("c", 1, 95, priority=5))
     budgets = victims.Budgets(of=lambda pod: ["pair"] * (pod.key != "team/c"), allowed={"pair": 1})
     assert chosen(known, ask(vcore=90), budgets) == ["c"]
@@ -118,8 +118,8 @@ def test_a_budget_for_one_is_none_for_two():
     assert chosen(known, ask(vcore=90), budgets) == ["a", "b"]
 
 
-def test_fragments_are_put_together_by_ending_one_and_the_device_is_kept():
-    """Two devices 60 in use each, so the node's sums are enough and no device is."""
+def test_evicting_one_pod_joins_fragments_and_the_device_is_claimed():
+    """60 of each of two devices are in use: the node's total suffices, and no single device."""
     known, made = cluster(running("a", 0), running("b", 1))
     high = ask()
     known.see_pod(high.key, high)
@@ -130,12 +130,12 @@ def test_fragments_are_put_together_by_ending_one_and_the_device_is_kept():
     (victim,) = plan.victims
     assert made.filter(high, ["n0"], 1).fitting == []
     known.see_pod(victim.key, None)
-    assert made.filter(ask("other", 60), ["n0"], 2).fitting == [], "somebody else"
+    assert made.filter(ask("other", 60), ["n0"], 2).fitting == [], "another pod"
     assert made.filter(high, ["n0"], 2).fitting == ["n0"]
     assert known.reserve(high, "n0", 2) == plan.shares
 
 
-def test_what_was_kept_for_one_that_does_not_come_is_free_again():
+def test_an_unused_claim_expires():
     known, made = cluster(running("a", 0), running("b", 1))
     high = ask()
     (victim,) = made.preempt(high, ["n0"], victims.NO_BUDGETS, 0).victims
@@ -145,7 +145,7 @@ def test_what_was_kept_for_one_that_does_not_come_is_free_again():
     assert made.filter(ask("other", 60), ["n0"], seconds).fitting == ["n0"]
 
 
-def test_after_its_time_who_does_not_end_is_counted_on_no_more():
+def test_a_victim_that_outlives_the_claim_no_longer_counts_as_terminating():
     known, made = cluster(running("a", 0), running("b", 1, priority=5))
     high, seconds = ask(), known.settings.claim_seconds
     known.see_pod(high.key, high)
@@ -156,7 +156,7 @@ def test_after_its_time_who_does_not_end_is_counted_on_no_more():
     known.see_pod("team/a", running("a", 0, leaving=True))
     assert made.freed(seconds - 1) == []
     assert made.in_vain(high) == ""
-    assert made.freed(seconds) == [high], "kube-scheduler asks about it again"
+    assert made.freed(seconds) == [high], "kube-scheduler is to retry it"
     assert made.freed(seconds) == []
     assert made.in_vain(high) == "has waited 120 s in vain for team/a on n0 to end"
     assert made.filter(high, ["n0"], seconds).fitting == []
@@ -166,29 +166,29 @@ def test_after_its_time_who_does_not_end_is_counted_on_no_more():
     assert made.filter(high, ["n0"], seconds + 1).fitting == ["n0"]
 
 
-def test_who_asks_before_anybody_has_looked_counts_on_him_no_more_either():
+def test_preempting_before_the_periodic_check_ignores_an_overdue_victim_too():
     known, made = cluster(running("a", 0, leaving=True), running("b", 1))
     high, seconds = ask(), known.settings.claim_seconds
     known.see_pod(high.key, high)
     assert made.preempt(high, ["n0"], victims.NO_BUDGETS, 0).victims == ()
     plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds)
-    assert plan is None, "what is kept for it has not ended yet"
+    assert plan is None, "its claim has not expired yet"
     known.expire(seconds)
     plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds)
     assert [it.key for it in plan.victims] == ["team/b"]
 
 
-def test_where_nobody_else_could_go_one_waits_for_the_same_again_and_ends_nobody():
+def test_without_other_candidates_it_waits_for_the_same_victim_and_evicts_no_other():
     those = [running("a", 0, leaving=True), running("b", 1, priority=200), running("c", 2)]
     known, made = cluster(*those, devices=3)
     high, seconds = ask(vcore=200, size=None), known.settings.claim_seconds
     known.see_pod(high.key, high)
     plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, 0)
     assert [it.key for it in plan.victims] == ["team/c"]
-    known.see_pod("team/c", None)  # and a does not go
+    known.see_pod("team/c", None)  # and a does not terminate
     known.see_pod("team/d", running("d", 2, 30))
     known.expire(seconds)
-    assert made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds) is None, "d would go in vain"
+    assert made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds) is None, "d would be in vain"
     known.see_pod("team/d", None)
     plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds)
     assert plan.victims == ()
@@ -196,18 +196,18 @@ def test_where_nobody_else_could_go_one_waits_for_the_same_again_and_ends_nobody
     assert made.filter(high, ["n0"], seconds + 1).fitting == ["n0"]
 
 
-def test_who_was_never_told_to_go_is_none_who_does_not_end():
+def test_a_victim_that_was_never_evicted_does_not_count_as_overdue():
     known, made = cluster(running("a", 0), devices=1)
     high, seconds = ask(), known.settings.claim_seconds
     known.see_pod(high.key, high)
-    for now in (0, seconds):  # nobody asked the victim
+    for now in (0, seconds):  # the victim was never evicted
         known.expire(now)
         plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, now)
         assert [it.key for it in plan.victims] == ["team/a"]
     assert made.in_vain(high) == ""
 
 
-def test_the_schedulers_victims_that_do_not_end_are_none():
+def test_the_schedulers_victims_that_do_not_terminate_are_supplemented():
     known, made = cluster(running("a", 0), running("b", 1))
     high, other, seconds = ask(), ask("other"), known.settings.claim_seconds
     known.see_pod(high.key, high)
@@ -224,20 +224,20 @@ def test_the_schedulers_victims_that_do_not_end_are_none():
     "pod",
     [
         pytest.param(ask(preemptionPolicy="Never"), id="never"),
-        pytest.param(ask(priority=0), id="nobody is lower"),
-        pytest.param(ask(vcore=150), id="nonsense"),
+        pytest.param(ask(priority=0), id="no pod has a lower priority"),
+        pytest.param(ask(vcore=150), id="invalid request"),
         pytest.param(
             ask(notes={"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "1"}), id="of a gang"
         ),
     ],
 )
-def test_who_preempts_nobody(pod):
+def test_pods_that_must_not_preempt(pod):
     known, made = cluster(running("a", 0), running("b", 1))
     assert made.preempt(pod, ["n0", "n9"], victims.NO_BUDGETS, 0) is None
     assert known.find(pod.uid) is None
 
 
-def test_of_several_nodes_the_one_where_least_ends():
+def test_prefers_the_node_with_the_cheapest_victims():
     those = [
         running("a", 0, 90, priority=5),
         running("b", 0, 45, node="n1"),
@@ -249,7 +249,7 @@ def test_of_several_nodes_the_one_where_least_ends():
     assert (plan.node, [it.key for it in plan.victims]) == ("n2", ["team/d"])
 
 
-def test_the_schedulers_victims_are_added_to_where_they_free_no_device():
+def test_the_schedulers_victims_are_supplemented_where_they_free_no_device():
     those = [running("a", 0), running("b", 1), running("c", 0, node="n1", priority=200)]
     known, made = cluster(*those, nodes=("n0", "n1"))
     proposed = {"n0": ("uid-cpu-only", "uid-a"), "n1": ("uid-c",), "n9": ("uid-x",)}
@@ -264,7 +264,7 @@ def test_the_schedulers_victims_are_added_to_where_they_free_no_device():
     assert known.find(pod.uid) is None
 
 
-def test_for_one_of_a_gang_nobody_ends_but_by_the_schedulers_choice():
+def test_for_a_pod_of_a_gang_only_the_scheduler_chooses_victims():
     _, made = cluster(running("a", 0), devices=1)
     one = ask(notes={"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "2"})
     assert made.preempt(one, ["n0"], victims.NO_BUDGETS, 0) is None
@@ -272,7 +272,7 @@ def test_for_one_of_a_gang_nobody_ends_but_by_the_schedulers_choice():
     assert made.spare(one, proposed, victims.NO_BUDGETS, 0) == proposed
 
 
-def test_when_the_scheduler_has_chosen_the_room_is_kept():
+def test_a_nomination_claims_what_the_victims_free():
     known, made = cluster(running("a", 0), devices=1)
     high = ask()
     assert made.spare(high, {"n0": ("uid-a",)}, victims.NO_BUDGETS, 0) == {"n0": ("uid-a",)}
@@ -290,7 +290,7 @@ def test_when_the_scheduler_has_chosen_the_room_is_kept():
     assert made.filter(nominated, ["n0"], 1).fitting == ["n0"]
 
 
-def test_whom_it_is_worth_to_wake():
+def test_freed_returns_only_pods_that_may_fit():
     known, made = cluster(running("a", 0), devices=1, nodes=("n0", "n1"))
     known.see_pod("team/b", running("b", 0, node="n1"))
     low, high, large = ask("low", 50, priority=0), ask("high", 50), ask("large", 100, None)
@@ -307,7 +307,7 @@ def test_whom_it_is_worth_to_wake():
     assert made.freed(0) == []
 
 
-def test_who_waits_for_room_that_is_kept_is_woken_when_it_is_free():
+def test_a_preempting_pod_is_requeued_when_its_claim_is_free():
     known, made = cluster(running("a", 0), devices=1)
     high = ask()
     known.see_pod(high.key, high)
@@ -318,7 +318,7 @@ def test_who_waits_for_room_that_is_kept_is_woken_when_it_is_free():
     assert made.freed(0) == [high]
 
 
-def test_the_others_of_a_gang_are_woken_when_room_is_kept_for_all():
+def test_the_rest_of_a_gang_is_requeued_when_room_is_reserved_for_all():
     known, made = cluster()
     notes = {"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "2"}
     one, two = ask("one", notes=notes), ask("two", notes=notes)
@@ -337,7 +337,7 @@ tenants = st.tuples(
 
 @settings(max_examples=200)
 @given(st.lists(tenants, max_size=8), st.sampled_from([40, 50, 70, 90, 100, 200]))
-def test_no_smaller_set_of_no_higher_priority_would_do(taken, vcore):
+def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
     left = dict.fromkeys(range(3), 100)
     those = []
     for number, (device, part, priority) in enumerate(taken):

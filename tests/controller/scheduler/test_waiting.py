@@ -1,4 +1,4 @@
-"""Why a pod waits, and what would have to be otherwise."""
+"""Why a pod waits, and what would make it fit."""
 
 import json
 
@@ -22,8 +22,8 @@ def running(name, number, vcore=60, size=8, node="n0"):
 
 def cluster(*those, nodes=None):
     known = book.Book()
-    for name, told in (nodes or {"n0": pods.published()}).items():
-        known.see_node(name, told)
+    for name, published in (nodes or {"n0": pods.published()}).items():
+        known.see_node(name, published)
     for pod in those:
         known.see_pod(pod.key, pod)
     return known
@@ -32,7 +32,7 @@ def cluster(*those, nodes=None):
 USED = (running("a", 0, 60), running("b", 1, 90), running("c", 1, 5))
 
 
-def test_the_nearest_and_what_would_make_it_fit():
+def test_the_nearest_device_and_what_would_make_it_fit():
     known = cluster(
         *USED, nodes={"n0": pods.published(), "n1": None, "n2": pods.published(size=4)}
     )
@@ -75,22 +75,22 @@ def test_the_nearest_and_what_would_make_it_fit():
             ask(vcore=99),
             "n0 gpu0 needs 99 vcore, has 0 free (team/p0 25 vcore 4GiB, team/p2 25 vcore 4GiB, "
             "team/p4 25 vcore 4GiB, team/p6 25 vcore 4GiB)",
-            id="nothing that is worth to be said",
+            id="no remedy worth naming",
         ),
     ],
 )
-def test_what_is_nearest(those, pod, near):
+def test_the_nearest_device(those, pod, near):
     assert str(waiting.look(cluster(*those), pod).near) == near
 
 
-def test_what_it_would_have_to_ask_for_fits():
+def test_the_suggested_request_fits():
     known = cluster(*USED)
     found = waiting.look(known, ask())
     assert found.near.remedies[-1] == "it asked for 40 vcore and 8GiB"
     assert waiting.look(known, ask("two", 40, 8)).fitting == ("n0",)
 
 
-def test_every_device_has_a_line():
+def test_every_device_has_a_row():
     nodes = {"n0": pods.published(), "n1": pods.published(devices=(device(0, cordoned=True),))}
     found = waiting.look(cluster(*USED, nodes=nodes), ask(), ["n1", "n0", "n9"], every_device=True)
     assert waiting.table(found.rows()).splitlines() == [
@@ -114,7 +114,7 @@ def test_every_device_has_a_line():
     assert document["nearest"]["node"] == "n0"
 
 
-def test_what_a_node_says_that_cannot_be_read_is_said():
+def test_an_invalid_annotation_is_shown():
     known = book.Book()
     known.see_node("n0", None, "pyvgpu.io/node-devices: is damaged: ValueError('x')")
     (row,) = waiting.look(known, ask(), every_device=True).rows()
@@ -127,13 +127,13 @@ def test_what_a_node_says_that_cannot_be_read_is_said():
     )
 
 
-def test_a_pod_that_fits_waits_for_something_else():
+def test_a_pod_that_fits_has_no_nearest_device():
     found = waiting.look(cluster(), ask(), ["n0"])
     assert found.text().endswith("1 node would do, such as n0")
     assert found.near is None
 
 
-def test_what_is_kept_for_it_is_said():
+def test_the_reserved_node_is_shown():
     known = cluster()
     made = deciding.Decider(known)
     pod = ask()
@@ -154,7 +154,7 @@ def test_what_is_kept_for_it_is_said():
         ),
     ],
 )
-def test_what_is_kept_for_it_while_others_end_is_none_of_the_reasons(those, near):
+def test_its_own_claim_is_no_reason_for_waiting(those, near):
     known = cluster(*those, nodes={"n0": pods.published(len(those))})
     made = deciding.Decider(known)
     pod = ask(priority=1)
@@ -169,7 +169,7 @@ def test_what_is_kept_for_it_while_others_end_is_none_of_the_reasons(those, near
     assert made.explain("team/one").fitting == ("n0",)
 
 
-def test_a_pod_that_asks_for_nonsense_is_told_so():
+def test_an_invalid_request_is_explained():
     found = waiting.look(cluster(), ask(vcore=150))
     assert found.text().startswith("team/one: container main: vcore 150: above 100")
     assert found.event() == found.trouble
@@ -181,15 +181,15 @@ def test_containers_are_named_as_in_the_pod():
         cluster(nodes={"n0": pods.published(1)}), asks.read(thing), every_device=True
     )
     assert found.asked == "first: 70 vcore and 8GiB, second: 200 vcore"
-    assert found.rows()[0] == ("n0", "", "second", "second asks for 2 devices, 1 would do")
+    assert found.rows()[0] == ("n0", "", "second", "second asks for 2 devices, only 1 fit")
 
 
-def test_shares_of_several_devices_are_told_as_such():
+def test_a_share_of_several_devices_is_named_as_such():
     pod = ask(vcore=100, size=8, notes={"pyvgpu.io/device-count": "2"})
     assert waiting.look(cluster(), pod).asked == "100 vcore and 8GiB on 2 devices"
 
 
-def test_an_event_has_room_for_it():
+def test_an_event_is_truncated_to_its_limit():
     known = book.Book()
     for number in range(60):
         known.see_node(f"n{number}", pods.published(devices=pcie(2)))
@@ -202,5 +202,5 @@ def test_an_event_has_room_for_it():
     assert found.endswith("...")
 
 
-def test_nothing_is_known_of_any_node():
+def test_without_known_nodes_it_says_so():
     assert waiting.look(book.Book(), ask()).event().endswith("no node is known")

@@ -1,4 +1,4 @@
-"""Pods that wait are woken by one write, when one of them would fit, and not for ever."""
+"""Waiting pods are requeued by one write when one of them may fit, and not again."""
 
 import queue
 import threading
@@ -11,7 +11,7 @@ from pyvgpu.kube import apiserver
 
 
 class Own:
-    """A pod that is written to, and sometimes cannot be."""
+    """Our own pod, to which writes may fail."""
 
     def __init__(self):
         self.written = queue.Queue()
@@ -26,7 +26,7 @@ class Own:
 
 
 class Room:
-    """A waker, and those who may fit; they are told of once."""
+    """A waker, and the pods that may fit, each returned once."""
 
     def __init__(self):
         self.own, self.those, self.counted = Own(), [], []
@@ -60,7 +60,7 @@ def nothing_more_is_written(room):
         room.own.written.get(timeout=0.2)
 
 
-def test_many_who_wait_are_woken_by_one_write(room):
+def test_one_write_requeues_many_pods(room):
     room.those = ["n/a", "n/b", "n/c"]
     room.waker.look()
     assert room.own.written.get(timeout=waiting.PROMPT)
@@ -68,7 +68,7 @@ def test_many_who_wait_are_woken_by_one_write(room):
     room.has_counted_one()
 
 
-def test_each_time_it_is_another_text_for_else_it_were_no_change(room):
+def test_each_write_has_a_new_value_and_so_is_a_change(room):
     seen = set()
     for _ in range(3):
         room.those = ["n/a"]
@@ -77,13 +77,13 @@ def test_each_time_it_is_another_text_for_else_it_were_no_change(room):
     assert len(seen) == 3
 
 
-def test_nobody_is_woken_who_would_not_fit(room):
+def test_nothing_is_written_while_no_pod_would_fit(room):
     room.waker.look()
     nothing_more_is_written(room)
     assert not room.counted
 
 
-def test_what_was_not_written_is_written_later_though_nothing_else_happens(room):
+def test_a_failed_write_is_retried_without_another_change(room):
     room.own.failing = 3
     room.those = ["n/a"]
     room.waker.look()

@@ -1,4 +1,4 @@
-"""The book has what the API server has, through everything that a watch may go through."""
+"""The cache follows the API server through everything that may happen to a watch."""
 
 import threading
 
@@ -15,13 +15,13 @@ PATHS = (watching.NODES, watching.PODS, watching.BUDGETS)
 
 
 class Followed:
-    """A watch at work, and how often something was freed."""
+    """A running watch, and the number of times that devices may have been freed."""
 
     def __init__(self, connection):
         self.book, self.freed = book.Book(), 0
         self.stop = threading.Event()
         self.watch = watching.Watch(connection, self.book, lambda: [KEY], self._free)
-        self.drift = drift.Drift(connection, self.book, lambda: [KEY], self.watch.read_anew)
+        self.drift = drift.Drift(connection, self.book, lambda: [KEY], self.watch.relist)
         for part in self.watch.parts:
             threading.Thread(target=part, args=(self.stop,), daemon=True).start()
         waiting.wait_until(lambda: not self.watch.missing)
@@ -65,7 +65,7 @@ def free(known, node="node-1"):
     return [room.vcore for room in stand.free] if stand else []
 
 
-def test_what_is_there_before_is_known(cluster, follow):
+def test_existing_objects_are_known(cluster, follow):
     api, _ = cluster
     api.put("/api/v1/nodes/node-1", make.node("node-1"))
     bind(api, "a")
@@ -94,7 +94,7 @@ def another():
 
 
 @pytest.mark.parametrize("goes", GOES.values(), ids=GOES)
-def test_what_a_pod_had_is_free_once_it_is_gone_and_that_is_told(cluster, follow, goes):
+def test_a_pod_that_is_gone_frees_its_device_and_notifies(cluster, follow, goes):
     api, _ = cluster
     api.put("/api/v1/nodes/node-1", make.node("node-1"))
     bind(api, "a")
@@ -105,7 +105,7 @@ def test_what_a_pod_had_is_free_once_it_is_gone_and_that_is_told(cluster, follow
     waiting.wait_until(lambda: followed.freed > before)
 
 
-def test_what_went_while_the_watch_was_lost_is_gone(cluster, follow):
+def test_a_pod_deleted_while_the_watch_was_lost_is_gone(cluster, follow):
     api, _ = cluster
     api.put("/api/v1/nodes/node-1", make.node("node-1"))
     bind(api, "a")
@@ -116,22 +116,22 @@ def test_what_went_while_the_watch_was_lost_is_gone(cluster, follow):
     followed.until(lambda known: free(known) == [100, 50])
 
 
-def test_a_heartbeat_of_a_node_is_no_news(cluster, follow):
+def test_a_heartbeat_of_a_node_is_no_change(cluster, follow):
     api, _ = cluster
     node = make.node("node-1")
     api.put("/api/v1/nodes/node-1", node)
     followed = follow()
     before = followed.freed
-    told = []
-    followed.book.see_node = lambda *given: told.append(given)
+    seen = []
+    followed.book.see_node = lambda *given: seen.append(given)
     api.put("/api/v1/nodes/node-1", {**node, "status": {"beat": 1}})
     api.put("/api/v1/nodes/node-2", make.node("node-2"))
     waiting.wait_until(lambda: followed.freed > before)
-    assert [it[0] for it in told] == ["node-2"]
+    assert [it[0] for it in seen] == ["node-2"]
     assert followed.freed == before + 1
 
 
-def test_a_node_that_is_damaged_says_why(cluster, follow):
+def test_a_node_with_an_invalid_annotation_has_the_reason(cluster, follow):
     api, _ = cluster
     broken = make.node("node-1")
     broken["metadata"]["annotations"]["pyvgpu.io/node-devices"] = '{"v": 9}'
@@ -144,7 +144,7 @@ def test_a_node_that_is_damaged_says_why(cluster, follow):
     followed.until(lambda known: not known.stands)
 
 
-def test_what_it_should_know_and_does_not_is_drift_and_mended(cluster, follow, monkeypatch):
+def test_drift_is_counted_and_corrected(cluster, follow, monkeypatch):
     api, _ = cluster
     monkeypatch.setattr(drift, "AGAIN_SECONDS", 0.01)
     api.put("/api/v1/nodes/node-1", make.node("node-1"))
@@ -152,7 +152,7 @@ def test_what_it_should_know_and_does_not_is_drift_and_mended(cluster, follow, m
     followed = follow()
     followed.drift.look(followed.stop)
     assert followed.drift.count == 0
-    followed.book.see_pod("n/a", None)  # as if a word had been lost
+    followed.book.see_pod("n/a", None)  # as if a watch event had been lost
     ghost = make.pod("ghost", nodeName="node-1")
     followed.book.see_pod("n/ghost", asks.read(ghost))
     followed.drift.look(followed.stop)
@@ -164,7 +164,7 @@ def test_what_it_should_know_and_does_not_is_drift_and_mended(cluster, follow, m
     assert followed.drift.count == 0
 
 
-def test_it_is_compared_as_often_as_is_wished_until_it_ends(cluster, follow):
+def test_it_compares_at_the_set_interval_until_it_ends(cluster, follow):
     followed = follow()
     followed.book.settings = book.Settings(resync_seconds=0.01)
     thread = threading.Thread(target=followed.drift.run, args=(followed.stop,))
@@ -176,5 +176,5 @@ def test_it_is_compared_as_often_as_is_wished_until_it_ends(cluster, follow):
     assert followed.drift.count == 0
 
 
-def test_the_key_of_an_object_is_that_of_the_book(cluster):
+def test_informer_and_cache_use_the_same_key(cluster):
     assert informer.key_of(make.pod("a")) == asks.read(make.pod("a")).key

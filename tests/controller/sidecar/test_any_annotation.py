@@ -1,4 +1,4 @@
-"""Whatever somebody writes into annotations that are ours: nothing of ours fails.
+"""Arbitrary text in our annotations must not make any component fail.
 
 Annotations are text, and JSON in them may hold what no text can: halves of characters, numbers
 without end.
@@ -77,7 +77,7 @@ records = st.fixed_dictionaries(
     st.sampled_from([make.ended(0), make.running()]),
     st.sampled_from(["Running", "Succeeded"]),
 )
-def test_no_annotation_of_a_user_makes_a_part_fail(swap, swapped, record, main, phase):
+def test_no_annotation_makes_a_component_fail(swap, swapped, record, main, phase):
     said = {"swap": swap, "swapped": swapped, "sidecar-stop": record}
     annotations = {f"pyvgpu.io/{name}": json.dumps(it) for name, it in said.items()}
     sidecar = make.sidecar("log")

@@ -1,4 +1,4 @@
-"""Whatever a pod looks like: one write, to what is a sidecar's, and not twice."""
+"""Properties for arbitrary pods: one write, only to sidecars, and not repeated."""
 
 import dataclasses
 import datetime
@@ -85,7 +85,7 @@ def decide(pod, around, seconds):
 @pytest.mark.row(29)
 @settings(max_examples=400)
 @given(PODS, AROUND)
-def test_one_write_to_what_is_a_sidecars_and_not_twice(pod, around):
+def test_a_decision_writes_once_and_only_to_sidecars(pod, around):
     writes = 0
     for seconds in (1, 1, 50, 50, 5_000, 50_000):
         decision = decide(pod, around, seconds)
@@ -113,7 +113,7 @@ def test_one_write_to_what_is_a_sidecars_and_not_twice(pod, around):
 
 @settings(max_examples=200)
 @given(PODS, AROUND, st.lists(st.sampled_from([None, 0, 1]), min_size=4, max_size=4))
-def test_the_node_part_stops_sidecars_alone_and_by_their_id(pod, around, codes):
+def test_the_node_part_stops_only_sidecars_by_id(pod, around, codes):
     decision = decide(pod, around, 1)
     if decision.patch and decision.patch.resource == "pods":
         pod = model.apply(pod, decision.patch.operations)

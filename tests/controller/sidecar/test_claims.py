@@ -1,4 +1,4 @@
-"""What a node part says of pods before kubelet does, and who believes it."""
+"""Exit reports of the node part, and how the controller applies them."""
 
 import datetime
 
@@ -18,7 +18,7 @@ def at_work(*containers, **more):
     return pods.read(make.pod(main, *(containers or [make.sidecar()]), **more))
 
 
-def test_it_says_how_the_main_containers_ended():
+def test_a_report_has_the_exit_of_each_main_container():
     claim = claims.see(at_work(), [MAIN, LOG])
     at = datetime.datetime.fromisoformat("2026-11-21T10:00:00+00:00")
     assert claim == claims.Claim("uid-1", {"main": claims.End("containerd://main", 0, at)})
@@ -27,24 +27,24 @@ def test_it_says_how_the_main_containers_ended():
 @pytest.mark.parametrize(
     ("pod", "runtime"),
     [
-        pytest.param(at_work(), [LOG], id="main not made"),
+        pytest.param(at_work(), [LOG], id="main not created"),
         pytest.param(at_work(), [node.Running("main", "m", None), LOG], id="main runs"),
         pytest.param(
-            at_work(policy="OnFailure"), [node.Running("main", "m", 1, AT), LOG], id="starts again"
+            at_work(policy="OnFailure"), [node.Running("main", "m", 1, AT), LOG], id="restarts"
         ),
         pytest.param(at_work(policy="Always"), [MAIN, LOG], id="Always"),
         pytest.param(
-            at_work(initContainers=[make.BEGINS_ANEW]), [MAIN, LOG], id="may be begun anew"
+            at_work(initContainers=[make.RESTARTS_ALL]), [MAIN, LOG], id="may restart as a whole"
         ),
         pytest.param(at_work(metadata={"deletionTimestamp": make.AT}), [MAIN, LOG], id="deleted"),
         pytest.param(at_work(make.container("log", make.running())), [MAIN, LOG], id="no mark"),
     ],
 )
-def test_it_says_nothing_of_work_that_is_not_done(pod, runtime):
+def test_unfinished_work_is_not_reported(pod, runtime):
     assert claims.see(pod, runtime) is None
 
 
-def test_what_it_says_is_what_kubelet_says_a_second_later():
+def test_an_applied_report_equals_kubelets_later_status():
     pod = at_work()
     believed = claims.believe(pod, claims.see(pod, [MAIN, LOG]))
     main = make.container("main", make.ended(0, "containerd://main"))
@@ -55,7 +55,7 @@ def test_what_it_says_is_what_kubelet_says_a_second_later():
     assert records.read(pods.read(later), "2026-11-21T10:00:00+00:00") is not None
 
 
-def test_it_survives_being_written():
+def test_a_report_survives_a_round_trip():
     claim = claims.see(at_work(), [MAIN, LOG])
     assert claims.read(claims.write({"team/train-0": claim})) == {"team/train-0": claim}
 
@@ -75,7 +75,7 @@ def test_it_survives_being_written():
         "[" * 100_000,
     ],
 )
-def test_what_is_not_ours_says_nothing(text):
+def test_a_malformed_annotation_is_empty(text):
     assert claims.read(text) == {}
 
 
@@ -94,17 +94,17 @@ def claimed(uid="uid-1", identity="containerd://main"):
         pytest.param(claimed(identity="containerd://before"), id="started again since"),
     ],
 )
-def test_what_is_said_of_others_is_not_believed(claim):
+def test_a_report_on_another_pod_or_container_is_ignored(claim):
     pod = at_work()
     assert claims.believe(pod, claim) is pod
 
 
-def test_of_a_container_that_kubelet_has_not_spoken_of_nothing_is_believed():
+def test_a_report_on_a_container_without_status_is_ignored():
     pod = pods.read(make.pod(make.container("main", make.waiting()), make.sidecar()))
     assert claims.believe(pod, claimed()) is pod
 
 
-def test_it_is_news_until_the_controller_knows_it():
+def test_a_report_is_news_until_kubelet_reports_the_same():
     assert claims.is_news(at_work())
     done = pods.read(make.pod(make.container("main", make.ended(0)), make.sidecar()))
     assert not claims.is_news(done)

@@ -1,4 +1,4 @@
-"""The file of settings: what it may say, and what is said of what it may not."""
+"""The configuration file: valid settings, and messages for invalid ones."""
 
 import re
 from pathlib import Path
@@ -18,17 +18,17 @@ def parse(text):
     return config.parse(text, "s.yaml")
 
 
-def test_an_empty_file_changes_nothing():
+def test_an_empty_file_keeps_the_defaults():
     assert parse("") == parse("{}") == parse("# nothing\n") == DEFAULT
 
 
 @pytest.mark.parametrize("field", config.FIELDS, ids=lambda field: field.name)
-def test_the_example_of_each_is_valid(field):
+def test_every_example_is_valid(field):
     found = parse(f"{field.name}: {field.example}")
     assert isinstance(found, settings.Settings)
 
 
-def test_all_of_it():
+def test_all_settings():
     found = parse(
         """
         policies:
@@ -87,7 +87,7 @@ def test_all_of_it():
         ("\x00", "is not YAML"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_rule_and_an_example(text, said):
+def test_an_invalid_setting_is_refused_with_rule_and_example(text, said):
     with pytest.raises(errors.DataError) as raised:
         parse(text)
     assert str(raised.value).startswith("s.yaml: ")
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said_with_the_rule_and_an_example(text, said):
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_that_cannot_be_read_is_said(tmp_path):
+def test_an_unreadable_file_is_an_error(tmp_path):
     with pytest.raises(errors.DataError, match="no such file"):
         config.load(tmp_path / "none")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path):
 
 
 def default_of(field):
-    """Return what a setting is without a file, as the page shows it."""
+    """Return a setting's default in the documentation's notation."""
     value = settings.Settings()
     for part in field.place.split("."):
         value = getattr(value, part)
@@ -116,7 +116,7 @@ def default_of(field):
     return str(value)
 
 
-def test_table_in_the_page_is_this_one():
+def test_table_in_the_documentation_is_equal():
     rows = re.findall(r"^\| `(\w+): (.+)` \| (.+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
     assert rows == [
         (field.name, field.example, default_of(field), field.meaning) for field in config.FIELDS

@@ -1,4 +1,4 @@
-"""Every order of events: kubelet, two controllers, the node part, deaths, time.
+"""Model check over every order of events: kubelet, two controllers, node part, crashes, time.
 
 Whatever the order, a pod ends by its main containers alone, nothing is ended before its time, and
 the pod is written to at most twice.
@@ -99,22 +99,22 @@ SCENES = [
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_pod_ends_by_its_mains_alone(scene):
+def test_the_pods_result_depends_only_on_its_main_containers(scene):
     seen, following = model.explore(scene)
     for state, history in seen.values():
-        told = model.story(history)
-        assert state["writes"] <= 2, told
-        assert not model.fails_its_job(state), told
+        events = model.story(history)
+        assert state["writes"] <= 2, events
+        assert not model.fails_its_job(state), events
         if model.is_over(state) and not model.deleted(state):
             succeeded = all(code == 0 for code in model.last_codes(scene, state))
-            assert model.phase_of(state) == ("Succeeded" if succeeded else "Failed"), told
+            assert model.phase_of(state) == ("Succeeded" if succeeded else "Failed"), events
         for name in scene.codes:
-            assert "stopped" not in state["runtime"].get(name, {}), told
+            assert "stopped" not in state["runtime"].get(name, {}), events
     stuck = model.cannot_end(seen, following)
     assert not stuck, model.story(seen[stuck[0]][1])
 
 
-def test_where_nothing_good_is_possible_the_sidecar_is_left_alone():
+def test_a_sidecar_that_cannot_be_ended_safely_is_left_running():
     left = scene(make.sidecar("log", command=["/opt/log"]))
     seen, following = model.explore(left)
     assert not [state for state, _ in seen.values() if state["writes"]]
@@ -122,8 +122,8 @@ def test_where_nothing_good_is_possible_the_sidecar_is_left_alone():
     assert not [state for state, _ in seen.values() if state["stops"]]
 
 
-def test_without_us_the_pod_hangs():
-    """The model can fail: what ends the sidecar is we."""
+def test_without_the_controller_the_pod_hangs():
+    """The model can fail: only the controller ends the sidecar."""
     alone = scene(log(), around={"has_fast_exit": False}, live=False)
     seen, _ = model.explore(alone)
     assert not [state for state, _ in seen.values() if model.is_over(state)]

@@ -1,4 +1,4 @@
-"""What is said of a pod to whoever asks why it hangs."""
+"""Explanations of how a pod's sidecars end and what blocks it."""
 
 import datetime
 
@@ -17,7 +17,7 @@ def said(pod, seconds=1, labelled=True):
     return explain.explain(pods.read(pod), model.around(), moment, model.SETTINGS).lines
 
 
-def test_a_pod_at_work():
+def test_a_running_pod():
     pod = make.pod(make.container("main", make.running()), make.sidecar())
     assert said(pod) == [
         "main container main: running",
@@ -27,7 +27,7 @@ def test_a_pod_at_work():
     ]
 
 
-def test_a_pod_at_its_end():
+def test_a_pod_whose_sidecars_are_ending():
     pod = make.pod(make.container("main", make.ended(3)), make.sidecar())
     moment = reconcile.Moment(model.BEGIN, lambda: 0.5)
     patch = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS).patch
@@ -42,12 +42,12 @@ def test_a_pod_that_hangs():
     pod = make.pod(make.container("main", make.ended(0)), make.sidecar(command=["/opt/log"]))
     assert said(pod)[-1] == (
         "sidecar log is left running: to stop it would make finished work fail and run again (its "
-        "command was not transformed when the pod was created; if it ends with code 0, say "
+        "command was not transformed when the pod was created; if it ends with code 0, set "
         "SIDECAR_TERMINATION_EXITS_ZERO=true)"
     )
 
 
-def test_a_pod_that_is_none_of_ours():
+def test_a_pod_that_is_not_handled():
     assert said(make.pod(make.container("main", make.running()))) == [
         "no container is marked as a sidecar"
     ]
@@ -61,11 +61,11 @@ def test_a_pod_that_is_none_of_ours():
     ]
 
 
-def test_a_pod_that_hangs_and_says_nothing_of_sidecars():
+def test_a_pod_that_hangs_without_marked_sidecars():
     done, mesh = make.container("main", make.ended(0)), make.container("mesh", make.running())
     assert said(make.pod(done, mesh)) == [
-        "mesh: still there, while main is done, and no container is marked as a sidecar. One that "
-        "should end with the others says SIDECAR_TERMINATION=true in its environment, in the "
+        "mesh: still there, while main is done, and no container is marked as a sidecar. To end "
+        "one with the others, set SIDECAR_TERMINATION=true in its environment, in the "
         "Job's template: this pod cannot be changed any more"
     ]
     assert said(make.pod(done)) == ["no container is marked as a sidecar"]
@@ -78,4 +78,4 @@ def test_a_pod_without_our_label():
     pod = make.pod(make.container("main", make.running()), make.sidecar())
     assert "has no label pyvgpu.io/sidecars=managed" in said(pod, labelled=False)[-2]
     pod["metadata"]["labels"] = {"pyvgpu.io/sidecars": "off"}
-    assert "pyvgpu.io/sidecars=off keeps the controller away" in said(pod, labelled=False)[-2]
+    assert "pyvgpu.io/sidecars=off opts the pod out" in said(pod, labelled=False)[-2]

@@ -1,4 +1,4 @@
-"""`pyvgpu explain POD` before an API server: what a person reads, word for word."""
+"""`pyvgpu explain POD` against an API server: the exact output."""
 
 import json
 
@@ -22,7 +22,7 @@ def fresh():
 
 @pytest.fixture
 def ask(small, tmp_path, capsys):
-    """Run `pyvgpu explain`; return its exit code, what it said, and what it complained of."""
+    """Run `pyvgpu explain`; return its exit code, standard output and standard error."""
     api, connection = small
     api.put(NODE, {"metadata": {"name": "node-1"}})
     for name in ("pyvgpu-sidecar-controller", "pyvgpu-sidecar-node-1"):
@@ -59,11 +59,11 @@ def test_a_pod_that_hangs(small, ask):
         "  main container main: ended with 0",
         f"  sidecar mesh: running; when the work is done: leave, because {LEFT}",
         f"waits for: sidecar mesh is left running: {LEFT} (its command was not transformed when "
-        "the pod was created; if it ends with code 0, say SIDECAR_TERMINATION_EXITS_ZERO=true)",
+        "the pod was created; if it ends with code 0, set SIDECAR_TERMINATION_EXITS_ZERO=true)",
     ]
 
 
-def test_a_pod_at_work(small, ask):
+def test_a_running_pod(small, ask):
     clean = {"SIDECAR_TERMINATION_EXITS_ZERO": "true"}
     pod = make.pod(
         make.container("main", make.running()),
@@ -82,7 +82,7 @@ def test_a_pod_at_work(small, ask):
     ]
 
 
-def test_as_json(small, ask):
+def test_json_output(small, ask):
     small[0].put(POD, hanging())
     code, out, _ = ask("train-0", "--json")
     said = json.loads(out)
@@ -94,7 +94,7 @@ def test_as_json(small, ask):
     assert (said["hints"], said["notKnown"]) == ([], [])
 
 
-def test_the_right_to_read_the_pod_is_enough_and_what_is_missing_is_said(small, ask):
+def test_permission_to_read_the_pod_suffices_and_missing_ones_are_named(small, ask):
     api, _ = small
     api.put(POD, hanging(policy="OnFailure"))
     api.forbidden = ("/api/v1/nodes", "/apis/")
@@ -107,7 +107,7 @@ def test_the_right_to_read_the_pod_is_enough_and_what_is_missing_is_said(small, 
     ]
 
 
-def test_without_a_controller_that_is_said(small, ask):
+def test_a_missing_controller_is_reported(small, ask):
     api, _ = small
     api.put(POD, hanging())
     api.delete(f"{LEASES}/pyvgpu-sidecar-controller")
@@ -119,7 +119,7 @@ def test_without_a_controller_that_is_said(small, ask):
     assert "none has since 2020-01-01T00:00:00.000000Z" in ask("train-0")[1]
 
 
-def test_a_pod_that_is_not_there(ask):
+def test_a_missing_pod(ask):
     assert ask("train-9") == (
         69,
         "",
@@ -128,7 +128,7 @@ def test_a_pod_that_is_not_there(ask):
     )
 
 
-def test_the_name_of_a_job_leads_to_its_pods(small, ask):
+def test_a_jobs_name_lists_its_pods(small, ask):
     small[0].put(f"{PODS}/train-x1", make.pod(metadata={"name": "train-x1"}))
     assert "it is a Job, whose pods are: train-x1" in ask("train")[2]
 
@@ -136,25 +136,25 @@ def test_the_name_of_a_job_leads_to_its_pods(small, ask):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (403, "you may not read pods in namespace team; it takes the right to `get pods`"),
+        (403, "you may not read pods in namespace team; this needs permission to `get pods`"),
         (401, "the API server does not know you"),
         (500, "500 as the test wants it"),
     ],
 )
-def test_a_pod_that_may_not_be_read(small, ask, code, said):
+def test_a_forbidden_pod(small, ask, code, said):
     small[0].refusals["GET"] = (code, "as the test wants it")
     status, _, err = ask("train-0")
     assert status == 69
     assert said in err
 
 
-def test_a_kubeconfig_that_is_not_there(ask, tmp_path):
+def test_a_missing_kubeconfig(ask, tmp_path):
     code, _, err = ask("train-0", kubeconfig=tmp_path / "none")
     assert code == 65
     assert "--kubeconfig FILE names another" in err
 
 
-def test_an_api_server_that_is_not_there(ask, tmp_path):
+def test_an_unreachable_api_server(ask, tmp_path):
     text = (tmp_path / "kubeconfig").read_text()
     config = json.loads(text)
     config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"

@@ -1,4 +1,4 @@
-"""What the end of a pod took."""
+"""Figures of a pod's termination."""
 
 import copy
 import datetime
@@ -25,7 +25,7 @@ def test_seconds_are_from_the_last_main_to_the_last_sidecar():
     assert figures.measure(pods.read(over())) == figures.Figures(("swap",), 2.5, 1)
 
 
-def test_clocks_that_go_back_give_nothing_below_zero():
+def test_a_clock_set_back_gives_no_negative_seconds():
     assert figures.measure(pods.read(over(at="2026-11-21T09:59:59Z"))).seconds == 0
 
 
@@ -44,5 +44,5 @@ def without_record():
         make.pod(make.sidecar(status=make.ended(0)), phase="Succeeded"),
     ],
 )
-def test_a_pod_that_we_did_not_end_has_none(pod):
+def test_a_pod_without_our_record_has_no_figures(pod):
     assert figures.measure(pods.read(pod)) is None

@@ -1,4 +1,4 @@
-"""What a container is told before its signal, as kubelet would tell it."""
+"""preStop hooks and commands, run before the stop signal as kubelet would."""
 
 import http.server
 import json
@@ -14,7 +14,7 @@ from pyvgpu.controller.sidecar import cri, hooks  # noqa: E402
 
 @pytest.fixture
 def page():
-    """Serve a page that everything may be asked of; give its port, and what was asked."""
+    """Serve any HTTP request; give the port and the requests received."""
     asked = []
 
     class Page(http.server.BaseHTTPRequestHandler):
@@ -24,7 +24,7 @@ def page():
             self.end_headers()
 
         def log_message(self, *_):
-            """Say nothing."""
+            """Log nothing."""
 
     with http.server.HTTPServer(("127.0.0.1", 0), Page) as served:
         thread = threading.Thread(target=served.serve_forever)
@@ -62,13 +62,13 @@ def get(port, **more):
         ("", "/"),
     ],
 )
-def test_a_page_is_asked_for_as_kubelet_asks(page, runtime, path, asked):
+def test_an_http_hook_sends_kubelets_request(page, runtime, path, asked):
     port, found = page
     hooks.run(runtime[1], seen(get(port, path=path)), "", 30)
     assert [target for target, _ in found] == [asked]
 
 
-def test_a_port_may_have_a_name(page, runtime):
+def test_a_port_may_be_named(page, runtime):
     port, found = page
     ports = [{"name": "other", "containerPort": 1}, {"name": "admin", "containerPort": port}]
     headers = [{"name": "X-Why", "value": "done"}]
@@ -92,11 +92,11 @@ def test_a_port_may_have_a_name(page, runtime):
     ],
     ids=str,
 )
-def test_a_hook_that_cannot_run_keeps_nobody(runtime, hook):
+def test_a_hook_that_fails_does_not_prevent_the_stop(runtime, hook):
     assert hooks.run(runtime[1], seen(hook, [7, {"name": "x"}]), "", 5) > 4
 
 
-def test_a_hook_comes_before_the_command(runtime):
+def test_the_hook_runs_before_the_command(runtime):
     made, connection = runtime
     hooks.run(connection, seen({"exec": {"command": ["flush"]}}), "quit", 30)
     assert made.asked == [("execute", "log"), ("execute", "log")]

@@ -1,4 +1,4 @@
-"""Which path is chosen: every situation there is, and how one comes out of a pod."""
+"""Choice of a path over every situation, and derivation of the situation from a pod."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ YES_OR_NO = [field.name for field in dataclasses.fields(Situation) if field.name
 
 
 def every_situation():
-    """Every combination at the end of a pod, with a path tried before, or forbidden, or none."""
+    """Yield every combination at a pod's end, with one path tried, one forbidden, or none."""
     fields = [name for name in YES_OR_NO if name not in ("native", "creating", "convertible")]
     for values in itertools.product((False, True), repeat=len(fields)):
         common = Situation(**dict(zip(fields, values, strict=True)))
@@ -26,7 +26,7 @@ def every_situation():
             yield dataclasses.replace(common, **{name: frozenset({path})})
 
 
-def test_what_no_path_may_ever_do():
+def test_invariants_of_all_paths():
     for situation in every_situation():
         path = how.choose(situation).path
         assert path is Path.LEAVE or situation.may(path)
@@ -97,7 +97,7 @@ def test_every_row_decides_somewhere():
     assert decided == {row.condition for row in how.TABLE}
 
 
-def test_table_in_the_page_is_this_one():
+def test_table_in_the_documentation_is_equal():
     rows = re.findall(r"^\| (.+) \| \*\*(\w+)\*\* \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
     assert rows == [(row.condition, row.path.value, row.because) for row in how.TABLE]
 
@@ -159,7 +159,7 @@ MOVED = {
             True,
         ),
         (lambda: situate(make.sidecar(restartPolicy="OnFailure")), "eternal", False),
-        # the fast-exit image takes its place by ENTRYPOINT, by annotation, by a name it has too
+        # the fast-exit program replaces its own by ENTRYPOINT, by annotation, or by an equal path
         (lambda: situate(make.sidecar()), "swappable", True),
         (lambda: situate(make.sidecar(args=["-v"])), "swappable", True),
         (lambda: situate(make.container("log", make.running(), **MOVED)), "swappable", True),
@@ -167,7 +167,7 @@ MOVED = {
         (lambda: situate(make.sidecar(command=["/opt/log"])), "swappable", False),
         (lambda: situate(make.sidecar(command=["$(OTHER)"])), "swappable", False),
         (lambda: situate(make.sidecar(image="pyvgpu/fast-exit")), "swappable", False),
-        # whether the image is there
+        # the image is present
         (lambda: situate(make.sidecar(), has_fast_exit=False), "image_ready", False),
         (lambda: situate(make.sidecar(imagePullPolicy="Always")), "image_ready", False),
         (
@@ -185,7 +185,7 @@ MOVED = {
             "image_ready",
             True,
         ),
-        # known to end with 0
+        # known to exit with 0
         (lambda: situate(make.sidecar()), "clean", False),
         (lambda: situate(make.sidecar(image="known:1")), "clean", True),
         (
@@ -198,7 +198,7 @@ MOVED = {
             "clean",
             True,
         ),
-        # its grace period beside the pod's 30 s
+        # its grace period compared to the pod's 30 s
         (
             lambda: situate(make.sidecar(environment={"SIDECAR_TERMINATION_GRACE_SECONDS": "29"})),
             "hurried",
@@ -235,7 +235,7 @@ MOVED = {
             "provider_switch",
             True,
         ),
-        # the Job's sum of restarts
+        # the sum of the Job's restarts
         (lambda: situate(make.sidecar(), job=how.Job(0, 0, 1)), "tight", False),
         (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(0, 0, 1)), "tight", True),
         (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(1, 0, 1)), "tight", True),

@@ -1,4 +1,4 @@
-"""The node part at work, between a small API server and a small container runtime."""
+"""The node part between a fake API server and a fake container runtime."""
 
 import contextlib
 import datetime
@@ -32,7 +32,7 @@ SETTINGS = settings.Settings()
 
 @pytest.fixture
 def begin(small, tmp_path, monkeypatch):
-    """Start a node part before a runtime of that release."""
+    """Start a node part with a runtime of that release."""
     api, connection = small
     stop = threading.Event()
     monkeypatch.setattr(keeper, "AGAIN_SECONDS", 0.05)
@@ -56,7 +56,7 @@ def begin(small, tmp_path, monkeypatch):
 
 
 def at_work(**more):
-    """Return a pod whose main container runs, as far as the API server knows."""
+    """Return a pod whose main container is running by its status."""
     side = make.sidecar("log", environment=ZERO)
     return make.pod(make.container("main", make.running("containerd://main")), side, **more)
 
@@ -70,7 +70,7 @@ def two(**log):
     ("name", "release", "events"),
     [("containerd", "v2.4.2", True), ("containerd", "v1.7.27", False), ("cri-o", "1.34.0", False)],
 )
-def test_a_sidecar_is_told_as_soon_as_the_runtime_says_that_main_ended(
+def test_a_sidecar_is_signaled_as_soon_as_the_runtime_reports_the_end_of_main(
     small, begin, name, release, events
 ):
     api, _ = small
@@ -84,7 +84,7 @@ def test_a_sidecar_is_told_as_soon_as_the_runtime_says_that_main_ended(
     assert not [method for method, path in api.asked if method == "PATCH"]
 
 
-def test_who_has_ended_before_we_came_is_seen_too(small, begin):
+def test_a_main_container_that_ended_before_the_start_is_noticed(small, begin):
     api, _ = small
     api.put(POD, at_work())
     runtime = begin(
@@ -94,7 +94,7 @@ def test_who_has_ended_before_we_came_is_seen_too(small, begin):
 
 
 def asked_for(container_id):
-    """Return a pod whose record asks to stop the container of that id."""
+    """Return a pod whose record requests to stop the container with that ID."""
     side = make.sidecar("log", make.running(container_id), environment=ZERO)
     pod = make.pod(make.container("main", make.ended(0)), side)
     moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
@@ -106,12 +106,12 @@ DONE = {"main": small_runtime.Container("main", code=0)}
 
 
 def other(name, **more):
-    """Return a pod that is told after all those before it were looked at."""
+    """Return another pod, which the node part processes after those before it."""
     return at_work(metadata={"name": name, "uid": name, **more})
 
 
 def proof(api, runtime):
-    """Wait until the node part has looked at everything that it heard of before."""
+    """Wait until the node part has processed all earlier changes, by stopping a last pod."""
     made = small_runtime.Container
     runtime.containers |= {
         "last-main": made("main", "last", "last", code=0),
@@ -122,7 +122,7 @@ def proof(api, runtime):
 
 
 @pytest.mark.parametrize("name", ["containerd", "cri-o"])
-def test_a_request_names_a_container_as_kubelet_does(small, begin, name):
+def test_a_request_names_a_container_like_kubelet(small, begin, name):
     api, _ = small
     api.put(POD, asked_for(f"{name}://log"))
     runtime = begin(name=name, **DONE, log=small_runtime.Container("log"))
@@ -137,15 +137,15 @@ def quitting(name, grace, **more):
 
 
 @pytest.mark.parametrize(
-    ("ends", "grace", "more", "told"),
+    ("ends", "grace", "more", "signaled"),
     [
         pytest.param(True, "60", {}, False, id="its command ends it"),
         pytest.param(False, "1", {}, False, id="its command does not"),
         pytest.param(False, "60", ZERO, True, id="its signal does, too"),
     ],
 )
-def test_who_ends_by_a_command_gets_no_signal_that_could_spoil_its_code(
-    small, begin, ends, grace, more, told
+def test_a_container_that_its_command_ends_gets_no_signal(
+    small, begin, ends, grace, more, signaled
 ):
     api, _ = small
     made = small_runtime.Container
@@ -153,19 +153,19 @@ def test_who_ends_by_a_command_gets_no_signal_that_could_spoil_its_code(
     api.put(f"{PODS}/p", quitting("p", grace, **more))
     runtime = begin(**found)
     runtime.wait_for("execute", "log")
-    if told:
+    if signaled:
         runtime.wait_for("stop", "log")
     waiting.wait_until(lambda: not threads("_stop"), 60)
-    assert (("stop", "log") in runtime.asked) is told
+    assert (("stop", "log") in runtime.asked) is signaled
     assert runtime.asked.count(("execute", "log")) == 1
 
 
 def threads(name):
-    return [it for it in threading.enumerate() if f"({name})" in it.name]
+    return [thread for thread in threading.enumerate() if f"({name})" in thread.name]
 
 
 @pytest.mark.row(14)
-def test_a_request_for_a_container_that_is_another_by_now_is_dropped(small, begin):
+def test_a_request_for_a_container_that_was_replaced_is_dropped(small, begin):
     api, _ = small
     api.put(POD, asked_for("containerd://log"))
     made = small_runtime.Container
@@ -197,7 +197,7 @@ def test_a_request_for_another_pod_of_the_same_name_is_dropped(small, begin):
     ],
     ids=["deleted", "evicted or preempted", "over"],
 )
-def test_what_is_kubelets_is_left_to_it(small, begin, more):
+def test_a_pod_that_kubelet_ends_is_left_to_kubelet(small, begin, more):
     api, _ = small
     api.put(POD, at_work(**more))
     runtime = begin(**DONE, log=small_runtime.Container("log"))
@@ -205,14 +205,14 @@ def test_what_is_kubelets_is_left_to_it(small, begin, more):
     assert ("stop", "log") not in runtime.asked
 
 
-def test_a_request_that_holds_is_carried_out(small, begin):
+def test_a_valid_request_is_carried_out(small, begin):
     api, _ = small
     api.put(POD, asked_for("containerd://log"))
     runtime = begin(**DONE, log=small_runtime.Container("log"))
     runtime.wait_for("stop", "log")
 
 
-def test_the_lease_says_which_image_the_node_has(small, begin):
+def test_the_lease_reports_the_fast_exit_image(small, begin):
     api, _ = small
     begin()
     api.wait_for("POST", leases.path("pyvgpu"))
@@ -220,7 +220,7 @@ def test_the_lease_says_which_image_the_node_has(small, begin):
     assert annotations[nodes.FAST_EXIT_ANNOTATION] == SETTINGS.fast_exit.image
 
 
-def test_the_lease_says_whether_an_image_is_there_that_is_asked_for(small, begin):
+def test_the_lease_reports_whether_requested_images_are_present(small, begin):
     api, _ = small
     runtime = begin(**two())
     runtime.images.add("here:1")
@@ -234,7 +234,7 @@ def test_the_lease_says_whether_an_image_is_there_that_is_asked_for(small, begin
     )
 
 
-def test_who_asks_for_thousands_of_images_does_not_keep_the_lease_from_being_renewed(small, begin):
+def test_requests_for_thousands_of_images_do_not_prevent_lease_renewal(small, begin):
     api, _ = small
     begin(**two())
     asked = {f"c{number}": {"image": f"{number:04}:{'x' * 500}"} for number in range(2000)}
@@ -243,13 +243,13 @@ def test_who_asks_for_thousands_of_images_does_not_keep_the_lease_from_being_ren
     waiting.wait_until(
         lambda: nodes.read_images(annotations(api).get(nodes.IMAGES_ANNOTATION)), seconds=60
     )
-    told = annotations(api)[nodes.IMAGES_ANNOTATION]
-    assert len(told) < objects.MOST_ANNOTATION_BYTES / 2
-    assert "x" * 5000 not in told
+    reported = annotations(api)[nodes.IMAGES_ANNOTATION]
+    assert len(reported) < objects.MOST_ANNOTATION_BYTES / 2
+    assert "x" * 5000 not in reported
 
 
 @pytest.mark.parametrize("image", ["\\ud800", "\\u0000", " a"])
-def test_no_image_that_is_asked_for_ends_the_node_part(small, begin, image):
+def test_an_odd_image_name_does_not_break_the_node_part(small, begin, image):
     api, _ = small
     asked = f'{{"log": {{"image": "{image}"}}}}'
     api.put(f"{PODS}/odd", other("odd", annotations={"pyvgpu.io/swap": asked}))
@@ -266,7 +266,7 @@ def annotations(api):
         return {}
 
 
-def test_what_kubelet_replaces_goes_with_its_deleted_pod(small, begin):
+def test_a_replaced_container_is_killed_with_its_deleted_pod(small, begin):
     api, _ = small
     side = make.sidecar("log")
     pod = make.pod(make.container("main", make.ended(0)), side)
@@ -288,7 +288,7 @@ def test_what_kubelet_replaces_goes_with_its_deleted_pod(small, begin):
     runtime.wait_for("stop", "log")
 
 
-def test_that_work_is_done_is_said_on_the_lease_until_the_controller_knows_it(small, begin):
+def test_the_lease_reports_ended_main_containers_until_the_controller_knows(small, begin):
     api, _ = small
     swapped = make.sidecar("log")
     main = make.container("main", make.running("containerd://main"))
@@ -307,13 +307,13 @@ def test_that_work_is_done_is_said_on_the_lease_until_the_controller_knows_it(sm
 
 
 def wait_for_claims(api, keys):
-    def told():
+    def reported():
         return api.read(LEASE)["metadata"]["annotations"].get(claims.ANNOTATION)
 
-    waiting.wait_until(lambda: set(claims.read(told())) == keys, 60, told)
+    waiting.wait_until(lambda: set(claims.read(reported())) == keys, 60, reported)
 
 
-def test_nobody_is_told_twice_while_he_does_not_hear(small, begin):
+def test_a_container_that_ignores_its_signal_is_signaled_once(small, begin):
     api, _ = small
     pod = at_work()
     pod["spec"]["containers"][1]["env"].append(
@@ -327,11 +327,11 @@ def test_nobody_is_told_twice_while_he_does_not_hear(small, begin):
     assert runtime.asked.count(("stop", "log")) == 1
 
 
-def test_files_of_containers_that_are_gone_are_removed(small, begin, tmp_path):
+def test_marker_files_of_removed_containers_are_deleted(small, begin, tmp_path):
     api, _ = small
     (tmp_path / "begun").mkdir()
     for name in ("gone", "log"):
         (tmp_path / "begun" / name).touch()
     begin(log=small_runtime.Container("log"))
     api.wait_for("POST", leases.path("pyvgpu"))
-    assert [it.name for it in (tmp_path / "begun").iterdir()] == ["log"]
+    assert [file.name for file in (tmp_path / "begun").iterdir()] == ["log"]

@@ -1,4 +1,4 @@
-"""Which containers are sidecars, and what their users asked for."""
+"""Detection of sidecars, and their options."""
 
 import re
 from pathlib import Path
@@ -45,14 +45,14 @@ def test_marks(environment, marked):
     assert bool(marks.why_not) is not marked
 
 
-def test_of_two_variables_with_one_name_the_last_counts():
+def test_the_last_of_two_equal_variables_wins():
     variables = [{"name": "SIDECAR_TERMINATION", "value": value} for value in ("false", "true")]
     assert sidecars_of(mark(make.container("main"), make.container("log", env=variables))) == [
         "log"
     ]
 
 
-def test_a_mark_that_is_not_literal_marks_nothing_and_is_told():
+def test_a_mark_that_is_not_literal_is_ignored_with_a_warning():
     variable = {
         "name": "SIDECAR_TERMINATION",
         "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}},
@@ -75,7 +75,7 @@ def test_a_mark_that_is_not_literal_marks_nothing_and_is_told():
         (marking.Policy(("envoy",)), False),
     ],
 )
-def test_policy_marks_what_says_nothing_itself(policy, marked):
+def test_a_policy_marks_containers_without_a_mark(policy, marked):
     marks = mark(
         make.container("main"),
         make.container("istio-proxy"),
@@ -122,11 +122,11 @@ def test_a_container_can_refuse_a_policy():
         ),
     ],
 )
-def test_nothing_is_done_and_said_why(marks, why_not):
+def test_pods_that_are_not_handled_have_a_reason(marks, why_not):
     assert why_not in marks().why_not
 
 
-def test_native_sidecars_and_debug_containers_are_neither():
+def test_native_sidecars_and_debug_containers_are_neither_main_nor_sidecar():
     marks = marking.mark(
         pods.read(
             make.pod(
@@ -140,7 +140,7 @@ def test_native_sidecars_and_debug_containers_are_neither():
     assert [entry.name for entry in (*marks.mains, *marks.sidecars)] == ["main", "log"]
 
 
-def test_page_has_every_variable():
+def test_documentation_lists_every_variable():
     page = (Path(__file__).parents[3] / "docs" / "sidecar.md").read_text()
     rows = re.findall(r"^\| `(SIDECAR_\w+)` \|", page, re.MULTILINE)
     assert rows == list(marking.VARIABLES)

@@ -1,4 +1,4 @@
-"""What the node part does for a record, seeing for itself."""
+"""Decisions of the node part about a record, checked against the runtime's state."""
 
 import datetime
 
@@ -15,7 +15,7 @@ LOG = node.Running("log", "containerd://log", None)
 
 
 def begun(*sidecars, policy="Never"):
-    """Return a pod of which the controller has begun to end the sidecars."""
+    """Return a pod whose sidecars the controller has begun to end."""
     pod = make.pod(make.container("main", make.ended(0)), *sidecars, policy=policy)
     moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
     decision = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS)
@@ -30,18 +30,18 @@ STOP = begun(make.sidecar("log", environment=ZERO))
 HYBRID = begun(make.sidecar("log", environment=HURRIED))
 
 
-def test_a_stop_is_told_and_not_killed_while_a_swap_can_follow():
+def test_a_stop_only_signals_while_a_swap_can_follow():
     stop = check(STOP, DONE, LOG).stops[0]
     assert stop == node.Stop("log", "containerd://log", 30, kill=False, command="", replaced=False)
 
 
-def test_a_stop_that_nothing_can_follow_is_killed_in_the_end():
+def test_a_stop_without_an_alternative_ends_with_kill():
     pod = begun(make.sidecar("log", environment=ZERO, command=["/opt/log"]))
     assert check(pod, DONE, LOG).stops[0].kill
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
-def test_a_replaced_container_waits_for_kubelets_word(policy):
+def test_a_replaced_container_waits_for_kubelets_event(policy):
     pod = begun(make.sidecar("log", environment=HURRIED), policy=policy)
     assert check(pod, DONE, LOG).why == "kubelet has not begun to replace it"
     stop = check(pod, DONE, LOG, replacing=[LOG.id]).stops[0]
@@ -66,16 +66,16 @@ def changed(pod, **metadata):
         (lambda: check(STOP, LOG), "the runtime says that main container main is not done"),
         (
             lambda: check(STOP, DONE, node.Running("log", "containerd://log-2", None)),
-            "no container that was to be stopped runs",
+            "no container of the record is running",
         ),
         (
             lambda: check(STOP, DONE, node.Running("log", "containerd://log", 0)),
-            "no container that was to be stopped runs",
+            "no container of the record is running",
         ),
-        (lambda: check(STOP, DONE), "no container that was to be stopped runs"),
+        (lambda: check(STOP, DONE), "no container of the record is running"),
     ],
 )
-def test_what_holds_no_longer_is_dropped(answer, why):
+def test_an_outdated_request_is_dropped(answer, why):
     assert answer().stops == ()
     assert why in answer().why
 
@@ -86,18 +86,18 @@ def deleted(pod, seconds=1):
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
 @pytest.mark.parametrize("more", [{}, HURRIED], ids=["swap", "hybrid"])
-def test_what_kubelet_replaces_in_a_deleted_pod_has_the_time_of_the_deletion(policy, more):
+def test_a_replaced_container_in_a_deleted_pod_gets_the_deletions_grace_period(policy, more):
     pod = deleted(begun(make.sidecar("log", environment=more), policy=policy))
-    says_nothing_of_it = make.container("main", make.running())[1]  # kubelet, meanwhile
-    pod["status"] = {**pod["status"], "containerStatuses": [says_nothing_of_it]}
+    outdated = make.container("main", make.running())[1]  # as kubelet still reports it
+    pod["status"] = {**pod["status"], "containerStatuses": [outdated]}
     assert check(pod, DONE, LOG).stops == ()
     assert check(pod, DONE, LOG).waits
     (stop,) = check(pod, DONE, LOG, replacing=[LOG.id]).stops
     assert (stop.grace_seconds, stop.kill, stop.replaced, stop.command) == (1, True, True, "")
-    assert stop.mark == "log.1"  # another one than a stop that had more time
+    assert stop.mark == "log.1"  # differs from a stop with a longer grace period
 
 
-def test_a_swap_that_a_person_asked_for_keeps_no_deleted_pod():
+def test_a_user_requested_swap_does_not_delay_deletion():
     pod = make.pod(
         make.container("main", make.running()),
         make.sidecar("log"),
@@ -111,24 +111,24 @@ def test_a_swap_that_a_person_asked_for_keeps_no_deleted_pod():
 @pytest.mark.parametrize(
     ("pod", "runtime"),
     [
-        pytest.param(deleted(STOP), [DONE, LOG], id="only told"),
-        pytest.param(deleted(HYBRID), [DONE], id="gone"),
+        pytest.param(deleted(STOP), [DONE, LOG], id="only signaled"),
+        pytest.param(deleted(HYBRID), [DONE], id="removed"),
         pytest.param(deleted(HYBRID), [DONE, node.Running("log", LOG.id, 0)], id="ended"),
         pytest.param(deleted(make.pod(make.sidecar("log"))), [LOG], id="nothing begun"),
     ],
 )
-def test_nothing_else_is_stopped_in_a_deleted_pod_and_nothing_waited_for(pod, runtime):
+def test_other_containers_of_a_deleted_pod_are_left_to_kubelet(pod, runtime):
     answer = check(pod, *runtime, replacing=[LOG.id])
     assert (answer.stops, answer.waits) == ((), False)
 
 
-def test_a_record_that_names_a_main_container_stops_none():
+def test_a_record_that_names_a_main_container_stops_nothing():
     text = STOP["metadata"]["annotations"]["pyvgpu.io/sidecar-stop"].replace('"log"', '"main"')
     forged = changed(STOP, annotations={"pyvgpu.io/sidecar-stop": text})
     assert check(forged, DONE, LOG).stops == ()
 
 
-def test_the_lowest_order_goes_first():
+def test_the_lowest_order_is_stopped_first():
     pod = begun(
         make.sidecar("log", environment={**ZERO, "SIDECAR_TERMINATION_ORDER": "2"}),
         make.sidecar("mesh", make.running("containerd://mesh"), environment=ZERO),
@@ -139,7 +139,7 @@ def test_the_lowest_order_goes_first():
     assert [stop.name for stop in check(pod, DONE, LOG, ended).stops] == ["log"]
 
 
-def test_who_is_stopped_waits_for_those_before_it_that_are_swapped():
+def test_a_stop_waits_for_swaps_of_lower_order():
     pod = begun(
         make.sidecar("log", environment={**ZERO, "SIDECAR_TERMINATION_ORDER": "2"}),
         make.sidecar("mesh", make.running("containerd://mesh")),
@@ -152,12 +152,12 @@ def test_who_is_stopped_waits_for_those_before_it_that_are_swapped():
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(0, 30), (10.5, 19.5), (40, 0), (-3600, 30)])
-def test_what_is_left_of_a_stop_is_never_more_than_it_was_given(seconds, left):
+def test_the_rest_of_a_grace_period_never_exceeds_it(seconds, left):
     stop = node.Stop("log", "containerd://log", 30, kill=True, command="", replaced=False)
     assert stop.left_after(seconds) == left
 
 
-def test_a_command_goes_with_the_stop():
+def test_a_stop_includes_the_command():
     quits = {"SIDECAR_TERMINATION_COMMAND": "quit now"}
     assert check(begun(make.sidecar("log", environment=quits)), DONE, LOG).stops[0].command == (
         "quit now"
@@ -169,14 +169,14 @@ def foresee(pod, *runtime, on="node-1"):
 
 
 def at_work(*sidecars, **more):
-    """Return a pod of which kubelet still says that its main container runs."""
+    """Return a pod whose main container kubelet still reports as running."""
     return make.pod(make.container("main", make.running()), *sidecars, **more)
 
 
 CLEAN = at_work(make.sidecar("log", environment=ZERO))
 
 
-def test_a_sidecar_that_ends_with_0_is_told_before_kubelet_knows():
+def test_a_clean_sidecar_is_stopped_before_kubelet_reports_the_end():
     stop = foresee(CLEAN, DONE, LOG).stops[0]
     assert stop == node.Stop("log", "containerd://log", 30, kill=False, command="", replaced=False)
 
@@ -185,14 +185,14 @@ def test_a_sidecar_that_ends_with_0_is_told_before_kubelet_knows():
     ("pod", "runtime"),
     [
         pytest.param(at_work(make.sidecar("log")), [DONE, LOG], id="not known to end with 0"),
-        pytest.param(CLEAN, [LOG], id="main not made yet"),
+        pytest.param(CLEAN, [LOG], id="main not created yet"),
         pytest.param(CLEAN, [node.Running("main", "m", None), LOG], id="main runs"),
-        pytest.param(CLEAN, [DONE], id="sidecar not made yet"),
+        pytest.param(CLEAN, [DONE], id="sidecar not created yet"),
         pytest.param(CLEAN, [DONE, node.Running("log", "l", 0)], id="sidecar has ended"),
         pytest.param(
             at_work(make.sidecar("log", environment=ZERO), policy="OnFailure"),
             [node.Running("main", "m", 1), LOG],
-            id="main starts again",
+            id="main restarts",
         ),
         pytest.param(
             at_work(
@@ -213,21 +213,21 @@ def test_a_sidecar_that_ends_with_0_is_told_before_kubelet_knows():
         ),
         pytest.param(begun(make.sidecar("log", environment=ZERO)), [DONE, LOG], id="decided"),
         pytest.param(
-            at_work(make.sidecar("log", environment=ZERO), initContainers=[make.BEGINS_ANEW]),
+            at_work(make.sidecar("log", environment=ZERO), initContainers=[make.RESTARTS_ALL]),
             [DONE, LOG],
-            id="may be begun anew",
+            id="may restart as a whole",
         ),
     ],
 )
-def test_nothing_is_foreseen_where_somebody_else_decides(pod, runtime):
+def test_sidecars_that_the_controller_or_kubelet_handles_are_not_stopped_early(pod, runtime):
     assert not foresee(pod, *runtime).stops
 
 
-def test_nothing_is_foreseen_for_another_node():
+def test_nothing_is_stopped_early_on_another_node():
     assert foresee(CLEAN, DONE, LOG, on="node-2").why == "the pod is on another node"
 
 
-def test_an_order_is_kept_and_who_is_swapped_holds_those_after_it():
+def test_early_stops_keep_the_order_and_wait_for_swaps():
     def sidecar(name, order, **more):
         return make.sidecar(name, environment={"SIDECAR_TERMINATION_ORDER": order, **more})
 

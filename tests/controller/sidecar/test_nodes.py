@@ -1,4 +1,4 @@
-"""What of a node decides."""
+"""Node facts that decisions use."""
 
 import dataclasses
 import datetime
@@ -46,20 +46,20 @@ def test_virtual(labels, taints, virtual):
 
 
 @pytest.mark.parametrize(("renewed", "live"), [(None, False), (0, True), (40, True), (41, False)])
-def test_live_is_who_renews_its_lease(renewed, live):
+def test_a_node_part_is_live_while_it_renews_its_lease(renewed, live):
     held = None if renewed is None else lease(renewed)
     assert nodes.read(node(), held, NOW, CHOSEN).live is live
 
 
 @pytest.mark.parametrize("hours", [-5, 5])
-def test_a_node_whose_clock_is_hours_off_lives_as_long_as_it_is_seen_to_renew(hours):
+def test_a_node_with_a_wrong_clock_is_live_while_renewals_are_seen(hours):
     held = lease(hours * 3600)
     assert not nodes.read(node(), held, NOW, CHOSEN).live
     assert nodes.read(node(), held, NOW, CHOSEN, 40.0).live
     assert not nodes.read(node(), held, NOW, CHOSEN, 40.1).live
 
 
-def test_a_beat_is_a_renewal_that_was_seen():
+def test_a_leases_age_counts_from_the_last_renewal_seen():
     beats = nodes.Beats()
     beats.hear("a", "10:00", 1.0)
     assert beats.age("a", 5.0) is None  # it may be old
@@ -70,7 +70,7 @@ def test_a_beat_is_a_renewal_that_was_seen():
     assert beats.age("a", 23.0) is None
 
 
-def test_a_lease_that_was_never_renewed_is_nobodys():
+def test_a_lease_that_was_never_renewed_is_not_live():
     assert not nodes.read(node(), {"spec": {}}, NOW, CHOSEN).live
 
 
@@ -82,31 +82,31 @@ def test_fast_exit_image_is_known_from_the_node_or_the_lease():
 
 
 @pytest.mark.parametrize(("renewed", "has"), [(3600, True), (86_400, True), (86_401, False)])
-def test_what_a_node_part_said_long_ago_of_the_fast_exit_image_is_nothing(renewed, has):
-    told = lease(renewed, CHOSEN.fast_exit.image)
-    assert nodes.read(node(), told, NOW, CHOSEN).has_fast_exit is has
+def test_a_report_of_the_fast_exit_image_expires(renewed, has):
+    held = lease(renewed, CHOSEN.fast_exit.image)
+    assert nodes.read(node(), held, NOW, CHOSEN).has_fast_exit is has
 
 
 @pytest.mark.parametrize(
     ("said", "known"),
     [
         ('{"a:1": true, "b:1": false}', {"a:1": True, "b:1": False, "c:1": True}),
-        ('{"c:1": false}', {"c:1": False}),  # the runtime knows better than the node's list
+        ('{"c:1": false}', {"c:1": False}),  # the runtime's answer overrides the node's status
         ("[]", {"c:1": True}),
         ("{", {"c:1": True}),
         ('{"a:1": "yes"}', {"c:1": True}),
     ],
 )
-def test_what_images_a_node_has_is_its_own_and_the_node_parts_word(said, known):
-    told = lease(0, "")
-    told["metadata"]["annotations"][nodes.IMAGES_ANNOTATION] = said
-    assert nodes.read(node(images=["c:1"]), told, NOW, CHOSEN).images == known
+def test_images_come_from_the_nodes_status_and_the_node_parts_report(said, known):
+    held = lease(0, "")
+    held["metadata"]["annotations"][nodes.IMAGES_ANNOTATION] = said
+    assert nodes.read(node(images=["c:1"]), held, NOW, CHOSEN).images == known
 
 
-def test_the_word_of_a_node_part_that_does_not_live_is_none():
-    told = lease(10_000, "")
-    told["metadata"]["annotations"][nodes.IMAGES_ANNOTATION] = '{"a:1": true}'
-    assert nodes.read(node(), told, NOW, CHOSEN).images == {}
+def test_a_dead_node_parts_report_is_ignored():
+    held = lease(10_000, "")
+    held["metadata"]["annotations"][nodes.IMAGES_ANNOTATION] = '{"a:1": true}'
+    assert nodes.read(node(), held, NOW, CHOSEN).images == {}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_oldest_kubelet(versions, oldest):
     assert nodes.oldest([*found, virtual]) == oldest
 
 
-def test_a_node_that_is_gone_can_do_nothing():
+def test_a_deleted_node_has_no_capabilities():
     known = nodes.read(node(), None, NOW, CHOSEN)
     assert nodes.absent("node-1") == dataclasses.replace(known, kubelet=None)
 

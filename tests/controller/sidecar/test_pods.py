@@ -1,4 +1,4 @@
-"""Pods as they are read: what decisions rest on, however the API server or a client says it."""
+"""Projections of pods, for all forms that the API server or a client may use."""
 
 import pod_objects as make
 import pytest
@@ -23,7 +23,7 @@ def variable(name, value=None, **more):
         pytest.param(
             [variable("Sidecar_Termination", "true"), variable("PATH", "/bin")],
             {"Sidecar_Termination": "true"},
-            id="in any letters",
+            id="in any case",
         ),
         pytest.param(
             [variable("SIDECAR_TERMINATION"), variable("ECI_CONTAINER_TYPE", valueFrom=FIELD)],
@@ -42,24 +42,24 @@ def variable(name, value=None, **more):
         ),
     ],
 )
-def test_of_variables_those_about_sidecars_are_read(env, environment):
+def test_only_variables_about_sidecars_are_read(env, environment):
     (log,) = pods.read(make.pod(make.container("log", env=env))).containers
     assert log.environment == environment
 
 
-def test_the_program_is_read_from_the_last_variable_of_its_name_whatever_that_is():
+def test_the_program_is_read_from_the_last_variable_of_its_name():
     env = [variable("PROGRAM", "/bin/x"), variable("PROGRAM", valueFrom=FIELD)]
     log = make.container("log", env=env, command=["$(PROGRAM)", "-v"])
-    told = {"team/program": "/bin/log", "team/note": "long", names.SWAP_ANNOTATION: "{}"}
-    read = pods.read(make.pod(log, metadata={"annotations": told}))
+    annotations = {"team/program": "/bin/log", "team/note": "long", names.SWAP_ANNOTATION: "{}"}
+    read = pods.read(make.pod(log, metadata={"annotations": annotations}))
     (log,) = read.containers
     assert (log.command, log.environment) == (("$(PROGRAM)",), {})
     assert log.program_annotation == "team/program"
-    assert read.annotations == {**told, "team/note": ""}
+    assert read.annotations == {**annotations, "team/note": ""}
     assert read.annotation_bytes == 49
 
 
-def test_what_is_null_is_not_there():
+def test_null_counts_as_missing():
     nothing = {
         "metadata": dict.fromkeys(
             ["namespace", "name", "uid", "resourceVersion", "labels", "annotations"]
@@ -74,9 +74,9 @@ def test_what_is_null_is_not_there():
     assert pods.read(nothing) == pods.read({"spec": {"containers": [{"name": "a"}]}})
 
 
-def test_texts_that_pods_have_in_common_are_there_once():
+def test_common_strings_are_interned():
     def log(number):
-        name = f"log-{number}"[:3]  # a text of its own
+        name = f"log-{number}"[:3]  # a new string object
         return pods.read(make.pod(make.container(name, image=f"{name}:1"))).containers[0]
 
     one, other = log(1), log(2)

@@ -1,4 +1,4 @@
-"""What is done now, row by row; every order of these is in test_every_order."""
+"""Decisions of one reconciliation; test_every_order checks their sequences."""
 
 import datetime
 
@@ -23,7 +23,7 @@ def done(*sidecars, code=0, **pod):
 
 
 def after(pod, seconds=1, around=None):
-    """Return the pod as the first decision leaves it."""
+    """Return the pod after the first decision."""
     return model.apply(pod, decide(pod, seconds, around).patch.operations)
 
 
@@ -48,7 +48,7 @@ def wake(decision):
         (done(make.sidecar(status=make.ended(143))), "every container has ended"),
     ],
 )
-def test_nothing_is_done(pod, why):
+def test_pods_that_need_no_action(pod, why):
     decision = decide(pod)
     assert decision.actions == ()
     assert why in decision.why
@@ -56,13 +56,13 @@ def test_nothing_is_done(pod, why):
 
 @pytest.mark.parametrize("seconds", [604_800, 10**7, 2**63 - 1])
 @pytest.mark.parametrize("more", [{}, {"environment": ZERO}], ids=["swap", "stop"])
-def test_a_grace_period_of_any_length_is_begun_once(seconds, more):
+def test_any_grace_period_begins_once(seconds, more):
     sides = [make.sidecar(name, **more) for name in ("a", "b", "c")]
     pod = done(*sides, terminationGracePeriodSeconds=seconds)
     assert decide(after(pod), seconds=2).patch is None
 
 
-def test_a_write_is_bound_to_the_pod_as_it_was_read():
+def test_a_write_applies_only_to_the_version_that_was_read():
     patch = decide(done(make.sidecar())).patch
     assert patch.operations[:2] == (
         {"op": "test", "path": "/metadata/uid", "value": "uid-1"},
@@ -70,14 +70,14 @@ def test_a_write_is_bound_to_the_pod_as_it_was_read():
     )
 
 
-def test_a_write_does_not_reach_a_pod_that_took_the_name():
+def test_a_write_does_not_apply_to_another_pod_of_the_name():
     pod = done(make.sidecar())
     patch = decide(pod).patch
     with pytest.raises(model.WrongError, match="metadata/uid"):
         model.apply({**pod, "metadata": {**pod["metadata"], "uid": "uid-2"}}, patch.operations)
 
 
-def test_swap_changes_image_and_program_in_one_write():
+def test_a_swap_changes_image_and_program_in_one_write():
     key = "pyvgpu.io/start_command.a.0"
     reference = {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}
     moved = make.sidecar("log", command=["$(START_COMMAND_0)"])
@@ -89,8 +89,8 @@ def test_swap_changes_image_and_program_in_one_write():
 
 
 @pytest.mark.row(30)
-def test_a_swap_leaves_a_sidecar_its_devices():
-    """Kubelet asks the device plugin once more, for the same devices of the same pod."""
+def test_a_swap_keeps_a_sidecars_devices():
+    """Kubelet calls the device plugin again for the same devices of the same pod."""
     devices = {"limits": {"pyvgpu.io/vcore": "10", "pyvgpu.io/vmemory": "4"}}
     pod = done(make.sidecar("log", command=["/bin/sh"], resources=devices))
     swapped = after(pod)["spec"]["containers"][1]
@@ -98,7 +98,7 @@ def test_a_swap_leaves_a_sidecar_its_devices():
     assert {**swapped, "image": "log:1"} == pod["spec"]["containers"][1]
 
 
-def test_stop_writes_a_record_and_changes_nothing_else():
+def test_a_stop_only_writes_a_record():
     before = done(make.sidecar(environment=ZERO))
     pod = after(before)
     assert pod["spec"] == before["spec"]
@@ -111,13 +111,13 @@ def names_of_events(decision):
     return [it.name for it in decision.actions if isinstance(it, actions.Event)]
 
 
-def test_events_come_after_the_write_and_have_a_name_of_their_own():
+def test_events_follow_the_write_and_have_unique_names():
     first, second = decide(done(make.sidecar())), decide(done(make.sidecar()), seconds=2)
     assert kinds(first) == ["Patch", "Count", "Event"]
     assert names_of_events(first) == names_of_events(second)
 
 
-def test_what_a_record_says_was_begun_is_said_again():
+def test_the_event_of_a_record_is_emitted_again():
     pod = done(make.sidecar(environment=ZERO), make.sidecar("mesh"))
     assert names_of_events(decide(pod)) == names_of_events(decide(after(pod), seconds=2))
     pod = after(done(make.sidecar(environment=ZERO)), seconds=1)
@@ -125,35 +125,35 @@ def test_what_a_record_says_was_begun_is_said_again():
     assert names_of_events(again) == names_of_events(decide(after(pod, seconds=36), seconds=37))
 
 
-def told(decision):
+def events(decision):
     return next(
         (it.reason, it.message) for it in decision.actions if isinstance(it, actions.Event)
     )
 
 
-def test_events_are_plain_words():
+def test_messages_of_events():
     pod = done(make.sidecar(environment=ZERO), make.sidecar("mesh"))
-    assert told(decide(pod)) == (
+    assert events(decide(pod)) == (
         "SidecarsEnding",
-        "the main containers are done: sidecar log is told to end, as kubelet would; sidecar mesh "
-        "gets an image that ends at once with 0",
+        "the main containers are done: sidecar log is stopped the way kubelet stops containers; "
+        "sidecar mesh gets an image that ends at once with 0",
     )
     pod = after(done(make.sidecar(environment=ZERO)), seconds=1)
-    assert told(decide(pod, seconds=36)) == (
+    assert events(decide(pod, seconds=36)) == (
         "SidecarsStillRunning",
         "it did not end in time: sidecar log gets an image that ends at once with 0, and is "
         "killed when its own time is over",
     )
 
 
-def test_what_was_begun_is_waited_for():
+def test_a_path_gets_its_time():
     pod = after(done(make.sidecar(environment=ZERO)), seconds=1)
     decision = decide(pod, seconds=11, chance=0)
     assert (decision.patch, wake(decision)) == (None, 25)
     assert wake(decide(pod, seconds=11, chance=1)) == 26
 
 
-def test_a_stop_whose_time_is_over_becomes_a_swap():
+def test_a_stop_that_times_out_becomes_a_swap():
     pod = after(done(make.sidecar(environment=ZERO)), seconds=1)
     decision = decide(pod, seconds=36)
     assert "log by hybrid" in decision.why
@@ -162,13 +162,13 @@ def test_a_stop_whose_time_is_over_becomes_a_swap():
     assert (entry.grace_seconds, entry.kill, entry.tried) == (0, True, {reconcile.Path.STOP})
 
 
-def test_a_sidecar_that_came_back_is_swapped_at_once():
+def test_a_restarted_sidecar_is_swapped_at_once():
     pod = after(done(make.sidecar(environment=ZERO), policy="OnFailure"))
     pod["status"]["containerStatuses"][1] |= make.running("containerd://log-again")
     assert "log by hybrid" in decide(pod, seconds=2).why
 
 
-def test_after_two_writes_an_event_says_what_is_waited_for():
+def test_after_two_writes_an_event_says_what_blocks_the_pod():
     pod = after(after(done(make.sidecar(environment=ZERO))), seconds=36)
     decision = decide(pod, seconds=500)
     assert kinds(decision) == ["Event", "Event", "Count", "Wake"]
@@ -185,19 +185,19 @@ def test_after_two_writes_an_event_says_what_is_waited_for():
         (done(make.sidecar(restartPolicy="Always")), None, "its restartPolicy decides"),
     ],
 )
-def test_where_nothing_good_is_possible_the_event_says_what_would_help(pod, around, why):
+def test_the_event_about_a_sidecar_left_running_says_what_would_help(pod, around, why):
     decision = decide(pod, around=around)
     assert decision.patch is None
     assert why in decision.why
 
 
-def test_the_image_that_came_late_is_used():
+def test_an_image_that_arrives_late_is_used():
     pod = done(make.sidecar())
     assert decide(pod, around=model.around(has_fast_exit=False)).patch is None
     assert decide(pod, seconds=600).patch is not None
 
 
-def test_a_provider_has_its_time_and_no_more():
+def test_a_provider_gets_a_limited_time():
     eci = {"ECI_CONTAINER_TYPE": "sidecar", "ECI_CONTAINER_IGNORE_EXIT_CODE": "true"}
     pod = done(make.sidecar(environment=eci))
     around = model.around(live=False, virtual=True)
@@ -206,20 +206,20 @@ def test_a_provider_has_its_time_and_no_more():
     assert "log by swap" in decide(pod, seconds=60, around=around).why
 
 
-def test_a_record_of_another_pod_is_none():
+def test_a_record_of_another_pod_is_ignored():
     pod = after(done(make.sidecar()))
     pod["metadata"]["uid"] = "uid-2"
     pod["spec"]["containers"][1]["image"] = "log:1"
     assert "log by swap" in decide(pod).why
 
 
-def test_a_record_that_was_taken_away_does_not_begin_again():
+def test_a_removed_record_does_not_begin_again():
     pod = after(done(make.sidecar()))
     pod["metadata"]["annotations"] = {}
     assert decide(pod).patch is None
 
 
-def test_a_jobs_backoff_limit_makes_room_before_a_swap():
+def test_a_jobs_backoff_limit_is_raised_before_a_swap():
     pod = done(make.sidecar(), make.sidecar("mesh"), policy="OnFailure")
     job = reconcile.how.Job(0, 1, 3, "train", "uid-job", "9")
     decision = decide(pod, around=model.around(job=job))
@@ -240,8 +240,8 @@ def full(pod):
     return pod
 
 
-def test_where_annotations_are_full_a_swap_needs_no_record():
-    begun = full(done(make.sidecar(environment=ZERO)))  # else it would only be told
+def test_with_full_annotations_a_swap_has_no_record():
+    begun = full(done(make.sidecar(environment=ZERO)))  # otherwise it would only be signaled
     pod = after(begun)
     assert pod["spec"]["containers"][1]["image"] == model.FAST_EXIT
     assert pod["metadata"]["annotations"] == begun["metadata"]["annotations"]
@@ -250,7 +250,7 @@ def test_where_annotations_are_full_a_swap_needs_no_record():
 
 
 def moved(*words):
-    """Return a sidecar whose argv the webhook has moved, and its annotations."""
+    """Return a sidecar whose argv the webhook moved into annotations, and those annotations."""
     keys = [f"pyvgpu.io/start_command.a.{number}" for number in range(len(words))]
     references = [
         {
@@ -271,7 +271,7 @@ def brimful(words):
     return done(side, metadata={"annotations": {**annotations, "note": "x" * left}})
 
 
-def test_where_annotations_are_wholly_full_arguments_make_room_for_a_longer_program():
+def test_with_no_room_at_all_a_longer_program_replaces_arguments():
     begun = brimful(["/bin/sh", "-c", "exec log"])
     now = after(begun)["metadata"]["annotations"]
     assert objects.annotation_bytes(now) <= objects.MOST_ANNOTATION_BYTES
@@ -280,14 +280,14 @@ def test_where_annotations_are_wholly_full_arguments_make_room_for_a_longer_prog
     assert decide(after(begun)).patch is None
 
 
-def test_where_a_longer_program_has_no_room_at_all_its_sidecar_is_left():
+def test_a_sidecar_without_room_for_the_program_is_left_running():
     decision = decide(brimful(["/opt/log"]))
     assert decision.patch is None
     assert "no room" in decision.why
     assert decide(brimful(["/opt/log/longer"])).patch is not None
 
 
-def test_where_annotations_are_full_what_cannot_be_swapped_is_left():
+def test_with_full_annotations_an_unswappable_sidecar_is_left_running():
     decision = decide(full(done(make.sidecar(environment=ZERO, **PLAIN))))
     assert decision.patch is None
     assert "no room for a record" in decision.why

@@ -1,4 +1,4 @@
-"""What stands in the annotation, and what is taken for it."""
+"""Format and validation of the record annotation."""
 
 import datetime
 import json
@@ -38,7 +38,7 @@ def changed_log(**changes):
     return {"log": {**json.loads(records.write(RECORD))["containers"]["log"], **changes}}
 
 
-def test_what_was_written_is_read():
+def test_a_record_survives_a_round_trip():
     assert read(records.write(RECORD)) == RECORD
     assert RECORD.due.isoformat() == "2026-11-21T10:00:36.500000+00:00"
 
@@ -71,7 +71,7 @@ def test_what_was_written_is_read():
         changed(containers=changed_log(graceSeconds=10**400)),
     ],
 )
-def test_what_is_no_record_of_this_pod_is_none(text):
+def test_an_invalid_record_is_ignored(text):
     assert read(text) is None
 
 
@@ -95,7 +95,7 @@ odd_values = st.sampled_from(
 
 
 @given(st.dictionaries(st.sampled_from([*json.loads(records.write(RECORD))]), odd_values))
-def test_no_annotation_makes_reading_fail(changes):
+def test_no_field_makes_reading_fail(changes):
     read(changed(**changes))
 
 

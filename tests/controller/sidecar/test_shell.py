@@ -1,4 +1,4 @@
-"""The controller at work before a small API server, which refuses what a real one does."""
+"""The controller against a fake API server that rejects what a real one rejects."""
 
 import dataclasses
 import datetime
@@ -32,7 +32,7 @@ def done(**more):
 
 @pytest.fixture
 def begin(small):
-    """Start a controller; may_act tells whether it holds its lease."""
+    """Start a controller; may_act returns whether it holds its lease."""
     api, connection = small
     api.put("/api/v1/nodes/node-1", NODE)
     stop = threading.Event()
@@ -55,12 +55,12 @@ def image(api):
     return api.read(POD)["spec"]["containers"][1]["image"]
 
 
-def test_a_pod_that_is_done_is_written_to_once_and_says_so(small, begin):
+def test_a_done_pod_gets_one_write_and_one_event(small, begin):
     api, _ = small
     begin()
     api.put(POD, done())
     api.wait_for("PATCH", POD)
-    # What comes later was looked at later, and by then the news of the write had been.
+    # A later pod is processed later, after the watch delivered the write.
     api.put(f"{PODS}/last", done(metadata={"name": "last", "uid": "uid-2"}))
     api.wait_for("PATCH", f"{PODS}/last")
     assert image(api) == SETTINGS.fast_exit.image
@@ -73,18 +73,18 @@ def test_a_pod_that_is_done_is_written_to_once_and_says_so(small, begin):
 
 @pytest.mark.row(16)
 @pytest.mark.parametrize("code", [403, 409, 422, 429, 500])
-def test_a_write_that_fails_is_tried_again_and_its_event_is_one(small, begin, code):
+def test_a_failed_write_is_retried_and_makes_one_event(small, begin, code):
     api, _ = small
     api.put(POD, done())
     api.refusing = {"POST": [code], "PATCH": [code, code]}
     begin()
     api.wait_for("PATCH", POD, 3)
-    # 409 and 422: it is there already, or nothing can be said there.
+    # 409 and 422: the event exists, or its namespace accepts none.
     api.wait_for("POST", EVENTS, 1 if code in (409, 422) else 2)
     waiting.wait_until(lambda: len(api.under(EVENTS)) == (0 if code in (409, 422) else 1))
 
 
-def test_what_was_not_said_is_said_by_the_next(small, begin):
+def test_a_lost_event_is_created_by_the_next_controller(small, begin):
     api, _ = small
     api.put(POD, done())
     api.refusing = {"POST": [500] * 1000}
@@ -96,13 +96,13 @@ def test_what_was_not_said_is_said_by_the_next(small, begin):
     holds.clear()
     assert not api.under(EVENTS)
     api.refusing = {}
-    begin()  # who knows nothing but the pod
+    begin()  # without any state but the pod
     waiting.wait_until(lambda: api.under(EVENTS))
     assert [it["reason"] for it in api.under(EVENTS)] == ["SidecarsEnding"]
 
 
 @pytest.mark.row(15)
-def test_another_pod_of_the_same_name_is_decided_on_anew(small, begin):
+def test_another_pod_of_the_same_name_is_decided_again(small, begin):
     api, _ = small
     api.put(POD, done())
     api.refusing = {"PATCH": [422]}
@@ -126,15 +126,15 @@ def lease_that_says(renewed, *keys):
 
 @pytest.mark.row(28)
 @pytest.mark.parametrize("lives", [True, False])
-def test_a_node_part_that_lives_is_believed_that_work_is_done(small, begin, lives):
-    """Who is seen to renew its lease lives, though its clock be years off."""
+def test_an_exit_report_of_a_live_node_part_is_trusted(small, begin, lives):
+    """A node part that is seen to renew its lease is live, even if its clock is years off."""
     api, _ = small
     api.put(f"{LEASES}/pyvgpu-sidecar-node-1", lease_that_says("2020-01-01T00:00:00.000000Z"))
     side = make.sidecar(command=["/bin/sh", "-c", "exec log"])
     api.put(POD, make.pod(make.container("main", make.running()), side))
     begin()
     api.wait_for("WATCH", "/api/v1/pods")
-    api.wait_for("WATCH", LEASES)  # the lease was seen as it was before
+    api.wait_for("WATCH", LEASES)  # the first version of the lease was seen
     renewed = "2020-01-01T00:00:10.000000Z" if lives else "2020-01-01T00:00:00.000000Z"
     api.put(f"{LEASES}/pyvgpu-sidecar-node-1", lease_that_says(renewed, "team/train-0"))
     if lives:
@@ -163,7 +163,7 @@ def test_without_the_lease_nothing_is_written(small, begin):
 
 
 @pytest.mark.row(28)
-def test_what_was_decided_as_the_lease_was_lost_is_decided_again_when_it_is_back(small, begin):
+def test_a_decision_at_the_loss_of_the_lease_is_made_again_later(small, begin):
     api, _ = small
     has, asked, refused = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
 
@@ -173,7 +173,7 @@ def test_what_was_decided_as_the_lease_was_lost_is_decided_again_when_it_is_back
 
     has.set()
     begin(may_act)
-    for _ in range(SETTINGS.workers):  # each of which then waits for a pod
+    for _ in range(SETTINGS.workers):  # each then waits for a pod
         assert asked.acquire(timeout=60)
     has.clear()
     api.put(POD, done())
@@ -182,7 +182,7 @@ def test_what_was_decided_as_the_lease_was_lost_is_decided_again_when_it_is_back
     api.wait_for("PATCH", POD)
 
 
-def test_a_job_that_could_not_bear_a_restart_is_changed_first(small, begin):
+def test_a_jobs_backoff_limit_is_raised_first(small, begin):
     api, _ = small
     api.put(JOB, {"metadata": {"name": "train", "uid": "job"}, "spec": {"backoffLimit": 0}})
     api.put(POD, done(policy="OnFailure", metadata={"ownerReferences": [OWNER]}))
@@ -193,7 +193,7 @@ def test_a_job_that_could_not_bear_a_restart_is_changed_first(small, begin):
     assert api.read(JOB)["spec"]["backoffLimit"] == 2
 
 
-def test_a_job_counts_the_restarts_of_init_containers_too(small, begin):
+def test_a_job_counts_restarts_of_init_containers(small, begin):
     api, _ = small
     api.put(JOB, {"metadata": {"name": "train", "uid": "job"}, "spec": {"backoffLimit": 4}})
     pod = done(policy="OnFailure", metadata={"ownerReferences": [OWNER]})
@@ -205,7 +205,7 @@ def test_a_job_counts_the_restarts_of_init_containers_too(small, begin):
     assert api.read(JOB)["spec"]["backoffLimit"] == 3 + 1 + 1
 
 
-def test_a_job_that_is_gone_counts_nothing(small, begin):
+def test_a_deleted_job_counts_no_restarts(small, begin):
     api, _ = small
     api.put(POD, done(policy="OnFailure", metadata={"ownerReferences": [OWNER]}))
     begin()
@@ -213,7 +213,7 @@ def test_a_job_that_is_gone_counts_nothing(small, begin):
     assert image(api) == SETTINGS.fast_exit.image
 
 
-def test_a_pod_that_we_fail_on_holds_no_other(small, begin, monkeypatch):
+def test_a_failing_pod_does_not_block_others(small, begin, monkeypatch):
     api, _ = small
 
     def fail(pod, *_):
@@ -257,7 +257,7 @@ def wait_until_all_are_written(api):
     waiting.wait_until(lambda: len(written(api)) == MANY, 100, lambda: len(written(api)))
 
 
-def test_while_writes_are_refused_nobody_floods_the_server(small, begin, pauses):
+def test_refused_writes_do_not_flood_the_server(small, begin, pauses):
     api, _ = small
     many(api)
     api.refusing = {"POST": [503] * 10_000, "PATCH": [503] * 10_000}
@@ -265,14 +265,14 @@ def test_while_writes_are_refused_nobody_floods_the_server(small, begin, pauses)
     begin()
     waiting.wait_until(lambda: len(pauses) >= 3)
     assert pauses.kept_seconds <= time.monotonic() - begun
-    # Each worker tries once at first, and once after each pause: not each of the pods.
+    # Each worker tries once at first and once after each pause, not once per pod.
     asked = len(writes(api))
     assert 1 <= asked <= SETTINGS.workers * (len(pauses) + 1)
     api.refusing = {}
     wait_until_all_are_written(api)
 
 
-def test_while_the_server_is_down_it_is_hardly_asked_and_nothing_is_lost(small, begin, pauses):
+def test_an_unavailable_server_gets_few_requests_and_nothing_is_lost(small, begin, pauses):
     api, _ = small
     api.put(POD, done())
     begin()
@@ -283,7 +283,7 @@ def test_while_the_server_is_down_it_is_hardly_asked_and_nothing_is_lost(small, 
     waiting.wait_until(lambda: len(pauses) >= 9)
     assert pauses.kept_seconds <= time.monotonic() - begun
     asked = len(api.asked) - before
-    assert 1 <= asked <= len(pauses) + 3  # once after each, and once when each watch was lost
+    assert 1 <= asked <= len(pauses) + 3  # once after each pause, and once per lost watch
     api.down = False
     wait_until_all_are_written(api)
 
@@ -300,7 +300,7 @@ def unlabelled(name, **more):
     return pod
 
 
-def test_a_marked_pod_without_our_label_gets_it(small, begin):
+def test_a_marked_pod_without_our_label_is_labelled(small, begin):
     api, _ = small
     api.put(f"{PODS}/bare", unlabelled("bare"))
     meter = begin(with_settings=dataclasses.replace(SETTINGS, sweep_seconds=1))
@@ -313,7 +313,7 @@ def wait_for_figure(meter, line):
     waiting.wait_until(lambda: line in meter.text().decode().splitlines(), 60, meter.text)
 
 
-def test_figures_of_an_end_are_counted_once(small, begin):
+def test_figures_of_a_pod_are_counted_once(small, begin):
     api, _ = small
     made = done()
     made["spec"]["containers"][0]["resources"] = {"limits": {"pyvgpu.io/vcore": "50"}}

@@ -1,4 +1,4 @@
-"""Another image in a pod that lives, and the old one back."""
+"""Image swaps in a running pod on request, and restoring the old image."""
 
 import datetime
 import json
@@ -43,7 +43,7 @@ def after(document):
     return model.apply(document, decide(document).patch.operations)
 
 
-def test_image_and_program_are_swapped_and_put_back():
+def test_image_and_program_are_swapped_and_restored():
     begun = pod({"log": {"image": "new:2", "program": "/bin/new"}})
     swapped = after(begun)
     assert swapped["spec"]["containers"][1]["image"] == "new:2"
@@ -56,7 +56,7 @@ def test_image_and_program_are_swapped_and_put_back():
     assert decide(back).patch is None
 
 
-def test_of_two_swaps_the_first_image_comes_back():
+def test_after_two_swaps_the_first_image_is_restored():
     document = after(pod({"log": {"image": "new:2"}}))
     document["metadata"]["annotations"]["pyvgpu.io/swap"] = '{"log": {"image": "new:3"}}'
     document = after(document)
@@ -66,7 +66,7 @@ def test_of_two_swaps_the_first_image_comes_back():
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
-def test_whatever_the_restart_policy(policy):
+def test_swaps_work_with_any_restart_policy(policy):
     assert decide(pod({"mesh": {"image": "mesh:2"}}, policy=policy)).patch is not None
 
 
@@ -74,7 +74,7 @@ def test_whatever_the_restart_policy(policy):
     ("swap", "why"),
     [
         ({"main": {"image": "new:2"}}, "'main' is not a container that is marked"),
-        ({"nobody": {"image": "new:2"}}, "'nobody' is not a container that is marked"),
+        ({"unknown": {"image": "new:2"}}, "'unknown' is not a container that is marked"),
         (
             {"mesh": {"image": "new:2", "program": "/x"}},
             "the program of 'mesh' was not transformed",
@@ -92,7 +92,7 @@ def test_whatever_the_restart_policy(policy):
         (["log"], "must be a JSON object"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_with_a_sentence(swap, why):
+def test_an_invalid_request_is_refused_with_a_reason(swap, why):
     decision = decide(pod(swap))
     assert decision.patch is None
     assert why in decision.why
@@ -106,49 +106,49 @@ ASKED = {"mesh": {"image": "mesh:2"}}
     ("here", "live", "why"),
     [
         pytest.param({"mesh:2": False}, True, "mesh:2 is not known to be on node-1", id="no"),
-        pytest.param({}, False, "mesh:2 is not known to be on node-1", id="nobody knows"),
+        pytest.param({}, False, "mesh:2 is not known to be on node-1", id="unknown"),
     ],
 )
-def test_nothing_is_ended_for_an_image_that_is_not_there(here, live, why):
+def test_no_container_is_ended_for_a_missing_image(here, live, why):
     decision = decide(pod(ASKED), images=here, live=live)
     assert decision.patch is None
     assert why in decision.why
     event, wake = decision.actions
     assert (event.reason, '"pull": true' in event.message) == ("SwapRefused", True)
-    assert wake.seconds <= 10  # it may come
+    assert wake.seconds <= 10  # the image may be pulled meanwhile
     assert decide(pod(ASKED), images={"mesh:2": True}, live=live).patch is not None
 
 
 def swapped_back(**asked):
-    """Return a pod whose sidecar was swapped and whose user has taken the request away."""
+    """Return a pod whose sidecar was swapped and whose user has removed the request."""
     begun = pod({"mesh": {**ASKED["mesh"], **asked}})
     document = model.apply(begun, decide(begun).patch.operations)
     del document["metadata"]["annotations"]["pyvgpu.io/swap"]
     return document
 
 
-def test_nothing_is_ended_for_an_old_image_that_is_gone_from_the_node():
+def test_no_container_is_ended_to_restore_a_missing_image():
     document = swapped_back()
-    assert swaps.asked_for(pods.read(document)) == {"mesh:1"}  # so the node part looks for it
+    assert swaps.asked_for(pods.read(document)) == {"mesh:1"}  # so the node part checks it
     decision = decide(document, images={"mesh:2": True, "mesh:1": False})
     assert decision.patch is None
     assert "mesh:1 is not known to be on node-1" in decision.why
     assert after(document)["spec"]["containers"][2]["image"] == "mesh:1"
 
 
-def test_where_an_image_may_be_fetched_the_old_one_may_be_too():
+def test_permission_to_pull_covers_the_old_image():
     document = swapped_back(pull=True)
     decision = decide(document, images={"mesh:1": False})
     back = model.apply(document, decision.patch.operations)
     assert back["spec"]["containers"][2]["image"] == "mesh:1"
 
 
-def test_the_node_part_is_waited_for_without_a_word():
+def test_waiting_for_the_node_part_makes_no_event():
     (wake,) = decide(pod(ASKED), images={}).actions
     assert wake.seconds <= 1
 
 
-def test_what_is_always_pulled_may_fail_though_it_is_there():
+def test_pull_policy_always_prevents_a_swap_even_if_the_image_is_present():
     document = pod(ASKED)
     document["spec"]["containers"][2]["imagePullPolicy"] = "Always"
     decision = decide(document)
@@ -164,7 +164,7 @@ def test_what_is_always_pulled_may_fail_though_it_is_there():
         pytest.param({"images": {"mesh:2": False}, "runs": False}, id="nothing runs"),
     ],
 )
-def test_an_image_may_be_fetched_where_nothing_is_lost_or_it_is_allowed(around):
+def test_an_image_is_pulled_if_it_is_harmless_or_allowed(around):
     asked = {"mesh": {**ASKED["mesh"], "pull": around.pop("allowed", False)}}
     document = pod(asked)
     if not around.pop("runs", True):
@@ -183,28 +183,28 @@ def test_an_image_may_be_fetched_where_nothing_is_lost_or_it_is_allowed(around):
         {"metadata": {"deletionTimestamp": make.AT, "annotations": {"pyvgpu.io/swap": "{"}}},
     ],
 )
-def test_a_pod_at_its_end_is_left_alone(more):
+def test_an_ended_pod_is_left_alone(more):
     begun = pod({"log": {"image": "new:2"}})
     document = {**begun, "metadata": {**begun["metadata"], **more.pop("metadata", {})}}
     document["status"] = {**begun["status"], **more}
     assert decide(document).actions == ()
 
 
-def test_the_end_of_the_work_comes_before_a_swap():
+def test_ending_sidecars_has_precedence_over_a_swap():
     document = pod({"log": {"image": "new:2"}}, policy="Never")
     document["status"]["containerStatuses"][0] = {"name": "main", **make.ended(0)}
     assert after(document)["spec"]["containers"][1]["image"] == model.FAST_EXIT
 
 
 def filled(document, left):
-    """Fill the annotations of a pod, but for so many bytes."""
+    """Fill the annotations of a pod except for *left* bytes."""
     annotations = document["metadata"].setdefault("annotations", {})
     there = objects.annotation_bytes(annotations)
     annotations["note"] = "x" * (objects.MOST_ANNOTATION_BYTES - there - len("note") - left)
     return document
 
 
-def test_where_annotations_are_full_a_swap_is_refused_with_a_sentence():
+def test_a_swap_without_room_in_the_annotations_is_refused():
     begun = {"mesh": {"image": "mesh:2"}}
     written = objects.annotation_bytes({"pyvgpu.io/swapped": '{"mesh": {"image": "mesh:1"}}'})
     assert decide(filled(pod(begun), written)).patch is not None
@@ -214,8 +214,8 @@ def test_where_annotations_are_full_a_swap_is_refused_with_a_sentence():
 
 
 @pytest.mark.parametrize("kept", ["{}", "[]", '{"log": 7}', '{"mesh": {"image": "evil"}}', "\0"])
-def test_what_a_user_wrote_that_looks_like_ours_makes_no_request(kept):
-    """At most it puts back an image: whoever may write annotations may write images, too."""
+def test_a_forged_swapped_annotation_is_no_request(kept):
+    """At most it restores an image: a user that may write annotations may write images, too."""
     decision = decide(pod(annotations={"pyvgpu.io/swapped": kept}), images={"evil": True})
     images = [
         it for it in (decision.patch.operations if decision.patch else ()) if "image" in it["path"]
@@ -223,7 +223,7 @@ def test_what_a_user_wrote_that_looks_like_ours_makes_no_request(kept):
     assert [it["value"] for it in images] == (["evil"] if "evil" in kept else [])
 
 
-def test_containers_whose_names_begin_alike_are_not_taken_for_each_other():
+def test_containers_with_a_common_name_prefix_are_not_confused():
     names = ["x" * 62 + end for end in "ab"]
     document = make.pod(
         make.container("main", make.running()),
@@ -236,5 +236,5 @@ def test_containers_whose_names_begin_alike_are_not_taken_for_each_other():
 
 
 @given(st.text(), st.text())
-def test_no_annotation_makes_it_fail(swap, swapped):
+def test_no_annotation_makes_a_swap_fail(swap, swapped):
     decide(pod(annotations={"pyvgpu.io/swap": swap, "pyvgpu.io/swapped": swapped}))

@@ -1,4 +1,4 @@
-"""Which pods without our label get it."""
+"""Labelling of pods with marked sidecars that lack our label."""
 
 import pod_objects as make
 import pytest
@@ -22,13 +22,13 @@ def bare(*containers, labels=None, **more):
     return pod
 
 
-def test_a_pod_with_a_marked_sidecar_gets_it_beside_its_own():
+def test_a_pod_with_a_marked_sidecar_is_labelled():
     pod = bare(make.sidecar(), labels={"app": "a"})
     assert adopted(pod) == {"app": "a", "pyvgpu.io/sidecars": "managed"}
     assert adopted(bare(make.sidecar())) == {"pyvgpu.io/sidecars": "managed"}
 
 
-def test_a_pod_that_a_policy_marks_gets_it():
+def test_a_pod_that_a_policy_marks_is_labelled():
     pod = bare(make.container("log-1", make.running()))
     assert adopted(pod) is None
     assert adopted(pod, marking.Policy(("log-*",)))
@@ -45,13 +45,13 @@ def test_a_pod_that_a_policy_marks_gets_it():
         bare(make.sidecar(), labels={"workflows.argoproj.io/workflow": "w"}),
     ],
 )
-def test_a_pod_that_is_none_of_ours_does_not(pod):
+def test_a_pod_that_is_not_handled_is_not_labelled(pod):
     assert adopted(pod) is None
 
 
 @pytest.fixture
 def adopt(small):
-    """Adopt a pod while these things happen, each before a write; how many got the label."""
+    """Adopt a pod while each event happens before a write; return how many were labelled."""
     api, connection = small
     found = api.put(POD, bare(make.sidecar()))
 
@@ -65,7 +65,7 @@ def adopt(small):
 
 
 class Meanwhile:
-    """What happens while one waits for a turn to write."""
+    """Runs the next event while a write waits for the rate limiter."""
 
     def __init__(self, *happen):
         self._happen = list(happen)
@@ -75,13 +75,13 @@ class Meanwhile:
             self._happen.pop(0)()
 
 
-def test_a_pod_that_kubelet_writes_to_meanwhile_gets_it_all_the_same(small, adopt):
+def test_a_conflicting_write_is_retried(small, adopt):
     api, _ = small
     assert adopt(lambda: api.put(POD, api.read(POD)), lambda: api.put(POD, api.read(POD))) == 1
     assert api.read(POD)["metadata"]["labels"] == {"pyvgpu.io/sidecars": "managed"}
 
 
-def test_a_pod_that_changes_all_the_time_is_left_to_the_next_sweep(small, adopt):
+def test_a_pod_with_endless_conflicts_is_left_to_the_next_sweep(small, adopt):
     api, _ = small
     assert adopt(*[lambda: api.put(POD, api.read(POD))] * 100) == 0
     assert api.asked.count(("PATCH", POD)) < 10
@@ -95,12 +95,12 @@ def test_a_pod_that_changes_all_the_time_is_left_to_the_next_sweep(small, adopt)
         bare(make.container("log", make.running())),
     ],
 )
-def test_a_pod_that_is_none_of_ours_any_more_is_left_alone(small, adopt, now):
+def test_a_pod_that_is_not_handled_any_more_is_left_alone(small, adopt, now):
     api, _ = small
     assert adopt(lambda: api.put(POD, now)) == 0
     assert api.read(POD)["metadata"].get("labels") == now["metadata"].get("labels")
 
 
-def test_a_pod_that_has_gone_meanwhile_is_no_failure(small, adopt):
+def test_a_pod_deleted_meanwhile_is_not_an_error(small, adopt):
     api, _ = small
     assert adopt(lambda: api.delete(POD)) == 0

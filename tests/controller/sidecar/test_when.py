@@ -1,4 +1,4 @@
-"""When the main containers are done."""
+"""Detection that the main containers are done."""
 
 import pod_objects as make
 import pytest
@@ -54,7 +54,7 @@ def test_done(policy, mains, done, succeeded):
         ({"phase": "Failed"}, "has ended: Failed"),
     ],
 )
-def test_kubelet_wins(pod, why):
+def test_pods_that_kubelet_ends_are_left_to_it(pod, why):
     moment = look(make.ended(0), **pod)
     assert not moment.done
     assert why in moment.why
@@ -69,7 +69,7 @@ def test_kubelet_wins(pod, why):
         (make.waiting("CrashLoopBackOff", after=3), "ended with 3 and will be started again"),
     ],
 )
-def test_what_is_waited_for_is_said(status, why):
+def test_unfinished_main_containers_have_a_reason(status, why):
     assert why in look(status, policy="OnFailure").why
 
 
@@ -80,7 +80,7 @@ def rule(action, operator, *codes):
 @pytest.mark.parametrize(
     ("pod_policy", "spec", "code", "done"),
     [
-        # the container's own policy before the pod's
+        # the container's own policy overrides the pod's
         ("Never", {"restartPolicy": "OnFailure"}, 1, False),
         ("Never", {"restartPolicy": "OnFailure"}, 0, True),
         ("Never", {"restartPolicy": "Always"}, 0, False),
@@ -125,7 +125,7 @@ def rule(action, operator, *codes):
             42,
             True,
         ),
-        # kubelet reads no rules without a policy beside them
+        # kubelet ignores rules without a policy
         ("Never", {"restartPolicyRules": [rule("Restart", "In", 42)]}, 42, True),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_containers_own_policy_and_rules_count(pod_policy, spec, code, done):
     assert when.look(read, marking.mark(read).mains).done is done
 
 
-def test_the_last_main_to_end_says_since_when():
+def test_since_is_the_end_of_the_last_main_container():
     moment = look(
         make.ended(0, at="2026-11-21T10:00:05Z"), make.ended(0, at="2026-11-21T10:00:02Z")
     )

@@ -1,4 +1,4 @@
-"""The page of a cluster, before a small API server and agents that answer."""
+"""The cluster's status page against a fake API server and agents that answer."""
 
 import json
 
@@ -16,7 +16,7 @@ from pyvgpu.status import site
 
 @pytest.fixture
 def shown(monkeypatch):
-    monkeypatch.setattr(small_api, "FEW", 500)  # or it would take long, each time
+    monkeypatch.setattr(small_api, "FEW", 500)  # larger list pages keep each test short
     api = StatusApi()
     status_cluster.fill(api)
     with status_cluster.running(api) as made:
@@ -35,7 +35,7 @@ def ask(shown, query=None, token=VIEWER, path=site.NUMBERS, **fields):
     return shown.routes()[path](pages.Asked(query or {}, fields))
 
 
-def test_who_may_see_it_sees_everything(shown):
+def test_an_authorized_user_sees_everything(shown):
     answer = ask(shown)
     assert answer.code == 200
     found = json.loads(answer.content)
@@ -44,13 +44,13 @@ def test_who_may_see_it_sees_everything(shown):
     assert (sums["nodes"], sums["devices"], sums["pods"]) == (12, 96, 96)
     assert (sums["trouble"], sums["sick"], sums["cordoned"]) == (3, 1, 1)
     listed = found["nodes"]["rows"]
-    assert sums["promised"] == pytest.approx(sum(it["promised"] for it in listed), abs=0.01)
+    assert sums["promised"] == pytest.approx(sum(row["promised"] for row in listed), abs=0.01)
     assert listed[0]["name"] == "gpu-node-1"
     assert listed[-1]["name"] == "gpu-node-12"
 
 
 @pytest.mark.parametrize(("token", "code"), [("", 401), ("guess", 401), (STRANGER, 403)])
-def test_nobody_else_sees_any_number(shown, token, code):
+def test_an_unauthorized_request_gets_no_data(shown, token, code):
     answer = ask(shown, token=token)
     assert answer.code == code
     assert list(json.loads(answer.content)) == ["error"]
@@ -58,14 +58,14 @@ def test_nobody_else_sees_any_number(shown, token, code):
     assert ask(shown, {"node": "gpu-node-1"}, token=token).code == code
 
 
-def test_the_page_itself_is_everybodys_and_says_nothing(shown):
+def test_static_files_need_no_token_and_contain_no_data(shown):
     for path in site.FILES:
         answer = ask(shown, token="", path=path)
         assert answer.code == 200
         assert b"gpu-node" not in answer.content
 
 
-def test_pods_that_wait_say_why_the_longest_first(shown):
+def test_pending_pods_have_a_reason_and_are_sorted_by_age(shown):
     found = shown.document({})["waiting"]
     assert found["count"] == 3
     assert [it["pod"] for it in found["rows"]] == [
@@ -80,56 +80,56 @@ def test_pods_that_wait_say_why_the_longest_first(shown):
     assert "it would fit if" in first["why"]
 
 
-def test_problems_are_named(shown):
+def test_problems_name_their_object(shown):
     assert shown.document({})["problems"] == [
-        {"who": "gpu-node-7", "text": "gpu3: Xid 79 (it has fallen off the bus)"},
-        {"who": "gpu-node-9", "text": "its agent is not ready"},
+        {"object": "gpu-node-7", "text": "gpu3: Xid 79 (it has fallen off the bus)"},
+        {"object": "gpu-node-9", "text": "its agent is not ready"},
     ]
 
 
-def test_events_are_there_the_newest_first(shown):
+def test_events_are_shown_newest_first(shown):
     found = shown.document({})["events"]
     assert [it["reason"] for it in found] == ["VGPUWaits", "VGPUDeviceSick"]
-    assert found[0]["who"] == "ada/sweep-12"
+    assert found[0]["object"] == "ada/sweep-12"
 
 
-def test_a_node_is_shown_as_its_agent_says(shown):
+def test_a_node_shows_its_agents_document(shown):
     found = json.loads(ask(shown, {"node": "gpu-node-4"}).content)
     assert (found["kind"], found["node"]) == ("node", "gpu-node-4")
     assert found["devices"][0]["containers"][0]["used"] is not None
 
 
-def test_a_node_that_is_not_there_is_refused(shown):
-    answer = ask(shown, {"node": "nobody"})
+def test_an_unknown_node_is_not_found(shown):
+    answer = ask(shown, {"node": "unknown"})
     assert answer.code == 404
-    assert "must be one that has devices" in json.loads(answer.content)["error"]
+    assert "must be one that has pyvgpu devices" in json.loads(answer.content)["error"]
     assert ask(shown, {"page": "x"}).code == 400
 
 
-def test_who_has_the_numbers_already_is_told_so(shown):
+def test_a_matching_etag_gets_304(shown):
     first = ask(shown)
     assert ask(shown, **{"if-none-match": first.fields["ETag"]}).code == 304
 
 
-def test_until_everything_is_known_nothing_is_shown():
+def test_document_is_unavailable_until_all_lists_are_read():
     unread = cluster.Cluster(None, cluster.Settings("c", "a", 1))
     with pytest.raises(errors.UnavailableError, match="the nodes were not read yet"):
         unread.document({})
 
 
-def test_an_agent_that_does_not_answer_is_a_problem_and_no_fault():
+def test_a_silent_agent_is_listed_as_a_problem():
     api = StatusApi()
     status_cluster.fill(api, nodes=1)
     with status_cluster.running(api, agents=False) as shown:
         found = shown.document({"node": "gpu-node-1"})
-    assert found["problems"][0]["who"] == "agent"
+    assert found["problems"][0]["object"] == "agent"
     assert "it answers with 404" in found["problems"][0]["text"]
     assert found["devices"][0]["used"] is None
     assert found["totals"]["used"] is None
     assert found["devices"][0]["containers"][0]["pod"] == "job-0-0"
 
 
-def test_what_changes_is_seen_at_the_next_look(empty):
+def test_changes_appear_at_the_next_refresh(empty):
     api, shown = empty
 
     def states(found):
@@ -145,10 +145,10 @@ def test_what_changes_is_seen_at_the_next_look(empty):
     status_cluster.until(shown, lambda it: states(it) == {})
 
 
-def test_a_pod_for_which_there_is_room_says_that(empty):
+def test_a_pending_pod_that_fits_says_so(empty):
     api, shown = empty
     status_cluster.put_node(api, "n")
-    # What is found out of a pod before its node is known counts for a while.
+    # A reason found before the node is known would be cached for WHY_SECONDS.
     status_cluster.until(shown, lambda it: it["totals"]["nodes"])
     api.put(scheduling_api.path("p"), scheduling_api.pod("p"))
     hint = "1 node would do, such as n; kube-scheduler has not looked since"
@@ -157,13 +157,13 @@ def test_a_pod_for_which_there_is_room_says_that(empty):
     )
 
 
-def test_a_pod_that_asks_for_nonsense_says_so(empty):
+def test_a_pending_pod_with_an_invalid_request_says_so(empty):
     api, shown = empty
     api.put(scheduling_api.path("p"), scheduling_api.pod("p", vcore=130, units=4))
     found = status_cluster.until(shown, lambda it: it["waiting"]["rows"])
     assert "130" in found["waiting"]["rows"][0]["why"]
 
 
-def test_the_numbers_of_an_agent_are_those_of_its_own_page(shown):
+def test_a_nodes_document_equals_its_agents_own(shown):
     own = status_node.Node().document()
     assert shown.document({"node": "gpu-node-2"}) == {**own, "node": "gpu-node-2"}

@@ -1,4 +1,4 @@
-"""`pyvgpu status-page` as a program: by HTTPS, with a token, until it is told to end."""
+"""`pyvgpu status-page` as a process: HTTPS, bearer tokens and termination."""
 
 import json
 import ssl
@@ -27,7 +27,7 @@ def program(tmp_path):
         made.close()
 
 
-def test_it_is_shown_by_https_to_who_has_a_token(program):
+def test_page_is_served_over_https_and_data_needs_a_token(program):
     program.until_ready()
     authority = served_authority(program.api)
     with program.connected(HOST, ssl.create_default_context(cadata=authority)) as client:
@@ -65,7 +65,7 @@ def served_authority(api):
 
 
 @pytest.mark.parametrize("port", ["0", "x", "70000", "-1"])
-def test_a_port_that_is_none_is_refused(program, port, tmp_path):
+def test_an_invalid_agent_port_is_a_usage_error(program, port, tmp_path):
     program.close()
     with small_api.running(StatusApi()) as (_, connection):
         other = served.Program("status-page", connection, tmp_path, f"--agent-port={port}")

@@ -1,4 +1,4 @@
-"""What the page says of nodes, and which of five thousand somebody wants to see."""
+"""Node rows of the status page; search, filter and paging over 5,000 nodes."""
 
 import pytest
 from hypothesis import given
@@ -13,8 +13,8 @@ from pyvgpu.controller.status import rows
 
 def stand(name, *had, placed=None, trouble=""):
     made = stands.Stand(name)
-    told = annotations.Published(UNIT, had, placed=placed or {})
-    made.tell(None if trouble else told, trouble)
+    published = annotations.Published(UNIT, had, placed=placed or {})
+    made.tell(None if trouble else published, trouble)
     return made
 
 
@@ -37,7 +37,7 @@ def placed(vcore, vmemory=4 * GIB, uuid="GPU-0"):
         (stand("a", trouble="no JSON"), "", "trouble", "no JSON"),
     ],
 )
-def test_a_node_says_how_it_is_and_why(made, agent, state, why):
+def test_a_node_has_a_state_and_a_reason(made, agent, state, why):
     row = rows.row_of(made, agent)
     assert (row.state, row.why) == (state, why)
 
@@ -49,7 +49,7 @@ def test_a_node_that_has_published_nothing_is_unknown():
     assert rows.totals([row])["devices"] == 0
 
 
-def test_what_is_promised_is_said_device_by_device():
+def test_allocations_are_counted_per_device():
     row = rows.row_of(stand("a", device(), device(1), placed=placed(30)), "")
     assert [(it.promised, it.memory) for it in row.devices] == [(pytest.approx(0.3), 0.25), (0, 0)]
     assert row.pods == 1
@@ -58,7 +58,7 @@ def test_what_is_promised_is_said_device_by_device():
     assert found["memoryBytes"] == 32 * GIB
 
 
-def test_without_its_agent_a_node_still_says_who_holds_what():
+def test_without_an_agent_allocations_are_still_listed():
     made = stand("a", device(), device(1), placed=placed(30))
     first, second = rows.without_agent(made)
     assert (first["promised"], first["used"], first["usedBytes"]) == (0.3, None, None)
@@ -67,7 +67,7 @@ def test_without_its_agent_a_node_still_says_who_holds_what():
     assert second["containers"] == []
 
 
-def test_nodes_stand_in_the_order_in_which_people_count():
+def test_nodes_are_in_natural_order():
     named = [rows.row_of(stand(it, device()), "") for it in ("n-10", "n-9", "b", "n-9a", "7")]
     assert [it.name for it in sorted(named, key=lambda it: it.order)] == [
         "7",
@@ -89,7 +89,7 @@ MANY = sorted(
 )
 
 
-def test_five_thousand_nodes_come_page_by_page():
+def test_five_thousand_nodes_are_paged():
     first = rows.chosen(MANY, rows.Wanted())
     assert (first["count"], first["page"], first["pages"]) == (5000, 1, 100)
     assert len(first["rows"]) == rows.ON_A_PAGE
@@ -103,7 +103,7 @@ def test_a_page_after_the_last_is_the_last():
     assert (nothing["count"], nothing["page"], nothing["pages"]) == (0, 1, 1)
 
 
-def test_they_can_be_searched_and_those_with_a_problem_be_shown():
+def test_nodes_can_be_searched_and_filtered():
     found = rows.chosen(MANY, rows.Wanted("e-49"))
     assert found["count"] == 111
     sick = rows.chosen(MANY, rows.Wanted(show=rows.Show.TROUBLE))
@@ -115,7 +115,7 @@ def test_they_can_be_searched_and_those_with_a_problem_be_shown():
     assert rows.chosen(MANY, rows.Wanted(show=rows.Show.FULL))["count"] == 0
 
 
-def test_a_query_is_read():
+def test_a_query_is_parsed():
     asked = {"search": "Node-1", "show": "trouble", "page": "3"}
     assert rows.read(asked) == rows.Wanted("node-1", rows.Show.TROUBLE, 3)
     assert rows.read({}) == rows.Wanted()
@@ -132,13 +132,13 @@ def test_a_query_is_read():
         ({"search": "x" * 300}, "such as node-1"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_would(query, example):
+def test_an_invalid_query_is_refused_with_an_example(query, example):
     with pytest.raises(errors.UsageError, match=example):
         rows.read(query)
 
 
 @given(st.dictionaries(st.sampled_from(["search", "show", "page"]), st.text(max_size=12)))
-def test_whatever_is_sent_is_understood_or_refused(query):
+def test_any_query_is_parsed_or_refused(query):
     try:
         wanted = rows.read(query)
     except errors.UsageError:

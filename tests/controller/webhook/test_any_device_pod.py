@@ -1,4 +1,4 @@
-"""Whatever a pod asks for: it is changed once, in any order with its sidecars, or refused."""
+"""Properties for arbitrary pods with devices: mutations are idempotent and commute, or refuse."""
 
 import copy
 
@@ -70,7 +70,7 @@ def pods(draw):
 
 
 def ask(mutation, pod):
-    """Return what becomes of *pod*, None if it is refused."""
+    """Return the mutated *pod*; None if it is refused."""
     answer = mutation(review.Request("u", "CREATE", "pods", "team", pod))
     assert not answer.failed
     return None if answer.refusal else small_kubelet.apply(copy.deepcopy(pod), answer.operations)
@@ -78,7 +78,7 @@ def ask(mutation, pod):
 
 @settings(max_examples=200)
 @given(pods(), RULES, KNOWN)
-def test_it_is_changed_once_or_refused(pod, rules, known):
+def test_the_mutation_is_idempotent_or_refuses(pod, rules, known):
     mutation = devices.mutation(rules, lambda: known, gpu.no_claims)
     changed = ask(mutation, pod)
     if changed is not None:
@@ -88,7 +88,7 @@ def test_it_is_changed_once_or_refused(pod, rules, known):
 
 @settings(max_examples=200)
 @given(pods(), RULES, KNOWN, st.sampled_from([(), ("*",)]))
-def test_it_does_not_matter_whether_sidecars_come_first(pod, rules, known, native):
+def test_device_and_sidecar_mutations_commute(pod, rules, known, native):
     ours = devices.mutation(rules, lambda: known, gpu.no_claims)
     theirs = sidecars.mutation(transform.Admission(native_namespaces=native), lambda: (1, 36))
     first = ask(ours, pod)

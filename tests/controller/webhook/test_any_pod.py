@@ -1,4 +1,4 @@
-"""Whatever a pod looks like: what is made of it is a pod that an API server takes."""
+"""Properties for arbitrary pods: the result is a pod that an API server accepts."""
 
 import copy
 import re
@@ -76,7 +76,7 @@ def pods(draw):
 
 
 def check(pod):
-    """Check what an API server would."""
+    """Validate *pod* like an API server."""
     annotations = pod["metadata"].get("annotations") or {}
     assert objects.annotation_bytes(annotations) <= objects.MOST_ANNOTATION_BYTES
     assert all(KEY.fullmatch(key) for key in annotations)
@@ -96,7 +96,7 @@ def check(pod):
 
 @settings(max_examples=300)
 @given(pods(), ADMISSIONS)
-def test_what_is_made_of_a_pod_is_a_pod(pod, admission):
+def test_the_result_is_a_valid_pod(pod, admission):
     done = transform.transform(pod, "team", admission)
     changed = model.apply(pod, done.operations)
     check(changed)
@@ -106,7 +106,7 @@ def test_what_is_made_of_a_pod_is_a_pod(pod, admission):
 
 @settings(max_examples=200)
 @given(pods(), ADMISSIONS)
-def test_what_is_not_marked_stays_as_it_is(pod, admission):
+def test_unmarked_containers_stay_unchanged(pod, admission):
     def plain(document):
         return [it for it in document["spec"]["containers"] if not it["env"]]
 

@@ -1,4 +1,4 @@
-"""The argv that a process sees is byte for byte the same, moved into annotations or not."""
+"""Moving argv into annotations preserves a process's argv byte for byte."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ RECORDED = json.loads((Path(__file__).parent / "kubelet_expansion.json").read_te
 PLENTY = 200_000
 
 
-def test_expansion_is_kubelets():
+def test_the_models_expansion_equals_kubelets():
     found = [
         [element, kubelet_argv.expand(element, RECORDED["environment"])]
         for element, _ in RECORDED["rows"]
@@ -55,13 +55,13 @@ elements = st.lists(
 
 
 @given(text)
-def test_escaped_text_means_itself(literal):
+def test_escaped_text_expands_to_itself(literal):
     assert kubelet_argv.expand(argv.escape(literal), {"A": "never"}) == literal
 
 
 @pytest.mark.row(21)
 @given(elements, elements, st.dictionaries(st.sampled_from(["A", "B", "C"]), text, max_size=3))
-def test_moved_argv_is_byte_for_byte_the_same(command, args, environment):
+def test_moved_argv_is_preserved_byte_for_byte(command, args, environment):
     before = container(*command, args=args, **environment)
     moved = argv.move(before, PLENTY)
     after = applied(before, moved)
@@ -77,7 +77,7 @@ def test_moved_argv_is_byte_for_byte_the_same(command, args, environment):
 
 @pytest.mark.row(22)
 @given(elements, elements)
-def test_what_another_webhook_puts_before_a_moved_program_leaves_it_as_it_is(command, args):
+def test_a_program_wrapped_by_another_webhook_is_preserved(command, args):
     once = container("/bin/log", *command, args=args)
     first = argv.move(once, PLENTY)
     after = applied(once, first)
@@ -91,7 +91,7 @@ def test_what_another_webhook_puts_before_a_moved_program_leaves_it_as_it_is(com
 
 
 @given(elements, elements)
-def test_a_program_that_moved_can_be_replaced(command, args):
+def test_a_moved_program_can_be_replaced(command, args):
     before = container("/bin/log", *command, args=args)
     moved = argv.move(before, PLENTY)
     assume(moved.annotations)
@@ -129,29 +129,29 @@ def test_a_program_that_moved_can_be_replaced(command, args):
             container("log", "", "$é"),
             ("$(START_COMMAND_0)", "", "$é"),
             ["log"],
-            id="nothing to move, or not the same under every kubelet",
+            id="nothing to move, or different under some kubelet",
         ),
         pytest.param(
             container("log", START_COMMAND_0="mine"),
             ("$(PYVGPU_START_COMMAND_0)",),
             ["log"],
-            id="the name is taken",
+            id="the prefix is taken",
         ),
         pytest.param(
             container("log", "$(START_COMMAND_9)"),
             ("$(PYVGPU_START_COMMAND_0)", "$(START_COMMAND_9)"),
             ["log"],
-            id="the name is mentioned",
+            id="the prefix is mentioned",
         ),
         pytest.param(
             container("log", "x" * 131072),
             ("$(START_COMMAND_0)", "x" * 131072),
             ["log"],
-            id="no variable holds it",
+            id="too long for a variable",
         ),
     ],
 )
-def test_pieces(before, command, annotations):
+def test_pieces_and_their_annotations(before, command, annotations):
     moved = argv.move(before, PLENTY)
     assert moved.command == command
     assert list(moved.annotations.values()) == annotations
@@ -170,11 +170,11 @@ def test_pieces(before, command, annotations):
             container("log", START_COMMAND_0="", PYVGPU_START_COMMAND_0=""),
             PLENTY,
             "variables named",
-            id="both names taken",
+            id="both prefixes taken",
         ),
     ],
 )
-def test_what_cannot_move_stays(before, room, why_not):
+def test_argv_that_cannot_move_stays(before, room, why_not):
     moved = argv.move(before, room)
     assert why_not in moved.why_not
     assert (moved.command, moved.variables, moved.annotations) == (
@@ -184,7 +184,7 @@ def test_what_cannot_move_stays(before, room, why_not):
     )
 
 
-def test_where_room_is_scarce_the_program_alone_moves():
+def test_with_little_room_only_the_program_moves():
     before = container("log", "x" * 1000)
     moved = argv.move(before, 500)
     assert moved.command == ("$(START_COMMAND_0)", "x" * 1000)

@@ -1,4 +1,4 @@
-"""Pods whose plain limits become claims."""
+"""Conversion of plain limits to claims."""
 
 import copy
 import re
@@ -18,7 +18,7 @@ RULES = devices.Rules(claims=("team", "ml-*"))
 
 
 class Cluster:
-    """What answers about pods, and which templates it has made."""
+    """The webhook's handlers, and the templates that they created."""
 
     def __init__(self, rules=RULES):
         self.made = {}
@@ -36,7 +36,7 @@ class Cluster:
         return devices.mutation(self.rules, lambda: (T4,), self._ensure)(asked)
 
     def create(self, pod, namespace="team", **more):
-        """Return what becomes of a pod, whose claims must be made and which must be admitted."""
+        """Return the mutated pod; its claims must be created, and it must be admitted."""
         answer = self.ask(pod, namespace, **more)
         assert not answer.refusal
         changed = small_kubelet.apply(copy.deepcopy(pod), answer.operations)
@@ -48,7 +48,7 @@ class Cluster:
         return devices.validation(self.rules, lambda: (T4,))(asked).refusal
 
     def request_of(self, pod, container):
-        """Return what a container asks for by its claim."""
+        """Return a container's request in its claim."""
         (name,) = (it["name"] for it in find(pod, container)["resources"]["claims"])
         (template,) = (
             it["resourceClaimTemplateName"]
@@ -86,14 +86,14 @@ def test_limits_become_a_claim():
     assert cluster.request_of(changed, "main")["capacity"] == capacity(50, "1Gi")
 
 
-def test_other_limits_stay():
+def test_other_limits_are_kept():
     pod = gpu.pod(gpu.container("main", 50, 4))
     pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1Gi"
     changed = Cluster().create(pod)
     assert find(changed, "main")["resources"]["limits"] == {"memory": "1Gi"}
 
 
-def test_asked_again_nothing_changes():
+def test_the_conversion_is_idempotent():
     cluster = Cluster()
     changed = cluster.create(gpu.pod(gpu.container("main", 50, 4)))
     made = dict(cluster.made)
@@ -101,7 +101,7 @@ def test_asked_again_nothing_changes():
     assert cluster.made == made
 
 
-def test_a_container_that_another_webhook_adds_later_gets_a_claim_of_its_own():
+def test_a_container_added_later_gets_its_own_claim():
     cluster = Cluster()
     changed = cluster.create(gpu.pod(gpu.container("main", 50, 4)))
     changed["spec"]["containers"].append(gpu.container("late", 20, 4))
@@ -110,7 +110,7 @@ def test_a_container_that_another_webhook_adds_later_gets_a_claim_of_its_own():
     assert find(again, "main") == find(changed, "main")
 
 
-def test_pods_that_ask_alike_share_a_template():
+def test_pods_with_equal_requests_share_a_template():
     cluster = Cluster()
     for name in ("a", "b"):
         cluster.create(gpu.pod(gpu.container(name, 50, 4)))
@@ -119,7 +119,7 @@ def test_pods_that_ask_alike_share_a_template():
     assert len(cluster.made) == 2
 
 
-def test_each_container_has_its_own_claim_and_an_init_container_that_of_an_app():
+def test_each_container_has_its_claim_and_an_init_container_uses_an_apps():
     init, sidecar = gpu.container("i", 20, 4), gpu.container("s", 10, 4)
     pod = gpu.pod(
         gpu.container("a", 50, 8),
@@ -137,20 +137,20 @@ def test_each_container_has_its_own_claim_and_an_init_container_that_of_an_app()
         "a": ["vgpu-a"],
         "b": ["vgpu-b"],
         "c": [],
-        "i": ["vgpu-b"],  # the smallest that is enough
+        "i": ["vgpu-b"],  # the smallest sufficient claim
         "s": ["vgpu-s"],
     }
     assert cluster.request_of(changed, "a")["capacity"] == capacity(50, "2Gi")
     assert cluster.request_of(changed, "i")["capacity"] == capacity(30, "1Gi")
 
 
-def test_a_share_without_memory_gets_the_part_of_a_device_first():
+def test_a_share_without_memory_gets_the_default_first():
     cluster = Cluster()
     changed = cluster.create(gpu.pod(gpu.container("main", 50)))
     assert cluster.request_of(changed, "main")["capacity"] == capacity(50, "8Gi")
 
 
-def test_gpu_managers_names_and_hamis_words_become_claims_too():
+def test_gpu_manager_and_hami_resources_become_claims():
     cluster = Cluster(devices.Rules(claims=("*",), words=frozenset(conversions.Words)))
     changed = cluster.create(gpu.pod(gpu.container("main", 50, 4, gpu.GAIA)))
     assert cluster.request_of(changed, "main")["capacity"] == capacity(50, "1Gi")
@@ -159,7 +159,7 @@ def test_gpu_managers_names_and_hamis_words_become_claims_too():
     assert cluster.request_of(changed, "main")["capacity"] == capacity(30, "4Gi")
 
 
-def test_what_annotations_say_of_devices_and_of_spare_time_is_in_the_claim():
+def test_selectors_and_spare_time_policy_are_in_the_claim():
     annotations = {
         "pyvgpu.io/device-models": "T4",
         "pyvgpu.io/device-count": "2",
@@ -181,10 +181,10 @@ def test_what_annotations_say_of_devices_and_of_spare_time_is_in_the_claim():
 @pytest.mark.parametrize(
     ("key", "value"), [("pyvgpu.io/placement", "spread"), ("pyvgpu.io/packing", "binpack")]
 )
-def test_what_the_default_scheduler_does_not_keep_is_said(key, value):
+def test_annotations_that_kube_scheduler_ignores_cause_a_warning(key, value):
     pod = gpu.pod(gpu.container("main", 50, 4), annotations={key: value})
-    (told,) = Cluster().ask(pod).warnings
-    assert told.startswith(f"{key} {value}: says nothing to claims, kube-scheduler")
+    (warning,) = Cluster().ask(pod).warnings
+    assert warning.startswith(f"{key} {value}: has no effect on claims, kube-scheduler")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_what_the_default_scheduler_does_not_keep_is_said(key, value):
         ),
     ],
 )
-def test_what_no_claim_can_give_is_refused(annotations, why):
+def test_a_request_that_claims_cannot_express_is_refused(annotations, why):
     cluster = Cluster()
     answer = cluster.ask(gpu.pod(gpu.container("main", 50, 4), annotations=annotations))
     assert answer.refusal.startswith(why)
@@ -223,7 +223,7 @@ HOST = {"name": "v", "hostPath": {"path": "/run"}}
         gpu.pod(gpu.container("a", 50, 4), annotations={"pyvgpu.io/device-numa": "x"}),
     ],
 )
-def test_a_pod_that_is_refused_gets_no_template_and_the_sentence_of_always(pod):
+def test_a_refused_pod_gets_no_template_and_the_usual_message(pod):
     cluster = Cluster()
     answer = cluster.ask(pod)
     assert not answer.operations
@@ -233,22 +233,22 @@ def test_a_pod_that_is_refused_gets_no_template_and_the_sentence_of_always(pod):
     assert why == Cluster(devices.Rules()).judge(pod)
 
 
-def test_a_dry_run_shows_the_pod_and_makes_nothing():
+def test_a_dry_run_mutates_the_pod_and_creates_nothing():
     cluster, pod = Cluster(), gpu.pod(gpu.container("main", 50, 4))
     dry = cluster.create(pod, dry_run=True)
     assert not cluster.made
     assert dry == cluster.create(pod)
 
 
-def test_elsewhere_pods_stay_what_they_are():
+def test_pods_in_other_namespaces_are_not_converted():
     cluster, pod = Cluster(), gpu.pod(gpu.container("main", 50, 4))
     assert cluster.create(pod, "other") == pod
     assert cluster.create(pod, "ml-7") != pod
     mirror = {"user": "system:node:n", "groups": ("system:nodes",)}
-    assert cluster.create(pod, **mirror) == pod  # of a static pod, which can have no claim
+    assert cluster.create(pod, **mirror) == pod  # a static pod's mirror, without claims
 
 
-def test_by_claims_any_scheduler_will_do():
+def test_pods_with_claims_may_use_any_scheduler():
     cluster = Cluster(devices.Rules(claims=("team",), schedulers=("gpu",)))
     pod = gpu.pod(gpu.container("main", 50, 4))
     assert cluster.create(pod)["spec"]["schedulerName"] == "default-scheduler"
@@ -258,11 +258,11 @@ def test_by_claims_any_scheduler_will_do():
 @pytest.mark.parametrize(
     ("kind", "code", "failed"),
     [
-        (errors.UnavailableError, review.FAILED, True),  # whoever asked tries again
+        (errors.UnavailableError, review.FAILED, True),  # the client may retry
         (errors.PermissionDeniedError, review.FORBIDDEN, False),
     ],
 )
-def test_where_no_template_can_be_made_the_pod_is_refused(kind, code, failed):
+def test_a_pod_is_refused_if_its_template_cannot_be_created(kind, code, failed):
     cluster = Cluster()
     cluster.failing = kind("template x of its claim could not be made: POST: ...")
     answer = cluster.ask(gpu.pod(gpu.container("main", 50, 4)))
@@ -273,7 +273,7 @@ def test_where_no_template_can_be_made_the_pod_is_refused(kind, code, failed):
 PRIVILEGED = {"name": "x", "image": "a", "securityContext": {"privileged": True}}
 
 
-def test_what_others_add_to_it_later_is_judged_as_in_any_pod_with_devices():
+def test_later_additions_are_validated_as_in_any_pod_with_devices():
     changed = Cluster().create(gpu.pod(gpu.container("main", 50, 4)))
     changed["spec"]["containers"].append(PRIVILEGED)
     assert "securityContext.privileged true" in Cluster().judge(changed)
@@ -285,7 +285,7 @@ def test_what_others_add_to_it_later_is_judged_as_in_any_pod_with_devices():
     assert not Cluster().judge(whole)
 
 
-def test_ephemeral_containers_are_judged_as_in_any_pod_with_devices():
+def test_ephemeral_containers_are_validated_as_in_any_pod_with_devices():
     changed = Cluster().create(gpu.pod(gpu.container("main", 50, 4)))
     debugged = copy.deepcopy(changed)
     debugged["spec"]["ephemeralContainers"] = [PRIVILEGED]
@@ -293,7 +293,7 @@ def test_ephemeral_containers_are_judged_as_in_any_pod_with_devices():
     assert "privileged" in devices.ephemeral(RULES)(asked).refusal
 
 
-def test_names_of_claims_are_short_enough_and_nobody_elses():
+def test_names_of_claims_are_short_and_unique():
     long = "a" * 62 + "b"
     pod = gpu.pod(gpu.container(long, 50, 4), gpu.container("a", 20, 4))
     theirs = [{"name": "vgpu-a", "resourceClaimName": "theirs"}]
@@ -306,7 +306,7 @@ def test_names_of_claims_are_short_enough_and_nobody_elses():
 
 
 @pytest.mark.parametrize("written", ["4Gi", "4096"])
-def test_memory_in_another_unit_gets_no_claim_and_is_refused(written):
+def test_memory_in_another_unit_is_refused_without_a_claim(written):
     cluster = Cluster()
     pod = gpu.pod(gpu.container("main", 30, written))
     assert not cluster.ask(pod).operations

@@ -1,4 +1,4 @@
-"""`pyvgpu webhook` as a process before a small API server."""
+"""`pyvgpu webhook` as a process against a fake API server."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
 
 
 class Webhook(served.Program):
-    """The process, and what the API server knows of it."""
+    """The process, called as the API server would."""
 
     def __init__(self, api, connection, folder, *options):
         self._api = api
@@ -54,7 +54,7 @@ def pod():
     return made
 
 
-def test_it_answers_counts_and_ends(start):
+def test_webhook_answers_counts_and_terminates(start):
     webhook = start().until_ready()
     assert [it["path"] for it in webhook.ask(pod())][-1].endswith("pyvgpu.io~1sidecars")
     webhook.until_it_counts('pyvgpu_webhook_reviews_total{path="/sidecars",result="changed"} 1.0')
@@ -63,19 +63,19 @@ def test_it_answers_counts_and_ends(start):
     assert "Traceback" not in said
 
 
-def test_before_it_has_a_certificate_it_is_alive_and_not_ready(small, start):
+def test_without_a_certificate_it_is_alive_and_not_ready(small, start):
     small[0].delete(PLACE.secret)
     small[0].refusing["POST"] = [403] * 100
     webhook = start()
     small[0].wait_for("GET", PLACE.secret)
     assert webhook.page("/healthz")[0] == 200
-    code, said = webhook.page("/readyz")  # and why, once the first attempt has failed
+    code, said = webhook.page("/readyz")  # with the reason after the first failed attempt
     assert (code, said.strip().partition(": ")[0]) == (503, "there is no certificate yet")
     small[0].put(PLACE.secret, {"metadata": {"name": PLACE.name}})
     assert webhook.until_ready().ask(pod())
 
 
-def test_at_its_start_it_says_which_namespaces_the_api_server_must_ask_about(start, tmp_path):
+def test_startup_logs_the_namespaces_to_configure_for_policies(start, tmp_path):
     settings = tmp_path / "settings.yaml"
     settings.write_text(
         "policies: [{namespace: 'train-?', containers: [log]}, {containers: [istio-proxy]}]"
@@ -86,13 +86,13 @@ def test_at_its_start_it_says_which_namespaces_the_api_server_must_ask_about(sta
     assert "sidecars.pyvgpu.io" in said
 
 
-def test_without_policies_it_says_nothing_of_them(start):
+def test_startup_without_policies_logs_no_namespaces(start):
     _, said = start().until_ready().end()
     assert "policies" not in said
 
 
 @pytest.mark.parametrize(("release", "native"), [("v1.36.3", True), ("v1.28.0", False)])
-def test_where_every_kubelet_can_sidecars_become_native(small, start, release, native):
+def test_sidecars_become_native_if_every_kubelet_supports_it(small, start, release, native):
     node = {"metadata": {"name": "n"}, "status": {"nodeInfo": {"kubeletVersion": release}}}
     small[0].put("/api/v1/nodes/n", node)
     webhook = start("--convert-to-native", "team-*").until_ready()
@@ -108,7 +108,7 @@ def test_where_every_kubelet_can_sidecars_become_native(small, start, release, n
         (["--virtual-provider", "other"], "--virtual-provider"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(start, options, why):
+def test_invalid_options_are_refused(start, options, why):
     code, said = start(*options).refused()
     assert code == 64
     assert why in said

@@ -1,4 +1,4 @@
-"""What a pod with devices may not be beside, and what an administrator allows."""
+"""Settings that pods with devices may not have, and an administrator's exceptions."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def mounting(path, part="containers"):
     return pod(**{part: [{"name": "m", "volumeMounts": mounts}]}, volumes=volumes)
 
 
-def test_a_pod_that_names_its_node_is_told_what_would_do():
+def test_a_pod_with_a_node_name_is_refused_with_an_alternative():
     why = confines.why_no_node(pod(nodeName="n-1"), "team", STRICT)
     assert why.startswith("spec.nodeName n-1: ")
     assert "nodeSelector kubernetes.io/hostname: n-1" in why
@@ -29,19 +29,19 @@ def test_a_pod_that_names_its_node_is_told_what_would_do():
 
 
 @pytest.mark.parametrize("name", [None, ""])
-def test_a_pod_that_names_none_is_none_of_our_business(name):
+def test_a_pod_without_a_node_name_is_allowed(name):
     assert not confines.why_no_node(pod(nodeName=name), "team", STRICT)
     assert not confines.why_no_node({"spec": None}, "team", STRICT)
 
 
 @pytest.mark.parametrize(("namespace", "refused"), [("ops-1", False), ("team", True)])
-def test_an_administrator_allows_namespaces_to_name_nodes(namespace, refused):
+def test_node_names_are_allowed_by_namespace(namespace, refused):
     allowed = confines.Confines(named_nodes=("ops-*",))
     assert bool(confines.why_no_node(pod(nodeName="n"), namespace, allowed)) is refused
 
 
 @pytest.mark.parametrize("part", confines.PARTS)
-def test_a_privileged_container_is_refused_wherever_it_is(part):
+def test_a_privileged_container_is_refused_in_any_list(part):
     why = confines.why_not_privileged(privileged(part), "team", STRICT)
     assert why.startswith("container p: securityContext.privileged true: ")
     assert "--allow-privileged" in why
@@ -50,7 +50,7 @@ def test_a_privileged_container_is_refused_wherever_it_is(part):
 
 
 @pytest.mark.parametrize("value", [False, None])
-def test_one_that_is_not_privileged_is_not_refused(value):
+def test_an_unprivileged_container_is_allowed(value):
     assert not confines.why_not_privileged(privileged(value=value), "team", STRICT)
 
 
@@ -72,7 +72,7 @@ def adding(*names, part="containers"):
         "DAC_READ_SEARCH",
     ],
 )
-def test_a_capability_that_comes_to_the_same_is_refused(name, part):
+def test_an_equivalent_capability_is_refused(name, part):
     why = confines.why_not_privileged(adding("NET_ADMIN", name, part=part), "team", STRICT)
     assert why.startswith(f"container c: securityContext.capabilities.add {name}: ")
     assert why.endswith("or a namespace that --allow-privileged names")
@@ -80,7 +80,7 @@ def test_a_capability_that_comes_to_the_same_is_refused(name, part):
     assert not confines.why_not_privileged(adding(name, part=part), "team", allowed)
 
 
-def test_other_capabilities_and_those_that_are_dropped_are_not_refused():
+def test_other_and_dropped_capabilities_are_allowed():
     others = adding("SYS_PTRACE", "NET_ADMIN", "IPC_LOCK", "SYS_NICE", "MKNOD")
     assert not confines.why_not_privileged(others, "team", STRICT)
     dropped = {"name": "c", "securityContext": {"capabilities": {"drop": ["ALL"], "add": None}}}
@@ -88,7 +88,7 @@ def test_other_capabilities_and_those_that_are_dropped_are_not_refused():
 
 
 @pytest.mark.parametrize(("namespace", "refused"), [("ops-1", False), ("team", True)])
-def test_the_nodes_processes_are_seen_where_an_administrator_allows_it(namespace, refused):
+def test_host_pid_is_allowed_by_namespace(namespace, refused):
     allowed = confines.Confines(host_pids=("ops-*",))
     why = confines.why_no_host_pid(pod(hostPID=True), namespace, allowed)
     assert bool(why) is refused
@@ -99,7 +99,7 @@ def test_the_nodes_processes_are_seen_where_an_administrator_allows_it(namespace
         assert not confines.why_no_host_pid(pod(hostPID=value), namespace, allowed)
 
 
-def test_only_the_parts_that_are_asked_about_are_looked_at():
+def test_only_the_given_container_lists_are_checked():
     parts = ("ephemeralContainers",)
     assert not confines.why_not_privileged(privileged(), "team", STRICT, parts)
     assert not confines.why_no_host_path(mounting("/data"), STRICT, parts)
@@ -124,7 +124,7 @@ ALLOWED = confines.Confines(host_paths=("/data", "/mnt/models/"))
         ("/mnt/models/llama", False),
     ],
 )
-def test_folders_of_the_node_are_refused_but_for_those_that_are_allowed(path, refused):
+def test_host_paths_are_refused_except_allowed_folders(path, refused):
     why = confines.why_no_host_path(mounting(path), ALLOWED)
     assert bool(why) is refused
     if why:
@@ -132,10 +132,10 @@ def test_folders_of_the_node_are_refused_but_for_those_that_are_allowed(path, re
         assert why.endswith("--allow-host-path names: /data, /mnt/models/")
 
 
-def test_a_volume_that_nobody_mounts_is_refused_too():
+def test_an_unmounted_volume_is_refused():
     made = pod(volumes=[{"name": "v", "hostPath": {"path": "/run"}}])
     assert confines.why_no_host_path(made, STRICT)
 
 
-def test_all_folders_can_be_allowed():
+def test_all_host_paths_can_be_allowed():
     assert not confines.why_no_host_path(mounting("/dev"), confines.Confines(host_paths=("/",)))

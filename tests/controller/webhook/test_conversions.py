@@ -1,4 +1,4 @@
-"""Pods in the words of HAMi, NVIDIA's plugin and gpu-manager."""
+"""Conversion of requests in the resources of HAMi, NVIDIA's plugin and gpu-manager."""
 
 import copy
 import re
@@ -33,7 +33,7 @@ def convert(pod, *words, **more):
     answer = ask(pod, *words, **more)
     assert not answer.refusal
     changed = small_kubelet.apply(copy.deepcopy(pod), answer.operations)
-    assert not ask(changed, *words, **more).operations  # asked again it changes nothing
+    assert not ask(changed, *words, **more).operations  # idempotent
     rules = devices.Rules(words=frozenset(words))
     asked = review.Request("u", "CREATE", "pods", "team", changed)
     assert not devices.validation(rules, lambda: ())(asked).refusal
@@ -88,14 +88,14 @@ def noted(pod):
         ),
     ],
 )
-def test_hamis_words_become_ours(amounts, asked, annotations):
+def test_hami_resources_are_converted(amounts, asked, annotations):
     pod = gpu.pod(gpu.asking("a", {f"nvidia.com/{key}": it for key, it in amounts.items()}))
     changed = convert(pod, HAMI)
     assert resources(changed) == asked
     assert noted(changed) == annotations
 
 
-def test_the_highest_priority_of_a_pods_containers_counts():
+def test_a_pod_gets_the_highest_priority_of_its_containers():
     share = {"nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
     server = gpu.asking("a", share)
     server["env"] = [{"name": "CUDA_TASK_PRIORITY", "value": "0"}]
@@ -106,7 +106,7 @@ def test_the_highest_priority_of_a_pods_containers_counts():
 
 
 @pytest.mark.parametrize("value", ["-1", "high", "", "1.5"])
-def test_a_priority_that_hami_does_not_know_is_refused(value):
+def test_an_invalid_hami_priority_is_refused(value):
     share = {"nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
     server = gpu.asking("a", share)
     server["env"] = [{"name": "CUDA_TASK_PRIORITY", "value": value}]
@@ -114,22 +114,22 @@ def test_a_priority_that_hami_does_not_know_is_refused(value):
     assert ask(gpu.pod(server), HAMI).refusal.startswith(said)
 
 
-def test_plain_devices_are_nvidias_plugins_unless_there_is_none():
+def test_plain_nvidia_gpu_is_converted_only_with_nvidia_enabled():
     pod = gpu.pod(hami(gpu="2"))
     assert convert(pod, HAMI) == pod
     assert resources(convert(pod, NVIDIA)) == ours(200)
 
 
-def test_no_device_is_none():
+def test_zero_devices_are_removed():
     assert not resources(convert(gpu.pod(hami(gpu="0", gpumem="4")), HAMI))
 
 
-def test_without_the_administrators_word_nothing_is_converted():
+def test_nothing_is_converted_unless_enabled():
     for pod in (gpu.pod(hami(gpu="1", gpumem="4")), gpu.pod(gpu.container("a", 50, 8, gpu.GAIA))):
         assert convert(pod) == pod
 
 
-def test_hamis_annotations_become_ours_unless_ours_are_there():
+def test_hami_annotations_are_converted_unless_ours_exist():
     theirs = {
         "nvidia.com/use-gputype": "A100,V100",
         "nvidia.com/nouse-gputype": "T4",
@@ -153,26 +153,26 @@ def test_hamis_annotations_become_ours_unless_ours_are_there():
     }
 
 
-def test_what_the_pods_selector_allows_decides_how_much_a_percentage_is():
+def test_a_percentage_refers_to_the_devices_that_the_selector_allows():
     wants = {"nvidia.com/use-gputype": "A100"}
     pod = gpu.pod(hami(gpumem_percentage="50", gpucores="50"), annotations=wants)
     assert resources(convert(pod, HAMI)) == ours(50, 160)
 
 
-def test_a_policy_of_hamis_that_we_have_not_is_passed_over():
+def test_an_unknown_hami_policy_is_ignored():
     wants = {"hami.io/gpu-scheduler-policy": "topology-aware"}
     pod = gpu.pod(hami(gpumem="4096", gpucores="30"), annotations=wants)
     assert noted(convert(pod, HAMI)) == wants
 
 
-def test_hamis_scheduler_is_not_waited_for():
+def test_hami_scheduler_name_is_replaced():
     pod = gpu.pod(hami(gpumem="4096", gpucores="30"), schedulerName="hami-scheduler")
     assert convert(pod, HAMI)["spec"]["schedulerName"] == "default-scheduler"
     other = gpu.pod(gpu.container("a", 50, 8), schedulerName="hami-scheduler")
     assert convert(other, HAMI)["spec"]["schedulerName"] == "hami-scheduler"
 
 
-def test_several_containers_have_each_their_count():
+def test_each_container_has_its_device_count():
     pod = gpu.pod(
         hami("a", gpu="2", gpumem="4096", gpucores="30"),
         hami("b", gpu="3", gpumem="4096", gpucores="10"),
@@ -195,7 +195,7 @@ def test_several_containers_have_each_their_count():
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(container, why):
+def test_an_invalid_request_is_refused(container, why):
     assert ask(gpu.pod(container), HAMI).refusal.startswith(f"container a: {why}")
 
 
@@ -207,7 +207,7 @@ def test_what_makes_no_sense_is_refused(container, why):
         ({"gpucores": "50"}, "valid would be nvidia.com/gpumem 4096"),
     ],
 )
-def test_a_part_of_devices_that_nobody_knows_is_refused(amounts, valid):
+def test_a_ratio_of_unknown_devices_is_refused(amounts, valid):
     refusal = ask(gpu.pod(hami(**amounts)), HAMI, known=()).refusal
     assert "no device is known yet" in refusal
     assert refusal.endswith(valid)
@@ -224,7 +224,7 @@ def test_a_part_of_devices_that_nobody_knows_is_refused(amounts, valid):
         (100, 1, UNIT, ours(100, 1)),
     ],
 )
-def test_gpu_managers_words_become_ours(core, memory, unit, asked):
+def test_gpu_manager_resources_are_converted(core, memory, unit, asked):
     keeps = {"tencent.com/vcuda-core-limit": "80"}
     pod = gpu.pod(gpu.container("a", core, memory, gpu.GAIA), annotations=keeps)
     changed = convert(pod, GPU_MANAGER, unit=unit)
@@ -232,7 +232,7 @@ def test_gpu_managers_words_become_ours(core, memory, unit, asked):
     assert noted(changed) == keeps
 
 
-def test_gpu_managers_words_beside_ours_are_refused():
+def test_gpu_manager_resources_beside_ours_are_refused():
     container = gpu.asking("a", {"tencent.com/vcuda-core": "50", "pyvgpu.io/vcore": "50"})
     assert "must not both be asked for" in ask(gpu.pod(container), GPU_MANAGER).refusal
 
@@ -253,6 +253,6 @@ def test_gpu_managers_words_beside_ours_are_refused():
         ),
     ],
 )
-def test_memory_in_another_unit_is_refused_in_their_words(container, words, said):
+def test_memory_in_another_unit_is_refused_under_the_original_name(container, words, said):
     refusal = ask(gpu.pod(container), words, unit=1 << 30).refusal
     assert re.match(f"container a: {said}$", refusal), refusal

@@ -1,4 +1,4 @@
-"""Pods that ask for devices: what they get, and why they are refused."""
+"""Admission of pods that request devices: defaults and refusals."""
 
 import copy
 import re
@@ -37,7 +37,7 @@ def refused(pod, rules=RULES, **more):
     return answer.refusal
 
 
-# What a share gets that does not say how much memory.
+# Default memory of a share.
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,12 @@ def refused(pod, rules=RULES, **more):
         (50, (A100,), {}, 160),
         (50, BOTH, {"pyvgpu.io/device-models": "a100"}, 160),
         (50, BOTH, {"pyvgpu.io/device-uuids": "GPU-1"}, 32),
-        (1, BOTH, {}, 4),  # what a context takes
+        (1, BOTH, {}, 4),  # the minimum, the size of a context
         (100, BOTH, {"pyvgpu.io/device-count": "2"}, 64),
         (99, BOTH, {}, 63),
     ],
 )
-def test_a_share_gets_as_large_a_part_of_the_memory_of_the_smallest_device(
-    vcore, known, annotations, vmemory
-):
+def test_a_share_gets_its_ratio_of_the_smallest_devices_memory(vcore, known, annotations, vmemory):
     pod = gpu.pod(gpu.container("a", vcore), annotations=annotations)
     changed, _ = mutate(pod, known=known)
     for section in ("limits", "requests"):
@@ -65,13 +63,13 @@ def test_a_share_gets_as_large_a_part_of_the_memory_of_the_smallest_device(
     assert not judge(changed, known=known).refusal
 
 
-def test_where_no_device_is_known_the_administrators_figure_counts():
+def test_without_known_devices_the_configured_default_applies():
     rules = devices.Rules(fallback=3 * GIB)
     changed, _ = mutate(gpu.pod(gpu.container("a", 50)), rules, known=())
     assert gpu.asked(changed, "a") == (50, 12)
 
 
-def test_without_that_it_is_refused_with_what_would_do():
+def test_without_a_default_it_is_refused_with_a_valid_example():
     answer = devices.mutation(RULES, lambda: (), gpu.no_claims)(
         request(gpu.pod(gpu.container("a", 50)))
     )
@@ -89,17 +87,17 @@ def test_without_that_it_is_refused_with_what_would_do():
         [gpu.container("a", 100)],
         [gpu.container("a", "1k")],
         [gpu.container("a", None, None)],
-        [gpu.container("a", 150)],  # which is refused later
+        [gpu.container("a", 150)],  # refused later
         [gpu.container("a", 50, 0)],
         [gpu.container("a", "garbage", 3)],
     ],
 )
-def test_what_says_enough_or_is_nonsense_stays_as_it_is(containers):
+def test_complete_or_invalid_requests_stay_unchanged(containers):
     pod = gpu.pod(*containers)
     assert mutate(pod)[0] == pod
 
 
-def test_init_containers_get_it_and_gpu_managers_names_too():
+def test_init_containers_and_gpu_managers_names_get_the_default():
     theirs = gpu.container("b", 50, names=gpu.GAIA)
     pod = gpu.pod(theirs, initContainers=[gpu.container("i", 25)])
     changed, _ = mutate(pod)
@@ -110,7 +108,7 @@ def test_init_containers_get_it_and_gpu_managers_names_too():
     }
 
 
-def test_only_limits_are_said_and_both_are_set():
+def test_limits_and_requests_are_both_set():
     pod = gpu.pod(gpu.container("a", 50))
     del pod["spec"]["containers"][0]["resources"]["requests"]
     resources = mutate(pod)[0]["spec"]["containers"][0]["resources"]
@@ -120,13 +118,13 @@ def test_only_limits_are_said_and_both_are_set():
 # Annotations, schedulers.
 
 
-def test_forged_annotations_are_taken_away_and_that_is_said():
+def test_forged_annotations_are_removed_with_a_warning():
     forged = {"pyvgpu.io/devices": "{}", "tencent.com/predicate-gpu-idx-0": "1", "a": "b"}
     pod = gpu.pod(gpu.container("a", None, None), annotations=forged)
     changed, answer = mutate(pod)
     assert changed["metadata"]["annotations"] == {"a": "b"}
-    (told,) = answer.warnings
-    assert told.startswith("took away pyvgpu.io/devices, tencent.com/predicate-gpu-idx-0: ")
+    (warning,) = answer.warnings
+    assert warning.startswith("removed pyvgpu.io/devices, tencent.com/predicate-gpu-idx-0: ")
 
 
 @pytest.mark.parametrize(
@@ -137,13 +135,13 @@ def test_forged_annotations_are_taken_away_and_that_is_said():
         ("vcore-limit", "180", "must be a whole percentage"),
     ],
 )
-def test_a_share_that_makes_no_sense_is_refused_at_once(annotation, value, why):
+def test_an_invalid_policy_is_refused_at_once(annotation, value, why):
     pod = gpu.pod(gpu.container("a", 50, 8), annotations={f"pyvgpu.io/{annotation}": value})
     said = refused(pod)
     assert said.startswith(f"pyvgpu.io/{annotation} '{value}': ")
     assert why in said
     idle = gpu.pod(gpu.container("a", None, None), annotations={f"pyvgpu.io/{annotation}": value})
-    assert not refused(idle), "it is nobody's business there"
+    assert not refused(idle), "it has no effect there"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,7 @@ def test_a_share_that_makes_no_sense_is_refused_at_once(annotation, value, why):
         (("default-scheduler",), "default-scheduler", "default-scheduler"),
     ],
 )
-def test_the_scheduler_is_set_where_that_is_configured(schedulers, said, gets):
+def test_the_configured_scheduler_is_set(schedulers, said, gets):
     pod = gpu.pod(gpu.container("a", 50, 8), schedulerName=said)
     if said is None:
         del pod["spec"]["schedulerName"]
@@ -192,30 +190,30 @@ def test_a_pod_without_devices_keeps_its_scheduler():
         (gpu.container("a", 50, "1.5"), "pyvgpu.io/vmemory '1.5': must be a whole number"),
     ],
 )
-def test_what_can_never_be_is_refused_with_what_would_be_valid(container, why):
+def test_an_impossible_request_is_refused_with_a_valid_example(container, why):
     assert why in refused(gpu.pod(container))
     assert why in refused(gpu.pod(gpu.container("b", None, None), initContainers=[container]))
 
 
-def test_two_kinds_of_words_in_one_container_are_refused():
+def test_two_vocabularies_in_one_container_are_refused():
     container = gpu.container("a", 50, 8)
     container["resources"]["limits"]["tencent.com/vcuda-core"] = "50"
     assert "must not both be asked for" in refused(gpu.pod(container))
 
 
-def test_annotations_that_say_nothing_valid_are_refused():
+def test_invalid_annotations_are_refused():
     pod = gpu.pod(gpu.container("a", 50, 8), annotations={"pyvgpu.io/packing": "tight"})
     assert "pyvgpu.io/packing" in refused(pod)
     with_count = gpu.pod(gpu.container("a", 50, 8), annotations={"pyvgpu.io/device-count": "3"})
     assert "vcore 50 on 3 devices" in refused(with_count)
 
 
-def test_what_would_wait_for_a_device_that_nobody_has_seen_is_a_warning():
+def test_a_request_larger_than_any_known_device_causes_a_warning():
     pod = gpu.pod(gpu.container("a", 50, 321))
     answer = judge(pod)
     assert not answer.refusal
-    (told,) = answer.warnings
-    assert told.startswith("container a waits for a device with 80.2GiB: the largest that is")
+    (warning,) = answer.warnings
+    assert warning.startswith("container a waits for a device with 80.2GiB: the largest that is")
     assert not judge(pod, known=()).warnings
     assert not judge(gpu.pod(gpu.container("a", 50, 320))).warnings
 
@@ -242,18 +240,18 @@ PRIVILEGED = {"name": "p", "securityContext": {"privileged": True}}
         (gpu.pod(PRIVILEGED, nodeName="n", **HOST), ""),
     ],
 )
-def test_what_would_lead_past_the_limits_is_refused_beside_devices(pod, why):
+def test_settings_that_bypass_limits_are_refused_with_devices(pod, why):
     assert refused(pod).startswith(why)
     assert bool(refused(pod)) is bool(why)
     everything = confines.Confines(("*",), ("*",), ("*",), ("/",))
     assert not judge(pod, devices.Rules(confines=everything)).refusal
 
 
-def test_mirrors_of_static_pods_are_their_nodes_own_business():
+def test_mirrors_of_static_pods_are_not_refused():
     pod = gpu.pod(SHARE, PRIVILEGED, nodeName="n", **HOST)
     by_node = {"user": "system:node:n", "groups": ("system:nodes", "system:authenticated")}
     assert not judge(pod, **by_node).refusal
-    assert refused(pod, user="system:node:n")  # whoever calls himself so
+    assert refused(pod, user="system:node:n")  # the username without the group
     assert refused(pod, groups=("system:nodes",))
 
 
@@ -269,15 +267,15 @@ def debug(pod, *news, former=()):
     return devices.ephemeral(RULES)(asked).refusal
 
 
-def test_ephemeral_containers_of_pods_with_devices_are_not_privileged():
+def test_privileged_ephemeral_containers_are_refused_with_devices():
     pod = gpu.pod(SHARE)
     assert debug(pod, PRIVILEGED).startswith("container p: securityContext.privileged true")
     assert not debug(pod, {"name": "q"})
-    assert not debug(pod, {"name": "q"}, former=[PRIVILEGED])  # it was let in before us
+    assert not debug(pod, {"name": "q"}, former=[PRIVILEGED])  # it existed before
     assert not debug(gpu.pod(PRIVILEGED), PRIVILEGED)
 
 
-def test_ephemeral_containers_mount_no_folders_of_the_node():
+def test_host_paths_of_ephemeral_containers_are_refused():
     pod = gpu.pod(SHARE, **HOST)
     mounts = {"name": "q", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
     assert debug(pod, mounts).startswith("volume v: hostPath /data")
@@ -285,7 +283,7 @@ def test_ephemeral_containers_mount_no_folders_of_the_node():
     assert not debug(gpu.pod(WHOLE, **HOST), mounts)
 
 
-# Everybody.
+# All requests.
 
 EVERYTHING = devices.Rules(fallback=GIB, schedulers=("gpu",), words=frozenset(conversions.Words))
 
@@ -299,7 +297,7 @@ EVERYTHING = devices.Rules(fallback=GIB, schedulers=("gpu",), words=frozenset(co
         {"resource": "deployments.apps"},
     ],
 )
-def test_nothing_else_is_touched(more):
+def test_other_requests_are_admitted_unchanged(more):
     pod = gpu.pod(gpu.container("a", 150), nodeName="n", annotations={"pyvgpu.io/devices": ""})
     asked = review.Request(**{"uid": "u", "operation": "CREATE", "resource": "pods",
                               "namespace": "team", "thing": pod, **more})  # fmt: skip
@@ -315,12 +313,12 @@ def test_nothing_else_is_touched(more):
     "pod",
     [{}, {"spec": None}, {"spec": {"containers": None}}, {"spec": {"containers": [7, {}]}}],
 )
-def test_a_pod_that_is_none_is_the_api_servers_to_refuse(pod):
+def test_a_malformed_pod_is_left_to_the_api_server(pod):
     assert not devices.mutation(EVERYTHING, lambda: BOTH, gpu.no_claims)(request(pod)).operations
     assert not judge(pod, EVERYTHING).refusal
 
 
-def test_where_we_fail_the_pod_is_refused_for_now():
+def test_an_internal_error_refuses_the_pod_for_now():
     def broken():
         raise ZeroDivisionError
 
@@ -330,7 +328,7 @@ def test_where_we_fail_the_pod_is_refused_for_now():
         assert "refused for now" in answer.refusal
 
 
-# Sizes and too large numbers, which would wait for a device that cannot exist.
+# Sizes and excessive numbers, which no device could ever satisfy.
 
 
 @pytest.mark.parametrize("names", [gpu.OURS, gpu.GAIA])
@@ -345,16 +343,14 @@ def test_where_we_fail_the_pod_is_refused_for_now():
         (30, "4G", "4000000000 bytes are 15 units"),
     ],
 )
-def test_memory_in_another_unit_is_refused_with_the_number_that_was_meant(
-    names, vcore, written, said
-):
+def test_memory_in_another_unit_is_refused_with_the_intended_number(names, vcore, written, said):
     pod = gpu.pod(gpu.container("a", vcore, written, names))
     changed, _ = mutate(pod)
     for each in (pod, changed):
         assert re.match(f"container a: {names[1]} .*{said}$", refused(each)), refused(each)
 
 
-def test_such_an_amount_of_an_init_container_is_refused_too_and_by_the_unit_of_the_agents():
+def test_memory_of_init_containers_is_checked_with_the_agents_unit():
     rules = devices.Rules(unit=1 << 20)
     pod = gpu.pod(gpu.container("a", 50, "4096"), initContainers=[gpu.container("i", 20, "2Gi")])
     assert refused(pod, rules).endswith("2Gi is 2048")
@@ -362,5 +358,5 @@ def test_such_an_amount_of_an_init_container_is_refused_too_and_by_the_unit_of_t
     assert not judge(pod, rules).refusal
 
 
-def test_whole_devices_may_have_as_much_together_as_devices_have():
+def test_whole_devices_may_have_the_sum_of_their_memory():
     assert not judge(gpu.pod(gpu.container("a", 800, 8 * 288 * 4))).refusal

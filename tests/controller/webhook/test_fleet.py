@@ -1,4 +1,4 @@
-"""What is known of all nodes, as they come and go."""
+"""Summary of all nodes, as they come and go."""
 
 import threading
 
@@ -19,8 +19,8 @@ def device(index, gibibytes, **more):
 
 
 def node(*devices, name="n", unit=UNIT, release="v1.36.3", text=None):
-    told = annotations.publish(annotations.Published(unit, devices)) if text is None else text
-    noted = {"pyvgpu.io/node-devices": told} if devices or text is not None else {}
+    published = annotations.publish(annotations.Published(unit, devices)) if text is None else text
+    noted = {"pyvgpu.io/node-devices": published} if devices or text is not None else {}
     info = {"nodeInfo": {"kubeletVersion": release}, "images": [{"names": ["a"]}]}
     return {"metadata": {"name": name, "annotations": noted}, "status": info}
 
@@ -29,7 +29,7 @@ def sizes(found):
     return sorted(it.memory_bytes // GIB for it in found)
 
 
-def test_devices_of_one_kind_are_one_whatever_is_theirs_alone():
+def test_devices_of_one_kind_are_merged():
     sick = device(2, 16, sick="lost", cordoned=True)
     found = fleet.kinds(node(device(0, 16), device(1, 16), sick, device(3, 80)), UNIT)
     assert sizes(found) == [16, 80]
@@ -39,11 +39,11 @@ def test_devices_of_one_kind_are_one_whatever_is_theirs_alone():
     "thing",
     [node(), node(text="garbage"), node(text='{"v": 2}'), node(device(0, 16), unit=GIB), {}],
 )
-def test_what_a_node_does_not_say_rightly_is_passed_over(thing):
+def test_an_invalid_annotation_of_a_node_is_ignored(thing):
     assert fleet.kinds(thing, UNIT) == frozenset()
 
 
-def test_nodes_are_followed(small, monkeypatch):
+def test_nodes_are_watched(small, monkeypatch):
     monkeypatch.setattr(fleet, "AGAIN_SECONDS", 0.0)
     api, connection = small
     api.put("/api/v1/nodes/a", node(device(0, 16), name="a"))

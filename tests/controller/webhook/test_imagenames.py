@@ -1,4 +1,4 @@
-"""Names of images, changed by an administrator's rules."""
+"""Rewriting of image names by an administrator's rules."""
 
 import json
 
@@ -41,7 +41,7 @@ def load(folder, text):
         ("localhost/a", "localhost/a"),
     ],
 )
-def test_a_name_is_read_as_registries_do(image, whole):
+def test_a_name_is_fully_qualified(image, whole):
     assert imagenames.whole_name(image) == whole
 
 
@@ -57,7 +57,7 @@ def test_a_name_is_read_as_registries_do(image, whole):
         ("localhost/a", "team-a", "localhost/a"),
     ],
 )
-def test_the_first_rule_that_fits_changes_it(rules, image, namespace, renamed):
+def test_the_first_matching_rule_applies(rules, image, namespace, renamed):
     assert imagenames.rename(image, namespace, rules) == renamed
     assert imagenames.rename(renamed, namespace, rules) == renamed
 
@@ -67,7 +67,7 @@ PREFIXES = st.sampled_from(["docker.io/", "quay.io/", "a", "docker.io/library/a"
 
 
 @given(NAMES, st.lists(st.tuples(PREFIXES, PREFIXES), max_size=3))
-def test_a_name_is_changed_once_whatever_the_rules(tmp_path_factory, image, pairs):
+def test_rewriting_is_idempotent_for_any_rules(tmp_path_factory, image, pairs):
     text = json.dumps([{"prefix": old, "to": f"m.example/{new}"} for old, new in pairs])
     made = load(tmp_path_factory.mktemp("rules"), text)
     once = imagenames.rename(image, "n", made)
@@ -91,12 +91,12 @@ def test_a_name_is_changed_once_whatever_the_rules(tmp_path_factory, image, pair
         ("- {prefix: a, to: m/, namespaces: team}", "namespaces team: must be a list"),
     ],
 )
-def test_rules_that_make_no_sense_are_refused(tmp_path, text, why):
+def test_invalid_rules_are_refused(tmp_path, text, why):
     with pytest.raises(errors.DataError, match=why):
         load(tmp_path, text)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(errors.DataError, match="--image-rules .*: no such file"):
         imagenames.load(tmp_path / "none")
 
@@ -124,7 +124,7 @@ def test_all_containers_of_a_new_pod_are_renamed(rules):
     }
 
 
-def test_of_ephemeral_containers_only_those_are_renamed_that_are_new(rules):
+def test_only_new_ephemeral_containers_are_renamed(rules):
     former = {"spec": {"containers": [{"name": "c", "image": "a"}]}}
     old = {"name": "old", "image": "b"}
     former["spec"]["ephemeralContainers"] = [old]
@@ -139,10 +139,10 @@ def test_of_ephemeral_containers_only_those_are_renamed_that_are_new(rules):
 
 
 @pytest.mark.parametrize("spec", [None, {"containers": None}, {"containers": [7, {"image": 7}]}])
-def test_nonsense_stays_as_it_is(rules, spec):
+def test_malformed_containers_stay_unchanged(rules, spec):
     assert ask(rules, {"spec": spec}) == {"spec": spec}
 
 
-def test_a_pod_that_lives_is_left_alone(rules):
+def test_updates_of_pods_are_ignored(rules):
     pod = {"spec": {"containers": [{"name": "c", "image": "a"}]}}
     assert ask(rules, pod, pod, operation="UPDATE") == pod

@@ -1,4 +1,4 @@
-"""What the API server asks is read, and answered as it expects."""
+"""Parsing of AdmissionReviews and encoding of answers."""
 
 import base64
 import json
@@ -34,7 +34,7 @@ def written(answer, request=None):
     return document["response"]
 
 
-def test_a_request_is_read():
+def test_a_request_is_parsed():
     assert read(asked()) == review.Request("u-1", "CREATE", "pods", "team", {"kind": "Pod"})
 
 
@@ -47,7 +47,7 @@ def test_a_request_is_read():
         ({"resource": None, "userInfo": {"username": [], "groups": 5}}, ""),
     ],
 )
-def test_other_kinds_have_other_names(request_, resource):
+def test_resources_have_their_full_names(request_, resource):
     assert read(asked(**request_)).resource == resource
 
 
@@ -67,18 +67,18 @@ def test_other_kinds_have_other_names(request_, resource):
         (json.dumps(asked(uid=7)).encode(), "request.uid"),
     ],
 )
-def test_what_is_no_review_is_refused_with_a_sentence(content, why):
+def test_an_invalid_review_is_refused_with_a_reason(content, why):
     with pytest.raises(errors.DataError, match=why):
         review.read(content)
 
 
 @given(st.binary())
-def test_no_bytes_make_it_fail_otherwise(content):
+def test_arbitrary_bytes_raise_only_data_error(content):
     with pytest.raises(errors.DataError):
         review.read(content)
 
 
-def test_a_patch_comes_in_base64():
+def test_a_patch_is_base64_encoded():
     operation = {"op": "add", "path": "/metadata/labels", "value": {"é": "\ud800"}}
     response = written(review.Answer((operation,), ("mind",)))
     assert json.loads(base64.b64decode(response.pop("patch"))) == [operation]
@@ -90,24 +90,24 @@ def test_a_patch_comes_in_base64():
     }
 
 
-def test_nothing_to_change_is_no_patch():
+def test_an_unchanged_object_has_no_patch():
     assert written(review.Answer()) == {"uid": "u-1", "allowed": True}
 
 
-def test_a_refusal_says_why_and_changes_nothing():
+def test_a_refusal_has_a_reason_and_no_patch():
     response = written(review.Answer(({"op": "remove", "path": "/a"},), refusal="too much"))
     assert not response["allowed"]
     assert response["status"]["message"] == "too much"
     assert "patch" not in response
 
 
-def test_warnings_are_cut_to_what_the_api_server_takes():
+def test_warnings_are_truncated_to_the_api_servers_limit():
     warnings = written(review.Answer(warnings=("x" * 1000,) * 100))["warnings"]
     assert {len(it) for it in warnings} == {250}
     assert sum(map(len, warnings)) < 4096
 
 
-def test_a_mutation_that_fails_changes_nothing_and_refuses_nothing():
+def test_a_failed_mutation_admits_the_object_unchanged():
     def broken(request):
         raise ZeroDivisionError(request.uid)
 

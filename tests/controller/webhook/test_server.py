@@ -1,4 +1,4 @@
-"""The webhook's server before real clients, friendly and not."""
+"""The webhook's HTTPS server with real clients, benign and hostile."""
 
 import base64
 import contextlib
@@ -38,15 +38,15 @@ def made_of(routes):
 
 
 @pytest.fixture
-def door():
+def running():
     made = made_of(ROUTES)
     yield made
     made.close()
 
 
 @pytest.fixture
-def client(door):
-    made = door.connect()
+def client(running):
+    made = running.connect()
     yield made
     made.close()
 
@@ -75,13 +75,13 @@ def test_a_pod_is_changed(client):
     assert changed["spec"]["containers"][1]["command"] == ["$(START_COMMAND_0)"]
 
 
-def test_asked_again_with_what_it_answered_it_changes_nothing(client):
+def test_a_pod_that_was_changed_is_not_changed_again(client):
     first = post(client, make.asked(job()))
     changed = small_kubelet.apply(job(), json.loads(base64.b64decode(first["patch"])))
     assert post(client, make.asked(changed)) == {"uid": "u-1", "allowed": True}
 
 
-def test_a_dry_run_is_answered_like_any_other(client):
+def test_a_dry_run_gets_the_same_answer(client):
     assert post(client, make.asked(job(), dryRun=True)) == post(client, make.asked(job()))
 
 
@@ -97,19 +97,19 @@ def test_a_dry_run_is_answered_like_any_other(client):
         {"object": {"spec": None, "metadata": None}},
     ],
 )
-def test_what_does_not_concern_us_is_admitted_as_it_is(client, more):
+def test_other_objects_are_admitted_unchanged(client, more):
     assert post(client, make.asked(job(), **more)) == {"uid": "u-1", "allowed": True}
 
 
-def test_a_mutation_that_fails_admits_the_object(client, door):
+def test_a_failed_mutation_admits_the_object(client, running):
     response = post(client, make.asked(job()), "/broken")
     assert response["allowed"]
     assert response["warnings"]
-    assert post(client, make.asked(job()))["patch"]  # and the next is served
-    assert door.count(2) == [("/broken", "failed"), ("/sidecars", "changed")]
+    assert post(client, make.asked(job()))["patch"]  # the next request is served
+    assert running.count(2) == [("/broken", "failed"), ("/sidecars", "changed")]
 
 
-def test_nonsense_in_a_pod_admits_it(client):
+def test_a_malformed_pod_is_admitted(client):
     nonsense = {"spec": {"containers": [7, {"env": 7}], "restartPolicy": []}, "metadata": {}}
     assert post(client, make.asked(nonsense))["allowed"]
 
@@ -119,7 +119,7 @@ def test_a_mutation_may_refuse(client):
     assert (response["allowed"], response["status"]["message"]) == (False, "not here")
 
 
-def test_a_pod_of_three_mebibytes_is_answered(client):
+def test_a_pod_of_3_mib_is_answered(client):
     pod = job()
     pod["metadata"]["annotations"] = {"a": "<" * (3 << 20)}
     response = post(client, make.asked(pod))
@@ -142,8 +142,8 @@ def test_a_pod_of_three_mebibytes_is_answered(client):
         ("TRACE", "/sidecars", None, {}, 501),
     ],
 )
-def test_what_nobody_should_send_is_refused(door, method, path, body, headers, code):
-    client = door.connect()
+def test_an_invalid_http_request_is_refused(running, method, path, body, headers, code):
+    client = running.connect()
     client.putrequest(method, path)
     for name, value in headers.items():
         client.putheader(name, value)
@@ -154,44 +154,44 @@ def test_what_nobody_should_send_is_refused(door, method, path, body, headers, c
     answer.read()
     assert (answer.status, answer.getheader("Connection")) == (code, "close")
     client.close()
-    fresh = door.connect()
+    fresh = running.connect()
     assert post(fresh, make.asked(job()))["patch"]
     fresh.close()
 
 
-def test_who_says_nothing_keeps_nobody_waiting(door):
-    silent = [socket.create_connection(door.address) for _ in range(20)]
-    client = door.connect()
+def test_a_silent_connection_does_not_block_others(running):
+    silent = [socket.create_connection(running.address) for _ in range(20)]
+    client = running.connect()
     assert post(client, make.asked(job()))["patch"]
     for it in (*silent, client):
         it.close()
 
 
-def test_who_says_nothing_is_given_up(monkeypatch):
+def test_a_silent_connection_is_closed_after_a_timeout(monkeypatch):
     monkeypatch.setattr(https, "HANDSHAKE_SECONDS", 0.1)
     with (
-        contextlib.closing(made_of(ROUTES)) as door,
-        socket.create_connection(door.address, timeout=SECONDS) as silent,
+        contextlib.closing(made_of(ROUTES)) as running,
+        socket.create_connection(running.address, timeout=SECONDS) as silent,
     ):
         assert silent.recv(1) == b""
 
 
 SILENT = {
-    "before the handshake": lambda door: socket.create_connection(door.address),
-    "after it": lambda door: door.connect().sock,
+    "before the handshake": lambda running: socket.create_connection(running.address),
+    "after it": lambda running: running.connect().sock,
 }
 
 
 @pytest.mark.parametrize("silent", SILENT.values(), ids=SILENT)
-def test_who_is_silent_longest_makes_room_for_who_asks(door, silent):
+def test_the_longest_silent_connection_is_closed_for_a_new_one(running, silent):
     with contextlib.ExitStack() as stack:
         for _ in range(https.MOST_CONNECTIONS + 8):
-            stack.enter_context(contextlib.closing(silent(door)))
-        client = stack.enter_context(contextlib.closing(door.connect()))
+            stack.enter_context(contextlib.closing(silent(running)))
+        client = stack.enter_context(contextlib.closing(running.connect()))
         assert post(client, make.asked(job()))["patch"]
 
 
-def test_where_all_are_being_answered_one_more_is_turned_away(monkeypatch):
+def test_a_connection_beyond_the_limit_is_rejected_while_all_are_busy(monkeypatch):
     monkeypatch.setattr(https, "MOST_CONNECTIONS", 2)
     entered, go_on = threading.Semaphore(0), threading.Event()
 
@@ -200,33 +200,33 @@ def test_where_all_are_being_answered_one_more_is_turned_away(monkeypatch):
         assert go_on.wait(SECONDS)
         return review.Answer()
 
-    with contextlib.closing(made_of({"/wait": wait})) as door, contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(contextlib.closing(door.connect())) for _ in range(2)]
+    with contextlib.closing(made_of({"/wait": wait})) as running, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(contextlib.closing(running.connect())) for _ in range(2)]
         for client in clients:
             client.request("POST", "/wait", json.dumps(make.asked(job())), JSON)
             assert entered.acquire(timeout=SECONDS)
         with pytest.raises((ConnectionError, ssl.SSLError)):
-            door.connect()
+            running.connect()
         go_on.set()
         assert [client.getresponse().status for client in clients] == [200, 200]
-        late = stack.enter_context(contextlib.closing(door.connect()))
+        late = stack.enter_context(contextlib.closing(running.connect()))
         late.request("POST", "/wait", json.dumps(make.asked(job())), JSON)
         assert late.getresponse().status == 200
 
 
-def test_a_certificate_that_changes_holds_for_new_connections(door, client):
-    old = door.bundle
-    door.bundle = certificates.make(WANTED, identity.utc(), old)
-    assert post(client, make.asked(job()))["patch"]  # the connection that was there
+def test_a_new_certificate_applies_to_new_connections(running, client):
+    old = running.bundle
+    running.bundle = certificates.make(WANTED, identity.utc(), old)
+    assert post(client, make.asked(job()))["patch"]  # the existing connection
     with pytest.raises(ssl.SSLCertVerificationError):
-        door.connect(old.authorities)
-    fresh = door.connect()  # trusts the old one and the new
+        running.connect(old.authorities)
+    fresh = running.connect()  # trusts the old and the new certificate
     assert post(fresh, make.asked(job()))["patch"]
     fresh.close()
 
 
-def test_before_the_end_connections_are_given_up(door, client):
-    door.listener.draining = True
+def test_connections_are_closed_before_shutdown(running, client):
+    running.listener.draining = True
     client.request("POST", "/sidecars", json.dumps(make.asked(job())), JSON)
     answer = client.getresponse()
     assert (answer.status, answer.getheader("Connection")) == (200, "close")

@@ -1,4 +1,4 @@
-"""Annotations that a component alone may write."""
+"""Removal of annotations that only components may write."""
 
 import copy
 
@@ -25,7 +25,7 @@ OTHERS = {
 }
 
 
-def test_they_are_taken_away_and_others_stay():
+def test_state_annotations_are_removed_and_others_kept():
     pod = {"metadata": {"annotations": {**FORGED, **OTHERS}}}
     draft = drafts.Draft(pod)
     assert set(state.strip(draft)) == set(FORGED)
@@ -35,7 +35,7 @@ def test_they_are_taken_away_and_others_stay():
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"annotations": None}])
-def test_where_there_are_none_nothing_changes(metadata):
+def test_a_pod_without_them_is_unchanged(metadata):
     draft = drafts.Draft({"metadata": metadata})
     assert state.strip(draft) == ()
     assert not draft.operations

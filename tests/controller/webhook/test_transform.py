@@ -1,4 +1,4 @@
-"""What becomes of a pod when it is created."""
+"""Transformation of new pods with marked sidecars."""
 
 import kubelet_argv
 import pod_objects as make
@@ -20,7 +20,7 @@ TOLERANT = {"tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "
 
 
 def created(*containers, metadata=None, policy="Never", **spec):
-    """Return a pod as a webhook gets it: without a name, a uid, a status, a node."""
+    """Return a pod as a webhook receives it: without name, uid, status and node."""
     pod = make.pod(*containers, policy=policy, **spec)
     pod["metadata"] = {"generateName": "train-", **(metadata or {})}
     del pod["status"], pod["spec"]["nodeName"]
@@ -54,14 +54,14 @@ def container_of(pod, name):
         ),
     ],
 )
-def test_a_pod_that_does_not_concern_us_stays_as_it_is(pod, warnings):
-    changed, told = change(pod)
+def test_other_pods_stay_unchanged(pod, warnings):
+    changed, notes = change(pod)
     assert changed == pod
-    assert len(told) == len(warnings)
-    assert all(part in text for part, text in zip(warnings, told, strict=True))
+    assert len(notes) == len(warnings)
+    assert all(part in text for part, text in zip(warnings, notes, strict=True))
 
 
-def test_another_value_of_the_label_keeps_us_off():
+def test_another_value_of_the_label_opts_out():
     begun = job(log(), metadata={"labels": {"pyvgpu.io/sidecars": "mine"}})
     assert change(begun) == (begun, ())
 
@@ -73,14 +73,14 @@ def test_another_value_of_the_label_keeps_us_off():
         (job(log(), policy="Always"), "restartPolicy is Always"),
     ],
 )
-def test_where_sidecars_are_not_ended_they_may_still_be_swapped(pod, warning):
-    changed, told = change(pod)
+def test_sidecars_that_are_not_ended_may_still_be_swapped(pod, warning):
+    changed, notes = change(pod)
     assert changed["metadata"].pop("labels") == transform.MANAGED
     assert changed == pod
-    assert warning in told[0]
+    assert warning in notes[0]
 
 
-def test_argv_moves_and_the_pod_gets_our_label():
+def test_argv_moves_and_the_pod_is_labelled():
     pod, warnings = change(job(log()))
     changed = container_of(pod, "log")
     assert changed["command"] == ["$(START_COMMAND_0)", "$(START_COMMAND_1)"]
@@ -111,7 +111,7 @@ ADMISSIONS = [
     st.sampled_from(ADMISSIONS),
     st.booleans(),
 )
-def test_a_second_time_changes_nothing(command, args, spec, admission, mesh):
+def test_the_transformation_is_idempotent(command, args, spec, admission, mesh):
     one = make.sidecar("log", environment={"A": "1"}, command=command, args=args)
     sidecars = [one, make.sidecar("mesh", command=["/mesh"])] if mesh else [one]
     once, _ = change(job(*sidecars, **spec), admission)
@@ -129,28 +129,28 @@ def test_the_process_sees_the_same_argv(command):
     assert seen == kubelet_argv.run(one[0])
 
 
-def test_what_only_a_controller_writes_does_not_come_with_a_new_pod():
+def test_a_controllers_annotations_are_removed_from_a_new_pod():
     forged = {"annotations": {"pyvgpu.io/sidecar-stop": "{}", "pyvgpu.io/swapped": "{}", "a": "b"}}
     pod, _ = change(created(make.container("main"), metadata=forged))
     assert pod["metadata"]["annotations"] == {"a": "b"}
 
 
 @pytest.mark.row(27)
-def test_full_annotations_are_no_reason_to_refuse():
+def test_a_pod_with_full_annotations_is_not_refused():
     full = {"annotations": {"a": "x" * (objects.MOST_ANNOTATION_BYTES - 100)}}
     pod, warnings = change(job(log(), metadata=full))
     assert container_of(pod, "log") == log()[0]
     assert "no room" in warnings[0]
 
 
-def test_what_a_user_wrote_under_our_keys_is_not_what_starts():
+def test_a_users_text_under_our_keys_is_not_executed():
     key = next(iter(change(job(log()))[0]["metadata"]["annotations"]))
     pod, _ = change(job(log(), metadata={"annotations": {key: "/bin/evil", "a": "b"}}))
     assert pod["metadata"]["annotations"][key] == "/opt/log"
     assert pod["metadata"]["annotations"]["a"] == "b"
 
 
-def test_containers_whose_names_begin_alike_have_keys_of_their_own():
+def test_containers_with_a_common_name_prefix_have_different_keys():
     names = ["x" * 62 + end for end in "ab"]
     pod, _ = change(job(*(make.sidecar(name, command=[f"/{name}"]) for name in names)))
     assert sorted(pod["metadata"]["annotations"].values()) == [f"/{name}" for name in names]
@@ -159,7 +159,7 @@ def test_containers_whose_names_begin_alike_have_keys_of_their_own():
 
 
 @pytest.mark.parametrize("name", [launch.VOLUME, launch.ARGV_VOLUME])
-def test_a_container_that_has_the_name_of_our_launcher_keeps_it_off(name):
+def test_a_name_conflict_prevents_the_launcher(name):
     admission = Admission(virtual_expansion=Expansion.LAUNCHER)
     begun = created(make.container(name), log(), **VIRTUAL)
     pod, warnings = change(begun, admission)
@@ -168,7 +168,7 @@ def test_a_container_that_has_the_name_of_our_launcher_keeps_it_off(name):
     assert warnings
 
 
-def test_room_is_shared_by_the_sidecars():
+def test_sidecars_share_the_annotations_room():
     long = "x" * 100_000
     pod, warnings = change(
         job(*(make.sidecar(f"log-{number}", command=["log", long]) for number in range(3)))
@@ -189,13 +189,13 @@ def test_room_is_shared_by_the_sidecars():
         (VIRTUAL, Expansion.KUBELET, True, False),
     ],
 )
-def test_a_command_that_nobody_may_expand_stays(spec, expansion, moved, warned):
+def test_a_command_that_no_node_may_expand_stays(spec, expansion, moved, warned):
     pod, warnings = change(job(log(), **spec), Admission(virtual_expansion=expansion))
     assert (container_of(pod, "log")["command"][0] == "$(START_COMMAND_0)") is moved
     assert bool(warnings) is warned
 
 
-def test_the_launcher_starts_it_where_nothing_expands():
+def test_the_launcher_starts_sidecars_on_nodes_without_expansion():
     admission = Admission(virtual_expansion=Expansion.LAUNCHER)
     pod, warnings = change(job(log(args=["$(A)"]), **VIRTUAL), admission)
     changed = container_of(pod, "log")
@@ -215,14 +215,14 @@ def test_the_launcher_starts_it_where_nothing_expands():
     assert warnings == ()
 
 
-def test_the_launcher_does_not_start_what_the_node_might_expand():
+def test_the_launcher_is_not_used_if_the_node_might_expand():
     admission = Admission(virtual_expansion=Expansion.LAUNCHER)
     pod, warnings = change(job(log(args=["$(A)"]), **TOLERANT), admission)
     assert container_of(pod, "log") == log(args=["$(A)"])[0]
     assert "does not expand" in warnings[0]
 
 
-def test_the_launcher_keeps_off_names_that_are_taken():
+def test_the_launcher_is_not_used_if_its_names_are_taken():
     admission = Admission(virtual_expansion=Expansion.LAUNCHER)
     volumes = [{"name": launch.VOLUME, "emptyDir": {}}]
     pod, warnings = change(job(log(), **VIRTUAL, volumes=volumes), admission)
@@ -231,7 +231,7 @@ def test_the_launcher_keeps_off_names_that_are_taken():
 
 
 @pytest.mark.parametrize("provider", [Provider.ECI, Provider.BCI])
-def test_a_provider_is_told(provider):
+def test_the_providers_switch_is_set(provider):
     admission = Admission(virtual_provider=provider, virtual_expansion=Expansion.KUBELET)
     pod, _ = change(job(log(), make.sidecar("mesh"), **VIRTUAL), admission)
     read = pods.read(pod)
@@ -242,7 +242,7 @@ def test_a_provider_is_told(provider):
     assert not transform.how.has_provider_switch(pods.read(pod), pods.read(pod).container("log"))
 
 
-def test_sidecars_become_native_ones_behind_the_init_containers():
+def test_native_sidecars_are_appended_to_init_containers():
     order = {"SIDECAR_TERMINATION_ORDER": "1"}
     pod, warnings = change(
         created(
@@ -270,7 +270,7 @@ def test_sidecars_become_native_ones_behind_the_init_containers():
         ({"restartPolicy": "OnFailure"}, "a restartPolicy of its own"),
     ],
 )
-def test_what_may_depend_on_a_main_container_does_not_become_native(spec, why):
+def test_a_sidecar_that_may_depend_on_a_main_container_stays(spec, why):
     pod, warnings = change(job(log(**spec)), NATIVE)
     assert "initContainers" not in pod["spec"]
     assert container_of(pod, "log")["command"][0] == "$(START_COMMAND_0)"
@@ -286,26 +286,26 @@ def test_what_may_depend_on_a_main_container_does_not_become_native(spec, why):
         (Admission(native_namespaces=("*",)), False),
     ],
 )
-def test_native_where_the_namespace_asks_and_every_kubelet_can(admission, native):
+def test_conversion_needs_the_namespace_and_all_kubelets(admission, native):
     pod, _ = change(job(log()), admission)
     assert ("initContainers" in pod["spec"]) is native
 
 
 @pytest.mark.parametrize("spec", [VIRTUAL, TOLERANT])
-def test_no_native_sidecars_for_a_pod_that_may_come_to_a_virtual_node(spec):
+def test_no_native_sidecars_in_a_pod_that_may_run_on_a_virtual_node(spec):
     pod, warnings = change(job(make.sidecar(), **spec), NATIVE)
     assert "initContainers" not in pod["spec"]
     assert "may come to a virtual node" in warnings[0]
 
 
-def test_a_policy_of_the_cluster_marks_what_is_transformed():
+def test_sidecars_marked_by_a_policy_are_transformed():
     policy = marking.Policy(("mesh",), namespace="team-*")
     admission = Admission(settings=Settings(policies=(policy,)))
     pod, _ = change(job(make.container("mesh", command=["/mesh"])), admission)
     assert container_of(pod, "mesh")["command"] == ["$(START_COMMAND_0)"]
 
 
-def test_where_annotations_are_full_a_provider_is_not_told():
+def test_without_room_in_annotations_the_providers_switch_is_not_set():
     full = {"annotations": {"a": "x" * (objects.MOST_ANNOTATION_BYTES - 10)}}
     admission = Admission(virtual_provider=Provider.BCI, virtual_expansion=Expansion.KUBELET)
     pod, warnings = change(job(log(), metadata=full, **VIRTUAL), admission)

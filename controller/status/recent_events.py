@@ -1,4 +1,4 @@
-"""The newest events of ours, as the API server has them: so many, and no more."""
+"""Watch for the newest Events that pyvgpu's components recorded; keeps a bounded number."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from pyvgpu.kube import apiserver
 
 EVENTS = "/api/v1/events"
-SOURCES = ("pyvgpu", telling.COMPONENT)  # of the agents, and of the scheduler
-MOST = 50
+SOURCES = ("pyvgpu", telling.COMPONENT)  # the agents and the scheduler
+MOST = 50  # events shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
-class Told:
-    """An event; the newest is the greatest."""
+class Event:
+    """An event as the page shows it; the newest compares greatest."""
 
-    at: str  # as the API server writes it
-    who: str
+    at: str  # in the API server's notation
+    object: str  # namespace/name of the object that it is about
     kind: str
     reason: str
     text: str
 
 
-def read(event: Object) -> Told:
-    """Return what is shown of an event."""
+def read(event: Object) -> Event:
+    """Return what the page shows of *event*."""
     about = objects.section(event, "involvedObject")
     at = event.get("lastTimestamp") or event.get("eventTime") or ""
-    return Told(
+    return Event(
         str(at or objects.section(event, "metadata").get("creationTimestamp") or ""),
         f"{about.get('namespace')}/{about.get('name')}",
         str(event.get("type") or ""),
@@ -45,43 +45,49 @@ def read(event: Object) -> Told:
     )
 
 
-class Newest:
-    """Follows events; of the older ones nothing is kept."""
+class RecentEvents:
+    """Watches events and drops the older ones."""
 
     def __init__(
         self, api: apiserver.ApiServer, counting: informer.Counting | None = None
     ) -> None:
-        self._events: dict[str, Told] = {}
-        self._changing = threading.Lock()
+        self._events: dict[str, Event] = {}
+        self._lock = threading.Lock()
         self._followed = [
             informer.Informer(
-                api, EVENTS, {"fieldSelector": f"source={it}"}, self._note, _nothing, counting
+                api, EVENTS, {"fieldSelector": f"source={name}"}, self._note, _nothing, counting
             )
-            for it in SOURCES
+            for name in SOURCES
         ]
 
     @property
     def parts(self) -> tuple[Callable[[threading.Event], None], ...]:
-        """Return what is to run, each in a thread, until an event."""
-        return tuple(it.run for it in self._followed)
+        """The functions to run until an event is set, each in a thread."""
+        return tuple(events.run for events in self._followed)
 
     def document(self) -> list[dict[str, str]]:
-        """Return them as the page takes them, the newest first."""
-        with self._changing:
+        """Return the events as the page takes them, the newest first."""
+        with self._lock:
             newest = sorted(self._events.values(), reverse=True)[:MOST]
         return [
-            {"at": it.at, "type": it.kind, "reason": it.reason, "who": it.who, "text": it.text}
-            for it in newest
+            {
+                "at": event.at,
+                "type": event.kind,
+                "reason": event.reason,
+                "object": event.object,
+                "text": event.text,
+            }
+            for event in newest
         ]
 
     def _note(self, event: Object) -> None:
         key = informer.key_of(event)
-        with self._changing:
+        with self._lock:
             self._events[key] = read(event)
             if len(self._events) > 4 * MOST:
-                newest = sorted(self._events, key=lambda it: self._events[it], reverse=True)
-                self._events = {it: self._events[it] for it in newest[:MOST]}
+                newest = sorted(self._events, key=lambda key: self._events[key], reverse=True)
+                self._events = {key: self._events[key] for key in newest[:MOST]}
 
 
 def _nothing(_key: str) -> None:
-    """Nobody is told: whoever looks sees them."""
+    """Do nothing: the page reads the events on request."""

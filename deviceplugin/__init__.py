@@ -1,1 +1,1 @@
-"""The node agent: tells kubelet what devices there are, and gives each container its grant."""
+"""The node agent: advertises the node's devices to kubelet, and grants shares to containers."""

@@ -1,25 +1,25 @@
-"""The node agent: puts its parts together and keeps them going.
+"""The node agent: assembles its components and runs them.
 
-    mirror      follows the driver of the node; another one is another Driver for new containers
-    health      watches the devices, by NVML; a sick one takes its ids out of order
-    auditor     compares what processes hold of them with what was granted
-    orders      carries out what the node's administrator tells it
-    plugins     speak with kubelet, by threads of gRPC; the granter decides for them
-    registrar   makes them known to each kubelet that comes
+    mirror      follows the node's driver; a replaced one is a new Driver for new containers
+    health      watches the devices through NVML; ids of an unhealthy one become unhealthy
+    auditor     compares the usage of processes with their grants
+    orders      executes the commands of the node's administrator
+    plugins     serve kubelet's calls on gRPC threads; the granter decides
+    registrar   registers them with kubelet, and again after each restart of kubelet
     collector   ends the grants of pods that are over
-    clocks      keeps the arbiter going, and the clocks of grants linked
-    guard       cuts the files that containers write to their length
-    events      tells the users of pods what they should know
+    clocks      keeps the arbiter running, and the clocks of grants linked
+    guard       truncates the files that containers write to their length
+    events      writes events for pods
     node, pods  watch the node and its pods at the API server
-    wishes      follows the annotations of pods that run
-    cordons     follows the annotation of the node
+    wishes      applies the annotations of running pods
+    cordons     follows the node's cordon annotation
     others      follows its capacity: whether another device plugin gives out its GPUs
-    publisher   tells the cluster what the node has
-    predicates  note on pods what they got, as gpu-manager does
-    usage       looks what containers use, for the figures that are shown
+    publisher   publishes the node's devices to the cluster
+    predicates  annotate pods with their devices, as gpu-manager does
+    usage       samples the usage of containers for the metrics
 
-The state is the checkpoint, the grants' folders and kubelet's own word: whoever is killed finds
-all of it again.
+The state is in the checkpoint, the grants' folders and kubelet's own checkpoint: a restarted agent
+recovers all of it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Agent:
         self._parts = parts.Parts()
         self._meter = metrics.AgentMeter(require_cdi=settings.require_cdi)
         self._recent = recent.Recent()
-        self._looked = threading.Event()  # after the driver, for the first time
+        self._looked = threading.Event()  # the driver was looked for once
 
     def stop(self) -> None:
         """Let :meth:`run` end."""
@@ -101,7 +101,7 @@ class Agent:
         with contextlib.ExitStack() as stack:
             kept = stack.enter_context(checkpoint.Checkpoint(settings.state, settings.node))
             if kept.trouble:
-                log.warning("rebuilding from what kubelet knows: %s", kept.trouble)
+                log.warning("rebuilding the grants from kubelet's state: %s", kept.trouble)
             stack.enter_context(folders.alone(settings.run))
             places = folders.Folders(settings.run / folders.GRANTS, settings.specifications)
             if kept.trouble:
@@ -134,8 +134,8 @@ class Agent:
                 marks = self._add_cluster(own, known, granter, found)
             if own is None and not settings.beside_nvidia and not settings.simulate:
                 log.warning(
-                    "cannot see whether another device plugin, such as NVIDIA's, gives out this "
-                    "node's GPUs: that takes the API server (run as a pod, or give --kubeconfig)"
+                    "cannot detect another device plugin, such as NVIDIA's, that gives out this "
+                    "node's GPUs: that needs the API server (run as a pod, or give --kubeconfig)"
                 )
             unplaced = scheduling.add(
                 self._parts, settings, own, known, granter, lambda: found.minors
@@ -144,9 +144,9 @@ class Agent:
             sockets = driver.add(self._parts, settings, own, node_of)
             if sockets:
                 sockets.count = self._meter.called
-            told = orders.Orders(settings.state, self._hands(granter, made, found))
-            stack.callback(told.stop)
-            told.start()
+            ordering = orders.Orders(settings.state, self._hands(granter, made, found))
+            stack.callback(ordering.stop)
+            ordering.start()
             watched = stack.enter_context(watch.Watch())
             collecting = self._add_inside(granter, made, found, self._follower(found, watched))
             registrar = self._add_plugins(granter, offers)
@@ -164,12 +164,12 @@ class Agent:
         granter: granting.Granter,
         found: devices.Devices,
     ) -> Callable[[str], display.Marks]:
-        """Add what speaks with the API server; return what it says of a pod, by the uid."""
+        """Add the components that use the API server; return a lookup of a pod's marks by uid."""
         for seen in (own, known):
             try:
                 seen.sync()
             except apiserver.ServerError as exc:
-                log.warning("the API server cannot be asked yet: %s", exc)
+                log.warning("the API server is not available yet: %s", exc)
         self._parts.add("node", own.run, own.stop)
         self._parts.add("pods", known.run, known.stop)
         teller = events.Teller(known, own.name, self._written)
@@ -192,7 +192,7 @@ class Agent:
         return following.marks
 
     def _written(self, what: str, event: events.Event) -> None:
-        self._meter.told(what, event)
+        self._meter.reported(what, event)
         if what == "event":
             self._recent.tell(event)
 
@@ -203,7 +203,7 @@ class Agent:
         found: devices.Devices,
         follower: follow.Follower,
     ) -> collector.Collector:
-        """Add what looks after the node."""
+        """Add the components that work on the node itself."""
         add, wait = self._parts.add, self._parts.wait
         add("mirror", follower.run, follower.stop)
         collecting = collector.Collector(granter, made)
@@ -217,7 +217,7 @@ class Agent:
     def _add_plugins(
         self, granter: granting.Granter, offers: dict[ids.Kind, service.Offer]
     ) -> registration.Registrar:
-        """Add what speaks with kubelet."""
+        """Add the components that talk to kubelet."""
         folder, unit = self._settings.plugins, self._settings.unit
         gaias = self._settings.profile is Profile.GAIA
         decider = gaia.Dressed(granter, unit) if gaias else granter
@@ -227,7 +227,7 @@ class Agent:
         registrar = registration.Registrar(self._settings.plugins, plugins)
 
         def register() -> None:
-            self._looked.wait(_FIRST_LOOK_SECONDS)  # else kubelet would hear of nothing first
+            self._looked.wait(_FIRST_LOOK_SECONDS)  # else kubelet would see no devices at first
             registrar.run()
 
         self._parts.add("registrar", register, registrar.stop)
@@ -236,7 +236,7 @@ class Agent:
     def _hands(
         self, granter: granting.Granter, made: making.Grants, found: devices.Devices
     ) -> orders.Hands:
-        """Return who carries out what the node's administrator orders."""
+        """Return the functions that execute the administrator's orders."""
 
         def change(grant: Grant, wanted: quota.Change) -> Grant:
             return granter.change(
@@ -271,7 +271,7 @@ class Agent:
 def _connect(
     kubeconfig: Path | None, asked: Callable[[str, int, float], None]
 ) -> apiserver.ApiServer | None:
-    """Connect as a pod does, or as *kubeconfig* says; None where there is neither."""
+    """Connect with *kubeconfig*, or the pod's service account; None if there is neither."""
     if kubeconfig is None and not apiserver.is_pod():
         return None
     return apiserver.connect(None if kubeconfig is None else str(kubeconfig), asked)

@@ -1,4 +1,4 @@
-"""What a container gets of a device plugin, and what a plugin is asked to prefer: as facts."""
+"""Data of device-plugin calls: Allocate's answer and GetPreferredAllocation's request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder or file of the node in a container."""
+    """A folder or file of the node, mounted into a container."""
 
     inside: str
     outside: str
@@ -20,7 +20,7 @@ class Mount:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What Allocate answers for a container; kubelet keeps it for as long as the pod lives."""
+    """Allocate's answer for a container; kubelet stores it for the lifetime of the pod."""
 
     annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()  # full names, such as pyvgpu.io/grant=0123
@@ -31,7 +31,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """Kubelet asks which of the ids it should take."""
+    """Kubelet's request for the preferred ids."""
 
     available: tuple[str, ...]
     must: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Compare what NVML says processes hold with what was granted; pure.
+"""Audit of quotas: compare the usage that NVML reports for processes with their grants; pure.
 
-A shim lives in its tenant's process, so a tenant that means harm can go without one: it links the
-driver statically, or speaks to the device itself. What it takes then NVML says all the same. Only
-what two looks in a row have seen counts: between two questions a process may come or go.
+The shim lives in its tenant's process, so a malicious tenant can bypass it: link the driver
+statically, or call the device's kernel interface itself. NVML still reports its usage. A finding
+counts only if two looks in a row have it: a process may start or end between two NVML calls.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.corrections import Tampering
     from pyvgpu.deviceplugin.grants import Grant
 
-# What the driver itself may take for a process beyond all that is charged, until it is measured.
+# What the driver may allocate for a process beyond all that the shim charges, until measured.
 TOLERANCE_BYTES = memorylimit.MARGIN_BYTES
 
-_NOBODY = Whose()
+_UNKNOWN = Whose()
 
 
 class Action(enum.StrEnum):
-    """What is done about what is wrong."""
+    """The audit's response to a finding."""
 
-    REPORT = "report"  # it is told
-    KILL = "kill"  # it is told, and the process is ended
+    REPORT = "report"  # report it
+    KILL = "kill"  # report it, and kill the process
 
 
 class Kind(enum.Enum):
-    """What is wrong."""
+    """The kind of a violation."""
 
-    NO_SHIM = "no-shim"  # a process on a shared device that no shim holds
-    FOREIGN = "foreign"  # a process on a device that its container was not given
-    ABOVE = "above"  # a container that holds more than its quota
-    TIME = "time"  # a container that used more of a device's time than it may have, for a minute
+    NO_SHIM = "no-shim"  # a process that uses a shared device without the shim
+    FOREIGN = "foreign"  # a process on a device that was not granted to its container
+    ABOVE = "above"  # a container that holds more memory than its quota
+    TIME = "time"  # a container that used more of a device's time than its limit, for a minute
     TAMPERED = "tampered"  # a container whose ledger something other than the shim has changed
-    OUTSIDE = "outside"  # a process of the node itself on a device that is given out
+    OUTSIDE = "outside"  # a process outside containers on a device that is granted
 
 
 _OF_CONTAINERS = (Kind.ABOVE, Kind.TIME, Kind.TAMPERED)
-_SEEN_OFTEN = (Kind.TIME, Kind.TAMPERED)  # several looks have seen it already
+_SEEN_OFTEN = (Kind.TIME, Kind.TAMPERED)  # found over several looks already
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What is on the devices at one moment."""
+    """Processes and their memory on the devices at one moment."""
 
-    held: Mapping[str, Mapping[int, int]]  # by UUID: the node's pid -> bytes, as NVML says
-    whose: Mapping[int, Whose]  # by pid; of those that have ended nothing
+    held: Mapping[str, Mapping[int, int]]  # by UUID: the node's pid -> bytes, as NVML reports
+    whose: Mapping[int, Whose]  # by pid; without processes that have ended
     shimmed: Collection[int]  # pids that have a live slot in the ledger of their grant
     above: Collection[smtime.Above] = ()  # containers that used too much time in the last minute
     tampered: Mapping[str, Sequence[Tampering]] = dataclasses.field(
@@ -67,37 +67,37 @@ NOTHING = Seen({}, {}, ())
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that ought not to be."""
+    """A violation by a process or a container."""
 
     kind: Kind
     uuid: str  # the device
-    pids: tuple[int, ...]  # whose they are
-    grant: str  # its id; empty: it has none
-    pod: str  # uid of the pod; empty: it is in none
-    size: int  # bytes that they hold
+    pids: tuple[int, ...]  # of the processes
+    grant: str  # its id; empty: none
+    pod: str  # uid of the pod; empty: none
+    size: int  # bytes that the processes hold
     text: str
 
     @property
     def key(self) -> tuple[Kind, str, tuple[int, ...], str]:
-        """What makes two findings the same; of a container, whatever its processes."""
+        """Identity of the finding across looks; a container's does not depend on its processes."""
         pids = () if self.kind in _OF_CONTAINERS else self.pids
         return self.kind, self.uuid, pids, self.grant
 
 
 def find(seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]) -> list[Finding]:
-    """Return what is wrong now; *labels* are what people call the devices, by UUID."""
+    """Return all current findings; *labels* are display names of the devices, by UUID."""
     found: list[Finding] = []
     given = {share.uuid for grant in grants.values() for share in grant.shares}
     for uuid, by_pid in seen.held.items():
         if uuid not in given:
-            continue  # whoever uses it takes it from nobody
+            continue  # no container has it, so none loses by this use
         label = labels.get(uuid, uuid)
         for pid, size in by_pid.items():
             one = _judged(seen, grants, uuid, pid)
             if one is not None:
                 kind, words = one
                 whose = seen.whose[pid]
-                text = f"process {pid} of {_who(whose, grants)} {words} {label}, " + (
+                text = f"process {pid} of {_name(whose, grants)} {words} {label}, " + (
                     f"{quantity.format_size(size)} of it"
                 )
                 pod = _pod(whose, grants)
@@ -107,7 +107,7 @@ def find(seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]) -> 
 
 
 def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding]:
-    """Return the findings of *now* that were there *before*, too."""
+    """Return the findings of *now* that the look *before* has, too."""
     known = {finding.key for finding in before}
     return [it for it in now if it.kind in _SEEN_OFTEN or it.key in known]
 
@@ -115,11 +115,11 @@ def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding
 def doomed(
     wrong: Iterable[Finding], seen: Seen, grants: Mapping[str, Grant]
 ) -> list[tuple[Finding, int]]:
-    """Return the processes to end for what is *wrong*, where all such are ended: in containers.
+    """Return the container processes to kill for the findings *wrong*, if the action is to kill.
 
-    Who goes past the shim goes first. Where all that a container has are held and it holds too
-    much all the same, its largest goes. One of a grant that is not known is let be: it may have
-    been forgotten, and be remembered in a moment.
+    Processes that bypass the shim are first. If every process of a container runs under the shim
+    and the container still exceeds its quota, its largest process is chosen. Processes of an
+    unknown grant are spared: the agent may have lost that grant, and recover it in a moment.
     """
     found = [it for it in wrong if not it.grant or it.grant in grants]
     bare = [it for it in found if it.kind in (Kind.NO_SHIM, Kind.FOREIGN)]
@@ -135,7 +135,7 @@ def doomed(
 def _judged(
     seen: Seen, grants: Mapping[str, Grant], uuid: str, pid: int
 ) -> tuple[Kind, str] | None:
-    """Return what is wrong with a process on a device that is given out, if anything is."""
+    """Return the kind of violation by a process on a granted device, and words; None if none."""
     whose = seen.whose.get(pid)
     if whose is None:
         return None  # it has ended
@@ -143,8 +143,8 @@ def _judged(
         return Kind.OUTSIDE, "uses, beside containers,"
     grant = grants.get(whose.grant)
     if grant is None:
-        # A whole device's container has no folder of a grant: the pod is what is known of it, and
-        # of a claim only the first of its pods.
+        # The container of a whole device has no grant folder: only its pod is known, and for a
+        # claim only the first of its pods.
         own = [it for it in grants.values() if it.whole and _may_be(it, whose.pod)]
         if any(share.uuid == uuid for it in own for share in it.shares):
             return None
@@ -161,10 +161,10 @@ def _may_be(grant: Grant, pod: str) -> bool:
 
 
 def _above(seen: Seen, grants: Mapping[str, Grant], uuid: str, label: str) -> Iterator[Finding]:
-    """Give the containers that hold more of a device than their quota, whoever of theirs it is."""
+    """Yield the containers whose processes together hold more of a device than their quota."""
     held: dict[str, dict[int, int]] = {}
     for pid, size in seen.held[uuid].items():
-        whose = seen.whose.get(pid, _NOBODY)
+        whose = seen.whose.get(pid, _UNKNOWN)
         if whose.grant:
             held.setdefault(whose.grant, {})[pid] = size
     for grant_id, by_pid in held.items():
@@ -182,7 +182,7 @@ def _above(seen: Seen, grants: Mapping[str, Grant], uuid: str, label: str) -> It
                 grant_id,
                 _pod(whose, grants),
                 size,
-                f"{_who(whose, grants)} holds {quantity.format_size(size)} of {label}, its quota "
+                f"{_name(whose, grants)} holds {quantity.format_size(size)} of {label}, its quota "
                 f"is {quantity.format_size(quota)}",
             )
 
@@ -194,7 +194,7 @@ def _above_time(
         if it.grant in grants:
             whose = Whose(it.grant)
             text = (
-                f"{_who(whose, grants)} used {it.percent}% of the time of "
+                f"{_name(whose, grants)} used {it.percent}% of the time of "
                 f"{labels.get(it.uuid, it.uuid)} over a minute, as NVML says, and may have "
                 f"{it.allowed}%"
             )
@@ -204,13 +204,13 @@ def _above_time(
 def _tampered(
     seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Say of each container the newest that was found of its ledger."""
+    """Yield for each container the newest change that was found in its ledger."""
     for grant_id, changes in seen.tampered.items():
         if changes and grant_id in grants:
             newest, whose = changes[0], Whose(grant_id)
             of_device = f" of {labels.get(newest.uuid, newest.uuid)}" if newest.uuid else ""
             text = (
-                f"the ledger of {_who(whose, grants)}{of_device} was changed by something other "
+                f"the ledger of {_name(whose, grants)}{of_device} was changed by something other "
                 f"than the shim: {newest.text}"
             )
             pod = _pod(whose, grants)
@@ -222,7 +222,7 @@ def _pod(whose: Whose, grants: Mapping[str, Grant]) -> str:
     return grant.owner.uid if grant is not None and grant.owner is not None else whose.pod
 
 
-def _who(whose: Whose, grants: Mapping[str, Grant]) -> str:
+def _name(whose: Whose, grants: Mapping[str, Grant]) -> str:
     grant = grants.get(whose.grant)
     if grant is not None and grant.owner is not None:
         return grant.owner.label

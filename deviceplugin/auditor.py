@@ -1,11 +1,11 @@
-"""Look each few seconds at what processes hold of the devices; see audit.py for what is wrong.
+"""Periodic audit of the processes on the devices; audit.py defines the findings.
 
-Several times a second what the ledgers of containers lack is counted in their quotas: see
-corrections.py. Each second NVML's samples of device time are noted: see smtime.py.
+Several times a second, usage that containers' ledgers lack is added to their quotas: see
+corrections.py. Each second NVML's samples of device time are recorded: see smtime.py.
 
-What is wrong is told to the pod's user, and by the administrator's choice the process is ended:
-one in a container, never one of the node itself. It needs the node's own pids (hostPID), since
-that is how NVML names processes; without them nothing is looked at, which is said.
+A finding is an event for the pod, and if the administrator chose so, the process is killed: one in
+a container, never one of the node itself. The audit needs the node's pid namespace (hostPID),
+since NVML reports its pids; without it the audit is off, and the log says so.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 5.0
-_FRESH_SECONDS = 2.0  # an older sample of device time says nothing of now
+_FRESH_SECONDS = 2.0  # an older sample of device time is stale
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Means:
-    """What an auditor may do."""
+    """The auditor's actions and callbacks."""
 
     action: audit.Action = audit.Action.REPORT
     tell: Callable[[events.Event], None] = lambda _: None
-    ended: Callable[[], None] = lambda: None  # called for each process that was ended
-    # Called in a session of NVML with all grants of shares, and the processes of each.
+    ended: Callable[[], None] = lambda: None  # called for each process that was killed
+    # Called in an NVML session with all grants of shares, and the processes of each.
     limit: Callable[[Iterable[Grant], Mapping[str, Collection[int]]], None] = lambda *_: None
 
 
@@ -60,7 +60,7 @@ class Auditor:
         means: Means | None = None,
         devices: Callable[[], Mapping[str, device.Device]] = lambda: {},
     ) -> None:
-        """*devices* are those of the driver, by UUID."""
+        """*devices* returns the driver's devices, by UUID."""
         self._library = library
         self._devices = devices
         self._folders = folders
@@ -68,23 +68,23 @@ class Auditor:
         self._means = means or Means()
         self._stopped = threading.Event()
         self._before: list[audit.Finding] = []
-        self._told: list[audit.Finding] = []
-        self._ended: set[int] = set()  # pids of those that are about to be gone
-        self.seen = audit.NOTHING  # when it was looked last
+        self._confirmed: list[audit.Finding] = []
+        self._ended: set[int] = set()  # pids of killed processes that have not exited yet
+        self.seen = audit.NOTHING  # of the last look
         self.looks = uses.sees_all()
         self._corrections = corrections.Corrections(folders)
         self._times = smtime.Times()
-        self._known: dict[int, tuple[bytes | None, whose.Whose]] = {}  # by pid, with its beginning
+        self._known: dict[int, tuple[bytes | None, whose.Whose]] = {}  # by pid, with start time
 
     def stop(self) -> None:
         """Let :meth:`run` end soon."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Look again and again; what cannot be asked is asked the next time."""
+        """Audit periodically; retry while NVML does not work."""
         if not self.looks:
             log.warning(
-                "not comparing what processes hold of devices: that takes the node's own pids "
+                "the audit is off: comparing the usage of processes needs the node's own pids "
                 "(hostPID: true)"
             )
             return
@@ -96,12 +96,12 @@ class Auditor:
                     self._watch()
             except (OSError, pynvml.NVMLError, errors.PyVgpuError) as exc:
                 if not silent:
-                    log.warning("could not compare what processes hold: %s", exc)
+                    log.warning("the audit could not read the usage of processes: %s", exc)
                 silent = True
                 self._stopped.wait(PERIOD_SECONDS)
 
     def _watch(self) -> None:
-        """Look until it is stopped; at once when a ledger was tampered with."""
+        """Audit until it is stopped; at once when a ledger was tampered with."""
         looked = sampled = -PERIOD_SECONDS
         known: set[str] = set()
         while not self._stopped.is_set():
@@ -118,7 +118,7 @@ class Auditor:
             self._stopped.wait(corrections.PERIOD_SECONDS)
 
     def correct(self) -> None:
-        """Count what the ledgers of containers lack, once, in a session of NVML."""
+        """Add usage that the containers' ledgers lack, once, in an NVML session."""
         shared = self._shared()
         devices = self._devices()
         held = {
@@ -129,7 +129,7 @@ class Auditor:
         for pid, owner in self._remembered({pid for it in held.values() for pid in it}).items():
             pids.setdefault(owner.grant, set()).add(pid)
         self._means.limit(shared, pids)
-        # Of a process that was killed its children may keep memory, which NVML says of none.
+        # Children of a killed process may keep memory that NVML attributes to no process.
         used = [
             it
             for it in shared
@@ -138,7 +138,7 @@ class Auditor:
         self._corrections.look(used, held, pids)
 
     def sample(self, now: float) -> None:
-        """Take note of NVML's samples of the containers that could use too much time."""
+        """Record NVML's samples of the containers that could exceed their time limit."""
         allowed = {
             (share.uuid, it.id): most
             for it in self._shared()
@@ -158,14 +158,14 @@ class Auditor:
         self._times.note(now, {key: smtime.Sample(it, allowed[key]) for key, it in used.items()})
 
     def look(self) -> None:
-        """Look once, in a session of NVML."""
+        """Audit once, in an NVML session."""
         grants = self._grants()
         self._corrections.check(self._shared())
         seen, now = self._find(grants)
         wrong = audit.confirmed(self._before, now)
         self._before, self.seen = now, seen
-        known = {it.key for it in self._told}
-        self._told = wrong
+        known = {it.key for it in self._confirmed}
+        self._confirmed = wrong
         for finding in wrong:
             if finding.key not in known:
                 log.warning("found that %s", finding.text)
@@ -180,7 +180,7 @@ class Auditor:
         return {it.id: it for it in self._granted().values() if it.bound}
 
     def _find(self, grants: Mapping[str, Grant]) -> tuple[audit.Seen, list[audit.Finding]]:
-        """Return what is seen now, and what of it is wrong."""
+        """Return the current processes and the findings."""
         held = _held_of({share.uuid for it in grants.values() for share in it.shares})
         pids = {pid for by_pid in held.values() for pid in by_pid}
         owners = self._remembered(pids)
@@ -189,7 +189,7 @@ class Auditor:
         return seen, audit.find(seen, grants, {uuid: _label(uuid) for uuid in held})
 
     def _owners(self, pids: Collection[int]) -> dict[int, whose.Whose]:
-        """Return whose each process is, of those that live."""
+        """Return the owner of each live process."""
         if not pids:
             return {}
         book = mounts.origin(self._folders.folder)
@@ -200,7 +200,7 @@ class Auditor:
         return [it for it in self._grants().values() if not it.whole]
 
     def _remembered(self, pids: Collection[int]) -> dict[int, whose.Whose]:
-        """Return the owner of each process, remembered as long as the process lives."""
+        """Return the owner of each process, cached as long as the process lives."""
         began = {pid: kin.began(pid) for pid in {*pids, *self._known}}
         known = {pid: it for pid, it in self._known.items() if it[0] == began[pid] is not None}
         new = self._owners(set(pids) - known.keys())
@@ -214,7 +214,7 @@ class Auditor:
         reason: events.Reason = events.Reason.BYPASSED,
         words: str = "it is not held to its quota",
     ) -> None:
-        """Let the user of the pod know; who tells says the same once."""
+        """Write an event for the pod; the teller suppresses repetitions."""
         if finding.kind is audit.Kind.TAMPERED:
             reason, words = events.Reason.TAMPERED, "what it lacks is counted all the same"
         if not finding.pod:
@@ -226,7 +226,7 @@ class Auditor:
         self._means.tell(events.Event(finding.pod, namespace, pod, text, reason))
 
     def _end(self, finding: audit.Finding, pid: int, grants: Mapping[str, Grant]) -> None:
-        """End a process for what was found, if that is so still when it cannot be another."""
+        """Kill a process for a finding, if it still holds once the pid cannot be reused."""
 
         def still() -> bool:
             _, now = self._find(grants)
@@ -236,18 +236,18 @@ class Auditor:
             if not killing.kill(pid, still):
                 return
         except OSError as exc:
-            log.warning("could not end process %d: %s", pid, exc.strerror)
+            log.warning("could not kill process %d: %s", pid, exc.strerror)
             return
         self._ended.add(pid)
-        log.warning("ended process %d: %s", pid, finding.text)
+        log.warning("killed process %d: %s", pid, finding.text)
         self._means.ended()
-        words = f"process {pid} was ended for it (--audit-action=kill)"
+        words = f"process {pid} was killed for it (--audit-action=kill)"
         self._tell(finding, grants, events.Reason.ENDED, words)
 
     @property
     def findings(self) -> tuple[audit.Finding, ...]:
-        """What is wrong now, as two looks have seen it."""
-        return tuple(self._told)
+        """The current findings that two looks have confirmed."""
+        return tuple(self._confirmed)
 
     def _shimmed(self, owners: Mapping[int, whose.Whose]) -> frozenset[int]:
         """Return the pids that have a live slot in the ledger of their grant."""
@@ -256,7 +256,7 @@ class Auditor:
             own = [pid for pid, it in owners.items() if it.grant == grant_id]
             with contextlib.suppress(OSError, errors.DataError):
                 found |= self._live(grant_id, own)
-            # One that had a slot has it, whatever was written there since.
+            # A process that ever had a slot keeps it, whatever was written there since.
             found |= set(own) & set(self._corrections.owned(grant_id))
         return frozenset(found)
 
@@ -268,25 +268,25 @@ class Auditor:
 
 
 def _most_percent(grant: Grant, share: facts.Share) -> int:
-    """Return what a container may use of a device's time at most."""
+    """Return the percentage of a device's time that a container may use at most."""
     if grant.policy is quota.Policy.ELASTIC:
         return grant.ceiling or quantity.WHOLE_DEVICE
     return share.vcore
 
 
 def _uncounted(devices: Mapping[str, device.Device], uuid: str) -> int:
-    """Return what each process takes of a device that NVML counts for none, bytes."""
+    """Return the bytes of a device that each process takes, but that NVML does not count."""
     known = devices.get(uuid)
     return 0 if known is None else known.uncounted_bytes
 
 
 def _held_of(uuids: Collection[str]) -> dict[str, Mapping[int, int]]:
-    """Return what processes hold of the devices that can be asked."""
+    """Return the bytes that processes hold, by device and pid, where NVML can tell."""
     return {uuid: by_pid for uuid in uuids if (by_pid := _held(uuid)) is not None}
 
 
 def _percents(uuid: str) -> Mapping[int, int] | None:
-    """Return what processes use of a device's time now; None if it cannot be asked."""
+    """Return the percentages of a device's time that processes use; None if not available."""
     try:
         if nvml.is_in_mig_mode(pynvml.nvmlDeviceGetHandleByUUID(uuid)):
             return None
@@ -298,9 +298,9 @@ def _percents(uuid: str) -> Mapping[int, int] | None:
 
 
 def _held(uuid: str) -> Mapping[int, int] | None:
-    """Return what processes hold of a device; None if it cannot be asked, which is no finding."""
+    """Return the bytes that processes hold of a device; None if not available: no finding."""
     try:
-        # In MIG mode the driver tells of processes only with privileges that the agent has not.
+        # In MIG mode the driver lists processes only with privileges that the agent lacks.
         if nvml.is_in_mig_mode(pynvml.nvmlDeviceGetHandleByUUID(uuid)):
             return None
         return nvml.bytes_by_pid(uuid)

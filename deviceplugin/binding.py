@@ -1,7 +1,7 @@
-"""What the grants of a pod become when it is known whose they are; pure.
+"""Bind the grants of an identified pod to its containers; pure.
 
-Each container brings the grant that Allocate made for it. Those that are not bound are placed
-together, on what the node has at that moment.
+Each container has the grant that Allocate created for it. The unbound ones are placed together, on
+the node's current state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """What kubelet says of a container that is about to start."""
+    """The ids of a container that is about to start, from kubelet's call."""
 
     kind: Kind
     ids: frozenset[str]
@@ -30,19 +30,19 @@ class Held:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """The pod of a container that is about to start, who has said so, and what it is to have."""
+    """The pod of a container that is about to start, with kubelet's evidence and its devices."""
 
     held: Held
     pod: identity.Pod
     listing: podresources.Listing
     entries: state.Entries
-    before: Mapping[str, grants.Grant]  # all that there were before kubelet said so
+    before: Mapping[str, grants.Grant]  # all grants before kubelet was queried
     chosen: placing.Chosen = placing.NOTHING
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bound:
-    """A pod whose grants are bound, by container; *new* are those that were not before."""
+    """A pod whose grants are bound, by container; *new* are those just bound."""
 
     found: Found
     everything: Mapping[str, grants.Grant]
@@ -52,10 +52,9 @@ class Bound:
 def grants_of(
     pod: identity.Pod, known: Mapping[str, grants.Grant], now: float
 ) -> dict[str, grants.Grant]:
-    """Return the grant of each container; RefusedError for one that has none of ours.
+    """Return the grant of each container; RefusedError for a container that has none.
 
-    One that kubelet alone remembers is as it was before it was bound, made *now* (seconds since
-    the epoch).
+    A grant that only kubelet knows is re-created unbound, as of *now* (seconds since the epoch).
     """
     return {it.name: _grant_of(pod, it, known, now) for it in pod.containers}
 
@@ -65,14 +64,14 @@ def _grant_of(
 ) -> grants.Grant:
     if not one.vcore:
         raise RefusedError(
-            f"container {one.name}: vmemory without vcore: nothing can be done with memory "
-            "alone; ask for at least 1 vcore beside it",
+            f"container {one.name}: vmemory without vcore: memory alone is of no use; request "
+            "at least 1 vcore as well",
             final=True,
         )
     if not grants.is_id(one.grant):
         raise RefusedError(
             f"container {one.name} has its vcore from another plugin; delete the pod, so that "
-            "it is made anew",
+            "it is re-created",
             final=True,
         )
     found = known.get(one.grant)
@@ -80,14 +79,14 @@ def _grant_of(
         return grants.Grant(one.grant, one.vcore, now)
     if found.over:
         raise RefusedError(
-            f"container {one.name}: what it was granted was given to another; delete the pod, "
-            "so that it is made anew",
+            f"container {one.name}: its grant was given to another container; delete the pod, "
+            "so that it is re-created",
             final=True,
         )
     owner = found.owner
     if owner is not None and (pod.uid, one.name) != (owner.uid, owner.container):
         raise RefusedError(
-            f"container {one.name} comes with grant {found.id}, which is that of {owner.label}",
+            f"container {one.name} has grant {found.id}, which belongs to {owner.label}",
             final=True,
         )
     return found
@@ -100,10 +99,10 @@ def superseded(
     kubelets: Collection[str],
     kept: Callable[[str], bool],
 ) -> list[grants.Grant]:
-    """Return the grants that are over now that *pod* starts; *own* are its own.
+    """Return the grants that have ended, now that *pod* starts; *own* are its own.
 
-    *kubelets* are the ids of those that this kubelet has known of; *kept* tells by its id whether
-    it knows of one still, and processes use it.
+    *kubelets* are the ids that this kubelet has known; *kept* tells by its id whether kubelet
+    still knows a grant and processes use it.
     """
     vcore = frozenset[str]().union(*(it.vcore for it in pod.containers))
     vmemory = frozenset[str]().union(*(it.vmemory for it in pod.containers))
@@ -128,7 +127,7 @@ def bound(
     shares: placing.Shares,
     chosen: placing.Chosen,
 ) -> dict[str, grants.Grant]:
-    """Return the grants of the containers that have *shares* now, *own* being what they were."""
+    """Return the grants *own* of the containers in *shares*, bound to these shares."""
     return {
         it.name: dataclasses.replace(
             own[it.name],
@@ -144,10 +143,10 @@ def bound(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Room:
-    """What there is to place pods on."""
+    """The node's state for placing pods."""
 
     devices: Sequence[facts.Device]
-    known: Collection[grants.Grant]  # all that there are
+    known: Collection[grants.Grant]  # all grants
     book: holdings.Book
     unit: int  # bytes of one vmemory
     packing: facts.Packing
@@ -159,11 +158,10 @@ class Room:
         chosen: placing.Chosen,
         ahead: Collection[str],
     ) -> placing.Shares:
-        """Return the shares of those *wanting* of a pod; RefusedError if there are none now.
+        """Return shares for the containers *wanting* of *pod*; RefusedError if it has no room.
 
-        Pods with the uids *ahead* wait as well, and for longer. One that has a part of a device
-        and could have the rest only if one of those gave up its own is in their way, and they in
-        its: it does not wait for as long as that takes.
+        Pods with the uids *ahead* have waited longer. A pod that holds a share, and could get the
+        rest only if one of those gave up its own, would deadlock with them: it does not wait.
         """
         count_of = chosen.wanted.count_of
         wishes = placing.wishes(wanting, pod.containers, self.devices, self.unit, count_of)
@@ -177,13 +175,13 @@ class Room:
             )
             if not blocked:
                 raise
-            text = f"{exc}; it has a part that pods wait for which came before it"
+            text = f"{exc}; it holds a share that pods wait for which came before it"
             raise RefusedError(text, final=False) from exc
 
     def _empty(self, uids: Collection[str], chosen: placing.Chosen) -> facts.Node:
-        """Return the node with nothing but the pods *uids*, open to all that may come.
+        """Return the node with no pods but *uids*, and with cordons and doors lifted.
 
-        What a scheduler has sealed it would choose anew where a device is closed since.
+        They stay for a scheduler's signed choice: if a device was closed since, it chooses again.
         """
         devices = (
             self.devices

@@ -1,17 +1,17 @@
-"""What grants there are, remembered across the death of the agent and of the node.
+"""The grants of a node on disk: a write-ahead log that survives agent and node crashes.
 
-    <folder>/checkpoint            a first line that says what it is, then a line for each change
-             checkpoint.lock       held by the one agent that may write
-             checkpoint.aside.N    what could not be understood, kept for people
+    <folder>/checkpoint            a header line, then a line for each change
+             checkpoint.lock       locked by the one agent that may write
+             checkpoint.aside.N    a file that could not be parsed, kept for administrators
 
 A change is on the disk when :meth:`Checkpoint.put` returns, by one write and one fdatasync: the
-file has its whole size from the beginning, and a change goes where zeros were. A zero ends the
-changes. When no room is left the file is written anew, with what counts, and renamed. Changes
-that come at once share one fdatasync: they are noted first, and settled together.
+file is preallocated with zeros, and a change overwrites them. A zero ends the changes. When the
+file is full, it is compacted into a new one, which is renamed over it. Concurrent changes share
+one fdatasync: each is noted first, then all are settled together.
 
-A line that is not whole is one that nobody was told of, or damage. Which of the two cannot be
-seen, so what follows it is not believed, the file is kept aside, and :attr:`Checkpoint.trouble`
-says that the truth must be gathered from elsewhere.
+An incomplete line is a change that was never acknowledged, or damage. The two look alike, so the
+lines after it are discarded, the file is kept aside, and :attr:`Checkpoint.trouble` says that the
+grants must be recovered from elsewhere.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ FORMAT = "pyvgpu.io/grants"
 VERSION = 1
 ASIDES = 4  # kept at most
 
-_LEAST_ROOM = 1 << 20  # bytes of the file
-_LONGEST = 1 << 28  # of a file that is read
+_LEAST_ROOM = 1 << 20  # bytes of the file, at least
+_LONGEST = 1 << 28  # bytes of a file that are read, at most
 _SYNC_FILE_RANGE_WRITE = 2
 _JSON = json.JSONEncoder(separators=(",", ":"))
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -48,7 +48,7 @@ _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 class Checkpoint:
     """The grants of a node, in memory and on the disk; to be used in a with statement.
 
-    UnavailableError if another agent has it, or the folder cannot be written.
+    UnavailableError if another agent has locked it, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path, node: str) -> None:
@@ -58,11 +58,11 @@ class Checkpoint:
         self.known = known.Known()
         self._settling = threading.Condition()
         self._noted = self._settled = 0  # changes that were written, and that are on the disk
-        self._busy = False  # somebody waits for the disk
-        self._doubtful = False  # the disk has failed to take a change
+        self._busy = False  # a thread waits for the disk
+        self._doubtful = False  # an fdatasync has failed
         self._file = -1
         self._end = self._room = 0
-        self.trouble = ""  # why what was found could not be believed; empty: it was
+        self.trouble = ""  # why the file was not trusted; empty: it was
         self._lock = _take_lock(folder)
         try:
             for draft in drafts.found(folder):
@@ -83,24 +83,24 @@ class Checkpoint:
 
     @property
     def grants(self) -> Mapping[str, Grant]:
-        """The grants by id, as they were last put: what is put later is not in it."""
+        """A snapshot of the grants, by id: later changes are not in it."""
         return self.known.grants
 
     def put(self, *made: Grant) -> None:
-        """Remember grants, new or changed, all of them or none: on the disk on return."""
+        """Store grants, new or changed, all of them or none: on the disk on return."""
         self._change(made, (), soon=True)
         self.settle()
 
     def note(self, *made: Grant, soon: bool = False) -> None:
-        """Do the same, but for the disk: that has them when :meth:`settle` returns.
+        """Do the same without fdatasync: the disk has them when :meth:`settle` returns.
 
-        *soon*: the disk begins at once, which pays for one change and not for many. Whoever kills
-        us in between takes nothing away; only the end of the whole node does.
+        *soon*: start writeback at once, which pays for one change and not for many. If only the
+        agent is killed in between, nothing is lost; if the node crashes, the change is.
         """
         self._change(made, (), soon=soon)
 
     def settle(self) -> None:
-        """Wait until the disk has all that was noted, with all others who wait for that."""
+        """Wait until the disk has all noted changes; concurrent callers share one fdatasync."""
         with self._settling:
             wanted = self._noted
             while self._settled < wanted and self._busy:
@@ -120,10 +120,10 @@ class Checkpoint:
                 self._settling.notify_all()
 
     def _sync(self) -> None:
-        """Let the disk have all of the file; where that failed once, all of it in a new one."""
+        """Sync the file to disk; after an earlier failure, rewrite it as a new file."""
         with self._writing:
             if self._doubtful:
-                self._begin_anew(self.grants)
+                self._rewrite(self.grants)
                 self._doubtful = False
                 return
             file = os.dup(self._file)
@@ -136,12 +136,12 @@ class Checkpoint:
             os.close(file)
 
     def drop(self, *ids: str) -> None:
-        """Forget grants, all of them or none: on the disk on return."""
+        """Remove grants, all of them or none: on the disk on return."""
         self._change((), ids, soon=True)
         self.settle()
 
     def close(self) -> None:
-        """Let another agent have it."""
+        """Close the file and release the lock."""
         for descriptor in (self._file, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -157,15 +157,15 @@ class Checkpoint:
                         _begin_to_sync(self._file, self._end, len(line) + 1)
                     self._end += len(line)
                 else:
-                    self._begin_anew(_after(self.grants, made, gone))
+                    self._rewrite(_after(self.grants, made, gone))
             except OSError as exc:
                 raise _explained(self._folder / FILE, exc) from exc
             self.known.change(made, gone)
             with self._settling:
                 self._noted += 1
 
-    def _begin_anew(self, kept: Mapping[str, Grant]) -> None:
-        """Let the file hold *kept* alone, with room for as much again and more."""
+    def _rewrite(self, kept: Mapping[str, Grant]) -> None:
+        """Replace the file by one that holds *kept* alone, with room for three times as much."""
         first = {"format": FORMAT, "version": VERSION, "node": self._node}
         body = _line({"put": [grants.dump(grant) for grant in kept.values()], "drop": []})
         room = max(_LEAST_ROOM, 4 * len(body))
@@ -182,7 +182,7 @@ class Checkpoint:
         try:
             content = _read(path)
         except FileNotFoundError:
-            self._begin_anew({})
+            self._rewrite({})
             return
         except OSError as exc:
             content, self.trouble = b"", f"it cannot be read: {exc.strerror}"
@@ -191,13 +191,13 @@ class Checkpoint:
         if self.trouble:
             aside = self._keep_aside(path)
             self.trouble = f"{path}: {self.trouble}; it is kept as {aside.name}"
-            self._begin_anew(self.grants)
-        else:  # a full disk is no reason not to go on
+            self._rewrite(self.grants)
+        else:  # nothing is written, so a full disk does not keep the agent from starting
             self._file, self._end = os.open(path, _OPEN), content.index(b"\0")
             self._room = len(content)
 
     def _believe(self, content: bytes) -> None:
-        """Take in what *content* says, as far as it can be believed."""
+        """Load the grants in *content*, as far as it can be trusted."""
         found, zero, _ = content.partition(b"\0")
         lines = found.splitlines(keepends=True)
         try:
@@ -210,9 +210,10 @@ class Checkpoint:
             self.trouble = f"it is damaged: {exc}"
 
     def _keep_aside(self, path: Path) -> Path:
-        """Give the file one more name, the next one; the oldest of them go.
+        """Link the file to the next aside name, and remove the oldest asides.
 
-        Until it is replaced it keeps its own: who dies in between leaves the trouble to be seen.
+        It keeps its own name until it is replaced: if the agent dies in between, the next start
+        finds the same trouble.
         """
         asides = sorted(_asides(path.parent))
         number = asides[-1] + 1 if asides else 1
@@ -227,9 +228,9 @@ class Checkpoint:
 
 
 def look(folder: Path) -> Mapping[str, Grant]:
-    """Return the grants in the checkpoint of *folder*, of which nothing is changed or locked.
+    """Return the grants in the checkpoint of *folder*, without changing or locking it.
 
-    DataError if it cannot be believed, or UnavailableError if it cannot be read.
+    DataError if it is damaged, or UnavailableError if it cannot be read.
     """
     path = folder / FILE
     try:
@@ -245,7 +246,7 @@ def look(folder: Path) -> Mapping[str, Grant]:
 
 
 def _follow(lines: Sequence[bytes], there: known.Known) -> None:
-    """Let *there* be what the changes in *lines* say."""
+    """Apply the changes in *lines* to *there*."""
     for line in lines:
         change = _parse(line)
         there.change([grants.load(one) for one in change["put"]], [*change["drop"]])
@@ -257,7 +258,7 @@ def _asides(folder: Path) -> list[int]:
 
 
 def _complaint(first: Any, node: str, size: int) -> str:
-    """Return why a file that begins with *first* is not to be believed."""
+    """Return why a file that begins with *first* is not to be trusted; empty if it is."""
     if not isinstance(first, dict) or first.get("format") != FORMAT:
         return "it is not a checkpoint of grants"
     if first.get("version") != VERSION:
@@ -306,9 +307,9 @@ def _write(file: int, content: bytes, offset: int) -> None:
 
 
 def _begin_to_sync(file: int, offset: int, size: int) -> None:
-    """Let the disk begin with what was just written: who then waits for it waits less long.
+    """Start writeback of the bytes just written, which shortens the fdatasync that follows.
 
-    Nothing is known of the outcome, which fdatasync tells; where that cannot be, nothing is lost.
+    Errors are ignored: fdatasync reports them, and without this call nothing is lost.
     """
     where = ctypes.c_int64(offset), ctypes.c_int64(size)
     mounts.libc().sync_file_range(file, *where, ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))

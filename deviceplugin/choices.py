@@ -1,9 +1,9 @@
-"""Which devices a pod's scheduler has chosen, or its user wants: read from the pod itself.
+"""Device choice of the scheduler, or selection by the user, read from a pod's annotations.
 
-What nobody has sealed counts for nothing. The choice comes with the binding, in one write, so it
-is there in whatever is seen of a pod on this node; a pod that was not seen yet is asked for. So
-none is refused because the word of its scheduler had not come yet. See
-pyvgpu/allocator/annotations.py for what is sealed.
+An unsigned choice is ignored. The scheduler writes the choice and the binding in one request, so
+every version of the pod that this node sees has it; a pod that was not seen yet is read from the
+API server. So no pod is refused because its choice has not arrived. See
+pyvgpu/allocator/annotations.py for the sealed content.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LONGEST = 4096  # bytes of a key; what is longer is some other file
+_LONGEST = 4096  # bytes of a key; a longer file is not a key
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
     """Return the keys in a file, or in the files of a folder, as a Secret is mounted.
 
-    They are what stands there, byte for byte; none while what is there is empty: the scheduler
-    makes its key when it first leads. DataError for a path that cannot be read, and for a key of
-    a wrong size.
+    A key is a file's content, byte for byte; empty files are skipped: the scheduler creates its
+    key when it first becomes leader. DataError for a path that cannot be read, and for a key of
+    invalid size.
     """
     try:
         files = (
@@ -56,7 +56,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 
 class Keys:
-    """The keys at a path, read anew each time; may be asked by several threads."""
+    """The keys at a path, re-read each time; thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -94,23 +94,21 @@ class Keys:
 
 
 def pod_of(known: pods.Pods, pod: identity.Pod) -> dict[str, Any]:
-    """Return a pod as the API server has it; WaitsError if it cannot be asked.
+    """Return a pod as the API server has it; WaitsError if the API server is unavailable.
 
-    RefusedError, which passes, if it has none.
+    RefusedError, not final, if it has no such pod.
     """
     try:
         found = known.find(pod.uid, pod.namespace, pod.name)
     except apiserver.ServerError as exc:
-        raise placing.WaitsError(
-            f"it is not known yet which devices it is to have: {exc}"
-        ) from exc
+        raise placing.WaitsError(f"its choice of devices cannot be read yet: {exc}") from exc
     if found is None:
-        raise placing.RefusedError("the API server has this pod no more", final=False)
+        raise placing.RefusedError("the API server does not have this pod any more", final=False)
     return found
 
 
 def wanted_of(pod: Mapping[str, Any]) -> wanted.Wanted:
-    """Return which devices the user of a pod wants; RefusedError if that makes no sense."""
+    """Return the device selection of a pod's user; RefusedError if it is invalid."""
     try:
         return wanted.read(pod["metadata"].get("annotations") or {})
     except errors.UsageError as exc:
@@ -118,13 +116,13 @@ def wanted_of(pod: Mapping[str, Any]) -> wanted.Wanted:
 
 
 class Wished:
-    """Reads which devices a pod wants, of which nobody else chooses any."""
+    """Reads the user's device selection of a pod, whose devices the agent chooses."""
 
     def __init__(self, known: pods.Pods) -> None:
         self._known = known
 
     def choose(self, pod: identity.Pod) -> placing.Chosen:
-        """Return what *pod* wants; of a static one that the API server does not know, nothing."""
+        """Return *pod*'s selection; none for a static pod that the API server does not know."""
         try:
             found = pod_of(self._known, pod)
         except placing.RefusedError:
@@ -135,7 +133,7 @@ class Wished:
 
 
 class Sealed:
-    """Reads what the scheduler extender has sealed; a pod without it is not for this node."""
+    """Reads the choice that the scheduler extender has sealed; a pod without one is refused."""
 
     def __init__(self, known: pods.Pods, node: str, keys: Callable[[], tuple[bytes, ...]]) -> None:
         self._known = known
@@ -143,9 +141,9 @@ class Sealed:
         self._keys = keys
 
     def choose(self, pod: identity.Pod) -> placing.Chosen:
-        """Return what was chosen for *pod*; RefusedError if nothing was, or without our seal.
+        """Return the choice for *pod*; RefusedError if there is none, or its seal is invalid.
 
-        WaitsError while there is no key to check the seal by: the pod waits, however long.
+        WaitsError while there is no key to verify the seal: the pod waits without a deadline.
         """
         found = pod_of(self._known, pod)
         return self._read(found["metadata"].get("annotations") or {}, pod.uid)

@@ -1,9 +1,9 @@
-"""The node's arbiter, and the clocks that it keeps for grants: see :mod:`pyvgpu.arbiter`.
+"""Run the node's arbiter, and link its clocks into the grants: see :mod:`pyvgpu.arbiter`.
 
-The folder of the grants is a book that the arbiter reads, and it runs as long as the agent does.
-Into a container its folder is not mounted, since the clocks of all others are in it: each clock is
-hard-linked into the grant's own folder ``clock``, under the number of the device, and again when
-the arbiter has made it anew. Without an arbiter a container has its hard share.
+The arbiter reads the folder of the grants, and runs as long as the agent does. Its own folder is
+not mounted into containers, since it holds the clocks of all of them: each clock is hard-linked
+into the grant's own folder ``clock``, under the number of the device, and again whenever the
+arbiter has re-created it. Without an arbiter a container has its hard share.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-LINK_SECONDS = 10.0  # between two looks at all links, where nothing has changed
-IDLE_SECONDS = 10.0  # between two looks at an arbiter that goes, while nobody has a clock of it
+LINK_SECONDS = 10.0  # between two checks of all links, while nothing has changed
+IDLE_SECONDS = 10.0  # between two checks of a live arbiter, while no grant has a clock
 
-_LEAST_SECONDS = 2.0  # that an arbiter lives which has begun well
-_AGAIN_SECONDS = 30.0  # until another is tried after one that has not
+_LEAST_SECONDS = 2.0  # an arbiter that exits sooner has failed to start
+_AGAIN_SECONDS = 30.0  # before the next attempt after such a failure
 
 
 class Clocks:
-    """Looks after the arbiter of one node; to be looked with every so often, by one thread."""
+    """Supervises the arbiter of one node; :meth:`look` is called periodically, by one thread."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Clocks:
         other_book: Path = names.BOOK_OF_ALL,
         nvml: Callable[[], arbiter.Nvml | None] = lambda: None,
     ) -> None:
-        """*nvml* is asked each time; where it gives another one, the arbiter is started again."""
+        """*nvml* is called at each look; when its result changes, the arbiter is restarted."""
         self._book = book
         self._nvml = nvml
         self._begun_with: arbiter.Nvml | None = None
@@ -51,13 +51,13 @@ class Clocks:
         self._process: subprocess.Popen[bytes] | None = None
         self._complained = False
         self._doubted = False
-        self._linked: object = None  # for what the links were seen to last
+        self._linked: object = None  # the state for which the links were last checked
         self._due = 0.0
-        self._seen_until = 0.0  # an arbiter that nobody needs need not be looked at
-        self._begun = 0.0  # when one was started last
+        self._seen_until = 0.0  # without grants, the arbiter is not checked before this time
+        self._begun = 0.0  # when an arbiter was last started
 
     def run(self, grants: Callable[[], Mapping[str, int]], wait: Callable[[float], bool]) -> None:
-        """Look after those that *grants* gives until *wait* says that there is no more need."""
+        """Call :meth:`look` with the grants of *grants* until *wait* returns true; then stop."""
         try:
             while not wait(LOOK_SECONDS):
                 self.look(grants())
@@ -65,9 +65,9 @@ class Clocks:
             self.stop()
 
     def look(self, grants: Mapping[str, int]) -> None:
-        """See that the arbiter goes, and that the clocks of *grants* are linked.
+        """Ensure that the arbiter runs, and that the clocks of *grants* are linked.
 
-        By the id of each grant: the number of its devices.
+        *grants*: the number of devices, by grant id.
         """
         if not grants and time.monotonic() < self._seen_until:
             return
@@ -78,11 +78,11 @@ class Clocks:
         self._linked, self._due = now, time.monotonic() + LINK_SECONDS
         for grant_id, count in grants.items():
             for index in range(count):
-                with contextlib.suppress(OSError):  # it is not there yet, or no more
+                with contextlib.suppress(OSError):  # the clock does not exist yet, or any more
                     self._link(grant_id, index)
 
     def stop(self) -> None:
-        """End the arbiter, whoever started it: the state of a node is one agent's."""
+        """Terminate the arbiter, even another agent's: only one agent has the node's state."""
         process, self._process = self._process, None
         if process is None:
             found = arbiter.examine(self._folder)
@@ -98,7 +98,7 @@ class Clocks:
             process.wait()
 
     def _see(self) -> None:
-        """Start an arbiter unless one goes: that of an agent which was killed will do."""
+        """Start an arbiter unless one runs; one left by a killed agent is adopted."""
         nvml = self._nvml()
         if nvml is not None and self._process is not None and nvml != self._begun_with:
             self.stop()
@@ -112,7 +112,7 @@ class Clocks:
             return
         begins = self._process is not None and self._process.poll() is None
         if (begins or found is not None) and not self._doubted:
-            self._doubted = True  # it has just begun, or all stood still together
+            self._doubted = True  # it is just starting, or the whole node was suspended
             return
         self._doubted = False
         try:
@@ -135,22 +135,20 @@ class Clocks:
             )
         except (OSError, errors.PyVgpuError) as exc:
             if not self._complained:
-                log.warning("the times of neighbours cannot be told apart: %s", exc)
+                log.warning("no arbiter runs; co-tenant GPU time cannot be attributed: %s", exc)
             self._complained = True
         else:
             self._begun, self._begun_with = time.monotonic(), nvml
             log.info("started the arbiter, pid %d", self._process.pid)
 
     def _has_failed(self) -> bool:
-        """Tell whether the arbiter has just given up by itself, as the next would."""
+        """Tell whether the arbiter has just exited by itself, as another one would."""
         code = None if self._process is None else self._process.poll()
-        if code is None or code <= 0:  # it goes, or somebody killed it
+        if code is None or code <= 0:  # it runs, or was killed by a signal
             return False
         since = time.monotonic() - self._begun
         if since < _LEAST_SECONDS and not self._complained:
-            log.warning(
-                "the times of neighbours cannot be told apart: the arbiter ends with %d", code
-            )
+            log.warning("co-tenant GPU time cannot be attributed: the arbiter exits with %d", code)
             self._complained = True
         return self._complained and since < _AGAIN_SECONDS
 
@@ -167,7 +165,7 @@ class Clocks:
 
 
 def _changed_at(folder: Path) -> object:
-    """Return what is another once a file of *folder* has come, or gone, or is another."""
+    """Return a value that changes whenever a file is added to, removed from or replaced in it."""
     try:
         found = folder.stat()
     except OSError:

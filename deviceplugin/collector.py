@@ -1,4 +1,4 @@
-"""Ends the grants of pods that are over, every other second, and has room for others ready."""
+"""Garbage collection: end the grants of finished pods every 2 s, and refill the folder pool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 COLLECT_SECONDS = 2.0  # dead grants are gone within 5 s
 
-_KUBELET_SECONDS = 30.0  # between two words on what is in the way
+_KUBELET_SECONDS = 30.0  # between two warnings while collection fails
 
 
 class Collector:
@@ -32,14 +32,14 @@ class Collector:
 
     @property
     def idle_seconds(self) -> float:
-        """How long ago the last look has ended, whatever came of it."""
+        """Seconds since the last collection ended, successful or not."""
         return time.monotonic() - self._looked
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Collect until *wait* says, after some seconds, that there is no more need.
+        """Collect periodically until *wait*, which sleeps for some seconds, returns true.
 
-        The first time at once: kubelet looks after its own list of who lives when it is asked for
-        it, and writes that down when we register.
+        The first time at once: PodResources makes kubelet update its own list of live pods, which
+        it writes to its checkpoint when a plugin registers.
         """
         due = 0.0
         while not wait(due):
@@ -49,12 +49,12 @@ class Collector:
                 self._made.collect(self._granter.wanted)
                 self._made.fill()
                 self._silent_since = None
-            except errors.PyVgpuError as exc:  # to be started again would not help
+            except errors.PyVgpuError as exc:  # a restart would not help
                 self._complain(exc)
             self._looked = time.monotonic()
 
     def _complain(self, exc: errors.PyVgpuError) -> None:
         now = time.monotonic()
         if self._silent_since is None or now - self._silent_since > _KUBELET_SECONDS:
-            log.warning("nothing can be collected: %s", exc)
+            log.warning("garbage collection fails: %s", exc)
             self._silent_since = now

@@ -1,12 +1,12 @@
-"""What a container of a grant sees, as edits of CDI; pure.
+"""CDI edits of a grant's container: mounts, device nodes, hooks; pure.
 
-    /usr/local/pyvgpu         the mirror of the driver, with the shim in it for a share
+    /usr/local/pyvgpu         the mirror of the driver, for a share with the shim
     /etc/pyvgpu               the grant's folder, read-only: its quota
-    /run/pyvgpu/usage         the file of it that the container writes
+    /run/pyvgpu/usage         the grant's usage file, which the container writes
     /run/pyvgpu-clock         the clocks of its devices, read-only
-    /usr/lib/<triplet>/...    the libraries once more, where the loader looks by itself
-    /usr/local/cuda/compat    the same, where images keep a newer driver that they would use
-    /dev/...                  the nodes of its devices, and those that all devices need
+    /usr/lib/<triplet>/...    the libraries again, in the loader's default path
+    /usr/local/cuda/compat    the same, over a newer driver that an image brings along
+    /dev/...                  the nodes of its devices, and those that every device needs
 
 A container of whole devices has the driver itself and no quota. LD_LIBRARY_PATH is never set: it
 would overwrite the user's.
@@ -40,10 +40,10 @@ CLOCKS = "/run/pyvgpu-clock"
 COMPAT = "/usr/local/cuda/compat"
 CLOCK_FOLDER = "clock"  # in the grant's folder
 
-# Where a loader looks without being told: Debian's, then Red Hat's.
+# The loader's default folders: Debian's, then Red Hat's.
 LOADER_FOLDERS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")
 
-_ANY = grants.new_id()  # that no grant has, nor anything else: the place of an id in a form
+_ANY = grants.new_id()  # a random placeholder for a grant's id in a template
 
 _HOOK_SECONDS = 5  # it waits for two at most
 _READ_WRITE = ("rw", "nosuid", "nodev", "noexec", "bind", "rprivate")
@@ -52,50 +52,50 @@ _SONAME = re.compile(r".+\.so\.\d+", re.ASCII)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hook:
-    """What the runtime starts on the node when it has made a container, before its program."""
+    """The createRuntime hook: the runtime runs it on the node before a container's program."""
 
     program: Path
-    socket: Path  # on which the agent hears of it
+    socket: Path  # through which it notifies the agent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Driver:
-    """What a node has to give to containers."""
+    """The node's driver files, devices and device nodes for containers."""
 
     release: str
     tree: Path  # of the mirror, a published one: never `current`
-    contents: Mapping[str, str | None]  # of the tree: paths, and what links lead to
+    contents: Mapping[str, str | None]  # of the tree: paths, and the targets of links
     devices: Mapping[str, device.Device]  # by UUID
     nodes: Mapping[str, cdi.Node]  # of the devices, by UUID
-    control: tuple[cdi.Node, ...] = ()  # what a user of any device needs
-    whole_control: tuple[cdi.Node, ...] = ()  # what only a user of whole devices gets
-    mounts: tuple[tuple[str, str], ...] = ()  # more of them, writable: a path and where it goes
+    control: tuple[cdi.Node, ...] = ()  # that every container with a device needs
+    whole_control: tuple[cdi.Node, ...] = ()  # that only containers with whole devices get
+    mounts: tuple[tuple[str, str], ...] = ()  # further ones, writable: source and target
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     dev: Path = Path("/dev")  # where the nodes are, outside of containers
     nodeless: bool = False  # devices are simulated, and have no nodes
-    folders: tuple[str, ...] = ()  # of containers, in which the mirror is looked for, too
+    folders: tuple[str, ...] = ()  # further mount points of the mirror in containers
     hook: Hook | None = None  # for containers of shares, where the driver can limit them itself
-    # The mounts of each volume, the same for all containers: made for the first that needs them.
+    # Cache of each volume's mounts, the same for all containers.
     mounted: dict[str, tuple[dict[str, Any], ...]] = dataclasses.field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-    # What specifications of all grants below a folder that have the same devices share.
+    # Cache of specification templates, by folder and devices.
     texts: dict[tuple[object, ...], bytes] = dataclasses.field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
 
 def written(grant: Grant, folder: Path, driver: Driver) -> bytes:
-    """Return the CDI specification of a bound *grant* whose files are in *folder*, called as it.
+    """Return the CDI specification of a bound *grant* whose files are in *folder*.
 
-    DataError if *driver* has not what it needs.
+    The CDI device is named by the grant's id. DataError if *driver* lacks a device.
     """
     uuids = tuple(share.uuid for share in grant.shares)
     form = _form(f"grant {grant.id}", folder.parent, uuids, driver, whole=grant.whole)
     text = form.replace(_ANY.encode(), grant.id.encode())
     if grant.claim is None:
         return text
-    # Kubelet does not say again what a claim was given: so that stands here, too.
+    # Kubelet does not store a claim's grant, as it does Allocate's answer: so store it here, too.
     name = b'"name": "%s"' % grant.id.encode()
     noted = json.dumps({names.GRANT_KIND: json.dumps(grants.dump(grant))}).encode()
     text = text.replace(cdi.VERSION.encode(), cdi.NOTED_VERSION.encode(), 1)
@@ -103,16 +103,16 @@ def written(grant: Grant, folder: Path, driver: Driver) -> bytes:
 
 
 def ready(folder: Path, driver: Driver) -> None:
-    """Have what all shares of a device have in common, for grants that may come in *folder*."""
+    """Fill the cache of templates for shares of each device, for later grants in *folder*."""
     for uuid in driver.devices:
-        with contextlib.suppress(errors.DataError):  # who is granted one is told
+        with contextlib.suppress(errors.DataError):  # reported when the device is granted
             _form(uuid, folder, (uuid,), driver, whole=False)
 
 
 def _form(
     what: str, within: Path, uuids: tuple[str, ...], driver: Driver, *, whole: bool
 ) -> bytes:
-    """Return the specification of one called _ANY; others of these devices differ in that."""
+    """Return the specification template for these devices, with _ANY in place of the id."""
     key = within, whole, uuids
     text = driver.texts.get(key)
     if text is None:
@@ -122,9 +122,9 @@ def _form(
 
 
 def looking(kind: str, name: str, uuids: Sequence[str], driver: Driver) -> dict[str, Any]:
-    """Return the specification of a CDI device with which devices are looked at, held to nothing.
+    """Return the specification of a CDI device for monitoring devices, without a quota.
 
-    Their UUIDs stand in it. DataError if *driver* has not what it needs.
+    It stores their UUIDs. DataError if *driver* lacks one of them.
     """
     found = cdi.document(kind, {name: _edits(name, uuids, None, driver)})
     (only,) = found["devices"]
@@ -135,12 +135,12 @@ def looking(kind: str, name: str, uuids: Sequence[str], driver: Driver) -> dict[
 def _edits(
     what: str, uuids: Sequence[str], folder: Path | None, driver: Driver
 ) -> dict[str, object]:
-    """Return what a container of devices gets; without a *folder* the devices are whole."""
+    """Return the CDI edits for a container; without a *folder* the devices are whole."""
     has_node = driver.devices if driver.nodeless else driver.nodes
     missing = [uuid for uuid in uuids if uuid not in has_node]
     if missing or not uuids:
         raise errors.DataError(
-            f"{what}: no node in /dev is known of {', '.join(missing) or 'no device'}"
+            f"{what}: no device node in /dev for {', '.join(missing) or 'no device'}"
         )
     volume = installation.EXCLUSIVE if folder is None else installation.SHARED
     nodes = [
@@ -150,7 +150,7 @@ def _edits(
     ]
     edits: dict[str, object] = {
         "mounts": list(_mounts(volume, folder, driver)),
-        # Two devices may share a stand-in; runtimes refuse the same node twice.
+        # Two devices may share a substitute node; runtimes refuse the same node twice.
         "deviceNodes": [node.edit() for node in dict.fromkeys(nodes)],
     }
     if folder is not None and driver.hook is not None:
@@ -170,17 +170,17 @@ def _edits(
 
 
 def unbound(folder: Path, driver: Driver) -> tuple[list[dict[str, Any]], list[cdi.Node]]:
-    """Return the mounts and nodes of a share of which it is not known yet what it will be.
+    """Return the mounts and nodes of a share whose devices are not chosen yet.
 
-    For a runtime without CDI, which is told at Allocate, and never again: so it gets the nodes of
-    all devices. What is in *folder* when it starts decides what it may do with which of them.
+    For a runtime without CDI, which gets them at Allocate and never again: so it gets the nodes of
+    all devices. The quota in *folder* at its start decides which of them it may use, and how much.
     """
     nodes = [*driver.control, *driver.nodes.values()]
     return list(_mounts(installation.SHARED, folder, driver)), list(dict.fromkeys(nodes))
 
 
 def _mounts(volume: str, folder: Path | None, driver: Driver) -> Iterator[dict[str, Any]]:
-    """Give the mounts of a volume of the driver, and of the quota in *folder*, if there is one."""
+    """Yield the mounts of a volume of the driver, and those of the quota in *folder*, if given."""
     if volume not in driver.mounted:
         driver.mounted[volume] = tuple(_volume(volume, driver))
     yield from driver.mounted[volume]
@@ -198,7 +198,7 @@ def _volume(volume: str, driver: Driver) -> Iterator[dict[str, Any]]:
 
 
 def _held(folder: Path, driver: Driver) -> Iterator[dict[str, Any]]:
-    """Mount what holds a container to its quota, and leaves it no other driver."""
+    """Yield the mounts that enforce a quota: the region, and the shim over any other driver."""
     yield from _region(folder)
     yield cdi.mount(driver.tree / installation.SHARED / plan.LIB64, COMPAT)
 
@@ -210,7 +210,7 @@ def _region(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _libraries(driver: Driver, volume: str) -> Iterator[dict[str, Any]]:
-    """Mount each library under the name by which programs ask for it."""
+    """Yield mounts of each library under the name by which programs load it."""
     beginning = f"{volume}/{plan.LIB64}/"
     found = {
         path.removeprefix(beginning): target

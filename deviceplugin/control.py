@@ -1,14 +1,14 @@
-"""Gives the agent the nodes of its node's devices, so that it needs no privilege to open them.
+"""Device plugin that gives the unprivileged agent /dev/nvidia*.
 
-To speak with the driver (NVML) the agent opens these nodes. A container that is not privileged may
-open none but those that kubelet gives it for a device plugin; and the agent cannot be that plugin,
-since kubelet does so before it starts. So this is another process, which opens nothing itself: the
-plugin of a resource of which there is one.
+The agent opens these nodes to use NVML. An unprivileged container may open only nodes that kubelet
+gives it for a device plugin; and the agent cannot be that plugin, since kubelet does so before the
+agent starts. So this is a process of its own, which opens no device: the plugin of a resource of
+which a node has one.
 
-The nodes of all devices are for nobody else. Allocate names no pod, so what it answers names a CDI
-device that nobody has described; PreStartContainer describes it where the pod is of the agent's
-namespace by both of kubelet's words (:mod:`.identity`). All nodes are looked up each time, and the
-agent starts again where there are others by then: :func:`stay`.
+Only the agent may have the nodes of all devices. Allocate names no pod, so its answer names a CDI
+device without a specification; PreStartContainer writes the specification if both of kubelet's
+sources (:mod:`.identity`) place the pod in the agent's namespace. The nodes are looked up each
+time, and the agent restarts when they have changed: :func:`stay`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 VARIABLE = "PYVGPU_CONTROL_NODES"  # in the agent's container: the nodes that it was given
 
 LOOK_SECONDS = 5.0
-_NEVER_SECONDS = 86_400.0  # where nothing has to be looked for
+_NEVER_SECONDS = 86_400.0  # where there is nothing to check
 
 _LOCK = "pyvgpu-control.lock"
 _PREFIX, _SUFFIX = "pyvgpu.io-control-", ".json"
@@ -51,7 +51,7 @@ _PREFIX, _SUFFIX = "pyvgpu.io-control-", ".json"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """Where things are on the node, and for whom it is done."""
+    """Paths on the node, and the namespace that is served."""
 
     namespace: str  # the agent's
     plugins: Path
@@ -61,7 +61,7 @@ class Settings:
 
 
 class Keeper:
-    """Decides who gets the nodes; described in *settings*' folder of CDI specifications."""
+    """Gives the nodes to the agent's pod only, as a CDI device in *settings*' folder."""
 
     def __init__(
         self, settings: Settings, written: state.State, pods: podresources.PodResources
@@ -71,24 +71,24 @@ class Keeper:
         self._pods = pods
 
     def allocate(self, _kind: ids.Kind, _given: frozenset[str]) -> answers.Answer:
-        """Answer with a CDI device that nobody has described; that of before is over."""
+        """Answer with a CDI device that has no specification; remove the earlier ones."""
         for old in self._settings.specifications.glob(f"{_PREFIX}*{_SUFFIX}"):
             old.unlink(missing_ok=True)
         name = grants.new_id()
         return answers.Answer({names.GRANT_KIND: name}, (f"{names.CONTROL_RESOURCE}={name}",))
 
     def prefer(self, _kind: ids.Kind, asked: answers.Choice) -> tuple[str, ...]:
-        """Return the one that there is."""
+        """Return the only id."""
         return ids.preferred(asked.available, asked.must, asked.size)
 
     def start(self, kind: ids.Kind, held: frozenset[str], done: starting.Done) -> None:
-        """Describe it for a pod of the agent's namespace; UnavailableError for any other."""
+        """Write the CDI device for a pod of the agent's namespace; UnavailableError for others."""
         entries = self._written.read()
         pod = identity.identify(kind, held, entries, self._pods.listing())
         if pod.namespace != self._settings.namespace:
             raise errors.UnavailableError(
-                f"{names.CONTROL_RESOURCE}: is for pods of namespace {self._settings.namespace} "
-                f"alone, and this is {pod.namespace}/{pod.name}"
+                f"{names.CONTROL_RESOURCE}: only for pods of namespace "
+                f"{self._settings.namespace}, not for {pod.namespace}/{pod.name}"
             )
         for entry in entries:
             if entry.uid == pod.uid and grants.is_id(entry.grant):
@@ -114,7 +114,7 @@ class Control:
         self._registrar: registration.Registrar | None = None
 
     def run(self) -> None:
-        """Serve kubelet; UnavailableError if somebody else does so here."""
+        """Serve kubelet; UnavailableError if another process does so on this node."""
         settings = self._settings
         pods = podresources.PodResources(settings.pod_resources, (ids.CONTROL,))
         keeper = Keeper(settings, state.State(settings.plugins, (ids.CONTROL,)), pods)
@@ -132,21 +132,21 @@ class Control:
 
 
 def stay(root: Path, wait: Callable[[float], bool]) -> None:
-    """Be back when *wait* says that the agent ends; called in the agent.
+    """Block until *wait* says that the agent ends; called in the agent.
 
-    UnavailableError when the node has other nodes than its container was given: it can open them
-    only when it has started again.
+    UnavailableError when the device nodes differ from those that its container was given: it can
+    open them only after a restart.
     """
     given = before = os.environ.get(VARIABLE)
-    while given is None:  # it opens what it likes
+    while given is None:  # the container is not restricted to given nodes
         if wait(_NEVER_SECONDS):
             return
     while not wait(LOOK_SECONDS):
         now = _words(cdi.nodes(root))
-        if now == before != given:  # twice: they come one after the other
+        if now == before != given:  # seen twice: nodes appear one after the other
             raise errors.UnavailableError(
-                f"{root}/dev: has {now or 'none'} by now, and this container may open "
-                f"{given or 'none'}: it must start again"
+                f"{root}/dev: has {now or 'none'} now, but this container may open "
+                f"{given or 'none'}: it must restart"
             )
         before = now
 

@@ -1,9 +1,9 @@
-"""Devices onto which nothing new shall come: by order on the node, and by the node's annotation.
+"""Cordoned devices, which get no new containers: by `pyvgpu cordon`, or by the node's annotation.
 
     pyvgpu.io/cordoned: GPU-8c9f5a3e-..., GPU-0d1c2b3a-...
 
-Both are kept in the agent's folder, so a cordon lasts while nobody can be asked. Each is undone
-where it was made.
+Both are stored in the agent's state folder, so a cordon lasts while the API server is unavailable.
+Each is lifted where it was set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOOK_SECONDS = 5.0
 
 
 class Cordons:
-    """The devices of a node onto which nothing new shall come."""
+    """The cordoned devices of a node."""
 
     def __init__(self, state: Path) -> None:
         self._ordered = _Kept(state / ORDERED)
@@ -38,22 +38,22 @@ class Cordons:
 
     @property
     def uuids(self) -> frozenset[str]:
-        """The devices, by UUID, whoever has said so."""
+        """The UUIDs of all cordoned devices, from both sources."""
         return self._ordered.uuids | self._noted.uuids
 
     def change(self, uuid: str, *, cordoned: bool) -> bool:
-        """Cordon a device, or no more; on the disk on return. Whether it was otherwise before."""
+        """Cordon or uncordon a device; on the disk on return. Whether that changed anything."""
         return self._ordered.change(
             lambda before: before | {uuid} if cordoned else before - {uuid}
         )
 
     def follow(self, uuids: frozenset[str]) -> bool:
-        """Let the node's annotation say *uuids*; on the disk on return. Whether that is new."""
+        """Replace the annotation's *uuids*; on the disk on return. Whether they changed."""
         return self._noted.change(lambda _: uuids)
 
 
 class _Kept:
-    """UUIDs in a file."""
+    """A set of UUIDs, stored in a file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -77,7 +77,7 @@ class _Kept:
         except FileNotFoundError:
             return frozenset()
         except (OSError, ValueError, TypeError, RecursionError) as exc:
-            # To forget a cordon would give out what somebody is about to take away.
+            # A lost cordon would offer a device that an administrator is about to remove.
             raise errors.DataError(
                 f"{self._file}: cannot be read ({exc}); mend it, or remove it if no device is "
                 "cordoned"
@@ -86,7 +86,7 @@ class _Kept:
 
 
 class Follower:
-    """Follows the annotation of a node, from whichever thread runs it."""
+    """Follows the annotation of a node, on the thread of :meth:`run`."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Follower:
         self._complaint = ""
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Look until *wait* says, after some seconds, that there is no more need."""
+        """Look periodically until *wait*, which sleeps for some seconds, returns true."""
         while not wait(LOOK_SECONDS):
             try:
                 self.look()
@@ -129,5 +129,5 @@ class Follower:
 
 
 def read(text: str) -> frozenset[str]:
-    """Return the UUIDs in an annotation: with commas or blanks between them."""
+    """Return the UUIDs in an annotation, separated by commas or whitespace."""
     return frozenset(filter(None, re.split(r"[,\s]+", text)))

@@ -1,9 +1,9 @@
-"""Count in the quotas of containers what their ledgers lack, by NVML's word of each process.
+"""Add usage that containers' ledgers lack to their quotas, from NVML's figures of each process.
 
-For each grant of shares that is in use: see reconcile.py for what is compared, and tampering.py
-for ledgers that something other than the shim has changed. A process that has no slot, as one that
-brings a driver of its own, is charged to its container, too. The mounts of a process say which
-container it is in, so nothing that a container can write decides what is counted.
+For each grant of shares in use: see reconcile.py for the comparison, and tampering.py for ledgers
+that something other than the shim has changed. A process without a slot, such as one that brings
+its own driver, is charged to its container, too. The mounts of a process identify its container,
+so the container can write nothing that changes the result.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.folders import Folders
     from pyvgpu.deviceplugin.grants import Grant
 
-PERIOD_SECONDS = 0.4  # what a ledger lacks counts after two looks, so within a second
-REMEMBERED_SECONDS = 60.0  # for which a container's tampering is shown
+PERIOD_SECONDS = 0.4  # a lack counts after two looks, so within a second
+REMEMBERED_SECONDS = 60.0  # for which a container's tampering is reported
 
 Held = Mapping[str, Mapping[int, int]]  # by UUID: pid -> bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tampering:
-    """A change of a container's ledger that no shim made."""
+    """A change of a container's ledger that the shim did not make."""
 
     uuid: str  # of the device; empty: of the file as a whole
     pids: tuple[int, ...]
@@ -49,7 +49,7 @@ class Corrections:
     def look(
         self, grants: Iterable[Grant], held: Held, pids: Mapping[str, Collection[int]]
     ) -> None:
-        """Compare once; *pids* are those of each grant's container, by its id."""
+        """Compare once; *pids* are the container's processes, by grant id."""
         there = set()
         for grant in grants:
             there.add(grant.id)
@@ -58,7 +58,7 @@ class Corrections:
         self._regions = {it: known for it, known in self._regions.items() if it in there}
 
     def check(self, grants: Iterable[Grant]) -> None:
-        """Look for values that no shim writes; what two calls in a row have found counts."""
+        """Look for values that no shim writes; a value counts if two calls in a row find it."""
         for grant in grants:
             known = self._regions.get(grant.id)
             if known is not None:
@@ -66,16 +66,16 @@ class Corrections:
                     self._check(grant.id, known)
 
     def knows(self, grant_id: str) -> bool:
-        """Return whether the last look was at the ledger of a grant, too."""
+        """Return whether the last look included the ledger of a grant."""
         return grant_id in self._regions
 
     def found(self, grant_id: str) -> tuple[Tampering, ...]:
-        """Return what was found of a container in the last minute, the newest first."""
+        """Return a container's tamperings of the last minute, the newest first."""
         known = self._regions.get(grant_id)
         return () if known is None else known.found()
 
     def owned(self, grant_id: str) -> Collection[int]:
-        """Return the pids that had a slot in the ledger of a grant when it was looked at."""
+        """Return the pids that had a slot in the ledger of a grant at the last look."""
         known = self._regions.get(grant_id)
         return () if known is None else known.pids
 
@@ -101,7 +101,7 @@ class Corrections:
 
 
 class _Region:
-    """What is remembered of one grant's region while its two files are the same."""
+    """The reconciliation state of one grant's region, until one of its two files is replaced."""
 
     def __init__(self, files: tuple[int, int], grant: Grant, usage: int, quota: int) -> None:
         self.files = files
@@ -135,7 +135,7 @@ class _Region:
 
     @property
     def pids(self) -> Collection[int]:
-        """The processes that have a slot."""
+        """The pids of the processes that have a slot."""
         return self._owners.pids
 
     def look(self, usage: int, quota: int, held: Held, own: Collection[int]) -> None:
@@ -153,12 +153,12 @@ class _Region:
             self._note(found, (uuid, change.slot, "charge"))
 
     def note_impossible(self, found: tuple[str, ...]) -> None:
-        """Take note of values that no shim writes."""
+        """Record values that no shim writes."""
         for text in self._witness.confirm(found):
             self._note(Tampering("", (), text), (text, 0, ""))
 
     def found(self) -> tuple[Tampering, ...]:
-        """Return what was found in the last minute, the newest first."""
+        """Return the tamperings of the last minute, the newest first."""
         oldest = time.monotonic() - REMEMBERED_SECONDS
         self._found = {key: it for key, it in self._found.items() if it[0] > oldest}
         newest = sorted(self._found.values(), key=lambda it: -it[0])
@@ -168,6 +168,6 @@ class _Region:
         self._found[key] = time.monotonic(), found
 
     def _has_ended(self, process: region.SlotUsage) -> bool:
-        """Return what is remembered of the slot; the process itself is asked where nothing is."""
+        """Return whether the slot's process has ended: as recorded, else from the process."""
         remembered = self._owners.has_ended(process.slot)
         return self._relatives.has_ended(process) if remembered is None else remembered

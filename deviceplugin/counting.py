@@ -1,4 +1,4 @@
-"""How long kubelet's calls take, and what comes of them."""
+"""Measure the duration and result of kubelet's calls."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 
 class Result(enum.StrEnum):
-    """What comes of a call."""
+    """The result of a call."""
 
     DONE = "done"
     REFUSED = "refused"
     WAITS = "waits"  # refused for now: the pod waits for room, and nothing is wrong
 
 
-# Told of each call its name, its seconds, and its result.
+# Called after each call with its name, its seconds and its result.
 Count: TypeAlias = "Callable[[str, float, Result], None]"
 
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """A call that is being answered; an exception is one that is not done, too."""
+    """A call in progress; *done* is false if it failed, by an exception or otherwise."""
 
     done: bool = True
 
 
 @contextlib.contextmanager
 def counted(count: Count, name: str) -> Iterator[Call]:
-    """Tell *count* of the call that the block answers, when that has ended."""
+    """Report the call *name*, which the block answers, to *count* when the block has ended."""
     begun, call = time.perf_counter(), Call()
     try:
         yield call

@@ -1,7 +1,7 @@
-"""What devices the node has, as the granter shall know them.
+"""The node's devices, as the granter sees them.
 
-By the driver, by their health, and by what the node's administrator says of them. When another
-driver has come, all of it is looked up anew; health and audit then watch by that one.
+They come from the driver, their health, and the administrator's cordons. When the driver is
+replaced, everything is read again, and health checks and audit restart with the new one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Devices:
-    """What the node has, as the granter shall know it: by the driver, and by their health."""
+    """Keeps the granter's list of devices up to date with the driver and with their health."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Devices:
         self._made = made
         self._cordons = cordons
         self._doors = gates
-        self._ended = ended  # called for each process that the audit has ended
+        self._ended = ended  # called for each process that the audit has killed
         self.limits = made.limits(settings, lambda: granter.known)
         self._changing = threading.Lock()
         self._seen: tuple[inventory.Seen, ...] = ()
-        self._told = slices.Driver()
+        self._driver = slices.Driver()
         self._nvml: arbiter.Nvml | None = None
         self._sick: dict[str, str] = {}
-        self._looked_at: tuple[Path | None, node.State] | None = None  # what is seen comes of it
+        self._looked_at: tuple[Path | None, node.State] | None = None  # the source of _seen
         self._other_plugin = ""
         self.outdated = False  # a device left MIG mode, so the inventory must be read again
         self.wake: Callable[[], None] = lambda: None  # called when it is outdated
@@ -65,7 +65,7 @@ class Devices:
         self._auditor: auditor.Auditor | None = None
 
     def look(self, tree: Path | None, now: node.State) -> bool:
-        """Take note of the driver as it is *now*; false if it could not be used."""
+        """Read the devices from the driver as it is *now*; false if it could not be used."""
         if now.driver is not node.Driver.PRESENT or tree is None:
             log.warning("the driver is %s: %s", now.driver, now.reason)
             self._away = True
@@ -74,7 +74,7 @@ class Devices:
         try:
             found = hardware.look(tree, now.release, self._settings)
         except errors.PyVgpuError as exc:
-            log.warning("the devices cannot be seen: %s", exc)
+            log.warning("cannot list the devices: %s", exc)
             return False
         self.stop()
         with self._changing:
@@ -82,7 +82,7 @@ class Devices:
             self._looked_at, self.outdated = (tree, now), False
             self._seen, self._away = found.seen, False
             self._sick = {it.device.uuid: _first_reason(it, before) for it in found.seen}
-            self._told = slices.Driver(now.release, found.cuda_version)
+            self._driver = slices.Driver(now.release, found.cuda_version)
             able = found.limits and self._settings.driver_limits and uses.sees_all()
             hook = self.limits.meet(found.library if able else None)
             self._made.driver = dataclasses.replace(found.driver, hook=hook)
@@ -91,11 +91,11 @@ class Devices:
         log.info("found driver %s with %d devices", now.release, len(found.seen))
         for uuid, reason in self._sick.items():
             if reason:
-                log.warning("device %s is sick: %s", uuid, reason)
+                log.warning("device %s is unhealthy: %s", uuid, reason)
         self.show()
         self._granter.recover()
-        with contextlib.suppress(errors.PyVgpuError):  # the collector tries again, and complains
-            self._made.fill()  # the first who start do not wait for it
+        with contextlib.suppress(errors.PyVgpuError):  # the collector retries, and logs it
+            self._made.fill()  # so the first containers to start do not wait for it
         sick, rules = dict(self._sick), self._settings.health
         self._watcher = health.Watcher(found.library, sick, rules, self._hear)
         self._watcher.start()
@@ -108,14 +108,14 @@ class Devices:
 
     @property
     def nvml(self) -> arbiter.Nvml | None:
-        """The driver's NVML; None while there is none, or its pids are not ours."""
+        """The driver's NVML; None while there is none, or in another pid namespace."""
         with self._changing:
             return self._nvml
 
     def slice(self, able: slices.Able) -> list[dict[str, Any]] | None:
-        """Return the devices that claims may have, as a ResourceSlice has them; None: not seen."""
+        """Return the devices for claims, as in a ResourceSlice; None: no device was seen yet."""
         with self._changing:
-            seen, told = self._seen, self._told
+            seen, driver = self._seen, self._driver
         if self._other_plugin:
             known = []
         else:
@@ -124,28 +124,28 @@ class Devices:
                 for it in self._granter.devices
                 if self._doors.published(it.uuid) and it.sick != nvml.MIG_MODE
             ]
-        return slices.devices_of(seen, known, told, able) if seen else None
+        return slices.devices_of(seen, known, driver, able) if seen else None
 
     @property
     def minors(self) -> dict[str, int]:
-        """The minors of the devices' nodes, by UUID, of those that are known."""
+        """The minor numbers of the device nodes, by UUID, where known."""
         return {it.device.uuid: it.minor for it in self._seen if it.minor is not None}
 
     def cordon(self, uuid: str) -> None:
-        """Let nothing new come onto a device."""
+        """Place no new containers on a device."""
         if self._cordons.change(uuid, cordoned=True):
             log.warning("cordoned device %s", uuid)
         self.show()
 
     def uncordon(self, uuid: str) -> bool:
-        """Let it be given out again; whether it is, for the node's annotation may say no."""
+        """Offer it again; False if the node's annotation still cordons it."""
         if self._cordons.change(uuid, cordoned=False):
             log.warning("uncordoned device %s", uuid)
         self.show()
         return uuid not in self._cordons.uuids
 
     def follow_cordons(self, uuids: frozenset[str]) -> None:
-        """Let nothing new come onto these devices, by the node's annotation, and these alone."""
+        """Cordon exactly these devices, by the node's annotation."""
         if self._cordons.follow(uuids):
             log.warning(
                 "cordoned by the node's annotation: %s", ", ".join(sorted(uuids)) or "none"
@@ -154,16 +154,16 @@ class Devices:
 
     @property
     def other_plugin(self) -> str:
-        """Which other device plugin gives out the same devices; empty: none."""
+        """The other device plugin that gives out the same devices; empty: none."""
         return self._other_plugin
 
     def stand_back(self, other_plugin: str) -> None:
-        """Offer no device while another plugin, if this names one, gives out the same ones."""
+        """Offer no device while *other_plugin*, unless empty, gives out the same ones."""
         self._other_plugin = other_plugin
         self.show()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop health checks and audit."""
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.stop()
@@ -172,31 +172,31 @@ class Devices:
 
     @property
     def answers(self) -> Mapping[str, health.Answer]:
-        """What NVML said last of each device that answers, by UUID."""
+        """NVML's last answer about each device that responds, by UUID."""
         watcher = self._watcher
         return {} if watcher is None or self._away else watcher.answers
 
     @property
     def findings(self) -> tuple[audit.Finding, ...]:
-        """What the audit finds wrong now."""
+        """The current findings of the audit."""
         found = self._auditor
         return () if found is None else found.findings
 
     @property
     def held(self) -> audit.Seen:
-        """What processes held of the devices when the audit looked last."""
+        """The memory that processes held at the audit's last look."""
         found = self._auditor
         return audit.NOTHING if found is None else found.seen
 
     @property
     def audits(self) -> bool:
-        """Whether anybody compares what processes hold with what was granted."""
+        """Whether the audit compares the usage of processes with their grants."""
         found = self._auditor
         return found is not None and found.looks
 
     def _hear(self, news: Mapping[str, str]) -> None:
         for uuid, reason in news.items():
-            log.warning("device %s is %s", uuid, f"sick: {reason}" if reason else "well again")
+            log.warning("device %s is %s", uuid, f"unhealthy: {reason}" if reason else "healthy")
             for grant in self._granter.known.values():
                 if any(share.uuid == uuid for share in grant.shares):
                     self._granter.tell(_news(grant, uuid, reason))
@@ -209,7 +209,7 @@ class Devices:
             self.wake()
 
     def show(self) -> None:
-        """Let the granter know how the devices are now."""
+        """Pass the current state of the devices to the granter."""
         with self._changing:
             self._granter.see(
                 [
@@ -229,7 +229,7 @@ def _nvml(library: Path) -> arbiter.Nvml:
 
 
 def _first_reason(seen: inventory.Seen, before: Mapping[str, str]) -> str:
-    """Return why a device is sick that the driver has just described; *before*: as it was."""
+    """Return why a device just read from the driver is unhealthy; *before* are older reasons."""
     if seen.device.mig:
         return nvml.MIG_MODE
     reason = before.get(seen.device.uuid, "")
@@ -237,14 +237,14 @@ def _first_reason(seen: inventory.Seen, before: Mapping[str, str]) -> str:
 
 
 def _news(grant: Grant, uuid: str, reason: str) -> events.Event:
-    """Return what the user of a device should know of its health."""
-    who = grant.owner
-    uid, namespace, pod = (who.uid, who.namespace, who.pod) if who else ("", "", "")
+    """Return the event that reports a device's health to the pod that uses it."""
+    owner = grant.owner
+    uid, namespace, pod = (owner.uid, owner.namespace, owner.pod) if owner else ("", "", "")
     if not reason:
-        text = f"device {uuid}, which this pod uses, is well again"
+        text = f"device {uuid}, which this pod uses, is healthy again"
         return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_WELL)
     text = (
-        f"device {uuid}, which this pod uses, is sick: {reason}. What runs on it may fail; a new "
+        f"device {uuid}, which this pod uses, is unhealthy: {reason}. Work on it may fail; a new "
         "pod gets another device"
     )
     return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_SICK)

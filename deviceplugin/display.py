@@ -1,8 +1,7 @@
-"""What gpu-manager shows of a node, in its own shapes: figures, the graph, usage, its version.
+"""gpu-manager's read-only interfaces, HTTP and gRPC: metrics, topology graph, usage, version.
 
-For those who read these today, over HTTP and over its gRPC service; nothing can be changed by it.
-Names are those of gpu-manager's api.proto. Its JSON leaves out what is zero or empty. What differs
-is in docs/agent-outside.md.
+They serve clients written for gpu-manager. Names are those of gpu-manager's api.proto. Its JSON
+omits zero and empty values. docs/agent-outside.md lists the differences.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _LABELS = ("pod_name", "namespace", "node", "container_name")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Marks:
-    """What gpu-manager shows of a pod besides: who made it, and in which cluster."""
+    """A pod's submitter and cluster, which gpu-manager shows beside its usage."""
 
     user: str = ""
     cluster: str = ""
@@ -44,12 +43,12 @@ NO_MARKS = Marks()
 
 
 def no_marks(_uid: str) -> Marks:
-    """Return those of a pod of which nobody can be asked."""
+    """Return empty marks: without an API server nothing is known of the pod."""
     return NO_MARKS
 
 
 def marks_of(pod: Mapping[str, Any]) -> Marks:
-    """Return those of a pod of the API server's, where gpu-manager looks for them."""
+    """Return the marks of *pod*, an API object, from where gpu-manager looks for them."""
     first: Mapping[str, Any] = next(iter(pod.get("spec", {}).get("containers") or ()), {})
     variables = {it["name"]: it.get("value", "") for it in first.get("env") or ()}
     annotations = pod["metadata"].get("annotations") or {}
@@ -58,17 +57,17 @@ def marks_of(pod: Mapping[str, Any]) -> Marks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sources:
-    """Where it comes from; each is asked whenever somebody looks."""
+    """Sources of the answers; each request reads them again."""
 
     node: str
     figures: metrics.Sources
-    held: Callable[[], audit.Seen]  # by processes
+    held: Callable[[], audit.Seen]  # device memory held by processes
     marks: Callable[[str], Marks]  # of a pod, by its uid
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Device:
-    """What a container uses of one device."""
+    """A container's usage of one device."""
 
     bus_id: str
     index: int
@@ -79,7 +78,7 @@ class _Device:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Container:
-    """What a container uses, and what it has asked for."""
+    """A container's usage and its request."""
 
     grant: Grant
     devices: tuple[_Device, ...]
@@ -94,7 +93,7 @@ class _Container:
 
 
 def answers(sources: Sources) -> dict[str, pages.Page]:
-    """Return gpu-manager's pages, by path."""
+    """Return gpu-manager's HTTP pages, by path."""
     return {
         "/metric": pages.Page(pages.FIGURES, lambda: _figures(sources).encode()),
         "/usage": pages.Page(pages.JSON, lambda: _json(_usage(sources))),
@@ -159,22 +158,22 @@ class _Calls(api_grpc.GPUDisplayServicer):
 
 
 def _containers(sources: Sources) -> Iterator[_Container]:
-    """Give what each container uses that has anything of a device."""
+    """Yield each container that has a share of a device, with its usage."""
     index = {it.uuid: it.index for it in sources.figures.devices()}
-    told = sources.figures.answers()
+    answers = sources.figures.answers()
     seen = sources.held()
     for grant in sources.figures.grants():
         if grant.owner is None:
             continue
         found = []
         for share in grant.shares:
-            use = metrics.use_of(sources.figures, told, grant, share.uuid)
+            use = metrics.use_of(sources.figures, answers, grant, share.uuid)
             pids = tuple(
                 pid
                 for pid in sorted(seen.held.get(share.uuid, ()))
                 if pid in seen.whose and _is_of(seen.whose[pid], grant)
             )
-            answer = told.get(share.uuid)
+            answer = answers.get(share.uuid)
             found.append(
                 _Device(
                     answer.bus_id if answer else "",
@@ -188,33 +187,33 @@ def _containers(sources: Sources) -> Iterator[_Container]:
 
 
 def _is_of(one: whose.Whose, grant: Grant) -> bool:
-    """Tell whether a process is of the container of a grant; of whole devices the pod is known."""
+    """Whether a process belongs to a grant's container; for whole devices, to its pod."""
     if grant.whole and grant.owner is not None:
         return one.pod == grant.owner.uid
     return one.grant == grant.id
 
 
 def _figures(sources: Sources) -> str:
-    """Return what /metric tells Prometheus; a figure's last label is called as it likes."""
+    """Return the Prometheus text of /metric; each metric names its last label itself."""
     rows: dict[str, list[tuple[str, float]]] = {it: [] for it in _HELP}
 
-    def add(name: str, who: tuple[str, ...], value: float, what: str) -> None:
+    def add(name: str, labels: tuple[str, ...], value: float, last: str) -> None:
         names = (*_LABELS, _HELP[name][0])
-        rows[name].append((figures.labels(names, (*who, what)), value))
+        rows[name].append((figures.labels(names, (*labels, last)), value))
 
     for it in _containers(sources):
         owner = it.grant.owner
-        assert owner is not None  # noqa: S101 - none else is given
-        who = (owner.pod, owner.namespace, sources.node, owner.container)
+        assert owner is not None  # noqa: S101 - _containers skips grants without an owner
+        labels = (owner.pod, owner.namespace, sources.node, owner.container)
         for one in it.devices:
-            add("container_gpu_utilization", who, one.percent, f"gpu{one.index}")
-            add("container_gpu_memory_total", who, one.mebibytes, f"gpu{one.index}")
+            add("container_gpu_utilization", labels, one.percent, f"gpu{one.index}")
+            add("container_gpu_memory_total", labels, one.mebibytes, f"gpu{one.index}")
         percent = sum(one.percent for one in it.devices)
-        add("container_gpu_utilization", who, percent, "total")
+        add("container_gpu_utilization", labels, percent, "total")
         held = sum(one.mebibytes for one in it.devices)
-        add("container_gpu_memory_total", who, held, "total")
-        add("container_request_gpu_utilization", who, it.vcore / 100, "total")
-        add("container_request_gpu_memory", who, it.mebibytes, "total")
+        add("container_gpu_memory_total", labels, held, "total")
+        add("container_request_gpu_utilization", labels, it.vcore / 100, "total")
+        add("container_request_gpu_memory", labels, it.mebibytes, "total")
     return "".join(
         figures.family(name, "gauge", text, rows[name]) for name, (_, text) in _HELP.items()
     )
@@ -229,11 +228,11 @@ _HELP = {
 
 
 def _usage(sources: Sources) -> dict[str, Any]:
-    """Return what /usage tells: by pod, what its containers use and have asked for."""
+    """Return the document of /usage: by pod, the usage and requests of its containers."""
     pods: dict[str, dict[str, Any]] = {}
     for it in _containers(sources):
         owner = it.grant.owner
-        assert owner is not None  # noqa: S101 - none else is given
+        assert owner is not None  # noqa: S101 - _containers skips grants without an owner
         marks = sources.marks(owner.uid)
         pod = pods.setdefault(
             owner.uid,
@@ -262,10 +261,10 @@ def _usage(sources: Sources) -> dict[str, Any]:
 
 
 def _graph(sources: Sources) -> str:
-    told, seen = sources.figures.answers(), sources.held()
+    answers, seen = sources.figures.answers(), sources.held()
     leaves = []
     for it in sources.figures.devices():
-        answer = told.get(it.uuid)
+        answer = answers.get(it.uuid)
         shares = [
             share
             for grant in sources.figures.grants()
@@ -289,7 +288,7 @@ def _json(found: object) -> bytes:
 
 
 def _pruned(found: object) -> object:
-    """Return *found* without what is zero or empty; a whole number has no point."""
+    """Return *found* without zero and empty values, and with whole floats as integers."""
     if isinstance(found, dict):
         kept = {key: _pruned(value) for key, value in found.items()}
         return {key: value for key, value in kept.items() if value not in (0, "", [], {})}

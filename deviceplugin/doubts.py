@@ -1,6 +1,6 @@
-"""How long it has been unknown whose a grant is, by pod: what lasts too long is refused for good.
+"""Deadline for matching a pod's grants to the pod, after which the pod is refused for good.
 
-The API server hears of that then, and kubelet's word alone would be asked for again for ever.
+The pod is then evicted through the API server; kubelet alone would retry its start forever.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Doubts:
-    """Since when each pod has been refused for reasons that might pass."""
+    """Since when each pod has been refused for temporary reasons."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -20,14 +20,14 @@ class Doubts:
         self._since: dict[str, float] = {}
 
     def is_late(self, uid: str) -> bool:
-        """Note that a pod is refused; whether it has been for too long."""
+        """Record that a pod is refused; whether it has been for too long."""
         now = self._clock()
         return now - self._since.setdefault(uid, now) > self._seconds
 
     def forget(self, uid: str) -> None:
-        """Take note that it is known whose a pod's grants are."""
+        """Reset the deadline of a pod whose grants are matched."""
         self._since.pop(uid, None)
 
     def keep(self, uids: Container[str]) -> None:
-        """Forget all but the pods that there still are."""
+        """Forget all pods but *uids*, which still exist."""
         self._since = {uid: since for uid, since in self._since.items() if uid in uids}

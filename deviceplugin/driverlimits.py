@@ -1,12 +1,12 @@
-"""Have the driver itself hold containers, too, where it can: see pyvgpu/memorylimit.py.
+"""Memory limits that the driver itself enforces on containers; see pyvgpu/memorylimit.py.
 
-Before a container's program starts, the runtime runs a hook (csrc/hook/created.c), which tells of
-it here. A container that no hook told of, such as one without CDI or one that came while no agent
-was there, is met when the audit first sees a process of it on a device. What is set stands in a
-file of the grant's folder, where the container may read it, and the next agent finds it.
+Before a container's program starts, the runtime runs a hook (csrc/hook/created.c), which notifies
+the agent. A container without that notification, such as one without CDI or one started while no
+agent ran, gets its limit when the audit first sees one of its processes on a device. The limit is
+recorded in a file in the grant's folder, which the container may read and the next agent reads.
 
-A limit follows its grant's quota: larger before the quota is, smaller after. It goes with the
-cgroup, which the runtime removes.
+A limit follows its grant's quota: it is raised before the quota, and lowered after. It ends with
+the cgroup, which the runtime removes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_HOOK = "pyvgpu-created"  # in the state folder, from where the node's runtime starts it
-_FOLDER = "created"  # in the run folder, of the socket
+_HOOK = "pyvgpu-created"  # in the state folder; the node's runtime runs it there
+_FOLDER = "created"  # in the run folder, for the socket
 
 
 class DriverLimits:
@@ -44,17 +44,17 @@ class DriverLimits:
         self._folders = folders
         self._hook = containers.Hook(state / _HOOK, run / _FOLDER / names.CONTROL_SOCKET)
         self._granted = granted
-        self._library: Path | None = None  # NVML of a driver that has such limits
+        self._library: Path | None = None  # NVML of a driver that supports such limits
         self._changing = threading.Lock()
         self._known: dict[str, memorylimit.Limit] = {}  # by grant
-        self._asked: dict[str, tuple[int, ...]] = {}  # the quotas that limits were set for
-        self._met: dict[str, set[int]] = {}  # processes whose cgroup was looked at
+        self._asked: dict[str, tuple[int, ...]] = {}  # the quotas for which limits were set
+        self._met: dict[str, set[int]] = {}  # processes whose cgroup was checked
         self._listener: packets.Listener | None = None
 
     def meet(self, library: Path | None) -> containers.Hook | None:
-        """Take note of the node's driver; return the hook for its containers.
+        """Use the node's current driver; return the hook for its containers.
 
-        *library* is its NVML, None if it has no such limits: then there is no hook either.
+        *library* is its NVML, None if it does not support limits: then there is no hook either.
         """
         with self._changing:
             self._library, self._asked = library, {}
@@ -66,17 +66,17 @@ class DriverLimits:
                 drafts.write(self._hook.program, program, mode=0o755)
             self._listen()
         except (OSError, errors.PyVgpuError) as exc:
-            log.warning("the driver's own limits come after containers have started: %s", exc)
+            log.warning("driver limits are set only after containers have started: %s", exc)
             return None
         return self._hook
 
     def stop(self) -> None:
-        """Hear of no container any more; what is set stays."""
+        """Stop listening to the hook; limits stay in effect."""
         if self._listener is not None:
             self._listener.stop()
 
     def look(self, grants: Iterable[Grant], pids: Mapping[str, Collection[int]]) -> None:
-        """Set what is lacking, in a session of NVML; *pids* are each grant's, by its id."""
+        """Set missing limits, in an NVML session; *pids* are each grant's, by its id."""
         with self._changing:
             if self._library is None:
                 return
@@ -95,7 +95,7 @@ class DriverLimits:
                     del kept[it]
 
     def grow(self, grant: Grant) -> None:
-        """Let a container have what its quota is about to be, where that is more than it was."""
+        """Raise a container's limit if its quota is about to be raised."""
         with self._changing:
             before = self._asked.get(grant.id)
             if self._library is None or before is None or not self._recall(grant.id).cgroups:
@@ -105,7 +105,7 @@ class DriverLimits:
                     self._put(grant, ())
 
     def of(self, grant_id: str) -> memorylimit.Limit:
-        """Return what is known of a grant's limit."""
+        """Return a grant's limit, as recorded."""
         with self._changing:
             return memorylimit.NONE if self._library is None else self._recall(grant_id)
 
@@ -121,13 +121,13 @@ class DriverLimits:
         self._listener = listener
 
     def _created(self, asked: Mapping[str, Any]) -> Mapping[str, object]:
-        """Set the limit of a container that the runtime has just made."""
+        """Set the limit of a container that the runtime has just created."""
         grant_id, pid = asked.get("grant"), asked.get("pid")
         if not isinstance(grant_id, str) or type(pid) is not int:
             raise errors.DataError(f"{dict(asked)}: must be the grant and the pid of a container")
         grant = self._granted().get(grant_id)
         if grant is None or grant.whole or not grant.bound:
-            raise errors.DataError(f"grant {grant_id}: is none of a share")
+            raise errors.DataError(f"grant {grant_id}: not a bound grant of a share")
         cgroup = cgroups.of_process(pid)
         with self._changing, self._session():
             if cgroup is None:
@@ -138,7 +138,7 @@ class DriverLimits:
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[None]:
-        """Give a session of NVML; without one nothing is set, and the log says why."""
+        """Open an NVML session; UnavailableError if that fails."""
         if self._library is None:
             raise errors.UnavailableError("the driver has no limits for cgroups")
         try:
@@ -151,7 +151,7 @@ class DriverLimits:
         return any(cgroup.is_relative_to(it) for it in self._recall(grant_id).cgroups)
 
     def _put(self, grant: Grant, new: Iterable[Path]) -> None:
-        """Set the limit of all cgroups of a grant that are there, of the *new* ones too."""
+        """Set the limit of all existing cgroups of a grant, including the *new* ones."""
         known = [Path(it) for it in self._recall(grant.id).cgroups]
         found = [it for it in dict.fromkeys((*known, *new)) if it.is_dir()]
         sizes: tuple[int, ...] = ()
@@ -168,7 +168,7 @@ class DriverLimits:
         before = self._known.get(grant.id)
         self._known[grant.id] = limit
         if limit.why and (before is None or before.why != limit.why):
-            log.warning("the driver does not hold %s: %s", grant.label, limit.why)
+            log.warning("no driver limit for %s: %s", grant.label, limit.why)
         with contextlib.suppress(OSError):
             file = self._folders.path(grant.id) / names.LIMIT_FILE
             drafts.write(file, limit.dump(), lasting=False)

@@ -1,15 +1,15 @@
-"""Decides which grants are over: a pod that kubelet does not list may still run.
+"""Decide which grants have ended: a pod that kubelet does not list may still run.
 
-A kubelet that has just started lists no pod until it has heard of the API server, which may be
-away for hours while all containers go on. If it has lost its checkpoint, it knows no device of the
-pods that run, now or later. So its silence counts only about what it has known since it started:
-in one life kubelet forgets no live pod. A grant is over if
+A kubelet that has just started lists no pod until it has reached the API server, which may be down
+for hours while all containers run on. If it has lost its checkpoint, it never learns the devices
+of running pods again. So a missing pod or grant counts only if this run of kubelet has known it:
+within one run, kubelet forgets no live pod. A grant is over if
 
 - this kubelet has listed the pod, and does not list it any more; or
-- this kubelet's checkpoint had the grant, and has it no more; or
-- the API server says that there is no such pod any more, or that it has ended; or
-- neither can say anything (no API server, or a static pod), this kubelet has neither listed the
-  pod nor had the grant for FORGET_SECONDS, and no process uses the grant.
+- this kubelet's checkpoint had the grant, and does not have it any more; or
+- the API server says that the pod does not exist any more, or has ended; or
+- neither can tell (no API server, or a static pod), this kubelet has neither listed the pod nor
+  had the grant for FORGET_SECONDS, and no process uses the grant.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.podresources import Life, Listing
     from pyvgpu.deviceplugin.state import Entries
 
-FORGET_SECONDS = 60.0  # after which a grant that kubelet has never written down is over
-ASK_SECONDS = 30.0  # between two questions about a pod that kubelet lists without its devices
+FORGET_SECONDS = 60.0  # after which a grant is over that kubelet's checkpoint never had
+ASK_SECONDS = 30.0  # between two API requests about a pod that kubelet lists without its devices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Said:
-    """What kubelet says at one moment."""
+    """Kubelet's state at one moment."""
 
     listing: Listing
     entries: Entries  # its checkpoint
@@ -41,14 +41,14 @@ class Said:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Past:
-    """What one kubelet has said since it started."""
+    """All that one run of kubelet has listed and written since it started."""
 
     seen: frozenset[tuple[str, str]]  # pods, by namespace and name
     written: frozenset[str]  # grants
 
 
 class Endings:
-    """Knows what the present kubelet has listed and written, and which grants it does not know."""
+    """Tracks the pods and grants that this run of kubelet has had, and grants unknown to it."""
 
     def __init__(self, clock: Callable[[], float], is_used: Callable[[str], bool]) -> None:
         self._clock = clock
@@ -57,16 +57,13 @@ class Endings:
         self._life: Life | None = None  # of kubelet
         self._seen: frozenset[tuple[str, str]] = frozenset()  # pods, by namespace and name
         self._written: frozenset[str] = frozenset()  # grants that this kubelet has had
-        self._unknown: dict[str, float] = {}  # since when its checkpoint does not have a grant
-        self._unknown_to: Life | None = None  # the life of which that is so
-        self._asked: dict[str, float] = {}  # when, about a pod that kubelet lists
-        self.ask: Callable[[Owner], bool] | None = None  # whether the API server knows it is over
+        self._unknown: dict[str, float] = {}  # since when its checkpoint lacks a grant
+        self._unknown_to: Life | None = None  # the run of kubelet for which that holds
+        self._asked: dict[str, float] = {}  # by grant: the last API request about its listed pod
+        self.ask: Callable[[Owner], bool] | None = None  # whether a pod is over, by the API server
 
     def note(self, said: Said) -> _Past:
-        """Remember what a kubelet has listed, and what it has written since it started.
-
-        Both are of one life, and so is what is returned: all that this kubelet has said until now.
-        """
+        """Record a kubelet's listing and checkpoint, both of one run; return its whole past."""
         with self._noting:
             self._meet(said.listing.life, said.entries)
             self._seen |= said.listing.names
@@ -75,8 +72,8 @@ class Endings:
     def known(self, life: Life | None, entries: Entries | None = None) -> frozenset[str]:
         """Return the grants that the kubelet of this *life* has had; its checkpoint has *entries*.
 
-        If it gives the ids of one of them away, that grant is over. Of other grants it knows
-        nothing, and gives away ids that are in use.
+        If it allocates the ids of one of them again, that grant is over. It does not know other
+        grants, and allocates their ids although they are in use.
         """
         with self._noting:
             self._meet(life, entries)
@@ -85,14 +82,14 @@ class Endings:
     def _meet(self, life: Life | None, entries: Entries | None) -> None:
         if life != self._life:
             self._life, self._seen, self._written = life, frozenset(), frozenset()
-        # What was there before it may be a file that it could not read.
+        # It may have failed to read a file written before its start.
         if life is not None and entries is not None and entries.written >= life.begun:
             self._written |= entries.grants
 
     def over(self, known: Collection[Grant], said: Said) -> list[Grant]:
-        """Return which of the *known* are over; none that was bound since kubelet *said* it."""
+        """Return those of *known* that are over, all of which were bound before *said*."""
         now = self._clock()
-        past = self.note(said)  # others may note another kubelet while the API server is asked
+        past = self.note(said)  # another thread may note a new kubelet during the API requests
         before = self._unknown if self._unknown_to == said.listing.life else {}
         self._unknown_to = said.listing.life
         self._unknown = {
@@ -101,7 +98,7 @@ class Endings:
         return [it for it in known if _is_dropped(it, said, past) or self._is_gone(it, said, now)]
 
     def dropped(self, known: Iterable[Grant], said: Said) -> list[Grant]:
-        """Return those that are over by what kubelet says alone; nothing else is asked."""
+        """Return those that are over by kubelet's state alone, without API requests."""
         with self._noting:
             if said.listing.life != self._life:
                 return []
@@ -109,7 +106,7 @@ class Endings:
         return [it for it in known if _is_dropped(it, said, past)]
 
     def _is_gone(self, grant: Grant, said: Said, now: float) -> bool:
-        """Tell whether a grant is over of which this kubelet may know nothing."""
+        """Tell whether a grant is over that this kubelet may not know."""
         owner, since = grant.owner, self._unknown.get(grant.id)
         if owner is None:
             return since is not None and now - since > FORGET_SECONDS
@@ -125,17 +122,17 @@ class Endings:
         return late and not listed and not self._is_used(grant.id)
 
     def _was_asked(self, grant_id: str, now: float) -> bool:
-        """Tell whether the API server was asked a moment ago; if not, it is now."""
+        """Tell whether the API server was queried within ASK_SECONDS; if not, record it now."""
         if now - self._asked.get(grant_id, -ASK_SECONDS) < ASK_SECONDS:
             return True
         self._asked[grant_id] = now
         return False
 
     def keep(self, known: Iterable[Grant]) -> None:
-        """Remember none but these grants and their pods: *known* are all that there are now.
+        """Forget all grants and pods but *known*, which are all current grants.
 
-        What a start has met in the list is noted when no other thread can come here before it is
-        bound.
+        A starting pod's listing is noted under the lock under which the pod is bound, so it is not
+        forgotten in between.
         """
         kept = list(known)
         ids = {it.id for it in kept}

@@ -1,12 +1,13 @@
-"""What is told of pods in the cluster: events in words that their users understand.
+"""Kubernetes events for pods and the node, and evictions of pods that can never start.
 
-Kubelet tries for ever what can never be. A pod that something owns is then evicted, so that its
-owner makes another, perhaps elsewhere; a bare one would be lost by that, and only gets an event,
-as does a static one, which is its node's. A pod that waits gets an event, and is never evicted.
-Whatever is said is said of the pod with that uid, and of none that has its name by now.
+Kubelet retries forever, even if a start can never succeed. A pod with an owner is then evicted, so
+that its owner creates another, perhaps elsewhere; a bare pod would be lost, so it only gets an
+event, as does a static pod, which belongs to its node. A waiting pod gets an event and is never
+evicted.
+Events and evictions apply to the pod with the given uid, never to a later one of the same name.
 
-Nobody is flooded: of one pod and reason only the newest is said, not more often than every
-MIN_SECONDS, and the same again only after REPEAT_SECONDS.
+Rate limits: of each pod and reason only the newest event is written, not more often than every
+MIN_SECONDS, and the same text again only after REPEAT_SECONDS.
 """
 
 from __future__ import annotations
@@ -28,31 +29,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 10.0  # until what could not be done is tried again
-MIN_SECONDS = 10.0  # from one event of a pod and reason to the next
-REPEAT_SECONDS = 600.0  # until the same is worth saying again
-SPACING_SECONDS = 0.05  # from any event to the next: 20 a second
+AGAIN_SECONDS = 10.0  # before a failed call is retried
+MIN_SECONDS = 10.0  # between two events of the same pod and reason
+REPEAT_SECONDS = 600.0  # before the same text is written again
+SPACING_SECONDS = 0.05  # between any two events: 20 a second
 
 _FOLDER = "/api/v1/namespaces/"
 _MOST = 1024  # pods and reasons that are remembered
-_PASSING = (401, 408, apiserver.CONFLICT, 429)  # a token that was exchanged, too slow, too many
-_LONGEST = 1000  # letters; the API server takes 1024
+_PASSING = (401, 408, apiserver.CONFLICT, 429)  # token rotated, timeout, conflict, rate limit
+_LONGEST = 1000  # characters; the API server takes 1024
 
 
 class Reason(enum.StrEnum):
-    """What an event is about, as `kubectl get events` shows it."""
+    """The reason of an event, as `kubectl get events` shows it."""
 
     REFUSED = "VGPURefused"  # a container can never start here
-    WAITS = "VGPUWaits"  # it cannot start yet, such as where the devices are full for now
-    RESIZED = "VGPUResized"  # what a container is held to has changed
-    NOT_RESIZED = "VGPUNotResized"  # what its pod's annotations ask for cannot be
-    DEVICE_SICK = "VGPUDeviceSick"  # a device that it uses does not work
-    DEVICE_WELL = "VGPUDeviceWell"  # it does again
-    BYPASSED = "VGPUBypassed"  # it uses a device past its quota
-    TAMPERED = "VGPUTampered"  # its ledger was changed by something other than the shim
-    ENDED = "VGPUProcessEnded"  # so a process of it was ended
+    WAITS = "VGPUWaits"  # a container cannot start yet, such as while the devices are full
+    RESIZED = "VGPUResized"  # a container's quota has changed
+    NOT_RESIZED = "VGPUNotResized"  # the quota in the pod's annotations is not possible
+    DEVICE_SICK = "VGPUDeviceSick"  # a device that the pod uses is unhealthy
+    DEVICE_WELL = "VGPUDeviceWell"  # the device is healthy again
+    BYPASSED = "VGPUBypassed"  # a process of the pod bypasses or exceeds its quota
+    TAMPERED = "VGPUTampered"  # a container's ledger was changed by something other than the shim
+    ENDED = "VGPUProcessEnded"  # the audit killed a process of the pod for exceeding its quota
     NOT_OFFERED = "VGPUNotOffered"  # of a node: another device plugin gives out its GPUs
-    OFFERED = "VGPUOffered"  # none does any more
+    OFFERED = "VGPUOffered"  # of a node: no other device plugin gives them out any more
 
 
 _NORMAL = frozenset({Reason.RESIZED, Reason.DEVICE_WELL, Reason.OFFERED})
@@ -61,7 +62,7 @@ _OF_NODES = "default"  # the namespace of events about objects that have none
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """Something that the user of a pod, or the administrator of the node, should know."""
+    """An event for the user of a pod, or for the administrator of the node."""
 
     uid: str  # the pod's, or the node's
     namespace: str  # empty, as the name: not known
@@ -73,17 +74,17 @@ class Event:
 
     @property
     def kind(self) -> str:
-        """The type that it has in the cluster."""
+        """Its type in the cluster."""
         return "Normal" if self.reason in _NORMAL else "Warning"
 
     @property
     def key(self) -> tuple[str, Reason]:
-        """Of which the newest counts."""
+        """A newer event with the same key replaces it."""
         return self.uid, self.reason
 
 
 class Teller:
-    """Tells of events, one after the other, from whichever thread runs it."""
+    """Writes events, one after the other, on the thread of :meth:`run`."""
 
     def __init__(
         self,
@@ -93,21 +94,21 @@ class Teller:
     ) -> None:
         self._known = known
         self._node = node
-        self._done = done  # told what was written of it: "event" or "eviction"
+        self._done = done  # called with "event" or "eviction" for each that was written
         self._waiting: dict[tuple[str, Reason], Event] = {}
-        self._said: dict[tuple[str, Reason], tuple[str, float]] = {}  # what, and when
+        self._said: dict[tuple[str, Reason], tuple[str, float]] = {}  # text and time of the last
         self._changed = threading.Condition()
         self._stopped = False
         self._acting: Event | None = None  # the one that is being posted
-        self._written: dict[tuple[str, Reason], Event] = {}  # whose evictions are still to be done
-        self._later: dict[tuple[str, Reason], float] = {}  # before when one is not tried again
+        self._written: dict[tuple[str, Reason], Event] = {}  # whose evictions are still pending
+        self._later: dict[tuple[str, Reason], float] = {}  # no retry before this time
 
     def tell(self, event: Event) -> None:
-        """Let it be known, once: who is asked again and again says the same again and again."""
+        """Queue an event, unless the same was just written: retried calls repeat their events."""
         with self._changed:
             text, at = self._said.get(event.key, ("", 0.0))
             if text == event.text and time.monotonic() - at < REPEAT_SECONDS:
-                self._waiting.pop(event.key, None)  # it was another for a moment
+                self._waiting.pop(event.key, None)  # drop a different text from in between
                 return
             self._waiting[event.key] = event
             self._changed.notify_all()
@@ -122,7 +123,7 @@ class Teller:
                 self._acting = None
 
     def run(self) -> None:
-        """Tell until :meth:`stop`."""
+        """Write events until :meth:`stop`."""
         while (event := self._next()) is not None:
             try:
                 self._act(event)
@@ -135,7 +136,7 @@ class Teller:
                     continue
                 log.warning("could not write %s of %s yet: %s", event.reason, of, exc)
                 self._put_back(event, exc.retry_after or AGAIN_SECONDS)
-                # A budget that protects one pod (429) holds up no other.
+                # A disruption budget that protects one pod (429) must not delay others.
                 is_of_one = exc.status == apiserver.TOO_MANY
                 self._pause(SPACING_SECONDS if is_of_one else AGAIN_SECONDS)
             else:
@@ -149,7 +150,7 @@ class Teller:
             self._changed.notify_all()
 
     def _next(self) -> Event | None:
-        """Wait for an event that is due, and note it as said; None at the end."""
+        """Wait for an event that is due, and record it as written; None at the end."""
         with self._changed:
             while not self._stopped:
                 now = time.monotonic()
@@ -157,7 +158,7 @@ class Teller:
                 key = min(dues, key=lambda it: dues[it], default=None)
                 if key is not None and dues[key] <= now:
                     event = self._acting = self._waiting.pop(key)
-                    self._said.pop(key, None)  # so that the oldest are forgotten first
+                    self._said.pop(key, None)  # re-inserted last: the oldest are dropped first
                     self._said[key] = (event.text, now)
                     while len(self._said) > _MOST:
                         del self._said[next(iter(self._said))]
@@ -170,7 +171,7 @@ class Teller:
         return max(at + MIN_SECONDS, self._later.get(key, 0.0))
 
     def _forget(self, event: Event) -> None:
-        """Remember nothing of an event that is done with."""
+        """Drop the state of an event that is finished."""
         with self._changed:
             self._written.pop(event.key, None)
             self._later.pop(event.key, None)
@@ -179,7 +180,7 @@ class Teller:
         with self._changed:
             self._said.pop(event.key, None)
             if event is not self._acting:
-                return  # it was withdrawn meanwhile
+                return  # withdrawn meanwhile
             self._later[event.key] = time.monotonic() + seconds
             self._waiting.setdefault(event.key, event)
 
@@ -198,9 +199,7 @@ class Teller:
             return
         meta = pod["metadata"]
         folder = f"{_FOLDER}{meta['namespace']}"
-        if event != self._written.get(
-            event.key
-        ):  # else only what comes after it could not be done
+        if event != self._written.get(event.key):  # else only its eviction failed
             of = {"kind": "Pod", **{it: meta[it] for it in ("namespace", "name", "uid")}}
             self._call(f"{folder}/events", _document(of, event, self._node))
             self._written[event.key] = event
@@ -219,15 +218,15 @@ class Teller:
 
     def _call(self, path: str, body: dict[str, Any]) -> None:
         try:
-            self._known.api.call("POST", path, body=body, patience=0.0)  # others wait for it
+            self._known.api.call("POST", path, body=body, patience=0.0)  # others are queued
         except apiserver.ServerError as exc:
-            # It is not there any more, or was said.
+            # The pod is gone, or the event exists already.
             if exc.status not in (apiserver.NOT_FOUND, apiserver.CONFLICT):
                 raise
 
 
 def _is_final(exc: apiserver.ServerError) -> bool:
-    """Tell whether the API server would refuse the same again, however often it is asked."""
+    """Tell whether the API server would refuse every retry as well."""
     return 400 <= exc.status < 500 and exc.status not in _PASSING
 
 

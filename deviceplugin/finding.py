@@ -1,4 +1,4 @@
-"""Finds out for which pods containers are about to start, by what kubelet says."""
+"""Identify the pods of containers that are about to start, from kubelet's state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Finder:
-    """Asks kubelet."""
+    """Queries kubelet."""
 
     def __init__(
         self,
@@ -31,12 +31,12 @@ class Finder:
         self._tell = tell
 
     def prepare(self) -> None:
-        """Read already what kubelet has written: it will mostly be the same when it is needed."""
+        """Read kubelet's checkpoint in advance: it is cached, and rarely changes until needed."""
         with contextlib.suppress(errors.UnavailableError):
             self._sources.state.read()
 
     def find(self, asked: Sequence[binding.Held]) -> list[binding.Found | Exception]:
-        """Return the pods of the containers that hold these ids; RefusedError of one in doubt."""
+        """Return the pods of the containers that hold these ids; RefusedError if unclear."""
         before = self._known()
         try:
             listing, entries = self._sources.pods.listing(), self._sources.state.read()
@@ -58,8 +58,8 @@ class Finder:
         return binding.Found(one, pod, listing, entries, before)
 
     def _doubt(self, asked: binding.Held, exc: errors.UnavailableError) -> RefusedError:
-        """Return what a doubt means: it passes, or it has lasted too long."""
-        text = f"it is not known yet which pod this is for: {exc}"
+        """Return the error for a doubt; final, with an eviction, after the deadline."""
+        text = f"the pod of this container is not known yet: {exc}"
         with contextlib.suppress(errors.UnavailableError):
             entries = self._sources.state.read()
             own = {it.uid for it in entries if (it.kind, it.ids) == (asked.kind, asked.ids)}

@@ -1,14 +1,14 @@
-"""Make grants real: a folder for each, and its CDI specification.
+"""Grant store on disk: a folder for each grant, and its CDI specification.
 
-    <folder>/<id>/quota      what the container is held to
-                 /usage      the ledger, which the container alone writes
-                 /clock/     the clocks of its devices, kept by the arbiter's attendant
+    <folder>/<id>/quota      the container's quota
+                 /usage      the ledger, which only the container writes
+                 /clock/     the clocks of its devices, linked by :mod:`.clocks`
                  /driver     link to the tree of the mirror that its specification names
     <specifications>/pyvgpu.io-grant-<id>.json
 
-The folder is a book as csrc/arbiter/book.h has it. What is made is made under another name and
-renamed, so that whoever dies leaves the old or the new; making it again mends what is missing.
-The specification comes last and goes first: with none, no container of the grant can start.
+The folder is a book as defined in csrc/arbiter/book.h. Everything is created under a draft name
+and renamed, so that a crash leaves the old or the new state; making it again adds missing files.
+The specification is created last and removed first: without it, no container of the grant starts.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.containers import Driver
     from pyvgpu.deviceplugin.grants import Grant
 
-GRANTS = "grants"  # the folder of them, in the run folder
+GRANTS = "grants"  # the folder of all grants, in the run folder
 USAGE_BYTES = region.USAGE_BYTES
 
 _PREFIX, _SUFFIX = "pyvgpu.io-grant-", ".json"
 
 
 class Folders:
-    """The grants that are there on this node."""
+    """The files of all grants on this node."""
 
     def __init__(self, folder: Path, specifications: Path) -> None:
         self.folder = folder
@@ -54,38 +54,38 @@ class Folders:
                 drafts.discard(left)
 
     def close(self) -> None:
-        """Keep no tree any more, nor what is ready: the agent ends."""
+        """Release all trees and remove the pool: the agent ends."""
         self._stock.close()
         with self._changing:
             self._trees.close()
 
     def path(self, grant_id: str) -> Path:
-        """Return the folder of a grant, whether it is there or not."""
+        """Return the folder of a grant, whether it exists or not."""
         if not grants.is_id(grant_id):
             raise errors.DataError(f"grant {grant_id!r}: its id must be 16 hexadecimal digits")
         return self.folder / grant_id
 
     def specification(self, grant_id: str) -> Path:
-        """Return the file of a grant's CDI specification, whether it is there or not."""
+        """Return the file of a grant's CDI specification, whether it exists or not."""
         return self._specifications / f"{_PREFIX}{grant_id}{_SUFFIX}"
 
     def prepare(self, grant_id: str) -> Path:
-        """Make the folder of a grant without a quota: what uses it so cannot use a device."""
+        """Create the folder of a grant without a quota: with it, a process can use no device."""
         path = self.path(grant_id)
         with self._changing, _failures(path):
             self._ready(path)
         return path
 
     def fill(self, driver: Driver) -> None:
-        """Make ready what grants to come will need; to be called when there is time."""
+        """Prepare templates and folders for future grants; to be called when idle."""
         containers.ready(self.folder, driver)
         with _failures(self.folder):
             self._stock.fill(driver.tree)
 
     def make(self, grant: Grant, driver: Driver) -> None:
-        """Make a bound grant real; to be called again before each start of its container.
+        """Write a bound grant's files; to be called again before each start of its container.
 
-        A quota that counts already is changed in place to what *grant* says.
+        An existing quota is changed in place to *grant*'s.
         """
         path = self.path(grant.id)
         content = containers.written(grant, path, driver)
@@ -97,19 +97,19 @@ class Folders:
                 self._trees.note(path, driver.tree)
             else:
                 self._begin(path, grant, driver)
-            # No container outlives the node; before the next starts it is looked at again.
+            # Not synced: no container outlives the node, and it is written again before a start.
             cdi.put(content, self.specification(grant.id), lasting=False)
 
     def mend(self, grant: Grant, driver: Driver) -> None:
-        """Make what is lacking of a grant whose container may run: that has the driver it has.
+        """Write missing files of a grant whose container may run, and keep its driver.
 
-        Its quota is changed to what *grant* says, and stays one for that driver.
+        Its quota is changed to *grant*'s, and stays one for that driver.
         """
         if not self._is_of_another(grant, driver):
             self.make(grant, driver)
 
     def _is_of_another(self, grant: Grant, driver: Driver) -> bool:
-        """Change the quota of a grant that is whole, and of another driver; else false."""
+        """Update the quota of a complete grant for another driver; false if it is not one."""
         path = self.path(grant.id)
         try:
             tree = (path / trees.DRIVER_LINK).readlink()
@@ -127,13 +127,13 @@ class Folders:
             return regions.change(path, region_id, None, regions.shares_of(grant, driver))
 
     def revoke(self, grant_id: str) -> None:
-        """Let nothing start on a grant again, and let its processes have nothing more."""
+        """Start no container on a grant again, and let its processes allocate no more."""
         path = self.path(grant_id)
         with self._changing, _failures(path):
             self._close(path)
 
     def remove(self, grant_id: str) -> None:
-        """Let nothing be left of a grant, nor of what a process has of it that lives on."""
+        """Remove a grant's files, and close its quota for processes that still run."""
         path = self.path(grant_id)
         with self._changing, _failures(path):
             self._close(path)
@@ -144,7 +144,7 @@ class Folders:
             self._trees.forget(grant_id)
 
     def present(self) -> frozenset[str]:
-        """Return the ids of the grants of which anything is there."""
+        """Return the ids of the grants of which any file exists."""
         with _failures(self.folder):
             folders = {path.name for path in self.folder.iterdir()}
             files = {
@@ -154,9 +154,10 @@ class Folders:
         return frozenset(filter(grants.is_id, folders | files))
 
     def collect(self, live: Callable[[], set[str]]) -> frozenset[str]:
-        """Remove what is of no grant that *live* tells; return what was removed.
+        """Remove the files of grants that are not in *live*; return their ids.
 
-        It is asked after the looking: what is remembered before it is made is never removed.
+        *live* is called after the listing: a grant that is stored before its files are created is
+        never removed.
         """
         there = self.present()
         orphans = there - live()
@@ -165,7 +166,7 @@ class Folders:
         return orphans
 
     def cut(self, grant_id: str) -> bool:
-        """Give a usage file that its container made longer its length; whether it was longer."""
+        """Truncate a usage file that its container has extended; whether it was too long."""
         with contextlib.suppress(OSError), regions.opened(self.path(grant_id)) as file:
             if os.fstat(file).st_size > USAGE_BYTES:
                 os.ftruncate(file, USAGE_BYTES)
@@ -173,7 +174,7 @@ class Folders:
         return False
 
     def limits(self, grant_id: str) -> tuple[region.DeviceLimits, ...]:
-        """Return what the quota of a grant says; nothing if it has none that counts."""
+        """Return the limits in the quota of a grant; nothing if it has no valid one."""
         with (
             contextlib.suppress(OSError, errors.DataError),
             regions.opened(self.path(grant_id), names.QUOTA_FILE) as file,
@@ -182,7 +183,7 @@ class Folders:
         return ()
 
     def claimed(self) -> list[Grant]:
-        """Return the grants of claims that are made, as they were last."""
+        """Return the grants of claims from their specifications, as last written."""
         found = []
         for file in self._specifications.glob(f"{_PREFIX}*{_SUFFIX}"):
             with contextlib.suppress(
@@ -193,7 +194,7 @@ class Folders:
         return found
 
     def whole_nodes(self, grant_id: str) -> tuple[str, ...]:
-        """Return the names of the device nodes of a grant of whole devices, if it is made."""
+        """Return the device nodes' names of a grant of whole devices, from its specification."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             document = json.loads(self.specification(grant_id).read_bytes())
             edits = document["devices"][0]["containerEdits"]
@@ -203,12 +204,12 @@ class Folders:
 
     @contextlib.contextmanager
     def opened(self, grant_id: str, name: str) -> Iterator[int]:
-        """Open a file of a grant to be read; DataError if it is no plain file."""
+        """Open a file of a grant for reading; DataError if it is not a regular file."""
         with regions.opened(self.path(grant_id), name, regions.READ_FILE) as file:
             yield file
 
     def is_used(self, grant_id: str) -> bool:
-        """Return whether a process of the grant's container holds a part of a device."""
+        """Return whether a process of the grant's container uses a device."""
         with contextlib.suppress(OSError), regions.opened(self.path(grant_id)) as file:
             return region.is_used(file)
         return False
@@ -222,7 +223,7 @@ class Folders:
             region.close(file)
 
     def _begin(self, path: Path, grant: Grant, driver: Driver) -> None:
-        """Make the folder with all that is in it, as one."""
+        """Create the folder with all its content, atomically."""
         self._trees.hold(path, driver.tree)
         blank = self._stock.take(driver.tree)
         try:
@@ -233,7 +234,7 @@ class Folders:
             raise
 
     def _ready(self, path: Path) -> None:
-        """See that the folder is there with all but a quota in it."""
+        """Ensure that the folder exists with all content but the quota."""
         if not path.is_dir():
             draft = drafts.new(self.folder)
             drafts.make(draft)
@@ -247,7 +248,7 @@ class Folders:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Be the only agent whose grants are below *folder*; UnavailableError if there is another."""
+    """Hold *folder*'s lock for this agent; UnavailableError if another agent has it."""
     with _failures(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(folder, regions.OPEN_FOLDER)
@@ -256,8 +257,8 @@ def alone(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             raise errors.UnavailableError(
-                f"{folder}: another agent has its grants there; one is enough, or name another "
-                "folder by --run"
+                f"{folder}: another agent has its grants there; one is enough, or choose another "
+                "folder with --run"
             ) from exc
         yield
     finally:
@@ -266,9 +267,9 @@ def alone(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _failures(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses inside into an error that says what would do."""
+    """Turn an OSError inside into a PyVgpuError that names the file and the remedy."""
     try:
         yield
     except OSError as exc:
         where = exc.filename or path
-        raise errors.of_files(f"{where}: the grant cannot be made real", exc) from exc
+        raise errors.of_files(f"{where}: the files of the grant cannot be changed", exc) from exc

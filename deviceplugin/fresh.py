@@ -1,7 +1,7 @@
-"""What was made a moment ago, for which kubelet asks once more: for each resource of a container.
+"""Cache of grants just prepared, for kubelet's second PreStartContainer call of a container.
 
-Before a container is made kubelet asks for one of its resources, waits for the answer, and asks
-for the other. So what was made for the first is not looked through again for the second.
+Before kubelet creates a container, it makes one call for each of its resources, one after the
+other. So the files that were prepared at the first call are not checked again at the second.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from pyvgpu.deviceplugin.ids import Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-SECONDS = 5.0  # after which it is another start
+SECONDS = 5.0  # a later call belongs to another start
 
 _ALL = frozenset({Kind.VCORE, Kind.VMEMORY})
 
 
 class Fresh:
-    """The grants that were made since, and the kinds that were not asked for yet."""
+    """The grants just prepared, and the kinds of which kubelet's call is still to come."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._left: dict[str, tuple[frozenset[Kind], float]] = {}
 
     def note(self, grant_id: str, asked: Kind | None = None) -> None:
-        """Take note that all is made, for who has *asked* for a kind, or for nobody yet."""
+        """Record a prepared grant; *asked*: the kind of the current call, None without one."""
         self._left[grant_id] = _ALL - {asked}, self._clock()
 
     def take(self, grant_id: str, kind: Kind) -> bool:
-        """Tell whether it is made for who asks for *kind* now; the next is another start."""
+        """Tell whether a call for *kind* finds the grant prepared; valid once for each kind."""
         left, since = self._left.pop(grant_id, (frozenset[Kind](), 0.0))
         if kind not in left or self._clock() - since > SECONDS:
             return False

@@ -1,4 +1,4 @@
-"""Little memory and short waits for a process with many threads that each do little."""
+"""Tune glibc and Python for a process with many mostly idle threads: memory and latency."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _TURN_SECONDS = 0.0005
 
 
 def begin() -> None:
-    """Be frugal; called when all is imported, and before threads are begun.
+    """Apply the settings; called after all imports, and before any thread starts.
 
-    All threads take memory from one heap: glibc gives each thread an arena, where libc has more,
-    and none ever gives one back. With fifty of them that is a sixth of what the whole agent needs.
+    One malloc arena for all threads: glibc gives each thread its own, and never returns it. With
+    fifty threads that is a sixth of the agent's memory.
 
-    Whoever answers kubelet comes to his turn soon, and not after the 5 ms for which Python lets a
-    thread go on that looks at what 128 containers use. What is imported stays, so it is not
-    looked through again for what nobody needs.
+    A short GIL switch interval: a thread that answers kubelet does not wait 5 ms, the default, for
+    a thread that reads the usage of 128 containers. Imported modules are frozen: they live as long
+    as the process, so the garbage collector need not scan them.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)

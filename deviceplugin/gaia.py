@@ -1,13 +1,13 @@
-"""gpu-manager's ways, for pods that were made for it: `--profile gaia`.
+"""Compatibility with gpu-manager, for pods written for it: `--profile gaia`.
 
-    tencent.com/vcuda-core, tencent.com/vcuda-memory    what they ask for (ids.GAIA)
-    gaia.tencent.com/gpu-model                          by which they choose a node
-    /usr/local/nvidia, and LD_LIBRARY_PATH into it      where they find the driver
-    tencent.com/vcuda-core, tencent.com/vcuda-memory    on the container, for its runtime
-    volume.conf, extra-config.json                      what its administrator has written
+    tencent.com/vcuda-core, tencent.com/vcuda-memory    resources of pods (ids.GAIA)
+    gaia.tencent.com/gpu-model                          node label, for pods' node selectors
+    /usr/local/nvidia, and LD_LIBRARY_PATH into it      the driver in containers
+    tencent.com/vcuda-core, tencent.com/vcuda-memory    container annotations, for the runtime
+    volume.conf, extra-config.json                      configuration by the administrator
 
-Allocate sets the variable, so that what the pod itself says counts, and what its image says does
-not. With any other, or none, the libraries are found all the same.
+Allocate sets LD_LIBRARY_PATH, which overrides the image's value, but not the pod's own. With any
+other value, or none, programs find the libraries all the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyvgpu.volumes import follow
 
 FOLDER = cdi.CONTAINER_FOLDER
-# 32-bit programs of `compat32=true` look in the second one, which a share has not.
+# 32-bit programs of `compat32=true` look in the second one, which a share does not have.
 LIBRARY_PATH = f"{FOLDER}/{plan.LIB64}:{FOLDER}/{plan.LIB32}"
 
 MODEL_LABEL = "gaia.tencent.com/gpu-model"
@@ -42,7 +42,7 @@ _NEEDED = (names.LIBCUDA, names.LIBNVIDIA_ML)  # of each volume
 
 
 class Dressed:
-    """Decides as another does, and answers as gpu-manager would."""
+    """Wraps a decider, and adds gpu-manager's annotations and variables to its answers."""
 
     def __init__(self, decider: service.Decider, unit: int) -> None:
         self._decider = decider
@@ -51,7 +51,7 @@ class Dressed:
         self.prefer = decider.prefer
 
     def allocate(self, kind: ids.Kind, given: frozenset[str]) -> answers.Answer:
-        """Return what a container gets that is given these ids."""
+        """Return the response for a container that is allocated these ids."""
         answer = self._decider.allocate(kind, given)
         if kind is ids.Kind.VMEMORY:
             more = {names.GAIA_VMEMORY_RESOURCE: str(len(given) * self._unit)}
@@ -64,14 +64,14 @@ class Dressed:
 
 
 class Volumes:
-    """Finds a driver's files as a volume.conf wants them, as our two volumes."""
+    """Finds the driver's files that a volume.conf selects, as pyvgpu's two volumes."""
 
     def __init__(self, finder: follow.Finder) -> None:
         self._finder = finder
         self.folders = finder.folders
 
     def find(self) -> installation.Installation:
-        """Return the driver; what volumes there are besides the two is left out."""
+        """Return the driver with the first shared and the first other volume only."""
         found = self._finder.find()
         shared = next(it for it in found.volumes if it.shared)
         whole = next(it for it in found.volumes if not it.shared)
@@ -85,7 +85,7 @@ class Volumes:
 
 
 def labels(devices: Sequence[facts.Device]) -> dict[str, str]:
-    """Return the label by which pods choose the model of a node's devices, such as V100."""
+    """Return the label for pods that select the model of a node's devices, such as V100."""
     words = devices[0].model.split() if devices else []
     if not words:
         return {}
@@ -94,7 +94,7 @@ def labels(devices: Sequence[facts.Device]) -> dict[str, str]:
 
 
 def read_labels(text: str, flag: str) -> tuple[tuple[str, str], ...]:
-    """Return the labels in *text*; that of the model has its value from the devices."""
+    """Return the labels in *text*, without the model's, whose value comes from the devices."""
     found = dict(_label(it, text, flag) for it in text.split(",") if it)
     found.pop(MODEL_LABEL, None)
     return tuple(found.items())
@@ -104,14 +104,14 @@ def _label(part: str, text: str, flag: str) -> tuple[str, str]:
     key, equals, value = part.partition("=")
     if not equals or not _LABEL.fullmatch(key) or not _VALUE.fullmatch(value):
         raise errors.UsageError(
-            f"{flag} {text!r}: must be labels of a node with commas between them, such as "
+            f"{flag} {text!r}: must be node labels, separated by commas, such as "
             "pool=training,example.com/rack=7"
         )
     return key, value
 
 
 def read_volumes(text: str, flag: str) -> tuple[volumeconf.Volume, ...]:
-    """Return the volumes of the volume.conf *text*, which must do for an agent."""
+    """Return the volumes of the volume.conf *text*, which must suffice for an agent."""
     found = volumeconf.read(_path(text, flag))
     if {it.shared for it in found} != {True, False}:
         raise errors.DataError(
@@ -129,7 +129,7 @@ def read_volumes(text: str, flag: str) -> tuple[volumeconf.Volume, ...]:
 
 
 def read_nodes(text: str, flag: str) -> tuple[str, ...]:
-    """Return the nodes that the extra-config.json *text* has containers get; such as "fuse".
+    """Return the device nodes for containers in the extra-config.json *text*, such as "fuse".
 
     Only its part for all devices counts: {"default": {"devices": ["/dev/fuse"]}}.
     """
@@ -151,7 +151,7 @@ def _nodes(listed: Iterable[object]) -> Iterable[str]:
     for each in listed:
         path = Path(each) if isinstance(each, str) else Path()
         if not path.is_relative_to("/dev") or ".." in path.parts or len(path.parts) < 3:
-            raise ValueError(f"{each!r} is no node in /dev")
+            raise ValueError(f"{each!r} is not a node in /dev")
         yield str(path.relative_to("/dev"))
 
 

@@ -1,8 +1,8 @@
-"""Lets one thread do for all who have come what each would do alone.
+"""Coalesce concurrent calls into batches that one worker thread runs.
 
-Twenty threads that take turns at locks cost a process of Python more than all that they do. Where
-what is done is worth a wait, it begins when nobody else comes for a moment: then twenty who come
-one after the other are seen to once, and not four times.
+Twenty threads that contend for locks cost a Python process more than the work that they do. Where
+the work is worth a delay, a batch begins only when no further call arrives for a moment: then
+twenty calls in quick succession make one batch, and not four.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 Asked = TypeVar("Asked")
 
-MOST_PAUSES = 4  # however many come
+MOST_PAUSES = 4  # before a batch begins, even if calls keep arriving
 
 
 class Gathered(Generic[Asked]):
-    """Has *do* see to all who come: each time those who have come since it was begun last.
+    """Calls *do* with batches: each has the items that were added since the last batch began.
 
-    *spawn* lets a thread do something: there is one at most, for as long as anybody comes. Before
-    it begins, *pause* is called until nobody has come meanwhile, if it is given: who always finds
-    somebody does not go on for ever.
+    *spawn* runs a function on a thread: at most one worker runs, until no items are left. Before
+    a batch begins, the worker calls *pause*, if given, until no item has arrived meanwhile, but
+    MOST_PAUSES times at most.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Gathered(Generic[Asked]):
         self._busy = False
 
     def add(self, *asked: Asked) -> None:
-        """Let *asked* be seen to soon, by a call of *do* that has not begun yet."""
+        """Add *asked* to the next batch, which has not begun yet."""
         with self._changing:
             self._waiting += asked
             if self._busy or not self._waiting:
@@ -51,8 +51,8 @@ class Gathered(Generic[Asked]):
 
     def _work(self) -> None:
         while True:
-            with contextlib.suppress(Exception):  # who is not waited for is of the next
-                self._until_nobody_comes()
+            with contextlib.suppress(Exception):  # a failed pause only makes the batch smaller
+                self._pause_while_growing()
             with self._changing:
                 batch, self._waiting = self._waiting, []
                 if not batch:
@@ -63,10 +63,10 @@ class Gathered(Generic[Asked]):
             except BaseException:
                 with self._changing:
                     self._busy = False
-                self.add()  # who has come meanwhile is not left
+                self.add()  # start a worker for the items that arrived meanwhile
                 raise
 
-    def _until_nobody_comes(self) -> None:
+    def _pause_while_growing(self) -> None:
         before = 0
         for _ in range(MOST_PAUSES):
             if self._pause is None or len(self._waiting) == before:

@@ -1,9 +1,9 @@
-"""Gives grants: an id at Allocate, what it is worth when its container is about to start.
+"""Grant manager: creates a grant at Allocate, and binds it to its container before the start.
 
-Allocate names no pod, so it only makes a grant with a random id, and remembers it. Whose it is,
-two sources say before the container is made (``identity``); then all containers of the pod are
-placed at once, that is remembered, and their folders and CDI specifications are made. A grant that
-is not bound has no specification, so nothing starts on it, whoever calls whom or not.
+Allocate names no pod, so it only stores a grant with a random id. Before the container is created,
+two sources identify its pod (``identity``); then all containers of the pod are placed at once, the
+result is stored, and their folders and CDI specifications are written. An unbound grant has no
+specification, so no container starts on it, whichever calls kubelet makes or omits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Done = TypeVar("Done")
 
 
 class Granter:
-    """Decides for the plugins of both resources; its methods may be called by several threads."""
+    """Creates, binds and ends the grants of both resources; thread-safe."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Granter:
         self._deciding = threading.RLock()
         self._book = holdings.Book(sizes.unit)
         self._doubts = doubts.Doubts(sizes.bind_seconds, sizes.clock)
-        self._waiting: dict[str, frozenset[str]] = {}  # the grants of pods that wait, by uid
-        self._queue: dict[str, None] = {}  # the uids of those that wait for room, first come first
+        self._waiting: dict[str, frozenset[str]] = {}  # the grants of waiting pods, by uid
+        self._queue: dict[str, None] = {}  # uids of pods that wait for room, in order of arrival
         finder = finding.Finder(
             sources, self._doubts, lambda: self.known, lambda event: self.tell(event)
         )
@@ -79,10 +79,10 @@ class Granter:
         self._fresh = fresh.Fresh(sizes.clock)
         self.endings = endings.Endings(sizes.clock, folders.is_used)
         self.tell: Callable[[events.Event], None] = lambda _: None
-        self.withdraw: Callable[[str, events.Reason], None] = lambda *_: None  # if not posted
+        self.withdraw: Callable[[str, events.Reason], None] = lambda *_: None  # an unsent event
         self.given: Callable[[identity.Pod, placing.Shares], None] = lambda *_: None
-        self.grow: Callable[[grants.Grant], None] = lambda _: None  # before a quota is larger
-        self.changed: Callable[[], None] = lambda: None  # what is granted, or a device
+        self.grow: Callable[[grants.Grant], None] = lambda _: None  # before a quota is raised
+        self.changed: Callable[[], None] = lambda: None  # a grant or a device has changed
 
     @property
     def devices(self) -> tuple[facts.Device, ...]:
@@ -90,13 +90,13 @@ class Granter:
         return self._devices
 
     def wanted(self) -> set[str]:
-        """Return the ids of all grants, those that kubelet alone remembers too."""
+        """Return the ids of all grants, including those that only kubelet knows."""
         written = {it.grant for it in self._sources.state.read()}
         return written | set(self._checkpoint.grants)
 
     @property
     def shared(self) -> dict[str, int]:
-        """The grants of shares, and the number of devices of each."""
+        """The ids of grants of shares, with the number of devices of each."""
         return {
             it.id: len(it.shares)
             for it in self._checkpoint.grants.values()
@@ -105,42 +105,42 @@ class Granter:
 
     @property
     def waiting(self) -> frozenset[str]:
-        """The grants of pods that wait: for room, a key of the scheduler's, or the API server."""
+        """The grants of waiting pods: for room, the scheduler's key, or the API server."""
         return frozenset().union(*list(self._waiting.values()))
 
     def recover(self) -> None:
-        """Take up what an earlier life has left: remember it again, and make what is lacking."""
+        """Recover the grants of the previous run, and restore their missing files."""
         with self._deciding:
             self._known_to_kubelet()
             try:
                 self._remember()
             except errors.UnavailableError as exc:
-                log.warning("what kubelet knows of grants cannot be asked: %s", exc)
+                log.warning("cannot read kubelet's view of the grants: %s", exc)
             for grant in self._checkpoint.grants.values():
                 if grant.bound and not grant.over:
                     try:
                         self._folders.mend(grant)
                     except errors.PyVgpuError as exc:
-                        log.warning("grant %s is not whole: %s", grant.id, exc)
+                        log.warning("cannot restore grant %s: %s", grant.id, exc)
 
     def _remember(self) -> None:
-        """Learn again of grants that were made real, and that kubelet alone remembers."""
+        """Recover grants that are on disk and in kubelet's state, but not in the checkpoint."""
         entries = self._sources.state.read()
         found = remembering.made(entries, self._checkpoint.grants, self._folders.recall)
         if not found:
             return
         for grant in remembering.grants_of(found, entries, self._sources.pods.listing()):
             self._checkpoint.put(grant)
-            log.info("remembered %s of %s", grant.id, grant.label)
+            log.info("recovered %s of %s", grant.id, grant.label)
 
     def see(self, devices: Sequence[facts.Device]) -> None:
-        """Take note of how the devices are now."""
+        """Update the devices and their state."""
         with self._deciding:
             self._devices = tuple(devices)
             self._offer()
 
     def change(self, grant_id: str, alter: Callable[[grants.Grant], grants.Grant]) -> grants.Grant:
-        """Let a grant be what *alter* makes of it, or raises, while its container runs."""
+        """Replace a grant by the result of *alter*, while its container runs."""
         with self._deciding:
             before = self._checkpoint.grants.get(grant_id)
             if before is None:
@@ -155,24 +155,24 @@ class Granter:
                 raise
         log.info("changed %s of %s", after.id, after.label)
         if after.owner is not None:
-            who, text = after.owner, f"what a container is held to now: {resize.describe(after)}"
+            owner, text = after.owner, f"a container's quota is now: {resize.describe(after)}"
             reason = events.Reason.RESIZED
-            self.tell(events.Event(who.uid, who.namespace, who.pod, text, reason))
+            self.tell(events.Event(owner.uid, owner.namespace, owner.pod, text, reason))
         return after
 
     @property
     def known(self) -> Mapping[str, grants.Grant]:
-        """The grants that there are, by id."""
+        """All grants, by id."""
         return self._checkpoint.grants
 
-    # --- what kubelet asks --------------------------------------------------------------------
+    # --- kubelet's calls ----------------------------------------------------------------------
 
     def allocate(self, kind: Kind, given: frozenset[str]) -> answers.Answer:
-        """Answer with a new grant for vcore; vmemory follows what its container's vcore says."""
+        """Create a grant for vcore ids; vmemory ids join the grant of their container's vcore."""
         if kind is Kind.VCORE:
             self._check(len(given))
         with self._deciding:
-            # Kubelet gives them away: so a grant that it knew of is over.
+            # Kubelet allocates these ids again, so a grant that it knew with them has ended.
             there = self._checkpoint.known.having(kind, given, bound=True)
             kubelets = self._known_to_kubelet() if there else frozenset()
             self._end([it for it in there if it.id in kubelets])
@@ -182,11 +182,11 @@ class Granter:
             answer = self._folders.answer(grant.id, len(given))
             self._checkpoint.note(grant, soon=True)
         self._checkpoint.settle()
-        log.debug("granted %d vcore as %s", len(given), grant.id)  # whose it is comes later
+        log.debug("granted %d vcore as %s", len(given), grant.id)  # its container is not known yet
         return answer
 
     def _check(self, vcore: int) -> None:
-        """Refuse what no container can have here."""
+        """Refuse a number of vcore that no container can have on this node."""
         requests.read(vcore, self._sizes.unit)
         if vcore < facts.WHOLE and not self._sizes.shares:
             raise errors.UsageError(
@@ -195,7 +195,10 @@ class Granter:
             )
 
     def _start_known(self, kind: Kind, held: frozenset[str]) -> bool:
-        """Make what was bound before for the ids *held*; false if nothing was. RefusedError."""
+        """Restart on grants bound before with the ids *held*; false if there are none.
+
+        RefusedError if their containers cannot start.
+        """
         with self._deciding:
             known = self._known(kind, held)
             for grant in known:
@@ -205,16 +208,16 @@ class Granter:
         return bool(known)
 
     def start(self, kind: Kind, held: frozenset[str], done: starting.Done) -> None:
-        """Call *done* when every grant with the ids *held* is bound and made, or with why not."""
+        """Call *done* once the grants with the ids *held* are bound and on disk, or on failure."""
         if self._start_known(kind, held):
             done(None)
         else:
             self.starts.begin(binding.Held(kind, held), done)
 
     def _refused(self, pod: identity.Pod, exc: Exception) -> None:
-        """Tell of a pod that waits; let one be evicted that never starts, or not for too long."""
+        """Write an event for a waiting pod; evict one that can never start, or is too late."""
         if isinstance(exc, WaitsError):
-            self._doubts.forget(pod.uid)  # a doubt that comes later has not lasted since
+            self._doubts.forget(pod.uid)  # a later doubt starts its own deadline
             with self._deciding:
                 self._waiting[pod.uid] = frozenset(it.grant for it in pod.containers)
             reason = events.Reason.WAITS
@@ -223,7 +226,7 @@ class Granter:
             self.tell(events.Event(pod.uid, pod.namespace, pod.name, str(exc), evict=True))
 
     def prefer(self, kind: Kind, asked: answers.Choice) -> tuple[str, ...]:
-        """Return which of the free ids kubelet shall take; it decides nothing."""
+        """Return the free ids that kubelet should take; a hint that binds nothing."""
         known = self._checkpoint.grants.values()
         held = self._book.held(known)
         kubelets = self.endings.known(self._sources.pods.life())
@@ -235,14 +238,14 @@ class Granter:
         )
         return preference.preferred(kind, asked, offered, self._sizes.packing, self._sizes.unit)
 
-    # --- what claims are given ------------------------------------------------------------------
+    # --- claims ---------------------------------------------------------------------------------
 
     def give(
         self, choose: Callable[[facts.Node, Mapping[str, grants.Grant]], Sequence[grants.Grant]]
     ) -> None:
-        """Make and remember what is chosen, by what the node has and holds; on the disk on return.
+        """Store and write the grants that *choose* returns for the node; on the disk on return.
 
-        Nobody else is given anything meanwhile. RefusedError if it cannot be made real.
+        No other grant is bound meanwhile. RefusedError if their files cannot be written.
         """
         with self._deciding:
             known = self._checkpoint.grants
@@ -259,24 +262,24 @@ class Granter:
             self.changed()
 
     def end(self, over: Callable[[grants.Grant], bool], *, used: bool = True) -> None:
-        """End the grants that are *over*; of those that processes use only if *used*."""
+        """End the grants for which *over* is true; those in use by processes only if *used*."""
         with self._deciding:
             found = [it for it in self._checkpoint.grants.values() if over(it)]
             self._end([it for it in found if used or not self._folders.is_used(it.id)])
 
-    # --- what is over ---------------------------------------------------------------------------
+    # --- garbage collection ---------------------------------------------------------------------
 
     def collect(self) -> None:
-        """End the grants of pods that are over; those that kubelet never took, after a while."""
+        """End the grants of pods that are over, and after a while those never used by kubelet."""
         with self._deciding:
-            # What is bound meanwhile may not be listed; of claims kubelet says itself what ends.
+            # Grants bound after this may not be listed yet; kubelet itself unprepares claims.
             before = {k: it for k, it in self._checkpoint.grants.items() if it.claim is None}
         if not before:
             return
         listing = self._sources.pods.listing()
         entries = self._sources.state.read()
         if self._sources.pods.life() != listing.life:
-            return  # what is written may be another kubelet's by now
+            return  # kubelet has restarted: the entries may be those of the new one
         said = endings.Said(listing, entries)
         over = self.endings.over(before.values(), said)
         with self._deciding:
@@ -289,12 +292,13 @@ class Granter:
             self._end(it for it in over if known.get(it.id) == it)
             self.endings.keep(self._checkpoint.grants.values())
 
-    # --- how ------------------------------------------------------------------------------------
+    # --- binding --------------------------------------------------------------------------------
 
     def _bind_all(self, found: Sequence[binding.Found]) -> list[None | Exception]:
-        """Bind and make what has no need of others any more; on the disk on return.
+        """Bind pods that are fully identified, and write their files; on the disk on return.
 
-        One thing for all of them, then the next: to go from one thing to the other takes as long.
+        Each step runs for the whole batch before the next: switching between steps costs as much
+        as the steps.
         """
         with self._deciding:
             written = self._sources.state.read()
@@ -307,15 +311,15 @@ class Granter:
         return results
 
     def _known(self, kind: Kind, held: frozenset[str]) -> list[grants.Grant]:
-        """Return the grants with these ids of containers that were bound before and start again.
+        """Return the bound grants with these ids, of containers that restart.
 
-        Nothing if there may be others: kubelet has given one of these ids anew.
+        Nothing if there may be others: kubelet has allocated one of these ids again.
         """
         known = self._checkpoint.known
         if known.are_open(kind, held):
             return []
         found = [it for it in known.having(kind, held, bound=True) if _ids(it, kind) == held]
-        if len({it.owner.uid for it in found if it.owner}) > 1:  # one of them kubelet has lost
+        if len({it.owner.uid for it in found if it.owner}) > 1:  # kubelet has lost one of the pods
             kubelets = self._known_to_kubelet()
             return [it for it in found if it.id in kubelets]
         return found
@@ -328,7 +332,7 @@ class Granter:
         return self.endings.known(self._sources.pods.life(), entries)
 
     def _bind(self, one: binding.Found, written: state.Entries, *, alone: bool) -> binding.Bound:
-        """Bind all grants of a pod that are not, to the devices chosen for it."""
+        """Bind the unbound grants of a pod to the devices chosen for it."""
         identity.check(one.pod.uid, one.entries, written)
         if self._sources.pods.life() != one.listing.life:
             raise identity.DoubtError("kubelet has restarted since it listed the pod")
@@ -355,7 +359,7 @@ class Granter:
     def _place(
         self, one: binding.Found, wanting: Sequence[identity.Container], written: state.Entries
     ) -> placing.Shares:
-        """Return the shares of containers of a pod; RefusedError if there are none now."""
+        """Return the shares of containers of a pod; RefusedError if it cannot be placed now."""
         pod = one.pod
         ahead = list(itertools.takewhile(lambda uid: uid != pod.uid, self._queue))
         try:
@@ -367,7 +371,7 @@ class Granter:
         return self._place(one, wanting, written)
 
     def _end_dropped(self, one: binding.Found, written: state.Entries) -> bool:
-        """End what is over by what kubelet has just said, before the collector does; if any is."""
+        """End grants that kubelet's latest state shows to be over; whether there were any."""
         said = endings.Said(one.listing, written)
         before = [it for it in one.before.values() if it.claim is None and not it.over]
         known = self._checkpoint.grants
@@ -376,11 +380,11 @@ class Granter:
         return bool(over)
 
     def _make_all(self, bound: binding.Bound) -> None:
-        """Make the grants of a pod; RefusedError for one that was given to another meanwhile."""
+        """Write the files of a pod's grants; RefusedError if one was reassigned meanwhile."""
         pod, held = bound.found.pod, bound.found.held
         for grant in bound.everything.values():
             if self.known.get(grant.id) != grant:
-                raise RefusedError(f"grant {grant.id} was given to another", final=False)
+                raise RefusedError(f"grant {grant.id} was given to another pod", final=False)
             self._make(grant)
             asked = _ids(grant, held.kind) == held.ids
             self._fresh.note(grant.id, held.kind if asked else None)
@@ -389,7 +393,7 @@ class Granter:
         if bound.new:
             self.given(pod, {name: it.shares for name, it in bound.everything.items()})
         if any(it.whole for it in bound.new.values()):
-            self._offer()  # it takes the memory that nobody asked for
+            self._offer()  # a whole device also takes the memory that its pod did not request
         else:
             self.changed()
         self._doubts.forget(pod.uid)
@@ -399,12 +403,12 @@ class Granter:
         return binding.Room(self._devices, known, self._book, sizes.unit, sizes.packing)
 
     def _start_again(self, kind: Kind, grant: grants.Grant) -> None:
-        """Make what was bound before; while a device of it is sick, nothing starts on it."""
+        """Prepare a bound grant for a restart; RefusedError while a device of it is unhealthy."""
         owner = grant.owner or grants.Owner("", "", "", "")
         sick = holdings.sick(grant, self._devices)
         try:
             if sick:
-                raise RefusedError(f"what was granted is on a sick device: {sick}", final=False)
+                raise RefusedError(f"a granted device is unhealthy: {sick}", final=False)
             if not self._fresh.take(grant.id, kind):
                 self._make(grant)
                 self._fresh.note(grant.id, kind)
@@ -421,14 +425,14 @@ class Granter:
             self._folders.make(grant)
         except errors.DataError as exc:
             raise RefusedError(
-                f"what was granted is not there any more: {exc}", final=True
+                f"a granted device does not exist any more: {exc}", final=True
             ) from exc
 
     def _end(self, over: Iterable[grants.Grant]) -> None:
-        """Let grants be over: nothing starts on them again, and what they held is free.
+        """End grants: no container starts on them again, and their shares are free.
 
-        Where a process lives on, it gets nothing more; what it holds of a device is the device's
-        again when it has ended, and no id stands for it until then.
+        If a process of one still runs, the grant is revoked: the process can allocate no more. Its
+        share is free when the process has ended, and is offered under no id until then.
         """
         ended, left = [], []
         for grant in over:
@@ -443,14 +447,14 @@ class Granter:
         if ended:
             self._checkpoint.drop(*(it.id for it in ended))
         for grant in left:
-            log.warning("revoked %s of %s, of which a process lives on", grant.id, grant.label)
+            log.warning("revoked %s of %s: one of its processes still runs", grant.id, grant.label)
         for grant in ended:
             log.info("ended %s of %s", grant.id, grant.label)
         if left or ended:
             self._offer()
 
     def _offer(self) -> None:
-        """Tell kubelet what it can count on now."""
+        """Update the healthy ids that kubelet sees."""
         known = self._checkpoint.grants.values()
         for kind, offer in self._offers.items():
             given = frozenset().union(*(_ids(it, kind) for it in known))
@@ -470,5 +474,5 @@ def _ids(grant: grants.Grant, kind: Kind) -> frozenset[str]:
 def _tried(do: Callable[[One], Done], one: One) -> Done | Exception:
     try:
         return do(one)
-    except Exception as exc:  # his alone
+    except Exception as exc:  # fails this one, not the batch
         return exc

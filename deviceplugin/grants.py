@@ -1,7 +1,7 @@
-"""A grant: what one container was promised of devices, from Allocate until it is no more.
+"""A grant: the devices' shares of one container, from Allocate until the container is gone.
 
-Facts only. A grant is made with a random id before anybody knows whom it is for, and bound when
-that is known; :mod:`.checkpoint` remembers it, :mod:`.folders` makes it real.
+Data only. A grant is created with a random id before its container is known, and bound once it
+is; :mod:`.checkpoint` stores it, :mod:`.folders` writes its files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ID = re.compile(r"[0-9a-f]{16}")  # as the arbiter knows runs: see csrc/arbiter
 
 
 def new_id() -> str:
-    """Return an id that nobody can foresee."""
+    """Return an unpredictable id."""
     return os.urandom(8).hex()
 
 
@@ -32,7 +32,7 @@ def is_id(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Owner:
-    """The container that a grant is for."""
+    """The container that a grant belongs to."""
 
     uid: str  # the pod's
     namespace: str
@@ -41,39 +41,39 @@ class Owner:
 
     @property
     def label(self) -> str:
-        """How it is called in messages."""
+        """Its name in messages."""
         return f"{self.namespace}/{self.pod}/{self.container}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """A device that was allocated to a claim, as the claim says it."""
+    """A device in a claim's allocation result."""
 
     request: str  # of the claim
-    device: str  # its name among those of the driver
-    share_id: str = ""  # which of the shares of that device; empty: it has no others
+    device: str  # its name in the ResourceSlice
+    share_id: str = ""  # the share of that device; empty: it is not shared
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """The ResourceClaim that a grant is for; see :mod:`.dra`."""
+    """The ResourceClaim that a grant belongs to; see :mod:`.dra`."""
 
     uid: str
     namespace: str
     name: str
     results: tuple[Result, ...]
-    shares: tuple[facts.Share, ...]  # what was allocated, whatever the grant has of it now
-    policy: quota.Policy = quota.Policy.HARD  # as it is configured
+    shares: tuple[facts.Share, ...]  # as allocated; the grant's may have been changed since
+    policy: quota.Policy = quota.Policy.HARD  # as the claim configures it
     ceiling: int | None = None
     priority: quota.Priority = quota.Priority.NORMAL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grant:
-    """A promise to one container; without an owner, to whoever holds these ids.
+    """The shares of one container; without an owner, of the container that holds these ids.
 
-    One for a claim has no ids, and is everybody's who uses that claim; its owner is the pod for
-    which it was allocated, and the claim in the place of a container.
+    A claim's grant has no ids, and every container that uses the claim shares it; its owner is the
+    pod for which the claim was allocated, with the claim in place of a container.
     """
 
     id: str
@@ -84,10 +84,10 @@ class Grant:
     shares: tuple[facts.Share, ...] = ()
     policy: quota.Policy = quota.Policy.HARD
     ceiling: int | None = None  # vcore that elastic may reach; None: the whole device
-    wished: bool = False  # policy and ceiling are what the pod's annotations say
+    wished: bool = False  # policy and ceiling come from the pod's annotations
     priority: quota.Priority = quota.Priority.NORMAL
-    prioritized: bool = False  # that is what they say
-    chosen: bool = False  # its devices are what the scheduler has sealed
+    prioritized: bool = False  # the priority comes from them
+    chosen: bool = False  # the scheduler chose its devices, and signed the choice
     claim: Claim | None = None
 
     def __post_init__(self) -> None:
@@ -104,25 +104,25 @@ class Grant:
 
     @property
     def bound(self) -> bool:
-        """Whether it is known whom the grant is for."""
+        """Whether the grant's container is known."""
         return self.owner is not None
 
     @property
     def over(self) -> bool:
-        """Whether its pod is, and only processes that will not end keep what they hold."""
+        """Whether its pod is gone, and only processes that are still running hold it."""
         return self.bound and not self.vcore_ids and self.claim is None
 
     def ended(self) -> Grant:
-        """Return the grant without what it was given by, which is others' from now on."""
+        """Return the grant without its ids and claim, which can be allocated again."""
         return dataclasses.replace(
             self, vcore_ids=frozenset(), vmemory_ids=frozenset(), claim=None
         )
 
     def promised(self, unit: int) -> tuple[int, int]:
-        """Return the vcore and the bytes of each device that it was given, a unit being *unit*.
+        """Return the vcore and bytes originally granted of each device; *unit*: bytes of vmemory.
 
-        Its administrator may have lowered what it has. Where a claim has not the same of each
-        device, it is the least.
+        An administrator may have lowered the current shares. If a claim's shares differ between
+        devices, the smallest counts.
         """
         if self.claim is not None:
             given = self.claim.shares
@@ -131,22 +131,22 @@ class Grant:
         return len(self.vcore_ids) // count, len(self.vmemory_ids) * unit // count
 
     def share_of(self, one: facts.Share, held: device.Device) -> share.Share:
-        """Return what the grant gives of a device, as quotas have it: *one* of its shares."""
+        """Return *one* of its shares as a quota of the device *held*."""
         return share.Share(held, one.vcore, one.vmemory, self.policy, self.ceiling, self.priority)
 
     @property
     def whole(self) -> bool:
-        """Whether it is of whole devices, which have the driver itself and no shim."""
+        """Whether it is for whole devices, which are used with the driver and no shim."""
         return bool(self.shares) and self.shares[0].vcore == quantity.WHOLE_DEVICE
 
     @property
     def label(self) -> str:
-        """How it is called in messages: as its container, if one has it."""
+        """Its name in messages: that of its container, if bound."""
         return self.owner.label if self.owner else f"grant {self.id}"
 
 
 def dump(grant: Grant) -> dict[str, Any]:
-    """Return *grant* as what JSON can carry."""
+    """Return *grant* as a JSON-serializable value."""
     return {
         "id": grant.id,
         "vcore_ids": sorted(grant.vcore_ids),
@@ -173,17 +173,17 @@ def _claim(claim: Claim) -> dict[str, Any]:
 
 
 def _priority(it: Grant | Claim) -> dict[str, str]:
-    """Return what says a priority; nothing for the normal one, which most have."""
+    """Return the priority's JSON field; nothing for the normal one, which most have."""
     return {} if it.priority is quota.Priority.NORMAL else {"priority": it.priority.name.lower()}
 
 
 def _fields(fact: Owner | facts.Share | Result | Claim) -> dict[str, Any]:
-    """Return the fields of a fact of plain values: dataclasses.asdict would copy each, slowly."""
+    """Return a dataclass's fields, uncopied: dataclasses.asdict copies each, which is slow."""
     return {name: getattr(fact, name) for name in fact.__slots__}
 
 
 def load(found: Any) -> Grant:
-    """Return the grant that :func:`dump` gave; DataError if it is none."""
+    """Return the grant that :func:`dump` serialized; DataError if it is invalid."""
     try:
         owner, ceiling, claim = found["owner"], found["ceiling"], found.get("claim")
         return Grant(
@@ -202,7 +202,7 @@ def load(found: Any) -> Grant:
             claim=None if claim is None else _load_claim(claim),
         )
     except (KeyError, TypeError, ValueError, AttributeError, errors.UsageError) as exc:
-        raise errors.DataError(f"this is no grant: {exc!r}") from exc
+        raise errors.DataError(f"invalid grant: {exc!r}") from exc
 
 
 def _load_claim(found: Any) -> Claim:
@@ -219,5 +219,5 @@ def _load_claim(found: Any) -> Claim:
 
 
 def _load_priority(found: Any) -> quota.Priority:
-    """Return the priority of what was dumped."""
+    """Return the priority of a serialized grant or claim."""
     return quota.Priority.parse(found.get("priority", "normal"), "priority")

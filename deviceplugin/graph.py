@@ -1,12 +1,13 @@
-"""How the devices of a node hang together, as a text in gpu-manager's form; pure.
+"""The topology of a node's devices, as a text tree in gpu-manager's format; pure.
 
     ROOT:1
     |---PHB (aval: 1, pids: [], usedMemory: 0, totalMemory: 2, allocatableCores: 0, ...)
     |   |---GPU0 (pids: [], usedMemory: 0, totalMemory: 1, allocatableCores: 70, ...)
     |   |---GPU1 (...)
 
-A line stands below what connects it with the others; ``aval`` counts devices of which nobody has
-a part. An inner line sums up what is below it, except what could be given out, which is 0 there.
+Each device is below the nearest connection that it shares with others; ``aval`` counts devices
+without allocated vcore. An inner line has the sums of its devices, except for the allocatable
+amounts, which are 0 there.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NAMES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leaf:
-    """A device, and how it stands."""
+    """A device, with its usage and free capacity."""
 
     device: facts.Device
     pids: tuple[int, ...] = ()
@@ -45,13 +46,13 @@ class Leaf:
 
     @property
     def line(self) -> str:
-        """What is said of it."""
+        """Its line in the text."""
         return f"GPU{self.device.index} ({_sums(self.leaves, self.free_vcore, self.free_bytes)})"
 
 
 @dataclasses.dataclass(slots=True)
 class _Group:
-    """What connects devices."""
+    """Devices with a common connection."""
 
     path: facts.Path
     members: set[str]  # UUIDs of devices
@@ -76,7 +77,7 @@ def text(leaves: Sequence[Leaf]) -> str:
 
 
 def _tree(leaves: Sequence[Leaf]) -> list[_Group | Leaf]:
-    """Return what stands below the root: each device below the nearest that connects it."""
+    """Return the nodes below the root: each device below its nearest connection."""
     tops: list[_Group | Leaf] = list(leaves)
     for path in facts.Path:
         groups = _groups(leaves, path)
@@ -89,7 +90,7 @@ def _tree(leaves: Sequence[Leaf]) -> list[_Group | Leaf]:
 
 
 def _groups(leaves: Sequence[Leaf], path: facts.Path) -> list[_Group]:
-    """Return the sets of devices that are connected just so."""
+    """Return the sets of devices that are connected by *path*."""
     found: list[_Group] = []
     for at, one in enumerate(leaves):
         for other in leaves[at + 1 :]:

@@ -1,6 +1,6 @@
-"""What the node has to give: its devices as the driver tells them, and what containers need of it.
+"""Discovery of the node's devices through the driver, and of the files and nodes for containers.
 
-Everything is looked up anew when another driver has been mirrored.
+Everything is read again when another driver was mirrored.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class Hardware:
     seen: tuple[inventory.Seen, ...]
     driver: containers.Driver
     library: Path  # NVML of that driver
-    cuda_version: str = ""  # that it is for; empty: it does not say
-    limits: bool = False  # whether it can hold cgroups to limits of memory itself
+    cuda_version: str = ""  # that the driver supports; empty: not reported
+    limits: bool = False  # whether the driver can enforce memory limits on cgroups
 
 
 def look(tree: Path, release: str, settings: Settings) -> Hardware:
-    """Look what the driver of a published *tree* has.
+    """Read the devices of the driver in a published *tree*.
 
-    What was measured is kept in the folder of the agent's state.
+    Measured values of the devices are stored in the agent's state folder.
     """
-    told = manifest.Manifest.read(tree)
-    if told is None:
-        raise errors.DataError(f"{tree}: is no finished mirror any more")
+    mirrored = manifest.Manifest.read(tree)
+    if mirrored is None:
+        raise errors.DataError(f"{tree}: is not a complete mirror any more")
     libraries = tree / installation.EXCLUSIVE / plan.LIB64
     library = libraries / names.LIBNVIDIA_ML
     machine = os.environ.get(names.SIMULATED_MACHINE_VARIABLE)
@@ -69,7 +69,7 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
         containers.Driver(
             release=release,
             tree=tree,
-            contents={path: entry.target for path, entry in told.entries.items()},
+            contents={path: entry.target for path, entry in mirrored.entries.items()},
             devices={it.uuid: it for it in found},
             nodes=inventory.nodes(seen, nodes),
             control=(
@@ -94,15 +94,15 @@ def _more_nodes(wanted: Iterable[str], dev: Path) -> Iterator[cdi.Node]:
         try:
             status = (dev / name).stat()
         except OSError as exc:
-            log.warning("containers do without %s: %s", dev / name, exc.strerror)
+            log.warning("containers do not get %s: %s", dev / name, exc.strerror)
             continue
         if stat.S_ISCHR(status.st_mode):
             yield cdi.Node(name, os.major(status.st_rdev), os.minor(status.st_rdev))
         else:
-            log.warning("containers do without %s: it is no character device", dev / name)
+            log.warning("containers do not get %s: it is not a character device", dev / name)
 
 
 def _folder_of(nodes: tuple[cdi.Node, ...], root: Path) -> Path:
-    """Return the folder in which :func:`cdi.nodes` has found these."""
+    """Return the folder in which :func:`cdi.nodes` has found *nodes*."""
     below = root / "dev"
     return below if nodes and all((below / it.name).exists() for it in nodes) else Path("/dev")

@@ -1,9 +1,9 @@
-"""Which devices are well: by NVML's events, and by asking each of them now and then.
+"""Health checks of the devices: NVML's Xid events, and a periodic probe of each device.
 
-An Xid is what the kernel's driver says of a device. Some are a program's own fault (a wrong
-address in a kernel): these say nothing of the device. All others make it sick, and so does a
-device that does not answer, or is in MIG mode: its instances are not ours to give. It is well
-again when it was quiet and answered for some time.
+An Xid is an error that the kernel driver reports for a device. Some are a program's own fault (a
+bad address in a kernel) and are ignored. Any other makes the device unhealthy, as does a probe
+without an answer, and MIG mode: pyvgpu cannot share MIG instances. A device is healthy again after
+some time without errors.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from ctypes import c_void_p
     from pathlib import Path
 
-    Tell = Callable[[Mapping[str, str]], None]  # why each device is sick, by UUID; or nothing
+    Tell = Callable[[Mapping[str, str]], None]  # by UUID: why unhealthy; empty: healthy
 
 log = logging.getLogger(__name__)
 
-# Application errors, as NVIDIA's list of Xids has them: exceptions in a kernel, wrong addresses,
-# a program that was stopped, preemption, a video engine's program, a context's time.
+# Application errors by NVIDIA's list of Xids: an exception in a kernel, a bad address, a killed
+# program, preemption, a video engine's program, a context timeout.
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 PROBE_SECONDS = 5.0
-AGAIN_SECONDS = 1.0  # from one try to speak with NVML to the next
+AGAIN_SECONDS = 1.0  # between two attempts to start NVML
 
 _NAMES = {
     48: "double-bit ECC error",
@@ -52,27 +52,27 @@ _NAMES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rules:
-    """What makes a device sick, and well again."""
+    """When a device is unhealthy, and when healthy again."""
 
     ignored_xids: frozenset[int] = APPLICATION_XIDS
-    recover_seconds: float = 60.0  # without any trouble
+    recover_seconds: float = 60.0  # without any error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Condition:
-    """How a device is."""
+    """The health of a device."""
 
-    reason: str = ""  # why it is sick; empty: it is well
-    troubled_at: float = 0.0  # seconds of a clock that never goes back
+    reason: str = ""  # why it is unhealthy; empty: it is healthy
+    troubled_at: float = 0.0  # seconds of a monotonic clock
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What a device says of itself when it is asked."""
+    """The result of probing a device."""
 
-    trouble: str = ""  # empty: it answers well
-    used_bytes: int = 0  # of its memory, by whomever
-    busy: float = 0.0  # part of the last moment in which it worked; 0 where that is not told
+    trouble: str = ""  # empty: none
+    used_bytes: int = 0  # of its memory, by all processes
+    busy: float = 0.0  # utilization over NVML's last sample period, 0 to 1; 0 if not supported
     bus_id: str = ""  # its PCI address
 
 
@@ -80,7 +80,7 @@ SILENT = Answer()
 
 
 def after_xid(before: Condition, xid: int, now: float, rules: Rules) -> Condition:
-    """Return how a device is after the driver has said *xid* of it."""
+    """Return the condition of a device after the driver has reported *xid*."""
     if xid in rules.ignored_xids:
         return before
     name = _NAMES.get(xid)
@@ -88,7 +88,7 @@ def after_xid(before: Condition, xid: int, now: float, rules: Rules) -> Conditio
 
 
 def after_probe(before: Condition, trouble: str, now: float, rules: Rules) -> Condition:
-    """Return how a device is after it was asked, and *trouble* if it did not answer well."""
+    """Return the condition of a device after a probe; *trouble* is empty if that succeeded."""
     if trouble:
         return Condition(trouble, now)
     if before.reason and now - before.troubled_at >= rules.recover_seconds:
@@ -97,7 +97,7 @@ def after_probe(before: Condition, trouble: str, now: float, rules: Rules) -> Co
 
 
 class Watcher:
-    """Watches devices from a thread of its own, and tells what has changed."""
+    """Watches devices from a thread of its own, and reports changes."""
 
     def __init__(self, library: Path, sick: Mapping[str, str], rules: Rules, tell: Tell) -> None:
         self._library = library
@@ -105,17 +105,17 @@ class Watcher:
         self._rules = rules
         now = time.monotonic()
         self._conditions = {uuid: Condition(reason, now) for uuid, reason in sick.items()}
-        self._told = dict(sick)
+        self._reported = dict(sick)
         self.answers: Mapping[str, Answer] = {}  # the last of each device that answered
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch; what is sick already is told at once."""
+        """Start the thread; devices unhealthy by now are reported at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more. Harmless if it was never started."""
+        """Stop the thread. Harmless if it was never started."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(PROBE_SECONDS + AGAIN_SECONDS)
@@ -130,7 +130,7 @@ class Watcher:
             self._stopped.wait(AGAIN_SECONDS)
 
     def _watch(self) -> None:
-        """Wait for events and probe, until that must begin anew or there is no more need."""
+        """Wait for events and probe, until NVML must be restarted or :meth:`stop` is called."""
         with _events(self._conditions) as (events, heard):
             due = 0.0
             while not self._stopped.is_set():
@@ -138,14 +138,14 @@ class Watcher:
                     answers = {uuid: probe(uuid) for uuid in self._conditions}
                     back = [uuid for uuid, it in answers.items() if not it.trouble]
                     if not heard.issuperset(back):
-                        return  # one is back: first its Xids must be asked for
+                        return  # a device is back: subscribe to its Xids first
                     self.answers = {uuid: answers[uuid] for uuid in back}
                     self._probed({uuid: it.trouble for uuid, it in answers.items()})
                     due = time.monotonic() + PROBE_SECONDS
                 self._take(events, max(0.0, min(AGAIN_SECONDS, due - time.monotonic())))
 
     def _take(self, events: c_void_p, seconds: float) -> None:
-        """Wait for one event for some time."""
+        """Wait for one event, for *seconds* at most."""
         try:
             event = pynvml.nvmlEventSetWait_v2(events, round(1000 * seconds))
         except pynvml.NVMLError as exc:
@@ -157,7 +157,7 @@ class Watcher:
 
     def _heard(self, event: pynvml.c_nvmlEventData_t) -> None:
         uuids = list(self._conditions)
-        with contextlib.suppress(pynvml.NVMLError):  # else it may be of any device
+        with contextlib.suppress(pynvml.NVMLError):  # else it may concern any device
             uuids = [pynvml.nvmlDeviceGetUUID(event.device)]
         now = time.monotonic()
         for uuid in uuids:
@@ -178,16 +178,16 @@ class Watcher:
         news = {
             uuid: condition.reason
             for uuid, condition in self._conditions.items()
-            if condition.reason != self._told[uuid]
+            if condition.reason != self._reported[uuid]
         }
         if not news:
             return
-        self._told |= news
+        self._reported |= news
         self._tell(news)
 
 
 def probe(uuid: str) -> Answer:
-    """Ask a device how it is; NVMLError if the driver cannot be asked at all."""
+    """Probe a device; NVMLError if NVML as a whole does not work."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         if nvml.is_in_mig_mode(handle):
@@ -205,16 +205,16 @@ def probe(uuid: str) -> Answer:
 
 
 def _busy(handle: c_void_p) -> float:
-    with contextlib.suppress(pynvml.NVMLError):  # some devices do not tell
+    with contextlib.suppress(pynvml.NVMLError):  # not supported by some devices
         return float(min(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu, 100)) / 100
     return 0.0
 
 
 @contextlib.contextmanager
 def _events(uuids: Iterable[str]) -> Iterator[tuple[c_void_p, frozenset[str]]]:
-    """Give a set in which the Xids of devices arrive, and of which devices they do.
+    """Yield an NVML event set for Xids, and the devices that are subscribed.
 
-    Of a device that has no events they never do, and that is not to be waited for.
+    A device that does not support events counts as subscribed, since it never will be.
     """
     events = pynvml.nvmlEventSetCreate()
     heard = set()
@@ -226,7 +226,7 @@ def _events(uuids: Iterable[str]) -> Iterator[tuple[c_void_p, frozenset[str]]]:
                     handle, pynvml.nvmlEventTypeXidCriticalError, events
                 )
             except pynvml.NVMLError as exc:
-                log.warning("could not ask for the Xids of device %s: %s", uuid, exc)
+                log.warning("could not subscribe to the Xids of device %s: %s", uuid, exc)
                 if exc.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
                     continue
             heard.add(uuid)

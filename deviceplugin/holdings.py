@@ -1,7 +1,7 @@
-"""What is held of the devices by grants, as the allocator and kubelet's ids count it.
+"""The devices' allocated capacity, by grants, in the allocator's terms and in kubelet's ids.
 
-Containers of a pod that never run at once may hold the same ids; so what a pod holds of a device
-is counted by its ids there, each once. Pure.
+Containers of a pod that never run at the same time may hold the same ids; so a pod's holding of a
+device is counted by its ids there, each once. Pure.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class Book:
-    """Counts what bound grants hold, and again only of the pods whose grants are others."""
+    """Counts the holdings of bound grants, with a cache for pods whose grants are unchanged."""
 
     def __init__(self, unit: int) -> None:
         self._unit = unit  # bytes of one vmemory
         self._counted: dict[str, tuple[list[Grant], tuple[facts.Holding, ...]]] = {}
 
     def held(self, grants: Iterable[Grant]) -> tuple[facts.Holding, ...]:
-        """Return what *grants* hold, and no others; may be asked by several threads."""
+        """Return the holdings of exactly these *grants*; thread-safe."""
         pods: dict[str, list[Grant]] = {}
         found: list[facts.Holding] = []
         for grant in grants:
             if grant.owner is None:
                 continue
-            if grant.over or grant.claim is not None:  # none of it has an id
+            if grant.over or grant.claim is not None:  # it has no ids
                 shares = grant.claim.shares if grant.claim else grant.shares
                 found += [facts.Holding(share, _pod(grant)) for share in shares]
             else:
@@ -50,7 +50,7 @@ class Book:
 
 
 def held(grants: Iterable[Grant], unit: int) -> tuple[facts.Holding, ...]:
-    """Return what bound *grants* hold; a unit of vmemory is *unit* bytes."""
+    """Return the holdings of bound *grants*; a unit of vmemory is *unit* bytes."""
     return Book(unit).held(grants)
 
 
@@ -73,7 +73,7 @@ def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
 
 
 def sick(grant: Grant, devices: Iterable[facts.Device]) -> str:
-    """Say which of its devices are sick, and why; nothing if all are well."""
+    """Name a grant's unhealthy devices, and why; empty if all are healthy."""
     uuids = {share.uuid for share in grant.shares}
     return ", ".join(f"{it.uuid} ({it.sick})" for it in devices if it.sick and it.uuid in uuids)
 
@@ -83,10 +83,11 @@ def _pod(grant: Grant) -> str:
 
 
 def kind_of(one: identity.Container, others: Iterable[identity.Container]) -> facts.Kind:
-    """Return when a container runs, as far as it matters.
+    """Return the kind of a container, by when it runs.
 
-    PodResources does not have ordinary init containers. Of the others, one that has ids of an init
-    container begins when that has ended; of one that has none of them this is not known.
+    PodResources omits ordinary init containers. A listed container that shares ids with an init
+    container starts after that has ended; for any other this is not known, so if the pod has init
+    containers, it counts as a sidecar.
     """
     if not one.listed:
         return facts.Kind.INIT
@@ -102,7 +103,7 @@ def stands(
     grants: Collection[Grant],
     unit: int,
 ) -> tuple[ids.Stand, ...]:
-    """Return what there is of a resource on each device, and what of it is given out."""
+    """Return the capacity of a resource on each device, and the ids allocated of it."""
     there: dict[str, list[Grant]] = {}
     for grant in grants:
         for share in grant.shares:
@@ -131,7 +132,7 @@ def _stand(
 
 
 def _by_pod(kind: Kind, there: Iterable[Grant], uuid: str) -> Iterable[set[str]]:
-    """Return the ids of each pod; two have the same where kubelet has lost its checkpoint."""
+    """Return the ids of each pod; two share ids if kubelet has lost its checkpoint."""
     found: dict[str, set[str]] = {}
     for grant in there:
         if grant.owner is not None:
@@ -140,10 +141,9 @@ def _by_pod(kind: Kind, there: Iterable[Grant], uuid: str) -> Iterable[set[str]]
 
 
 def _given(kind: Kind, grant: Grant, uuid: str) -> frozenset[str]:
-    """Return the ids of a grant that stand for its part of a device.
+    """Return the ids of a grant that count for its share of one device.
 
-    Of several devices each has its part of them: which is of no matter, as long as it is always
-    the same.
+    The ids of a grant of several devices are divided among these, always in the same way.
     """
     own = grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids
     if len(grant.shares) == 1:
@@ -153,6 +153,6 @@ def _given(kind: Kind, grant: Grant, uuid: str) -> frozenset[str]:
 
 
 def _left(kind: Kind, grant: Grant, uuid: str, unit: int) -> int:
-    """Return how many ids stand for what processes keep of a device, whose grant is over."""
+    """Return the number of ids for the share of a device that an ended grant still holds."""
     share = next(it for it in grant.shares if it.uuid == uuid)
     return share.vcore if kind is Kind.VCORE else -(-share.vmemory // unit)

@@ -1,12 +1,12 @@
-"""For which pod and containers a grant is: told by two sources that must not contradict.
+"""Match a grant to its pod and containers, from two sources of kubelet that must agree.
 
-Allocate names no pod. What it answered has a random id, and kubelet writes that answer down beside
-the pod's uid and the container (``state``). PodResources names the pod, its containers and all ids
-that they hold, but no uid, and no ordinary init container. Ids are said again: an init container
-and the containers after it may hold the same, and so may the next pod, once this one has ended.
+Allocate names no pod. Its answer has a random id, which kubelet's checkpoint stores beside the
+pod's uid and the container (``state``). PodResources lists the pod, its containers and all their
+ids, but no uid, and no ordinary init containers. Ids are reused: an init container and the
+containers after it may hold the same ones, and so may the next pod, once this one has ended.
 
-Pure. Nothing is guessed: what is not said yet, or said in two ways, is a doubt, and kubelet tries
-again.
+Pure. Nothing is guessed: a missing or contradictory statement raises DoubtError, and kubelet
+retries.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ if TYPE_CHECKING:
 
 
 class DoubtError(errors.UnavailableError):
-    """It is not known now whose a grant is; it may be in a moment."""
+    """A grant cannot be matched to its pod yet; it may be in a moment."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Container:
-    """What a container holds."""
+    """A container with its grant and ids."""
 
     name: str
     grant: str  # empty: it has no vcore
     vcore: frozenset[str]  # ids
     vmemory: frozenset[str]
-    listed: bool  # else it is an ordinary init container, which ends before others begin
+    listed: bool  # else it is an ordinary init container, which ends before others start
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod and its containers that hold anything of ours."""
+    """A pod, and those of its containers that hold ids of pyvgpu."""
 
     uid: str
-    namespace: str  # empty, as the name: it has nothing but init containers here
+    namespace: str  # empty, as the name: only its init containers hold ids
     name: str
     containers: tuple[Container, ...]
 
 
 def identify(kind: Kind, wanted: frozenset[str], entries: Entries, listed: Listing) -> Pod:
-    """Return the pod that a PreStartContainer with the ids *wanted* is about; DoubtError if none.
+    """Return the pod of a PreStartContainer call with the ids *wanted*; DoubtError if unclear.
 
-    *entries* are kubelet's checkpoint, *listed* is what PodResources says.
+    *entries* are kubelet's checkpoint, *listed* is the answer of PodResources.
     """
     uids = entries.pods_with(kind, wanted)
     if len(uids) != 1:
@@ -78,19 +78,19 @@ def identify(kind: Kind, wanted: frozenset[str], entries: Entries, listed: Listi
 
 
 def check(uid: str, before: Entries, now: Entries) -> None:
-    """DoubtError unless kubelet's checkpoint says *now* of a pod what it said *before*.
+    """DoubtError unless a pod has the same entries in kubelet's checkpoint *now* as *before*.
 
-    To be asked when something is decided: to be told of the pod takes a while, and its ids may be
-    another's by then.
+    To be called at the decision: identifying the pod takes a while, and its ids may be another
+    pod's by then.
     """
     if now is before:
         return
     if set(before.of_pod(uid)) != set(now.of_pod(uid)):
-        raise DoubtError(f"what pod {uid} holds by kubelet's checkpoint has changed meanwhile")
+        raise DoubtError(f"the ids of pod {uid} in kubelet's checkpoint have changed meanwhile")
 
 
 def _listed_pod(uid: str, said: _Said, listed: Listing) -> ListedPod | None:
-    """Return the pod of PodResources that has ids of these containers: exactly theirs."""
+    """Return the pod of PodResources whose containers have exactly these ids."""
     ids = {
         kind: frozenset[str]().union(*(held[kind].ids for held in said.values() if kind in held))
         for kind in Kind
@@ -105,7 +105,7 @@ def _listed_pod(uid: str, said: _Said, listed: Listing) -> ListedPod | None:
                 if entry is None or entry.ids != own:
                     raise DoubtError(
                         f"container {name} of pod {pod.namespace}/{pod.name} has ids of "
-                        f"{kind.value} by PodResources that others have by kubelet's checkpoint"
+                        f"{kind.value} by PodResources that others have in kubelet's checkpoint"
                     )
                 found[pod.namespace, pod.name] = pod
     if len(found) > 1:
@@ -123,18 +123,18 @@ def _container(name: str, held: dict[Kind, Entry], pod: ListedPod | None) -> Con
     ):
         raise DoubtError(
             f"container {name} of pod {pod.namespace}/{pod.name} has other ids by PodResources "
-            "than by kubelet's checkpoint"
+            "than in kubelet's checkpoint"
         )
     grant = held[Kind.VCORE].grant if Kind.VCORE in held else ""
     return Container(name, grant, ids[Kind.VCORE], ids[Kind.VMEMORY], listed)
 
 
 def supersedes(pod: Pod, grant: Grant, *, known: bool, kept: Callable[[str], bool]) -> bool:
-    """Whether a grant is over since *pod* has its container, its pod's name or its ids.
+    """Whether a grant has ended, since *pod* has its container, its pod's name or its ids.
 
-    The name only if it is not *kept* for a pod of that name that is still ending, as one that was
-    deleted by force. The ids only if kubelet has *known* that they were given: one that has lost
-    its checkpoint gives away those of containers that run.
+    The same name counts unless *kept*: a force-deleted pod of that name may still be ending. The
+    same ids count only if kubelet has *known* the grant: a kubelet that has lost its checkpoint
+    reassigns ids of running containers.
     """
     owner = grant.owner
     if grant.claim is not None:

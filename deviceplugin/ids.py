@@ -1,9 +1,9 @@
-"""The ids by which kubelet counts, and which of them are out of order.
+"""The device-plugin ids of vcore and vmemory that kubelet allocates, and which are unhealthy.
 
-An id is a counter and no place: any hundred of vcore's are a whole device, and which device a
-container has stands in its grant. So that a list of 16 devices with 288 GiB each stays below 512
-KiB, an id is short: ``c0`` to ``c1599`` for vcore, ``m0`` to ``m18431`` for vmemory. Each resource
-has its own, since a node whose profile was changed has containers of both.
+An id only counts; it stands for no device: any hundred ids of vcore are a whole device, and a
+grant records its devices. So that a list of 16 devices with 288 GiB each stays below 512 KiB, ids
+are short: ``c0`` to ``c1599`` for vcore, ``m0`` to ``m18431`` for vmemory. Each resource has its
+own ids, since a node whose profile was changed has containers of both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Kind(enum.Enum):
-    """What is counted."""
+    """The kind of a resource."""
 
     VCORE = "vcore"
     VMEMORY = "vmemory"
@@ -28,14 +28,14 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
-    """How kubelet calls what is counted."""
+    """An extended resource: its name, and the prefix of its ids."""
 
     kind: Kind
     name: str  # of the resource, in pods
     beginning: str  # of each id
 
     def has(self, one: str) -> bool:
-        """Tell whether an id is of this resource, not of another that counts the same."""
+        """Tell whether an id belongs to this resource, not to the other profile's."""
         return one.startswith(self.beginning)
 
     def ids(self, count: int) -> tuple[str, ...]:
@@ -47,24 +47,24 @@ OURS = (
     Resource(Kind.VCORE, names.VCORE_RESOURCE, "c"),
     Resource(Kind.VMEMORY, names.VMEMORY_RESOURCE, "m"),
 )
-GAIA = (  # as gpu-manager calls them
+GAIA = (  # gpu-manager's names
     Resource(Kind.VCORE, names.GAIA_VCORE_RESOURCE, "v"),
     Resource(Kind.VMEMORY, names.GAIA_VMEMORY_RESOURCE, "w"),
 )
-EITHER = (*OURS, *GAIA)  # what containers have that run, whichever of both is offered now
+EITHER = (*OURS, *GAIA)  # running containers may have either, whichever is offered now
 CONTROL = Resource(Kind.CONTROL, names.CONTROL_RESOURCE, "n")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stand:
-    """What there is of a resource on one device, and what of it is given out."""
+    """The capacity of a resource on one device, and the ids allocated of it."""
 
-    size: int  # ids that the device stands for
-    given: frozenset[str]  # ids of those grants that are on it
-    closed: bool = False  # nothing new is to come onto it
-    sick: bool = False  # nor does what is on it work
-    # Ids that nobody holds, and that nobody may have: all of a whole device, and those that stand
-    # for what is held by ids of another resource that counts the same.
+    size: int  # ids of the whole device
+    given: frozenset[str]  # ids of the grants on it
+    closed: bool = False  # it takes no new containers
+    sick: bool = False  # nor do the containers on it work
+    # Ids that are free, but must not be allocated: the rest of a device that is granted whole, and
+    # as many as grants on it hold of the other profile's resource.
     taken: int = 0
 
 
@@ -80,14 +80,14 @@ def unhealthy(
     held: frozenset[str],
     before: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
-    """Return the ids that are not to be counted on.
+    """Return the ids that kubelet must not allocate.
 
-    Of a device that is sick those of its own grants, and so many that nobody has that together
-    they are all of it; of one that only nothing new shall come onto, the latter alone. Never one
-    that another device's grants hold: *held* are all that are given out. An id that grants of two
-    devices hold, as where kubelet has lost its checkpoint, counts once for kubelet, and another
-    free one is closed in its place. Those that were out of
-    order *before* stay so, else the last ones are taken, since the first are given out first.
+    For an unhealthy device: the ids of its grants, and as many free ones as make up all of its
+    size; for a closed device: only those free ones. Never an id that another device's grants hold:
+    *held* are all allocated ids. An id that grants on two devices hold, as when kubelet has lost
+    its checkpoint, counts once for kubelet, and another free one is withdrawn in its place. Ids
+    unhealthy *before* stay so; further ones are taken from the end, since the first are allocated
+    first.
     """
     own: set[str] = set()
     there = tuple(stands)
@@ -110,9 +110,9 @@ def unhealthy(
 def preferred(
     available: Iterable[str], must: Sequence[str], size: int, order_of: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return which ids kubelet shall take: those that come first in *order_of*, then the others.
+    """Return the ids that kubelet should take: the first in *order_of*, then the others.
 
-    Of the others the first, so that the last are free to be closed.
+    Of the others the lowest, so that the highest stay free to be withdrawn.
     """
     left = set(available).difference(must)
     found = list(must)

@@ -1,7 +1,7 @@
-"""What devices the node has and how they are connected: asked of NVML, inside a session of it.
+"""Inventory of the node's devices and their topology, read from NVML in an open session.
 
-What a driver does not tell (an old one, a virtual machine) is left open rather than guessed: a
-device without a NUMA node is near to none by that.
+Facts that a driver does not report (an old one, a virtual machine) stay unknown rather than
+guessed: a device without a NUMA node counts as near to none.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _NUMA_WORDS = 16  # of 64 nodes each
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """A device, with what only NVML knows of it."""
+    """A device, with facts that only NVML has."""
 
     device: device.Device
-    minor: int | None  # of its node in /dev; None: it is not told
+    minor: int | None  # of its node in /dev; None: not reported
     numa: int | None
     links: Mapping[str, facts.Link]  # by UUID of the other
     compute_class: str = ""
-    compute_capability: str = ""  # such as 9.0; empty: it is not told
-    pcie_root: str = ""  # the host bridge that it is behind, such as pci0000:00; empty: not known
+    compute_capability: str = ""  # such as 9.0; empty: not reported
+    pcie_root: str = ""  # its host bridge, such as pci0000:00; empty: not known
 
     def fact(self, sick: str = "", *, cordoned: bool = False, door: str = "") -> facts.Device:
-        """Return the device as the allocator wants to know it."""
+        """Return the device in the allocator's form."""
         return facts.Device(
             uuid=self.device.uuid,
             index=self.device.index,
-            memory_bytes=max(self.device.memory_bytes, 1),  # schedulers take no device of 0 bytes
+            memory_bytes=max(self.device.memory_bytes, 1),  # schedulers refuse one of 0 bytes
             model=self.device.name,
             compute_class=self.compute_class,
             numa=self.numa,
@@ -65,7 +65,7 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ends:
-    """Where the active NVLinks of a device lead: how many to each other end, by PCI address."""
+    """The active NVLinks of a device: their number by the PCI address of the remote end."""
 
     address: str  # the device's own
     links: Mapping[str, int]
@@ -76,10 +76,10 @@ def look(
     classes: Iterable[tuple[str, str]] = (),
     buses: Path = Path("/sys/bus/pci/devices"),
 ) -> tuple[Seen, ...]:
-    """Return what NVML says of *hardware*, and the kernel in *buses*.
+    """Return the facts about *hardware* from NVML, and from the kernel's folder *buses*.
 
-    *classes* are parts of names, in any case, and what devices so named are called; the first
-    counts. A device that NVML does not find is one without links.
+    *classes* are parts of device names, ignoring case, and the class of such devices; the first
+    match counts. A device that NVML does not find has no links.
     """
     rules = tuple(classes)
     handles = {one.uuid: handle for one in hardware if (handle := _handle(one.uuid)) is not None}
@@ -106,7 +106,7 @@ def look(
 
 
 def nodes(seen: Iterable[Seen], found: Iterable[cdi.Node]) -> dict[str, cdi.Node]:
-    """Return the node in /dev of each device, of those that were *found* there."""
+    """Return the node in /dev of each device, among those *found* there."""
     named = {node.name: node for node in found}
     return {
         one.device.uuid: named[f"nvidia{one.minor}"]
@@ -121,7 +121,7 @@ def class_of(name: str, rules: Iterable[tuple[str, str]]) -> str:
 
 
 def nvlinks_between(one: Ends, other: Ends) -> int:
-    """Return how many NVLinks connect two devices: to each other, or to a switch of both."""
+    """Return the number of NVLinks between two devices, direct or through a common switch."""
     direct = one.links.get(other.address, 0)
     switched = sum(
         min(count, other.links[end]) for end, count in one.links.items() if end in other.links
@@ -130,7 +130,7 @@ def nvlinks_between(one: Ends, other: Ends) -> int:
 
 
 def cuda_version() -> str:
-    """Return the newest CUDA version that the driver is for, such as 12.4; empty: not told."""
+    """Return the newest CUDA version that the driver supports, such as 12.4; empty if unknown."""
     with contextlib.suppress(pynvml.NVMLError):
         number = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
         return f"{number // 1000}.{number % 1000 // 10}"
@@ -138,7 +138,7 @@ def cuda_version() -> str:
 
 
 def pcie_root(address: str, buses: Path) -> str:
-    """Return the host bridge of the device with a PCI *address*, by a folder like the kernel's."""
+    """Return the host bridge of the device with a PCI *address*; *buses*: /sys/bus/pci/devices."""
     domain, _, rest = address.partition(":")
     try:
         parts = (buses / f"{domain[-4:]}:{rest}").resolve(strict=True).parts
@@ -169,7 +169,7 @@ def _minor(handle: c_void_p | None) -> int | None:
 
 
 def _numa(handle: c_void_p | None) -> int | None:
-    """Return the one NUMA node whose memory is near; None where there is not exactly one."""
+    """Return the one NUMA node whose memory is local; None if there is not exactly one."""
     if handle is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Kills a process, and no other that has its number by then."""
+"""Kill a process through a pidfd, so that a reused pid is never hit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def kill(pid: int, still: Callable[[], bool]) -> bool:
-    """Kill process *pid* of our pid namespace if *still* says so; whether it was killed.
+    """Kill process *pid* of our pid namespace if *still* returns true; whether it was killed.
 
-    A pid may be given to another process at any time, a descriptor of a process never is: so
-    *still* is asked when that is open, and what it looks at by pid is then of this process, or of
-    none. PermissionError if it is not ours to kill.
+    A pid can be reused at any time, but a pidfd always refers to the same process. So *still* is
+    called once the pidfd is open: its checks by pid then see this process, or none.
+    PermissionError without the right to kill it.
     """
     try:
         process = os.pidfd_open(pid)

@@ -1,6 +1,6 @@
-"""The grants that there are, and which of them have an id of kubelet's or are a pod's.
+"""Index of the grants, by kubelet's ids and by pod.
 
-Pure. There may be hundreds, of dozens of ids each, and each call of kubelet is about one of them.
+Pure. There may be hundreds, with dozens of ids each, and each call of kubelet concerns one.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 
 class Known:
-    """Grants by id; several threads may come."""
+    """Grants by id; thread-safe."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
         self._grants: dict[str, Grant] = {}
-        # By each id that any of them has: those that have it, of those that are bound or not.
+        # Whether bound -> id of kubelet -> ids of the grants that have it.
         self._vcore: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
         self._vmemory: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
-        self._pods: dict[str, set[str]] = {}  # the same by their pods' uids
-        self._names: dict[str, set[str]] = {}  # and by their pods' namespaces and names
-        self._shown: Mapping[str, Grant] | None = None  # a copy, of how they are now
+        self._pods: dict[str, set[str]] = {}  # the same by the pods' uids
+        self._names: dict[str, set[str]] = {}  # and by the pods' namespaces and names
+        self._shown: Mapping[str, Grant] | None = None  # a snapshot of the current grants
 
     @property
     def grants(self) -> Mapping[str, Grant]:
-        """All as they are now: what changes later is not in it."""
+        """A snapshot of all grants: later changes are not in it."""
         with self._changing:
             if self._shown is None:
                 self._shown = dict(self._grants)
             return self._shown
 
     def change(self, made: Iterable[Grant], gone: Iterable[str]) -> None:
-        """Let there be those *made*, new or others than before, and not those *gone*."""
+        """Add or replace the grants *made*, and remove those *gone*."""
         with self._changing:
             self._shown = None
             for grant in made:
@@ -51,24 +51,24 @@ class Known:
                 self._forget(grant_id)
 
     def having(self, kind: Kind, wanted: Iterable[str], *, bound: bool) -> list[Grant]:
-        """Return those that have any of the ids *wanted*, and are *bound* or are not."""
+        """Return the *bound*, or unbound, grants that have any of the ids *wanted*."""
         with self._changing:
             holders = (self._vcore if kind is Kind.VCORE else self._vmemory)[bound]
             found = {one for it in wanted if it in holders for one in holders[it]}
             return [self._grants[it] for it in found]
 
     def are_open(self, kind: Kind, wanted: Iterable[str]) -> bool:
-        """Tell whether any grant has any of the ids *wanted* that is not bound."""
+        """Tell whether any unbound grant has any of the ids *wanted*."""
         holders = (self._vcore if kind is Kind.VCORE else self._vmemory)[False]
         return any(it in holders for it in wanted)
 
     def of_pod(self, uid: str) -> list[Grant]:
-        """Return those of a pod."""
+        """Return the grants of a pod."""
         with self._changing:
             return [self._grants[it] for it in self._pods.get(uid, ())]
 
     def named(self, namespace: str, name: str) -> list[Grant]:
-        """Return those of all pods that have, or had, that name."""
+        """Return the grants of all pods that have, or had, that name."""
         with self._changing:
             return [self._grants[it] for it in self._names.get(f"{namespace}/{name}", ())]
 

@@ -1,4 +1,4 @@
-"""Grants made for the driver that the node has now: what Allocate answers, and the folders."""
+"""Grant backend for the node's current driver: Allocate's answers, and the folders of grants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Grants:
-    """The folders of grants, made for the driver that the node has now."""
+    """The folders of grants, written for the node's current driver."""
 
     def __init__(self, made: Folders, *, cdi: bool = True) -> None:
         self._made = made
@@ -31,9 +31,9 @@ class Grants:
         self.driver: containers.Driver | None = None
 
     def answer(self, grant_id: str, vcore: int) -> answers.Answer:
-        """Return what Allocate answers: a CDI device that nobody has described yet.
+        """Return Allocate's answer: a CDI device that has no specification yet.
 
-        Without CDI it is all that a container will ever get: the grant's own folder, without a
+        Without CDI the answer is all that a container ever gets: the grant's own folder, without a
         quota until it is bound, and the nodes of all devices.
         """
         annotations = {names.GRANT_KIND: grant_id}
@@ -41,7 +41,7 @@ class Grants:
             return answers.Answer(annotations, (f"{names.GRANT_KIND}={grant_id}",))
         if vcore >= quantity.WHOLE_DEVICE:
             raise errors.UsageError(
-                f"vcore {vcore}: whole devices need CDI, which this node does without; valid "
+                f"vcore {vcore}: whole devices need CDI, which this node does not use; valid "
                 f"would be 1 to {quantity.WHOLE_DEVICE - 1}"
             )
         driver = self._driver()
@@ -57,11 +57,11 @@ class Grants:
         )
 
     def make(self, grant: Grant) -> None:
-        """Make what a bound grant needs, or what of it is missing."""
+        """Write the files of a bound grant, or the missing ones."""
         self._made.make(grant, self._driver())
 
     def mend(self, grant: Grant) -> None:
-        """Make what is lacking of a grant whose container may run, with the driver it has."""
+        """Write missing files of a grant whose container may run; its driver stays the same."""
         self._made.mend(grant, self._driver())
 
     def _driver(self) -> containers.Driver:
@@ -70,7 +70,7 @@ class Grants:
         return self.driver
 
     def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
-        """Return what was made of a grant that nobody remembers."""
+        """Return the shares in the files of a grant that is not in the checkpoint."""
         limits = self._made.limits(grant_id)
         if limits:
             return tuple(facts.Share(it.uuid, it.vcore, it.vmemory) for it in limits)
@@ -84,20 +84,20 @@ class Grants:
         )
 
     def revoke(self, grant_id: str) -> None:
-        """Let nothing start on it again, and let those who use it have nothing more."""
+        """Start no container on it again, and let its processes allocate no more."""
         self._made.revoke(grant_id)
 
     def remove(self, grant_id: str) -> None:
-        """Remove what there is of it."""
+        """Remove all its files."""
         self._made.remove(grant_id)
 
     def is_used(self, grant_id: str) -> bool:
-        """Tell whether a process of it lives."""
+        """Tell whether a process of it is running."""
         return self._made.is_used(grant_id)
 
     @property
     def devices(self) -> Mapping[str, device.Device]:
-        """The devices of the driver that the node has now."""
+        """The devices of the node's current driver."""
         return {} if self.driver is None else self.driver.devices
 
     def auditor(
@@ -106,25 +106,25 @@ class Grants:
         granted: Callable[[], Mapping[str, Grant]],
         means: auditor.Means,
     ) -> auditor.Auditor:
-        """Return who compares these with what NVML of *library* says."""
+        """Return an auditor of these grants by the NVML of *library*."""
         return auditor.Auditor(library, self._made, granted, means, lambda: self.devices)
 
     def limits(
         self, settings: Settings, granted: Callable[[], Mapping[str, Grant]]
     ) -> driverlimits.DriverLimits:
-        """Return the limits that the driver itself sets for the containers of these."""
+        """Return the memory limits that the driver itself enforces on these grants."""
         return driverlimits.DriverLimits(self._made, settings.state, settings.run, granted)
 
     def fill(self) -> None:
-        """Have ready what grants to come will need."""
+        """Prepare folders and templates for future grants."""
         if self.driver is not None:
             self._made.fill(self.driver)
 
     def close(self) -> None:
-        """Let go of what was held."""
+        """Release all resources."""
         self._made.close()
 
     def collect(self, wanted: Callable[[], set[str]]) -> None:
-        """Remove what is of no grant that is wanted."""
+        """Remove the files of grants that are not *wanted*."""
         for grant_id in self._made.collect(wanted):
-            log.info("removed what was left of %s", grant_id)
+            log.info("removed the remaining files of %s", grant_id)

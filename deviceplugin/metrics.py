@@ -1,8 +1,7 @@
-"""What the agent shows Prometheus: the name and the help of each figure stand here.
+"""Prometheus metrics of the agent: name and help of each.
 
-A container's series are there from when it is granted until its pod is gone, and 0 while it uses
-nothing. What it was promised is told as it is when somebody asks; what it uses, as it was at the
-last look of ``usage``.
+A container's series exist from its grant until its pod is gone, and are 0 while it uses nothing.
+Allocations are read at the scrape; usage is of the last look of ``usage``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ DEVICE_LABELS = ("uuid", "index", "model")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figure:
-    """What one figure is called, and what it says."""
+    """Name and help text of one metric."""
 
     name: str  # a counter's ends in _total
     text: str
@@ -39,7 +38,7 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """What a container has of one device, for its figures."""
+    """A container's share and usage of one device, for its metrics."""
 
     namespace: str
     pod: str
@@ -49,7 +48,7 @@ class Part:
     limit: float  # ratio that it may reach
     vmemory: int  # bytes
     use: usage.Use
-    driver_limit: int = 0  # bytes to which the driver itself holds it; 0: to nothing
+    driver_limit: int = 0  # bytes that the driver itself enforces; 0: no limit
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -59,11 +58,11 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stand:
-    """How one device stands, for its figures."""
+    """The state of one device, for its metrics."""
 
     device: facts.Device
-    answer: Answer  # what NVML said last
-    parts: Sequence[Part]  # what containers have of it
+    answer: Answer  # NVML's last
+    parts: Sequence[Part]  # containers' shares of it
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -75,167 +74,163 @@ CONTAINER: tuple[tuple[Figure, Callable[[Part], float]], ...] = (
     (
         Figure(
             "pyvgpu_container_vcore_promised_ratio",
-            "Part of a device's time that a container was promised.",
+            "Part of a device's time that is allocated to a container, 0 to 1.",
         ),
         lambda it: it.vcore,
     ),
     (
         Figure(
             "pyvgpu_container_vcore_limit_ratio",
-            "Part of a device's time that a container may reach where others are idle.",
+            "Part of a device's time that a container may use while others are idle, 0 to 1.",
         ),
         lambda it: it.limit,
     ),
     (
         Figure(
             "pyvgpu_container_vcore_used_ratio",
-            "Part of a device's time that a container used in the last seconds.",
+            "Part of a device's time that a container used in the last seconds, 0 to 1.",
         ),
         lambda it: it.use.ratio,
     ),
     (
-        Figure(
-            "pyvgpu_container_busy_seconds_total", "A device's time that a container has used."
-        ),
+        Figure("pyvgpu_container_busy_seconds_total", "Device time that a container has used."),
         lambda it: it.use.busy_seconds,
     ),
     (
         Figure(
             "pyvgpu_container_memory_promised_bytes",
-            "Memory of a device that a container was promised.",
+            "Device memory that is allocated to a container.",
         ),
         lambda it: it.vmemory,
     ),
     (
         Figure(
             "pyvgpu_container_memory_driver_limit_bytes",
-            "Memory of a device that the driver itself lets a container hold; 0: any, and the "
-            "shim alone holds it to its quota.",
+            "Device memory limit of a container that the driver itself enforces; 0: none, the "
+            "shim alone enforces the quota.",
         ),
         lambda it: it.driver_limit,
     ),
     (
-        Figure("pyvgpu_container_memory_used_bytes", "Memory of a device that a container holds."),
+        Figure("pyvgpu_container_memory_used_bytes", "Device memory that a container holds."),
         lambda it: it.use.held_bytes,
     ),
     (
         Figure(
             "pyvgpu_container_refused_allocations_total",
-            "Allocations that did not fit into a container's quota.",
+            "Allocations of a container that were refused because they exceeded its quota.",
         ),
         lambda it: it.use.refused,
     ),
     (
         Figure(
             "pyvgpu_container_waits_total",
-            "Launches of a container that waited for their turn.",
+            "Launches of a container that were throttled.",
         ),
         lambda it: it.use.waits,
     ),
     (
         Figure(
             "pyvgpu_container_waited_seconds_total",
-            "What launches of a container have waited, all together.",
+            "Total time for which launches of a container were throttled.",
         ),
         lambda it: it.use.waited_seconds,
     ),
     (
-        Figure(
-            "pyvgpu_container_processes", "Processes of a container that have a part of a device."
-        ),
+        Figure("pyvgpu_container_processes", "Processes of a container that use its devices."),
         lambda it: it.use.processes,
     ),
 )
 
 DEVICE: tuple[tuple[Figure, Callable[[Stand], float]], ...] = (
     (
-        Figure("pyvgpu_device_memory_bytes", "Memory that a device has."),
+        Figure("pyvgpu_device_memory_bytes", "Total memory of a device."),
         lambda it: it.device.memory_bytes,
     ),
     (
-        Figure("pyvgpu_device_memory_granted_bytes", "Memory of a device that is promised."),
+        Figure("pyvgpu_device_memory_granted_bytes", "Device memory that is allocated."),
         lambda it: sum(part.vmemory for part in it.parts),
     ),
     (
         Figure(
             "pyvgpu_device_memory_used_bytes",
-            "Memory of a device that is in use, by whomever, as NVML says.",
+            "Device memory in use by all processes, as NVML reports it.",
         ),
         lambda it: it.answer.used_bytes,
     ),
     (
-        Figure("pyvgpu_device_vcore_granted_ratio", "Part of a device's time that is promised."),
+        Figure("pyvgpu_device_vcore_granted_ratio", "Part of a device's time that is allocated."),
         lambda it: sum(part.vcore for part in it.parts),
     ),
     (
         Figure(
             "pyvgpu_device_used_ratio",
-            "Part of the last moment in which a device worked, for whomever, as NVML says.",
+            "GPU utilization over NVML's last sample period, 0 to 1, all processes.",
         ),
         lambda it: it.answer.busy,
     ),
     (
-        Figure("pyvgpu_device_containers", "Containers that have a part of a device."),
+        Figure("pyvgpu_device_containers", "Containers that have a share of a device."),
         lambda it: len(it.parts),
     ),
     (
-        Figure("pyvgpu_device_healthy", "1 if a device is well, 0 if it is sick or away."),
+        Figure("pyvgpu_device_healthy", "1 if a device is healthy; 0 if not, or without driver."),
         lambda it: not it.device.sick,
     ),
     (
-        Figure("pyvgpu_device_cordoned", "1 if nothing new is to come onto a device."),
+        Figure("pyvgpu_device_cordoned", "1 if a device takes no new containers."),
         lambda it: it.device.cordoned,
     ),
 )
 
-FINDINGS = Figure("pyvgpu_audit_findings", "Processes that are past their quota now, by kind.")
+FINDINGS = Figure("pyvgpu_audit_findings", "Quota violations that the audit finds now, by kind.")
 AUDITS = Figure(
     "pyvgpu_audit_active",
-    "1 if what processes hold of devices is compared with what was granted; 0 without hostPID.",
+    "1 if the audit compares the usage of processes with their grants; 0 without hostPID.",
 )
 OTHER_PLUGIN = Figure(
     "pyvgpu_other_plugin",
-    "1 if no device is offered, since another device plugin gives out the GPUs of this node.",
+    "1 if no device is offered, since another device plugin manages the GPUs of this node.",
 )
 GRANTS = Figure(
     "pyvgpu_grants",
-    "Grants: bound to a container; of a pod that waits; or unbound: the pod is not known.",
+    "Grants: bound to a container; of a waiting pod; or unbound: the pod is not known.",
 )
-BUILD = Figure("pyvgpu_build_info", "Which pyvgpu this is; always 1.")
+BUILD = Figure("pyvgpu_build_info", "Version of pyvgpu, as a label; always 1.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the figures come from; each is asked whenever somebody looks."""
+    """Sources of the metrics; each scrape reads them again."""
 
     grants: Callable[[], Collection[Grant]]
     devices: Callable[[], Sequence[facts.Device]]
     answers: Callable[[], Mapping[str, Answer]]  # of NVML, by UUID
     use: Callable[[str, str], usage.Use]  # of a grant, on a device
     findings: Callable[[], Sequence[audit.Finding]]
-    audits: Callable[[], bool]  # whether anybody looks for findings
-    other_plugin: Callable[[], str] = str  # which one gives out the same devices; empty: none
+    audits: Callable[[], bool]  # whether the audit runs
+    other_plugin: Callable[[], str] = str  # the one that gives out the same devices; empty: none
     # The ids of grants of pods that wait for room.
     waiting: Callable[[], Collection[str]] = frozenset
-    # What the driver itself holds the containers of a grant to.
+    # The memory limit that the driver itself enforces on the containers of a grant.
     driver_limit: Callable[[str], memorylimit.Limit] = lambda _: memorylimit.NONE
 
 
 def parts(sources: Sources) -> Iterator[Part]:
-    """Give what each container has of each device."""
+    """Yield each container's share of each device."""
     answers = sources.answers()
     for grant in sources.grants():
         if grant.owner is None:
             continue
-        who = grant.owner
+        owner = grant.owner
         limits = sources.driver_limit(grant.id).sizes
         for index, share in enumerate(grant.shares):
             elastic = grant.policy is quota.Policy.ELASTIC
             limit = (grant.ceiling or quantity.WHOLE_DEVICE) if elastic else share.vcore
             yield Part(
-                who.namespace,
-                who.pod,
-                who.container,
+                owner.namespace,
+                owner.pod,
+                owner.container,
                 share.uuid,
                 share.vcore / quantity.WHOLE_DEVICE,
                 limit / quantity.WHOLE_DEVICE,
@@ -246,7 +241,7 @@ def parts(sources: Sources) -> Iterator[Part]:
 
 
 def use_of(sources: Sources, answers: Mapping[str, Answer], grant: Grant, uuid: str) -> usage.Use:
-    """Return what a container uses of a device: of one that is its alone, all that is used."""
+    """Return a container's usage of a device; of a whole device, NVML's total."""
     if not grant.whole:
         return sources.use(grant.id, uuid)
     answer = answers.get(uuid)
@@ -256,7 +251,7 @@ def use_of(sources: Sources, answers: Mapping[str, Answer], grant: Grant, uuid: 
 
 
 def stands(sources: Sources, of: Iterable[Part]) -> Iterator[Stand]:
-    """Give how each device stands that has these parts."""
+    """Yield the state of each device, with its parts among *of*."""
     from pyvgpu.deviceplugin.health import SILENT
 
     there: dict[str, list[Part]] = {}
@@ -268,10 +263,10 @@ def stands(sources: Sources, of: Iterable[Part]) -> Iterator[Stand]:
 
 
 def current(sources: Sources) -> Iterator[str]:
-    """Give all that is read when somebody looks, in Prometheus' text format.
+    """Yield every metric that a scrape reads, in Prometheus' text format.
 
-    Not by its library, which writes the labels of each sample anew: of 128 containers that takes
-    as long as a scrape may take in all.
+    Not through its library, which formats the labels of each sample again: for 128 containers
+    that alone takes as long as a scrape may take.
     """
     of = list(parts(sources))
     labels = [figures.labels(CONTAINER_LABELS, it.labels) for it in of]
@@ -305,51 +300,51 @@ def _family(figure: Figure, rows: Iterable[tuple[str, float]]) -> str:
 
 
 class AgentMeter(figures.Figures):
-    """What the agent counts itself."""
+    """Counters of the agent's own work."""
 
     def __init__(self, *, require_cdi: bool = True) -> None:
         super().__init__()
         self._sources: Sources | None = None
         self._calls = self.histogram(
             "pyvgpu_kubelet_call_seconds",
-            "How long calls of kubelet took: allocate, start, prepare or unprepare; done, "
+            "Duration of kubelet's calls: allocate, start, prepare or unprepare; done, "
             "refused, or refused for now since the pod waits.",
             CALLS,
             "call",
             "result",
         )
-        self._told = self.counter(
+        self._events = self.counter(
             "pyvgpu_events_total",
-            "Events that were written of pods, and evictions, by reason.",
+            "Events written for pods, and evictions, by reason.",
             "written",
             "reason",
         )
         self._ended = self.counter(
             "pyvgpu_audit_ended_processes_total",
-            "Processes that were ended because they were past their quota.",
+            "Processes that the audit killed because they exceeded their quota.",
         )
         self._requests = self.counter(
             "pyvgpu_api_requests_total",
-            "Requests to the API server, by method and answer (0: there was none).",
+            "Requests to the API server, by method and status code (0: no response).",
             "method",
             "code",
         )
         self.gauge(
             "pyvgpu_cdi_required",
-            "1 if containers get devices by CDI; 0: they see the nodes of all devices.",
+            "1 if containers get devices through CDI; 0: they see the nodes of all devices.",
             lambda: float(require_cdi),
         )
         for call in ("allocate", "start", "prepare", "unprepare"):
             for result in (counting.Result.DONE, counting.Result.REFUSED):
-                self._calls.labels(call, result.value)  # there from the beginning
+                self._calls.labels(call, result.value)  # exists from the beginning, as 0
         self._calls.labels("start", counting.Result.WAITS.value)
 
     def show(self, sources: Sources) -> None:
-        """Show what is read from these, too."""
+        """Show the metrics of *sources*, too."""
         self._sources = sources
 
     def text(self) -> bytes:
-        """Return everything, as Prometheus reads it."""
+        """Return all metrics in Prometheus' text format."""
         shown = "" if self._sources is None else "".join(current(self._sources))
         return super().text() + shown.encode()
 
@@ -357,14 +352,14 @@ class AgentMeter(figures.Figures):
         """Count a call of kubelet."""
         self._calls.labels(call, result.value).observe(seconds)
 
-    def told(self, written: str, event: events.Event) -> None:
+    def reported(self, written: str, event: events.Event) -> None:
         """Count an event that was written, or an eviction."""
-        self._told.labels(written, event.reason.value).inc()
+        self._events.labels(written, event.reason.value).inc()
 
     def asked(self, method: str, status: int, _: float) -> None:
         """Count a request to the API server."""
         self._requests.labels(method, status).inc()
 
     def ended(self) -> None:
-        """Count a process that the auditor has ended."""
+        """Count a process that the auditor has killed."""
         self._ended.inc()

@@ -1,10 +1,10 @@
-"""What the administrator of a node may tell its agent while it runs, through a socket.
+"""Admin socket: orders from the node's administrator to the running agent.
 
-    {"order": "set", "name": NAME, "change": {"vcore": 20, ...}}    another quota for a container
-    {"order": "cordon", "uuid": UUID, "undo": false}                nothing new onto a device
+    {"order": "set", "name": NAME, "change": {"vcore": 20, ...}}    change a container's quota
+    {"order": "cordon", "uuid": UUID, "undo": false}                cordon a device
 
-The socket lies in the agent's state folder, and root alone is answered, as the agent is root's.
-What is cordoned is kept there too, for the next agent: see cordons.py.
+The socket is in the agent's state folder, and serves only root, as the agent runs as root. Cordons
+are stored there too, for the next agent: see cordons.py.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ ANSWER_SECONDS = 15.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hands:
-    """Who carries orders out; each raises a PyVgpuError, and then nothing has changed."""
+    """Functions that execute orders; if one raises a PyVgpuError, nothing has changed."""
 
-    grants: Callable[[], Collection[Grant]]  # those there are
+    grants: Callable[[], Collection[Grant]]  # all grants
     change: Callable[[Grant, quota.Change], Grant]
-    devices: Callable[[], Collection[str]]  # UUIDs of those that the node has
+    devices: Callable[[], Collection[str]]  # UUIDs of the node's devices
     cordon: Callable[[str], None]
-    uncordon: Callable[[str], bool]  # whether it is given out again
+    uncordon: Callable[[str], bool]  # whether it is offered again
 
 
 class Orders(packets.Listener):
-    """The agent's end: carries out what it is told, from a thread of its own."""
+    """The agent's end: executes orders on a thread of its own."""
 
     def __init__(self, state: Path, hands: Hands) -> None:
         def answer(question: Mapping[str, Any]) -> Mapping[str, object]:
@@ -44,30 +44,30 @@ class Orders(packets.Listener):
                 return _set(question, hands)
             if question.get("order") == "cordon":
                 return _cordon(question, hands)
-            raise errors.DataError(f"{question.get('order')!r} is no order that this agent knows")
+            raise errors.DataError(f"{question.get('order')!r}: this agent has no such order")
 
         super().__init__(state, "what the agent holds", answer)
         self._socket = state / names.CONTROL_SOCKET
 
     def start(self) -> None:
-        """Begin to answer, in the place of an agent that was killed."""
+        """Begin to answer; replace the socket of an agent that was killed."""
         try:
             self._socket.unlink(missing_ok=True)
             super().start()
         except OSError as exc:
             raise errors.UnavailableError(
-                f"{self._socket}: no orders can be given there: {exc.strerror}"
+                f"{self._socket}: the admin socket cannot be created: {exc.strerror}"
             ) from exc
 
 
 def tell(state: Path, order: Mapping[str, object]) -> str:
-    """Give an order to the agent whose state is in that folder; return what it did, in a line."""
+    """Send an order to the agent with the state folder *state*; return its result, a line."""
     try:
         with packets.Asker(state, ANSWER_SECONDS) as asker:
             return str(asker.ask(order)["done"])
     except PermissionError as exc:
         raise errors.PermissionDeniedError(
-            f"{state}: only root may tell the node's agent what to do"
+            f"{state}: only root may give orders to the node's agent"
         ) from exc
     except TimeoutError as exc:
         raise errors.UnavailableError(f"{state}: the agent does not answer") from exc
@@ -78,9 +78,9 @@ def tell(state: Path, order: Mapping[str, object]) -> str:
 
 
 def find(name: str, grants: Iterable[Grant]) -> Grant:
-    """Return the grant that is called NAMESPACE/POD/CONTAINER, or its id, or without CONTAINER.
+    """Return the grant called *name*: NAMESPACE/POD/CONTAINER, NAMESPACE/POD, or its id.
 
-    UsageError if none is, or several.
+    UsageError if none or several match.
     """
     bound = {it.owner.label: it for it in grants if it.owner is not None}
     found = [
@@ -102,7 +102,7 @@ def find(name: str, grants: Iterable[Grant]) -> Grant:
 def _set(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
     change = question.get("change")
     if type(change) is not dict:
-        raise errors.DataError("this is no change of a quota")
+        raise errors.DataError("the order has no valid change of a quota")
     grant = find(str(question.get("name")), hands.grants())
     after = hands.change(grant, control.parse_change(change))
     return {"done": resize.describe(after)}
@@ -111,9 +111,9 @@ def _set(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
 def _cordon(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
     uuid, undo = question.get("uuid"), question.get("undo")
     if type(uuid) is not str or type(undo) is not bool:
-        raise errors.DataError("this is no order to cordon a device")
+        raise errors.DataError("the order to cordon a device is not valid")
     known = sorted(hands.devices())
-    if uuid not in known and not undo:  # one that is gone may be forgotten
+    if uuid not in known and not undo:  # a missing device can still be uncordoned
         raise errors.UsageError(
             f"UUID {uuid!r}: this node has no such device; valid: {', '.join(known) or 'none'}"
         )

@@ -1,12 +1,12 @@
-"""Whether another device plugin, such as NVIDIA's, gives out the GPUs of this node.
+"""Detect another device plugin, such as NVIDIA's, that gives out the GPUs of this node.
 
-Two plugins that count the same GPUs give each of them out twice. So while the node's capacity has
-a resource of NVIDIA's plugin (HAMi's plugin and the GPU Operator use the same names), the agent
-offers no device, neither to kubelet's counters nor to claims. Running containers keep what they
-have.
+Two plugins for the same GPUs would allocate each of them twice. So while the node's capacity has a
+resource of NVIDIA's plugin (HAMi's plugin and the GPU Operator use the same names), the agent
+offers no device, neither through its device plugin nor through DRA. Running containers keep their
+devices.
 
-What was found last is kept in the agent's folder and holds until the API server answers. Where
-nothing was ever found out, no device is offered until then:
+The last result is stored in the agent's folder and holds until the API server answers. Without
+one, no device is offered until then:
 
 other-plugin.json    "nvidia.com/gpu: 8", or "" for none
 """
@@ -40,7 +40,7 @@ _BEGINNINGS = (f"{_GPU}.", "nvidia.com/mig-")
 
 
 def counted(capacity: Mapping[str, object]) -> str:
-    """Return what of a node's *capacity* counts GPUs for another plugin; empty: nothing."""
+    """Return the resources in a node's *capacity* that another plugin has for GPUs; '' if none."""
     return ", ".join(
         f"{name}: {amount}"
         for name, amount in sorted(capacity.items())
@@ -49,13 +49,13 @@ def counted(capacity: Mapping[str, object]) -> str:
 
 
 def _is_positive(amount: str) -> bool:
-    """Tell whether a quantity of Kubernetes is above 0, whatever its suffix or exponent."""
+    """Tell whether a Kubernetes quantity is above 0, whatever its suffix or exponent."""
     number = amount.lower().partition("e")[0]
     return not number.startswith("-") and any(it in "123456789" for it in number)
 
 
 class Follower:
-    """Follows the capacity of a node, from whichever thread runs it."""
+    """Follows the capacity of a node, on the thread of :meth:`run`."""
 
     def __init__(
         self,
@@ -68,18 +68,18 @@ class Follower:
         self._file = state / FILE
         self._stand_back = stand_back
         self._tell = tell
-        self._known = self._recall()  # None: it was never found out
-        self._shown = ""  # what the agent stands back for
-        self._told = ""
+        self._known = self._recall()  # None: never read
+        self._shown = ""  # the other plugin in whose favour the agent offers nothing
+        self._reported = ""
         self._complaint = ""
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Look until *wait* returns, after some seconds, that the agent ends."""
+        """Look periodically until *wait*, which sleeps for some seconds, returns true."""
         while not wait(LOOK_SECONDS):
             self.look()
 
     def look(self) -> None:
-        """Look once at the node; where it was never read, what was kept of it still holds."""
+        """Look once at the node; while it cannot be read, the stored result holds."""
         try:
             found = counted(self._node.capacity())
         except errors.PyVgpuError as exc:
@@ -91,8 +91,8 @@ class Follower:
         self._show()
         if found != before:
             self._keep(found)
-        if found != self._told:
-            self._told = found
+        if found != self._reported:
+            self._reported = found
             self._say(found, before or "")
 
     def _show(self) -> None:
@@ -120,11 +120,11 @@ class Follower:
     def _complain(self, text: str) -> None:
         if text != self._complaint:
             still = {
-                None: "no device is offered until it is known",
-                "": "none was seen last",
-            }.get(self._known, f"{self._known} was seen last")
+                None: "no device is offered until that is known",
+                "": "last seen: none",
+            }.get(self._known, f"last seen: {self._known}")
             log.warning(
-                "cannot see whether another device plugin gives out this node's GPUs (%s): %s",
+                "cannot detect another device plugin that gives out this node's GPUs (%s): %s",
                 still,
                 text,
             )

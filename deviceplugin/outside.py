@@ -1,6 +1,6 @@
-"""What the agent shows: to Prometheus, to kubelet's probes, to people, and as gpu-manager does.
+"""The agent's HTTP server: metrics, probes, status page, and gpu-manager's pages.
 
-It only answers: whatever changes anything goes through the API server or root's socket.
+It is read-only: changes go through the API server or the admin socket.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STUCK_SECONDS = 120.0  # without an end of what takes less than a second
+STUCK_SECONDS = 120.0  # without a finished collection, which takes less than a second
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inside:
-    """Who knows what is shown."""
+    """The agent's components that the pages read."""
 
     granter: Granter
     devices: Devices
@@ -47,17 +47,17 @@ class Inside:
     sockets: serving.Sockets | None = None  # on which kubelet asks about claims
 
     def alive(self) -> str:
-        """Return what is wrong: who ends grants needs every lock that the agent has."""
+        """Return the liveness problem: a stuck collector, which takes every lock of the agent."""
         idle = self.collecting.idle_seconds
         return f"nothing was collected for {idle:.0f} s" if idle > STUCK_SECONDS else ""
 
     def ready(self) -> str:
-        """Return why kubelet does not count on us, or no pod could start if it did."""
+        """Return why the plugins are not registered with kubelet, or why no pod could start."""
         sockets = self.sockets.trouble if self.sockets else ""
         return self.registrar.trouble or sockets or self.unplaced()
 
     def withheld(self) -> str:
-        """Return why no device is offered, although kubelet counts on us."""
+        """Return why no device is offered, although the plugins are registered."""
         other = self.devices.other_plugin
         return f"none is offered: {other} gives out the same GPUs" if other else ""
 
@@ -66,7 +66,7 @@ class Inside:
 def showing(
     settings: Settings, parts: Parts, meter: metrics.AgentMeter, inside: Inside
 ) -> Iterator[None]:
-    """Show all of it while the block runs, where *settings* say; *parts* keep it new."""
+    """Serve while the block runs, at the addresses in *settings*; add the sampler to *parts*."""
     if settings.listen is None and settings.display is None:
         yield
         return

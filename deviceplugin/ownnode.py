@@ -1,6 +1,6 @@
-"""The node as the API server has it, by one watch for all that follow it.
+"""The agent's own Node object, from one watch that all components share.
 
-While the API server is away it is as it was seen last; what is written fails.
+While the API server is unavailable, reads return the last seen state, and writes fail.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OwnNode(watching.Watching[dict[str, Any]]):
-    """One node; may be asked by several threads."""
+    """One node; thread-safe."""
 
     def __init__(self, api: apiserver.ApiServer, name: str) -> None:
         self.name = name
@@ -25,12 +25,12 @@ class OwnNode(watching.Watching[dict[str, Any]]):
         )
 
     def metadata(self) -> Mapping[str, Any]:
-        """Return its metadata, as they were seen last; ServerError if they never were."""
+        """Return its last seen metadata; ServerError if it was never seen."""
         found: Mapping[str, Any] = self._node()["metadata"]
         return found
 
     def capacity(self) -> Mapping[str, Any]:
-        """Return what kubelet counts on it, as it was seen last; ServerError if it never was."""
+        """Return its last seen capacity; ServerError if it was never seen."""
         found: Mapping[str, Any] = self._node()["capacity"]
         return found
 
@@ -41,7 +41,7 @@ class OwnNode(watching.Watching[dict[str, Any]]):
         return str(node["metadata"].get("uid", "")) if node else ""
 
     def write(self, metadata: Mapping[str, Any]) -> None:
-        """Let its metadata have this, too; ServerError if it has not."""
+        """Merge *metadata* into the node's; ServerError if that fails."""
         body = {"metadata": metadata}
         path = f"/api/v1/nodes/{self.name}"
         self.api.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
@@ -56,7 +56,7 @@ class OwnNode(watching.Watching[dict[str, Any]]):
 
 
 def _read(node: apiserver.Object) -> dict[str, Any]:
-    """Return what is used of it; the names of all images on it, say, are not."""
+    """Return the fields that the agent uses, without, for example, the list of images."""
     kept = ("name", "uid", "annotations", "labels", "resourceVersion")
     metadata = {it: node["metadata"][it] for it in kept if it in node["metadata"]}
     return {"metadata": metadata, "capacity": (node.get("status") or {}).get("capacity") or {}}

@@ -1,4 +1,4 @@
-"""The parts of the agent, each in a thread of its own, until all of them shall end."""
+"""Run the components of the agent, each on a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = logging.getLogger(__name__)
 
 
 def nothing() -> None:
-    """Do nothing, as what stops a part that looks at :meth:`Parts.wait`."""
+    """Do nothing: the stop function of a component that uses :meth:`Parts.wait`."""
 
 
 class Parts:
-    """What runs side by side; where one fails, all end, and the agent is started again."""
+    """Components that run concurrently; if one fails, all end, and kubelet restarts the agent."""
 
     def __init__(self) -> None:
         self._parts: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
@@ -27,7 +27,7 @@ class Parts:
         self._failure: errors.PyVgpuError | None = None
 
     def add(self, name: str, run: Callable[[], None], stop: Callable[[], None] = nothing) -> None:
-        """Let *run* run, too; *stop* is called once when it shall be back."""
+        """Add a component; *stop* is called once, to make *run* return."""
         self._parts[name] = (run, stop)
 
     def stop(self) -> None:
@@ -35,11 +35,11 @@ class Parts:
         self._ended.set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, not beyond the end; whether that has come."""
+        """Sleep until *seconds* have passed or all are to end; whether they are to end."""
         return self._ended.wait(seconds)
 
     def run(self) -> None:
-        """Run all of them until they shall end; raise what one of them failed with."""
+        """Run all components until :meth:`stop` or a failure, which is raised."""
         threads = [
             threading.Thread(target=self._guarded, args=(run,), name=name)
             for name, (run, _) in self._parts.items()

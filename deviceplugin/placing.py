@@ -1,7 +1,6 @@
-"""Where the containers of a pod go on this node: what they ask for, and which devices that is.
+"""Place the containers of a pod on this node: their requests, and the devices chosen for them.
 
-Pure. Somebody else may have chosen the devices, a scheduler who knows what every node has: then
-it is these or none.
+Pure. If the scheduler extender has chosen the devices, the pod gets these or none.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ Shares: TypeAlias = dict[str, tuple[facts.Share, ...]]  # by container
 
 
 class RefusedError(errors.UnavailableError):
-    """A container shall not start; *final*: nor will it ever.
+    """A container must not start; *final*: it never can.
 
-    Else it may be otherwise soon, and the pod is given up if it is not.
+    Otherwise it may be able to start soon; if not, the pod is evicted after a while.
     """
 
     def __init__(self, text: str, *, final: bool) -> None:
@@ -34,9 +33,9 @@ class RefusedError(errors.UnavailableError):
 
 
 class WaitsError(RefusedError):
-    """A container does not start yet; its pod waits for as long as that takes.
+    """A container cannot start yet; its pod waits without a deadline.
 
-    Another pod in its place would wait as well.
+    A replacement pod would have to wait as well.
     """
 
     def __init__(self, text: str) -> None:
@@ -44,7 +43,7 @@ class WaitsError(RefusedError):
 
 
 class _NoPlaceError(Exception):
-    """A pod has no place on a node: *what* that means, and *why*."""
+    """A pod does not fit on a node: *what* that means, and *why*."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"{what}: {why}")
@@ -53,17 +52,17 @@ class _NoPlaceError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chosen:
-    """What is known of the devices that a pod is to get."""
+    """Constraints on the devices of a pod: from the scheduler, kubelet or the pod's user."""
 
-    # UUIDs that somebody has chosen, by container; others are placed here.
+    # UUIDs already chosen, by container; other containers are placed here.
     devices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    shares: Mapping[str, tuple[facts.Share, ...]] | None = None  # all, and how much of each
-    # By the pod's user; who gives shares has seen to it.
+    shares: Mapping[str, tuple[facts.Share, ...]] | None = None  # all of the pod's shares
+    # Requested by the pod's user; *shares* respect it already.
     wanted: wanted.Wanted = dataclasses.field(default_factory=wanted.Wanted)
 
     @property
     def by_others(self) -> bool:
-        """Whether any device was chosen; else all are to be chosen here."""
+        """Whether any device was chosen elsewhere; else all are chosen here."""
         return bool(self.devices) or self.shares is not None
 
 
@@ -77,11 +76,11 @@ def wishes(
     unit: int,
     count_of: Callable[[str], int | None] = lambda _: None,
 ) -> tuple[facts.Container, ...]:
-    """Return what *containers* ask for; RefusedError for what no device can give.
+    """Return the requests of *containers*; RefusedError for one that no device can satisfy.
 
-    *others* are all of the pod, *unit* is the bytes of one vmemory, and *count_of* a container is
-    the number of devices on which it is to be spread, if that is said. As their order is not
-    known, sidecars go first.
+    *others* are all containers of the pod, *unit* is the bytes of one vmemory, and *count_of*
+    returns over how many devices a container is to be spread, None if not specified. As their
+    order is not known, sidecars go first.
     """
     least = min((it.least_bytes for it in devices), default=1)
     found = []
@@ -107,9 +106,9 @@ def place_pod(
 ) -> Shares:
     """Return the shares of each container on the node as it is *now*.
 
-    Where they have no place, or not where they should be, it counts whether they would have on the
-    *empty* node, without other pods: WaitsError if it could give them that; RefusedError if none
-    of its devices could, which is final unless those that are sick could.
+    If they do not fit, or not on the chosen devices, the *empty* node, without other pods,
+    decides: WaitsError if they fit there, RefusedError if not, which is final unless they would
+    fit with its unhealthy devices.
     """
     try:
         return _placed(now, pod, chosen)
@@ -123,7 +122,7 @@ def place_pod(
 
 
 def fits(node: facts.Node, pod: facts.Pod, chosen: Chosen = NOTHING) -> bool:
-    """Tell whether *pod* has a place on *node*, which is the *chosen* one if there is such."""
+    """Tell whether *pod* fits on *node*, on the *chosen* devices if there are any."""
     try:
         _placed(node, pod, chosen)
     except _NoPlaceError:
@@ -145,7 +144,7 @@ def _placed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
 
 
 def _completed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
-    """Return what *chosen* means for a pod, with a place for containers that it does not name."""
+    """Return the shares on the *chosen* devices, with a place for containers without a choice."""
     found = {
         it.name: tuple(_share(node, it.need, uuid) for uuid in chosen.devices[it.name])
         for it in pod.containers
@@ -168,7 +167,7 @@ def _beside(
     found: Mapping[str, Sequence[facts.Share]],
     one: facts.Container,
 ) -> tuple[facts.Share, ...]:
-    """Return a place for a container beside those *found*: best on the devices that they have."""
+    """Return a place for a container besides those *found*, preferably on their devices."""
     both = tuple(it for it in pod.containers if it.name in found or it is one)
     part = dataclasses.replace(pod, containers=both)
     own = dict.fromkeys(it.uuid for shares in found.values() for it in shares)

@@ -1,9 +1,9 @@
-"""Kubelet's PodResources: which pods there are on this node, and what their containers hold.
+"""Client of kubelet's PodResources API: the pods on this node and the ids of their containers.
 
 Kubelet answers a hundred calls a second, ten at once, and refuses more. So one call serves all
-who wait: each gets the answer of a call that began after he came. The answer has an entry for each
-id, ten thousands of them on a full node; those of a pod of which the same is said as before are
-not read again.
+waiting callers: each gets the answer of a call that began after its own request. The answer has an
+entry for each id, tens of thousands on a full node; a pod whose entry is unchanged is not parsed
+again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS = 5.0  # for one call
-PATIENCE_SECONDS = 10.0  # until kubelet takes one: less than the 30 s that it waits for us
+PATIENCE_SECONDS = 10.0  # for retries: less than the 30 s that kubelet waits for the plugin
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _PASSING = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
@@ -35,24 +35,24 @@ _MOST_BYTES = 64 << 20  # of an answer
 
 
 class UnansweredError(errors.UnavailableError):
-    """Kubelet does not say who holds what."""
+    """Kubelet did not answer PodResources."""
 
 
 class Pod:
-    """A pod as kubelet lists it; DecodeError if *content* is no PodResources."""
+    """A pod as kubelet lists it; DecodeError if *content* is not a PodResources message."""
 
     def __init__(self, content: bytes, kinds: Mapping[str, ids.Kind]) -> None:
         read = api.PodResources.FromString(content)
         self.name = read.name
         self.namespace = read.namespace
-        # The ids of its containers; there is no ordinary init container among them.
+        # The ids of its containers, without ordinary init containers.
         self.containers: Mapping[str, Mapping[ids.Kind, frozenset[str]]] = {
             it.name: _held(it, kinds) for it in read.containers
         }
 
     @functools.cached_property
     def everything(self) -> frozenset[str]:
-        """All ids of it, of whichever kind."""
+        """All ids of the pod, of every kind."""
         return frozenset(
             one for held in self.containers.values() for own in held.values() for one in own
         )
@@ -62,7 +62,7 @@ def _held(
     container: api.ContainerResources, kinds: Mapping[str, ids.Kind]
 ) -> dict[ids.Kind, frozenset[str]]:
     found: dict[ids.Kind, list[str]] = {}
-    for devices in container.devices:  # of most there are many, with one id each
+    for devices in container.devices:  # usually many, with one id each
         kind = kinds.get(devices.resource_name)
         if kind is not None:
             found.setdefault(kind, []).extend(devices.device_ids)
@@ -71,7 +71,7 @@ def _held(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Life:
-    """One run of kubelet, from its start to its end: known by its socket."""
+    """One run of kubelet, from its start to its end, identified by its socket."""
 
     device: int
     inode: int
@@ -80,9 +80,9 @@ class Life:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """What one call has brought."""
+    """The result of one List call."""
 
-    life: Life | None  # of kubelet; None: its socket could not be seen
+    life: Life | None  # of kubelet; None: its socket was not found
     pods: tuple[Pod, ...]
 
     @functools.cached_property
@@ -97,7 +97,7 @@ class Listing:
 
 
 class PodResources:
-    """The socket on which kubelet answers, asked by one call at a time."""
+    """Kubelet's PodResources socket, with one call at a time."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ class PodResources:
         self._ended = 0
         self._busy = False
         self._answer: Listing | UnansweredError = Listing(None, ())
-        self._read: dict[bytes, Pod] = {}  # those of the last answer, by what it said of them
+        self._read: dict[bytes, Pod] = {}  # parsed pods of the last answer, by their message
 
     def pods(self) -> tuple[Pod, ...]:
-        """Return the pods that kubelet keeps, as of now; UnansweredError if it does not say."""
+        """Return kubelet's current pods; UnansweredError if it does not answer."""
         return self.listing().pods
 
     def listing(self) -> Listing:
-        """Return the same, and of which kubelet it is."""
+        """Return the same, with the run of kubelet that answered."""
         with self._changed:
             wanted = self._begun + 1
             while self._busy and self._ended < wanted:
@@ -156,9 +156,9 @@ class PodResources:
                 pods = self._pods(answer.pod_resources)
                 if life == self.life():
                     return Listing(life, pods)
-                failure = "another kubelet has begun meanwhile"
+                failure = "kubelet restarted meanwhile"
             except message.DecodeError as exc:
-                return UnansweredError(f"{self._socket}: kubelet's answer is no message: {exc}")
+                return UnansweredError(f"{self._socket}: kubelet's answer is malformed: {exc}")
             except grpc.RpcError as exc:
                 failure = f"kubelet said {exc.code().name}: {exc.details()}"
                 if exc.code() not in _PASSING:
@@ -169,13 +169,13 @@ class PodResources:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _pods(self, said: Iterable[bytes]) -> tuple[Pod, ...]:
-        """Return the pods; of whom the same is said as before, what was read of it is kept."""
+        """Parse the pods; those with an unchanged message are reused."""
         pods = {it: self._read.get(it) or Pod(it, self._kinds) for it in said}
         self._read = pods
         return tuple(pods.values())
 
     def life(self) -> Life | None:
-        """Return which run of kubelet this is; None if it is not there."""
+        """Return the current run of kubelet; None if its socket does not exist."""
         try:
             found = self._socket.stat()
         except OSError:

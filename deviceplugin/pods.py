@@ -1,7 +1,7 @@
-"""The pods of the node as the API server has them, by one watch.
+"""Cache of the node's pods from the API server, filled by one watch.
 
-A pod that is not seen (yet) is asked for, so that nothing is refused or ended because the word of
-the API server had not come. Kept of a pod is what the agent uses of it.
+A pod that is not in the cache is read from the API server, so that no pod is refused or ended
+because the watch is late. Only the fields that the agent uses are kept.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PODS = "/api/v1/pods"
-_ENDED = ("Succeeded", "Failed")  # phases in which no container runs, nor will
-_MIRROR = "kubernetes.io/config.mirror"  # of a static pod's mirror: the uid that kubelet gave it
+_ENDED = ("Succeeded", "Failed")  # phases in which no container runs, or will run
+_MIRROR = "kubernetes.io/config.mirror"  # of a static pod's mirror: kubelet's uid of the pod
 _STATIC = re.compile(r"[0-9a-f]{32}")  # such a uid: the digest of a file
 _METADATA = ("name", "namespace", "uid", "annotations", "ownerReferences")
 
@@ -33,9 +33,9 @@ def ignore(_: str) -> None:
 
 
 class Pods(watching.Watching[dict[str, Any]]):
-    """Those bound to one node; may be asked by several threads.
+    """The pods bound to one node; thread-safe.
 
-    *changed* is called with the key of each that comes, changes or goes.
+    *changed* is called with the key of each pod that is added, changed or removed.
     """
 
     def __init__(
@@ -49,37 +49,37 @@ class Pods(watching.Watching[dict[str, Any]]):
         super().__init__(api, informer.Informer(api, _PODS, self._query, trimmed, self._index))
 
     def seen(self, uid: str) -> dict[str, Any] | None:
-        """Return the pod with that *uid* as it was seen last; None: it was not."""
+        """Return the last seen pod with that *uid*; None: it was not seen."""
         with self._indexing:
             return self._by_uid.get(uid)
 
     def find(self, uid: str, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return the pod with that *uid*, asking for it if it was not seen; None: there is none.
+        """Return the pod with that *uid*, from the API server if it was not seen; None if none.
 
-        With an empty *name* it is somewhere on the node. ServerError if it cannot be asked for.
+        With an empty *name* all pods of the node are read. ServerError if the read fails.
         """
         return self.seen(uid) or self._ask(uid, namespace, name)
 
     def is_over(self, owner: Owner) -> bool:
-        """Tell whether the pod of a grant is over; what cannot be asked is not known to be."""
+        """Tell whether the pod of a grant is over; false if the API server cannot be read."""
         pod = self.seen(owner.uid)
         if pod is None:
             try:
-                # Without patience: many are asked for in turn, and again in the next round.
+                # Without retries: many pods are read in turn, and again in the next round.
                 pod = self._ask(owner.uid, owner.namespace, owner.pod, patience=0.0)
             except apiserver.ServerError as exc:
-                log.debug("could not ask for pod %s/%s: %s", owner.namespace, owner.pod, exc)
+                log.debug("could not read pod %s/%s: %s", owner.namespace, owner.pod, exc)
                 return False
         if pod is None:
             return not is_static(owner.uid)  # its mirror comes and goes
         return pod["phase"] in _ENDED
 
     def name_of(self, uid: str) -> tuple[str, str]:
-        """Return the namespace and name of a pod; empty ones if nobody can tell."""
+        """Return the namespace and name of a pod; empty ones if unknown."""
         try:
             pod = self.find(uid, "", "")
         except apiserver.ServerError as exc:
-            log.warning("cannot ask for the name of pod %s: %s", uid, exc)
+            log.warning("cannot look up the name of pod %s: %s", uid, exc)
             return "", ""
         return (pod["metadata"]["namespace"], pod["metadata"]["name"]) if pod else ("", "")
 
@@ -109,12 +109,12 @@ class Pods(watching.Watching[dict[str, Any]]):
 
 
 def path_of(namespace: str, name: str) -> str:
-    """Return where a pod is at the API server."""
+    """Return the API path of a pod."""
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
 def trimmed(pod: apiserver.Object) -> dict[str, Any]:
-    """Return what is used of a pod."""
+    """Return the fields of a pod that the agent uses."""
     spec = pod.get("spec") or {}
     containers = [
         {"name": it["name"], "env": it.get("env") or []} for it in spec.get("containers") or ()
@@ -127,12 +127,12 @@ def trimmed(pod: apiserver.Object) -> dict[str, Any]:
 
 
 def uids_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the uids by which a pod is known: to kubelet, a static pod's mirror has another."""
+    """Return the uids of a pod: for the mirror of a static pod its own and kubelet's."""
     meta = pod["metadata"]
     own = (str(meta["uid"]), str((meta.get("annotations") or {}).get(_MIRROR, "")))
     return tuple(filter(None, own))
 
 
 def is_static(uid: str) -> bool:
-    """Tell whether a pod is one of kubelet's own, of which the API server has a mirror at most."""
+    """Tell whether *uid* is that of a static pod, which has at most a mirror at the API server."""
     return _STATIC.fullmatch(uid) is not None

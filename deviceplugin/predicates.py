@@ -1,7 +1,7 @@
-"""Follows and writes on pods what gpu-admission and gpu-manager do: see ``allocator/predicates``.
+"""Read and write the pod annotations of gpu-admission and gpu-manager: ``allocator/predicates``.
 
-gpu-admission counts a node's devices by these alone, and so they are written of every pod, also
-of one that it never saw.
+gpu-admission accounts for a node's devices by these annotations alone, so the agent writes them on
+every pod, even on one that gpu-admission never saw.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AGAIN_SECONDS = 5.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Given:
-    """What a pod has got."""
+    """A pod and the shares granted to it."""
 
     pod: identity.Pod
     shares: Mapping[str, tuple[facts.Share, ...]]
@@ -41,10 +41,10 @@ class Given:
 def read(
     pod: Mapping[str, Any], node: str, minors: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
-    """Return which devices are noted for a pod, by container: none, or none of this node perhaps.
+    """Return the devices in a pod's annotations, by container; none if they name another node.
 
-    *minors* are those of this node's devices, by UUID. RefusedError, which will not pass, if what
-    is noted is nothing that this node has.
+    *minors* are those of this node's devices, by UUID. RefusedError if this node lacks an
+    annotated device, final if it has any devices.
     """
     noted = pod["metadata"].get("annotations") or {}
     if noted.get(NODE, node) != node:
@@ -58,7 +58,7 @@ def read(
         unknown = [it for it in text.split(",") if it not in uuids]
         if unknown:
             raise placing.RefusedError(
-                f"{INDEX}{index} {text!r}: must be minors of this node's devices, such as "
+                f"{INDEX}{index} {text!r}: must be minor numbers of this node's devices, such as "
                 f"{','.join(sorted(uuids)) or '0'}",
                 final=bool(uuids),
             )
@@ -69,7 +69,7 @@ def read(
 def notes(
     pod: Mapping[str, Any], given: Given, node: str, minors: Mapping[str, int], now: float
 ) -> dict[str, str]:
-    """Return the annotations that a pod should have and has not; *now* in seconds."""
+    """Return the annotations that a pod lacks; *now* in seconds."""
     noted = pod["metadata"].get("annotations") or {}
     containers = [it["name"] for it in pod["spec"]["containers"]]
     when = noted.get(TIME, predicates.now(now))
@@ -78,7 +78,7 @@ def notes(
 
 
 class Predicates:
-    """Reads what is noted on pods, and notes what they got, from a thread of its own."""
+    """Reads pods' annotations, and writes their granted devices on a thread of its own."""
 
     def __init__(self, known: pods.Pods, node: str, minors: Minors) -> None:
         self._known = known
@@ -87,13 +87,13 @@ class Predicates:
         self._waiting: queue.SimpleQueue[Given | None] = queue.SimpleQueue()
 
     def choose(self, pod: identity.Pod) -> placing.Chosen:
-        """Return the devices that *pod* shall have, or which it wants."""
+        """Return the devices in *pod*'s annotations, and its user's selection."""
         found = choices.pod_of(self._known, pod)
         noted = read(found, self._node, self._minors())
         return placing.Chosen(noted, wanted=choices.wanted_of(found))
 
     def note(self, pod: identity.Pod, shares: Mapping[str, tuple[facts.Share, ...]]) -> None:
-        """Let it be noted what *pod* has got."""
+        """Queue the annotations of *pod*'s granted *shares*."""
         self._waiting.put(Given(pod, shares))
 
     def stop(self) -> None:
@@ -101,12 +101,12 @@ class Predicates:
         self._waiting.put(None)
 
     def run(self) -> None:
-        """Note what pods get; a pod that is gone needs no note."""
+        """Write queued annotations; failures are logged, as for a pod that is gone."""
         while (given := self._waiting.get()) is not None:
             try:
                 self._write(given)
             except (apiserver.ServerError, placing.RefusedError) as exc:
-                log.warning("could not note what pod %s has got: %s", given.pod.uid, exc)
+                log.warning("could not annotate pod %s: %s", given.pod.uid, exc)
 
     def _write(self, given: Given) -> None:
         found = choices.pod_of(self._known, given.pod)
@@ -114,7 +114,7 @@ class Predicates:
         if not wanted:
             return
         meta = found["metadata"]
-        # The uid makes it a patch of this pod, and none of one that has its name by now.
+        # With the uid, the patch fails for a later pod of the same name.
         body = {"metadata": {"uid": given.pod.uid, "annotations": wanted}}
         path = pods.path_of(meta["namespace"], meta["name"])
         self._known.api.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)

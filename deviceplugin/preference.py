@@ -1,8 +1,8 @@
-"""Which ids kubelet shall take: those of the device that the allocator would give now.
+"""Preferred ids for kubelet: those of the device that the allocator would choose now.
 
-Ids are counters, and any will do. But where they follow the devices, a device that falls sick
-takes its own ids out of order and hardly any others. Nothing is decided by it: that is done when
-it is known for whom. Pure.
+Ids only count, and any will do. But if they correspond to the devices, an unhealthy device makes
+its own ids unhealthy and hardly any others. This decides nothing: devices are chosen when the pod
+is known. Pure.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offered:
-    """What there is."""
+    """The node's state and the ids of the requested resource."""
 
     node: facts.Node
-    everything: Sequence[str]  # all ids of what is asked for, in the order of the devices
-    # Those in use of which kubelet has lost what it knew, so that it takes them for free.
+    everything: Sequence[str]  # all ids of the resource, in the order of the devices
+    # Ids in use that kubelet takes for free, since it has lost its checkpoint.
     lost: Collection[str] = frozenset()
 
 
 def preferred(
     kind: Kind, asked: answers.Choice, offered: Offered, packing: facts.Packing, unit: int
 ) -> tuple[str, ...]:
-    """Return the ids to take: first those of the devices that would be given, then the others."""
+    """Return the ids to take: first those of the devices that would be chosen, then others."""
     node, everything = offered.node, offered.everything
     need = _need(kind, asked.size, node, unit)
     found = None
@@ -55,7 +55,7 @@ def preferred(
 
 
 def _need(kind: Kind, size: int, node: facts.Node, unit: int) -> facts.Need | None:
-    """Return what so many ids may be for; of the other resource the least that there can be."""
+    """Return a request with *size* ids of this kind, and the minimum of the other resource."""
     least = min((it.least_bytes for it in node.devices), default=1)
     if kind is Kind.VMEMORY:
         return facts.Need(1, size * unit) if size else None

@@ -1,7 +1,7 @@
-"""Tells the cluster what the node has, in an annotation on the node; see allocator/annotations.
+"""Publishes the node's devices and placements as a node annotation; see allocator/annotations.
 
-Written when it is another than before, once for all who have changed something meanwhile; and
-looked at now and then, since a node may be deleted and come again.
+The publisher writes only differences, one write for all changes since the last, and re-reads the
+node now and then, since a node may be deleted and created again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 60.0  # between two looks at whether it still stands there
-AGAIN_SECONDS = 5.0  # until what could not be written is tried again
-PATIENCE_SECONDS = 1.0  # for which a container's start waits until it is written
+LOOK_SECONDS = 60.0  # between two checks that the node still has the annotation
+AGAIN_SECONDS = 5.0  # before a failed write is retried
+PATIENCE_SECONDS = 1.0  # how long the start of a container waits for the write
 
 
 def text_of(
@@ -36,7 +36,7 @@ def text_of(
     minors: Mapping[str, int],
     grants: Iterable[Grant],
 ) -> str:
-    """Return the annotation: the devices, and what was placed on them by nobody but us."""
+    """Return the annotation: the devices, and the pods that the agent itself placed on them."""
     placed: dict[str, dict[str, tuple[facts.Share, ...]]] = {}
     for grant in grants:
         if grant.owner is not None and not grant.chosen:
@@ -45,7 +45,7 @@ def text_of(
 
 
 def _promised(grant: Grant, unit: int) -> tuple[facts.Share, ...]:
-    """Return what a grant has of its devices, though its administrator may have lowered it."""
+    """Return a grant's original shares, even where an administrator has lowered them since."""
     if grant.whole:
         return grant.shares
     if grant.claim is not None:
@@ -58,15 +58,15 @@ def _promised(grant: Grant, unit: int) -> tuple[facts.Share, ...]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Told:
-    """What stands on the node."""
+class _State:
+    """The annotation and labels of the node object."""
 
     text: str = ""
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Publisher:
-    """Writes what :func:`text_of` gives, from :meth:`run` until :meth:`stop`."""
+    """Writes the annotation of :func:`text_of`, from :meth:`run` until :meth:`stop`."""
 
     def __init__(
         self,
@@ -76,22 +76,22 @@ class Publisher:
     ) -> None:
         self._node = node
         self._text = text
-        self._labels = labels  # which the node shall have besides
+        self._labels = labels  # that the node is to have as well
         self._changed = threading.Condition()
         self._wanted = 0  # changes so far
-        self._written = 0  # of them
+        self._written = 0  # changes that are written
         self._failing = self._stopped = False
 
     def changed(self) -> None:
-        """Let it be written soon."""
+        """Request a write soon."""
         with self._changed:
             self._wanted += 1
             self._changed.notify_all()
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> bool:
-        """Be back when what has changed so far is written; False if it is not.
+        """Wait until all changes so far are written; False if they are not.
 
-        Nobody waits for an API server that has just refused.
+        Returns at once while the last write has failed.
         """
         with self._changed:
             wanted = self._wanted
@@ -108,27 +108,27 @@ class Publisher:
 
     def run(self) -> None:
         """Write whenever something has changed."""
-        known, due = _Told(), 0.0
+        known, due = _State(), 0.0
         while (begun := self._wait(due)) is not None:
             try:
                 if time.monotonic() >= due:
                     known, due = self._read(), time.monotonic() + LOOK_SECONDS
-                told = _Told(self._text(), dict(self._labels()))
-                if told.text != known.text or not told.labels.items() <= known.labels.items():
-                    self._write(told)
-                known = told
+                state = _State(self._text(), dict(self._labels()))
+                if state.text != known.text or not state.labels.items() <= known.labels.items():
+                    self._write(state)
+                known = state
             except apiserver.ServerError as exc:
                 if not self._failing:
-                    log.warning("what this node has cannot be published: %s", exc)
+                    log.warning("cannot publish the devices of this node: %s", exc)
                 due = time.monotonic() + AGAIN_SECONDS
                 self._note(begun, failing=True)
             else:
                 self._note(begun, failing=False)
 
     def _wait(self, due: float) -> int | None:
-        """Return the number of changes when there is something to do; None at the end."""
+        """Return the number of changes when there is something to write; None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._wanted)  # nothing is known yet
+            self._changed.wait_for(lambda: self._stopped or self._wanted)  # no devices known yet
             self._changed.wait_for(
                 lambda: self._stopped or (self._wanted > self._written and not self._failing),
                 max(0.0, due - time.monotonic()),
@@ -142,11 +142,11 @@ class Publisher:
                 self._written = begun
             self._changed.notify_all()
 
-    def _read(self) -> _Told:
+    def _read(self) -> _State:
         meta = self._node.metadata()
         text = (meta.get("annotations") or {}).get(names.NODE_DEVICES_ANNOTATION, "")
-        return _Told(str(text), meta.get("labels") or {})
+        return _State(str(text), meta.get("labels") or {})
 
-    def _write(self, told: _Told) -> None:
-        noted = {names.NODE_DEVICES_ANNOTATION: told.text}
-        self._node.write({"annotations": noted, "labels": told.labels})
+    def _write(self, state: _State) -> None:
+        noted = {names.NODE_DEVICES_ANNOTATION: state.text}
+        self._node.write({"annotations": noted, "labels": state.labels})

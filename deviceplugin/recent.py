@@ -1,7 +1,7 @@
-"""What the last minutes were like on this node: noted at each look, for the status page.
+"""Recent history of this node for the status page: usage points, states and events.
 
-Of the agent's memory it takes what is bounded: so many points of each container and device that
-there is, and so many events.
+Its memory is bounded: a fixed number of points for each existing container and device, and of
+events.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ JUDGED_POINTS = 7  # half a minute
 
 
 class Recent:
-    """Notes what there is; whoever looks and whoever asks are other threads."""
+    """Collects the history; the recording thread and the reading threads differ."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lines: history.History[status.Key] = history.History()
         self._states: dict[status.Key, status.State] = {}
-        self._told: collections.deque[status.Told] = collections.deque(maxlen=MOST_EVENTS)
-        self._telling = threading.Lock()
+        self._events: collections.deque[status.EventRecord] = collections.deque(maxlen=MOST_EVENTS)
+        self._lock = threading.Lock()
         self._at = 0.0
 
     def tell(self, event: events.Event) -> None:
-        """Note an event that was written."""
-        with self._telling:
-            self._told.append(status.Told(self._clock(), event))
+        """Record an event that was written."""
+        with self._lock:
+            self._events.append(status.EventRecord(self._clock(), event))
 
     def look(self, sources: Sources) -> None:
-        """Note how everything is now."""
+        """Record the current usage and states."""
         parts = list(metrics.parts(sources))
         now = {it.labels: status.points(it.use) for it in parts}
         for stand in metrics.stands(sources, parts):
@@ -59,10 +59,10 @@ class Recent:
     def document(
         self, node: str, sources: Sources, troubles: Sequence[tuple[str, str]]
     ) -> dict[str, Any]:
-        """Return what the page of *node* shows now."""
+        """Return the current document of *node*'s status page."""
         parts = list(metrics.parts(sources))
-        with self._telling:
-            told = tuple(self._told)
+        with self._lock:
+            records = tuple(self._events)
         seen = status.Facts(
             node=node,
             at=self._at,
@@ -71,7 +71,7 @@ class Recent:
             lines=self._lines,
             unbound=sum(not it.bound for it in sources.grants()),
             findings=sources.findings(),
-            told=told,
+            records=records,
             troubles=troubles,
         )
         return status.document(seen, usage.PERIOD_SECONDS)

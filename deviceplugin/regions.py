@@ -1,7 +1,6 @@
-"""What is in a grant's folder: the two files of its region, made whole and changed in place.
+"""The region files in a grant's folder, quota and usage: created, repaired, changed in place.
 
-A container may have done to its usage file what it likes; whatever is no plain file, or no usage
-file, is made anew.
+A container can do anything to its usage file; whatever is not a valid usage file is replaced.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ OPEN_FILE = READ_FILE | os.O_RDWR
 
 
 def prepare(path: Path) -> bytes:
-    """Make all in a new folder that is the same for every grant; return its region's identity."""
+    """Create the files that are the same for every grant; return the region's identity."""
     with folder_of(path) as folder:
-        os.fchmod(folder, 0o755)  # who is held to it reads it; the folder above is only ours
+        os.fchmod(folder, 0o755)  # its container reads it; the parent is the agent's only
         os.mkdir(containers.CLOCK_FOLDER, 0o755, dir_fd=folder)
-        region_id = region.create_usage(folder, mode=0o666)  # a container's user has any number
+        region_id = region.create_usage(folder, mode=0o666)  # a container may run as any uid
         region.prepare_quota(folder, names.QUOTA_FILE)
     return region_id
 
 
 def begin(path: Path, region_id: bytes, grant: Grant, driver: Driver) -> None:
-    """Let the quota in a folder that was prepared and nobody has seen be a bound grant's."""
+    """Write a bound grant's quota into a prepared folder that no container has seen."""
     quota = path / names.QUOTA_FILE
     if grant.whole:
         quota.unlink()
@@ -53,8 +52,8 @@ def begin(path: Path, region_id: bytes, grant: Grant, driver: Driver) -> None:
 
 
 def fill(path: Path) -> None:
-    """Put into the folder what is missing of it, whole."""
-    path.chmod(0o755)  # who is held to it reads it; the folder above is nobody's but ours
+    """Create the files that the folder lacks, each atomically."""
+    path.chmod(0o755)  # its container reads it; the parent is the agent's only
     (path / containers.CLOCK_FOLDER).mkdir(mode=0o755, exist_ok=True)
     try:
         with opened(path) as file:
@@ -67,12 +66,12 @@ def fill(path: Path) -> None:
         return
     draft = drafts.new(path)
     with folder_of(path) as folder:
-        region.create_usage(folder, draft.name, 0o666)  # users of a container have any number
+        region.create_usage(folder, draft.name, 0o666)  # a container may run as any uid
     draft.rename(path / names.USAGE_FILE)
 
 
 def put_quota(path: Path, grant: Grant, driver: Driver) -> None:
-    """Let the quota say what *grant* says: in place where one counts that fits."""
+    """Write *grant*'s quota: in place if the existing one is of the same region and devices."""
     shares = shares_of(grant, driver)
     with opened(path) as file:
         region_id = region.read_usage_id(file)
@@ -82,15 +81,15 @@ def put_quota(path: Path, grant: Grant, driver: Driver) -> None:
     with folder_of(path) as folder:
         region.create_quota(folder, draft.name, region_id, driver.release, shares)
     quota = path / names.QUOTA_FILE
-    if quota.is_dir() and not quota.is_symlink():  # the one thing that a rename does not replace
+    if quota.is_dir() and not quota.is_symlink():  # a rename replaces anything but a folder
         drafts.discard(quota)
     draft.replace(quota)
 
 
 def change(path: Path, region_id: bytes, release: str | None, shares: list[share.Share]) -> bool:
-    """Change the quota that is there; false if there is none of this region and devices.
+    """Change the existing quota in place; false if there is none of this region and devices.
 
-    *release*: of the driver; None is the one that it is for.
+    *release*: of the driver; None keeps the quota's own.
     """
     try:
         with opened(path, names.QUOTA_FILE) as file:
@@ -113,11 +112,11 @@ def change(path: Path, region_id: bytes, release: str | None, shares: list[share
 
 
 def shares_of(grant: Grant, driver: Driver) -> list[share.Share]:
-    """Return the shares of a grant; DataError if the driver has not one of their devices."""
+    """Return the shares of a grant; DataError if the driver lacks one of their devices."""
     try:
         return [grant.share_of(one, driver.devices[one.uuid]) for one in grant.shares]
     except KeyError as exc:
-        raise errors.DataError(f"grant {grant.id}: device {exc.args[0]} is not there") from exc
+        raise errors.DataError(f"grant {grant.id}: no device {exc.args[0]} on this node") from exc
 
 
 @contextlib.contextmanager
@@ -132,7 +131,7 @@ def folder_of(path: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def opened(path: Path, name: str = names.USAGE_FILE, flags: int = OPEN_FILE) -> Iterator[int]:
-    """Open a file of the grant in the folder *path*; DataError if it is no plain file."""
+    """Open a file of the grant in the folder *path*; DataError if it is not a regular file."""
     with folder_of(path) as folder, opened_in(folder, path, name, flags) as file:
         yield file
 
@@ -141,7 +140,7 @@ def opened(path: Path, name: str = names.USAGE_FILE, flags: int = OPEN_FILE) -> 
 def opened_in(
     folder: int, path: Path, name: str = names.USAGE_FILE, flags: int = OPEN_FILE
 ) -> Iterator[int]:
-    """Do the same, of the open *folder*, which is at *path*."""
+    """Do the same with the open *folder*, which is at *path*."""
     file = os.open(name, flags, dir_fd=folder)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):

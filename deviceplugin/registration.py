@@ -1,9 +1,9 @@
-"""Makes the plugins known to kubelet, and again whenever another kubelet listens.
+"""Register the device plugins with kubelet, and again after each restart of kubelet.
 
-A kubelet that starts removes all sockets from the folder, ours too, and then makes its own; nobody
-tells us. It forgets what it knew of a plugin until that registers. So the folder is watched, and
-where kubelet's socket is another, ours is gone or answers no more, or kubelet does not listen any
-more, it is all done again.
+At its start kubelet silently removes all sockets from the folder, ours included, then creates its
+own, and knows no plugin until that registers again. So the folder is watched, and if kubelet's
+socket was replaced, ours is gone or does not respond, or kubelet's ListAndWatch stream has ended,
+the plugins are served and registered again.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ KUBELET_SOCKET = "kubelet.sock"
 
 _VERSION = "v1beta1"
 _LOCK = "pyvgpu.lock"
-# For kubelet to answer, which calls us back meanwhile: first, as one that has just begun may not
-# answer at all; and at most.
+# Timeout of Register, during which kubelet calls the plugin back: the first, since a kubelet that
+# is just starting may not answer at all; and the longest.
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 8.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # between attempts
-_LOOK_SECONDS = 60.0  # nothing has to be looked for when nothing changes
+_LOOK_SECONDS = 60.0  # between two looks while nothing in the folder changes
 
 
 class Patience:
-    """How long an answer is waited for, and when it is asked again: for each kubelet anew."""
+    """Timeout and backoff of registration attempts, reset for each kubelet."""
 
     def __init__(self) -> None:
         self._kubelet: object = None
         self.meet(None)
 
     def meet(self, kubelet: object) -> None:
-        """Begin anew if this is another than the last, whose faults are not its own."""
+        """Reset if this is not the last kubelet, whose failures it does not share."""
         if kubelet is None or kubelet != self._kubelet:
             self._kubelet, self.seconds, self._pause = kubelet, _FIRST_SECONDS, _FIRST_PAUSE
 
     def lose(self) -> float:
-        """Return after how many seconds to ask again one that has not answered."""
+        """Return the seconds until the next attempt after a failure, and back off."""
         pause = self._pause
         self._pause = min(2 * pause, _LONGEST_PAUSE)
         self.seconds = min(2 * self.seconds, _MOST_SECONDS)
@@ -61,25 +61,25 @@ class Patience:
 
 
 class Registrar:
-    """Keeps *plugins* registered with the kubelet of a folder, from whichever thread runs it."""
+    """Keeps *plugins* registered with the kubelet of a folder, on the thread of :meth:`run`."""
 
     def __init__(self, folder: Path, plugins: Sequence[service.Plugin], lock: str = _LOCK) -> None:
         self._folder = folder
-        self._lock = folder / lock  # held by the one who serves this kubelet so
+        self._lock = folder / lock  # held by the process that serves this kubelet
         self._plugins = plugins
         self._watch = watch.Watch()
         self._stopped = False
         self._known: object = None
         self._complaint = "kubelet has not been seen yet"
         self._patience = Patience()
-        self._ask_again = 0.0  # when the servers are asked whether they answer, by time.monotonic
+        self._ask_again = 0.0  # when to probe the servers next, by time.monotonic
         for plugin in plugins:
             plugin.tell_left = self._watch.wake
 
     def run(self) -> None:
-        """Register until :meth:`stop`; then serve no more.
+        """Keep registered until :meth:`stop`; then stop serving.
 
-        UnavailableError if another agent does so here: each would take kubelet from the other.
+        UnavailableError if another agent does so here: they would displace each other.
         """
         with self._alone():
             self._run()
@@ -95,7 +95,7 @@ class Registrar:
         try:
             if not locks.take(file, 0):
                 raise errors.UnavailableError(
-                    f"{self._folder}: another one serves this kubelet here; one is enough"
+                    f"{self._folder}: another agent serves this kubelet; one is enough"
                 )
             yield
         finally:
@@ -112,7 +112,7 @@ class Registrar:
 
     @property
     def trouble(self) -> str:
-        """Why kubelet does not count on us now; empty if it does."""
+        """Why the plugins are not registered now; empty if they are."""
         return self._complaint
 
     def stop(self) -> None:
@@ -121,7 +121,7 @@ class Registrar:
         self._watch.wake()
 
     def _look(self) -> bool:
-        """Register if that is to be done; false if it is, and could not be."""
+        """Register where necessary; false if that failed."""
         path = self._folder / KUBELET_SOCKET
         try:
             found = path.lstat()
@@ -132,7 +132,7 @@ class Registrar:
             return True
         seen = (found.st_dev, found.st_ino, found.st_ctime_ns)
         self._patience.meet(seen)
-        # Kubelet writes into this folder at each Allocate, which is no reason to ask the servers.
+        # Kubelet writes into this folder at each Allocate, which is no reason to probe servers.
         due = time.monotonic() >= self._ask_again
         wanting = [
             plugin
@@ -163,10 +163,10 @@ class Registrar:
 
 
 def _check_listening(path: Path) -> None:
-    """Be back if somebody listens; UnavailableError if nobody does.
+    """Check that kubelet listens; UnavailableError if it does not.
 
-    A kubelet that begins removes all sockets that it has found before it listens. It would remove
-    one that is made meanwhile, and then try for long to reach it there.
+    At its start kubelet removes all sockets that it finds before it listens. It would remove one
+    that is created meanwhile, and then try for a long time to connect to it.
     """
     with socket.socket(socket.AF_UNIX) as ours:
         ours.settimeout(_FIRST_SECONDS)
@@ -177,7 +177,7 @@ def _check_listening(path: Path) -> None:
 
 
 def _register(path: Path, plugin: service.Plugin, seconds: float) -> None:
-    """Tell kubelet of a plugin; UnavailableError if it does not take it in time."""
+    """Register a plugin with kubelet; UnavailableError if that fails or times out."""
     request = api.RegisterRequest(
         version=_VERSION,
         endpoint=plugin.socket.name,
@@ -189,6 +189,6 @@ def _register(path: Path, plugin: service.Plugin, seconds: float) -> None:
             api_grpc.RegistrationStub(channel).Register(request, timeout=seconds)
     except grpc.RpcError as exc:
         raise errors.UnavailableError(
-            f"{path}: kubelet does not take {plugin.resource.name}: {exc.details()}"
+            f"{path}: kubelet did not register {plugin.resource.name}: {exc.details()}"
         ) from exc
     log.info("registered %s with kubelet", plugin.resource.name)

@@ -1,6 +1,6 @@
-"""What is known again of grants that a lost checkpoint had: from kubelet and from what was made.
+"""Recover the grants of a lost checkpoint, from kubelet's state and the grants' files.
 
-Pure, but for the question what was made of a grant.
+Pure, except for the callback that reads a grant's files.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def made(
     known: Container[str],
     recall: Callable[[str], tuple[facts.Share, ...]],
 ) -> Made:
-    """Return what *recall* says of the grants in kubelet's *entries* that are not *known*."""
+    """Return the shares, from *recall*, of the grants in kubelet's *entries* not in *known*."""
     lost = [it.grant for it in entries if grants.is_id(it.grant) and it.grant not in known]
     return {each: shares for each in lost if (shares := recall(each))}
 
 
 def grants_of(found: Made, entries: Entries, listed: Listing) -> Iterator[grants.Grant]:
-    """Give the grants that were *found*, with the owners that kubelet says; it lists *listed*."""
+    """Yield the grants *found*, with their owners from kubelet's *entries* and *listed* pods."""
     for entry in entries:
         if entry.grant not in found:
             continue

@@ -1,9 +1,9 @@
-"""What may change of a grant while its container runs, and what would break a promise; pure.
+"""Change the quota of a running container within its original allocation; pure.
 
-Kubelet counts by the ids that the container was given when it was created, and gives all others
-to somebody else. So vcore and vmemory can be lowered, and raised again up to those ids, and no
-further: what is free beyond them now may be promised in a moment. Time that nobody wants is
-another thing: the policy says whether it may be used, and both can change at any time.
+Kubelet accounts for the ids that the container got when it was created, and may allocate all
+others to other containers. So vcore and vmemory can be lowered, and raised again up to those ids,
+but no further: capacity that is free beyond them may be allocated at any moment. Idle time is
+different: the policy says whether it may be used, and policy and limit can change at any time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def wished(grant: Grant, wish: spare.Wish | None, priority: quota.Priority | None = None) -> Grant:
-    """Return *grant* as its pod's annotations want it; UsageError if they cannot be followed.
+    """Return *grant* as its pod's annotations set it; UsageError if they are not possible.
 
-    Where they say nothing more, what they said goes; what the administrator said stays.
+    Removed annotations lose their effect; the administrator's settings stay.
     """
     if grant.whole or not grant.bound:
-        return grant  # nothing is held back there
+        return grant  # there is no quota to change
     usual = grant.claim or spare.Wish()
     if priority is not None:
         grant = dataclasses.replace(grant, priority=priority, prioritized=True)
@@ -52,20 +52,19 @@ def changed(
 ) -> Grant:
     """Return *grant* as *wanted* changes it, the same on each of its devices.
 
-    *unit* is the bytes of one id of vmemory. UsageError with what would be valid if it must not.
+    *unit* is the bytes of one id of vmemory. UsageError, with valid values, if it is not possible.
     """
     if not grant.bound:
         raise errors.UsageError(f"grant {grant.id}: no container has it yet")
     if grant.whole:
         raise errors.UsageError(
-            f"{grant.label}: has whole devices, which nothing is held back of; only a share can "
-            "be changed"
+            f"{grant.label}: has whole devices, which have no quota; only a share can be changed"
         )
     _check_promise(grant, wanted, unit)
     shares = []
     for one in grant.shares:
         if one.uuid not in devices:
-            raise errors.UnavailableError(f"{grant.label}: its device {one.uuid} is not there")
+            raise errors.UnavailableError(f"{grant.label}: its device {one.uuid} is missing")
         after = share.change(grant.share_of(one, devices[one.uuid]), wanted)
         shares.append(facts.Share(one.uuid, after.vcore, after.vmemory))
     return dataclasses.replace(
@@ -78,24 +77,24 @@ def changed(
 
 
 def _check_promise(grant: Grant, wanted: quota.Change, unit: int) -> None:
-    """Refuse what is beyond what the container was given."""
+    """Refuse a quota above the container's original allocation."""
     vcore, vmemory = grant.promised(unit)
     if wanted.vcore is not None and wanted.vcore > vcore:
         raise errors.UsageError(
             f"vcore {wanted.vcore}: {grant.label} was created with {vcore}, and the rest is "
-            f"promised to others; valid would be --vcore {vcore}, or --policy elastic "
+            f"reserved for others; valid would be --vcore {vcore}, or --policy elastic "
             f"--vcore-limit {wanted.vcore} for idle time"
         )
     if wanted.vmemory is not None and wanted.vmemory > vmemory:
         raise errors.UsageError(
             f"vmemory {quantity.format_exact(wanted.vmemory)}: {grant.label} was created with "
-            f"{quantity.format_exact(vmemory)}, and the rest is promised to others; valid would "
+            f"{quantity.format_exact(vmemory)}, and the rest is reserved for others; valid would "
             f"be --vmemory {quantity.format_exact(vmemory)}"
         )
 
 
 def describe(grant: Grant) -> str:
-    """Say in a line what a container is held to."""
+    """Describe a container's quota in a line."""
     first = grant.shares[0]
     where = first.uuid if len(grant.shares) == 1 else f"each of {len(grant.shares)} devices"
     limit = grant.ceiling or quantity.WHOLE_DEVICE

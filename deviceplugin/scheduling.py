@@ -1,4 +1,4 @@
-"""What the agent has to do with who schedules pods: it publishes, and follows what was chosen."""
+"""The agent's link to the scheduler: publish the devices, follow the chosen ones."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def add(
     granter: Granter,
     minors: predicates.Minors,
 ) -> Callable[[], str]:
-    """Add the parts that speak of placement with the API server, if there is one.
+    """Add the components that exchange placements through the API server, if there is one.
 
-    Returns a function that says why no pod can be placed here yet, empty if pods can. UsageError
-    if there must be an API server; DataError for a malformed key.
+    Returns a function that tells why no pod can be placed here yet, '' if pods can. UsageError if
+    the settings need an API server; DataError for a malformed key.
     """
     if node is None or known is None:
         if settings.placement is Placement.EXTENDER:
             raise errors.UsageError(
-                "--placement extender: needs the API server, in which the extender's choice "
-                "stands: run as a pod, or give --kubeconfig FILE"
+                "--placement extender: needs the API server, which stores the extender's choice: "
+                "run as a pod, or give --kubeconfig FILE"
             )
         return str
     granter.starts.choose = choices.Wished(known).choose
@@ -46,7 +46,7 @@ def add(
     trouble: Callable[[], str] = str
     if settings.placement_key is not None:
         keys = choices.Keys(settings.placement_key)
-        with contextlib.suppress(errors.UnavailableError):  # the scheduler has still to make one
+        with contextlib.suppress(errors.UnavailableError):  # the scheduler has yet to create it
             keys.read()
         granter.starts.choose = choices.Sealed(known, settings.node, keys.read).choose
         trouble = lambda: keys.trouble  # noqa: E731

@@ -1,6 +1,6 @@
-"""One resource on one socket: the server side of kubelet's device-plugin API, v1beta1.
+"""gRPC server of kubelet's device-plugin API, v1beta1: one resource on one socket.
 
-It only translates. What to count, what to give and whether a container may start, others decide.
+It only translates. A decider chooses what to advertise, to allocate and to start.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _HEALTHY, _UNHEALTHY = "Healthy", "Unhealthy"
 
 
 class Decider(Protocol):
-    """Who decides; what it raises of pyvgpu's errors is shown to the user of the pod."""
+    """Decides kubelet's calls; users of the pod see the text of any PyVgpuError it raises."""
 
     def allocate(self, kind: ids.Kind, given: frozenset[str]) -> answers.Answer:
-        """Return what a container gets that is given these ids."""
+        """Return the response for a container that is allocated these ids."""
 
     def start(self, kind: ids.Kind, held: frozenset[str], done: starting.Done) -> None:
-        """Call *done* when the containers that hold these ids may start, or with why not.
+        """Call *done* when the containers that hold these ids may start, or with the failure.
 
-        From whichever thread; what is raised is why not, too.
+        *done* may be called from any thread; an exception counts as the failure, too.
         """
 
     def prefer(self, kind: ids.Kind, asked: answers.Choice) -> tuple[str, ...]:
-        """Return which of the ids that are free kubelet shall take."""
+        """Return the free ids that kubelet should take."""
 
 
 class Offer:
-    """What kubelet shall count of a resource; those who listen are told of changes alone."""
+    """The ids of a resource that kubelet sees; ListAndWatch streams send only changes."""
 
     def __init__(self, resource: ids.Resource, count: int = 0) -> None:
         self.resource = resource
@@ -65,11 +65,11 @@ class Offer:
 
     @property
     def unhealthy(self) -> frozenset[str]:
-        """Those that nobody shall count on."""
+        """The ids that kubelet must not allocate."""
         return self._unhealthy
 
     def set(self, count: int, unhealthy: frozenset[str] = frozenset()) -> None:
-        """Let there be *count* ids from now on, and count on all but those *unhealthy*."""
+        """Advertise *count* ids, of which those *unhealthy* cannot be allocated."""
         with self._changed:
             if (len(self._everything), self._unhealthy) == (count, unhealthy):
                 return
@@ -81,12 +81,12 @@ class Offer:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let those who listen look whether they still should."""
+        """Make the ListAndWatch streams check whether they are still active."""
         with self._changed:
             self._changed.notify_all()
 
     def changes(self, goes_on: Callable[[], bool]) -> Iterator[api.ListAndWatchResponse]:
-        """Yield the list as it is, and again whenever it is another, while it *goes_on*."""
+        """Yield the current list, and again after each change, while *goes_on* is true."""
         seen = 0
         while True:
             with self._changed:
@@ -101,7 +101,7 @@ class Offer:
 
 
 class Plugin:
-    """The server of a resource, which can be ended and begun again."""
+    """The gRPC server of a resource, which can be restarted."""
 
     def __init__(self, folder: Path, offer: Offer, decider: Decider) -> None:
         resource = self.resource = offer.resource
@@ -115,23 +115,23 @@ class Plugin:
 
     @property
     def is_left(self) -> bool:
-        """Tell whether who listened since :meth:`expect` does so no more."""
+        """Whether kubelet's ListAndWatch stream since :meth:`expect` has ended."""
         return self._left.is_set()
 
     def expect(self) -> None:
-        """Begin to wait for somebody who listens."""
+        """Expect a new ListAndWatch stream."""
         self._left = threading.Event()
 
     def is_in_place(self) -> bool:
-        """Tell whether there is a socket of it where kubelet looks."""
+        """Tell whether its socket is in kubelet's folder."""
         return self._server is not None and self._server.is_in_place()
 
     def serves(self) -> bool:
-        """Tell whether it answers there, too: a call of our own."""
+        """Tell whether it also answers a call on that socket."""
         return self._server is not None and self._server.serves()
 
     def serve(self) -> None:
-        """Serve on a new socket; UnavailableError if there can be none."""
+        """Serve on a new socket; UnavailableError if it cannot be created."""
         self.stop()
         calls = _Calls(self.resource, self._decider, self._listed, lambda *it: self.count(*it))
         self._server = grpcsocket.listen(
@@ -139,7 +139,7 @@ class Plugin:
         )
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         made, self._server = self._server, None
         if made is not None:
             made.stop()
@@ -147,7 +147,7 @@ class Plugin:
     def _listed(self, context: grpc.ServicerContext) -> Iterator[api.ListAndWatchResponse]:
         left = self._left
         try:
-            if context.add_callback(self._offer.wake):  # else it has gone already
+            if context.add_callback(self._offer.wake):  # else the call has ended already
                 yield from self._offer.changes(context.is_active)
         finally:
             left.set()
@@ -221,7 +221,7 @@ class _Calls(api_grpc.DevicePluginServicer):
         self, request: api.PreStartContainerRequest, context: grpc.ServicerContext
     ) -> api.PreStartContainerResponse:
         begun = time.perf_counter()
-        over = threading.Event()  # it is decided, or kubelet waits no more
+        over = threading.Event()  # the decision is made, or kubelet has given up
         failures: list[Exception | None] = []
 
         def done(failure: Exception | None) -> None:
@@ -241,8 +241,8 @@ class _Calls(api_grpc.DevicePluginServicer):
         return api.PreStartContainerResponse()
 
     def _refuse(self, context: grpc.ServicerContext, exc: Exception) -> NoReturn:
-        """Tell kubelet of a failure; the log is told, too."""
-        code, text = grpc.StatusCode.INTERNAL, "a fault, see the agent's log"
+        """Log a failure and return it to kubelet."""
+        code, text = grpc.StatusCode.INTERNAL, "internal error, see the agent's log"
         if isinstance(exc, ValueError):
             code, text = grpc.StatusCode.INVALID_ARGUMENT, str(exc)
         elif isinstance(exc, errors.PyVgpuError):
@@ -254,7 +254,7 @@ class _Calls(api_grpc.DevicePluginServicer):
 
 
 def as_message(answer: answers.Answer) -> api.ContainerAllocateResponse:
-    """Return what kubelet keeps of a container's *answer*."""
+    """Return *answer* as kubelet's message for a container."""
     return api.ContainerAllocateResponse(
         envs=answer.variables,
         mounts=[

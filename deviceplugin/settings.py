@@ -1,4 +1,4 @@
-"""Where things are on the node, and how it is shared: what an administrator may choose."""
+"""Settings of the agent: paths on the node, and how its devices are shared."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Placement(enum.Enum):
-    """Who chooses the devices of a pod."""
+    """The component that chooses the devices of a pod."""
 
-    AGENT = "agent"  # this one, among those of its node
-    EXTENDER = "extender"  # the scheduler's, before the pod comes here, under its seal
+    AGENT = "agent"  # this agent, among those of its node
+    EXTENDER = "extender"  # the scheduler extender, which seals its choice before the pod is bound
 
 
 class Profile(enum.Enum):
-    """By whose names pods ask for devices and find them."""
+    """The names of resources and paths that pods use."""
 
     PYVGPU = "pyvgpu"
     GAIA = "gaia"  # gpu-manager's
@@ -33,37 +33,37 @@ class Profile(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it; each field's default is that of the command's option."""
+    """All settings; each field's default is that of the command's option."""
 
     node: str
     state: Path = Path("/var/lib/pyvgpu")
     run: Path = Path("/run/pyvgpu-agent")  # in memory: a launch must not wait for a disk
     plugins: Path = Path("/var/lib/kubelet/device-plugins")
-    registry: Path = Path("/var/lib/kubelet/plugins_registry")  # where it looks for DRA drivers
-    drivers: Path = Path("/var/lib/kubelet/plugins")  # where those have their sockets
+    registry: Path = Path("/var/lib/kubelet/plugins_registry")  # where kubelet finds DRA drivers
+    drivers: Path = Path("/var/lib/kubelet/plugins")  # for the sockets of DRA drivers
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     specifications: Path = Path("/var/run/cdi")
     driver_root: Path = Path("/")
-    simulate: str = ""  # a machine, such as h100:2, in the place of what the node has
+    simulate: str = ""  # a simulated machine, such as h100:2, instead of the node's devices
     kubeconfig: Path | None = None
     volumes: tuple[volumeconf.Volume, ...] | None = None  # files that containers get; None: all
-    nodes: tuple[str, ...] = ()  # in /dev, which all containers get besides those of devices
+    nodes: tuple[str, ...] = ()  # in /dev, for all containers besides those of devices
     profile: Profile = Profile.PYVGPU
     unit: int = 256 << 20  # bytes of one vmemory
     packing: facts.Packing = facts.Packing.BINPACK
     placement: Placement = Placement.AGENT
-    placement_key: Path | None = None  # a file or folder of keys, by which choices are sealed
+    placement_key: Path | None = None  # file or folder of keys that seal the scheduler's choices
     doors: doors.Wanted = dataclasses.field(default_factory=doors.Wanted)
     door_seconds: float = moving.SETTLE_SECONDS  # for which a device is closed before it moves
-    driver_limits: bool = True  # where the driver can, have it hold containers itself, too
+    driver_limits: bool = True  # also let the driver enforce memory limits, where it can
     beside_nvidia: bool = False  # offer devices though NVIDIA's plugin gives out the same ones
-    classes: tuple[tuple[str, str], ...] = ()  # parts of devices' names, and what they are called
+    classes: tuple[tuple[str, str], ...] = ()  # parts of devices' names, and their class
     shares: bool = True  # else whole devices only
-    labels: tuple[tuple[str, str], ...] = ()  # which the node gets
+    labels: tuple[tuple[str, str], ...] = ()  # set on the node
     bind_seconds: float = surroundings.BIND_SECONDS
     node_dev: Path | None = None  # without CDI: the node's own /dev; None: that of driver_root
     require_cdi: bool = True  # else containers see the nodes of devices that are not theirs
-    listen: str | None = DEFAULT_LISTEN  # None: nobody is answered
-    display: Path | None = None  # a socket, as gpu-manager's; None: there is none
+    listen: str | None = DEFAULT_LISTEN  # None: no HTTP server
+    display: Path | None = None  # socket of gpu-manager's gRPC service; None: none
     audit_action: audit.Action = audit.Action.REPORT
     health: health.Rules = dataclasses.field(default_factory=health.Rules)

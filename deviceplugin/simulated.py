@@ -1,7 +1,7 @@
-"""A node whose devices are simulated: it needs no GPU, no driver and no node in /dev.
+"""A node with simulated devices, which needs no GPU, no driver and no node in /dev.
 
-The machine and the root of its driver lie below the agent's state, so that devices keep their
-UUIDs when the agent starts anew. Containers write to the machine, whoever they run as.
+The machine and the root of its driver are in the agent's state folder, so that devices keep their
+UUIDs when the agent restarts. Containers write to the machine, as any user.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MACHINES = "machines"
 
 
 def settle(settings: Settings) -> Settings:
-    """Make the machine that *settings* ask for, if any; return them with its driver's root.
+    """Create the machine that *settings* name, if any; return them with its driver's root.
 
-    This process and what it starts use it from then on. Raises UnavailableError where a folder
-    cannot be written.
+    This process and its children use it from then on. UnavailableError if a folder cannot be
+    written.
     """
     if not settings.simulate:
         return settings
@@ -38,7 +38,7 @@ def settle(settings: Settings) -> Settings:
         folder.mkdir(parents=True, exist_ok=True)
         machines = folder / _MACHINES
         machines.mkdir(exist_ok=True)
-        machines.chmod(0o1777)  # users of containers have any number
+        machines.chmod(0o1777)  # a container may run as any uid
         root = folder / "root"
         _install(root / f"usr/lib/{platform.machine()}-linux-gnu")
     except OSError as exc:
@@ -49,7 +49,7 @@ def settle(settings: Settings) -> Settings:
 
 
 def environment(state: Path) -> dict[str, str]:
-    """Return how another process finds the machine below an agent's *state*; nothing without."""
+    """Return the environment to use the machine in an agent's *state*; nothing without one."""
     machines = sorted((state / _FOLDER / _MACHINES).glob("*/machine.conf"))
     if len(machines) != 1:
         return {}
@@ -57,7 +57,7 @@ def environment(state: Path) -> dict[str, str]:
 
 
 def _install(libraries: Path) -> None:
-    """Have the simulated driver there; what is the same stays, and is not mirrored anew."""
+    """Install the simulated driver; unchanged files stay, and are not mirrored again."""
     libraries.mkdir(parents=True, exist_ok=True)
     for source in shim.simulator_libraries().iterdir():
         target = libraries / source.name

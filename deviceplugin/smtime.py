@@ -1,9 +1,9 @@
-"""Average the device time of containers over a minute, by NVML's samples of processes; pure.
+"""Average device time of containers over a minute, from NVML's samples of processes; pure.
 
-The ledger's own count of time is written by the container. NVML samples which process has a kernel
-on the device, so a container that has lifted its share is seen there. Samples are coarse: a kernel
-of a second is a sample of 100. So only the average of a minute counts, and only where it is far
-beyond what the container may have.
+The container itself writes the time in its ledger. NVML samples which process has a kernel on the
+device, so it shows a container that has bypassed its share. Samples are coarse: a kernel of a
+second is a sample of 100. So only the average of a minute counts, and only if it is far above the
+container's limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOLERANCE_PERCENT = 20  # of a device's time
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Above:
-    """A container that used more of a device's time than it may have."""
+    """A container that used more of a device's time than its limit."""
 
     uuid: str
     grant: str
@@ -32,7 +32,7 @@ class Above:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """What one container used at one moment, in percent of a device's time."""
+    """A container's usage and limit at one moment, in percent of a device's time."""
 
     used: int
     allowed: int
@@ -45,7 +45,7 @@ class Times:
         self._samples: dict[tuple[str, str], collections.deque[tuple[float, Sample]]] = {}
 
     def note(self, now: float, samples: Mapping[tuple[str, str], Sample]) -> None:
-        """Take note of a sample of each container that may be above, by device and grant."""
+        """Record a sample of each container that could exceed its limit, by device and grant."""
         kept = {}
         for key, sample in samples.items():
             known = self._samples.get(key, collections.deque())
@@ -59,7 +59,7 @@ class Times:
         self._samples = kept
 
     def above(self) -> list[Above]:
-        """Return the containers that used too much over a whole window."""
+        """Return the containers that exceeded their limit over a whole window."""
         found = []
         for (uuid, grant), samples in self._samples.items():
             if samples[-1][0] - samples[0][0] < WINDOW_SECONDS - 2 * SAMPLE_SECONDS:

@@ -1,7 +1,7 @@
-"""Lets containers start: when it is known whose their ids are, and what those are worth is there.
+"""PreStartContainer pipeline: identify the pods of starting containers, then bind their grants.
 
-One thread finds out for all who have come by then, one binds them. What may take long, since the
-cluster is asked, is done by others: nobody waits for a pod that is not his.
+One thread identifies all pods of a batch, one binds them. Slow calls to the API server run on
+other threads, so that no container waits for another pod's.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     from pyvgpu.deviceplugin import identity, placing
 
-_ASKING = 8  # threads that ask the cluster
-_AT_ONCE = 10  # containers that wait for one another until all of them are bound, and on the disk
-_PAUSE = 0.001  # seconds without another who starts: then kubelet is asked for all of them
+_ASKING = 8  # threads that call the API server
+_AT_ONCE = 10  # containers bound as one batch, which start once all of them are on the disk
+_PAUSE = 0.001  # seconds without another start before kubelet is queried for the batch
 
 
-Done: TypeAlias = "Callable[[Exception | None], None]"  # called with why not, if it does not start
+Done: TypeAlias = "Callable[[Exception | None], None]"  # called with the failure; None: may start
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Start:
-    """A container that is about to start, and who waits for it."""
+    """A container that is about to start, and the callback that waits for it."""
 
     held: binding.Held
     done: Done
@@ -36,17 +36,17 @@ class _Start:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    """The same, when its pod is known."""
+    """A start whose pod is identified."""
 
     start: _Start
     found: binding.Found
 
 
 class Starts:
-    """Has pods found and bound; never waits itself.
+    """Identifies and binds pods of starting containers, without blocking the caller.
 
-    *find* and *bind* give for each what there is, or why not; *refused* hears of the latter. What
-    can be done before all have come, *prepare* does.
+    *find* and *bind* return a result or an exception for each; *refused* is called for failures.
+    *prepare* does work in advance, while a batch still collects.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class Starts:
         self._asking = concurrent.futures.ThreadPoolExecutor(_ASKING, thread_name_prefix="asks")
         self._finding = gathered.Gathered(self._find_all, self._workers.submit, self._pause)
         self._binding = gathered.Gathered(self._bind_all, self._workers.submit)
-        # Who asks the cluster, if there is one: for a pod's namespace and name by its uid, for
-        # what is chosen of its devices or wanted of them, or raises RefusedError; and who is back
-        # when the cluster has heard of what was given.
+        # Calls to the API server, if there is one: the namespace and name of a pod by its uid;
+        # its chosen or requested devices, or RefusedError; and a wait until the grants are
+        # published.
         self.find_name: Callable[[str], tuple[str, str]] | None = None
         self.choose: Callable[[identity.Pod], placing.Chosen] | None = None
         self.until_known: Callable[[], object] | None = None
 
     def begin(self, held: binding.Held, done: Done) -> None:
-        """Let the container that holds these ids start; *done* is called from another thread."""
+        """Start the container that holds these ids; *done* is called from another thread."""
         self._finding.add(_Start(held, done))
 
     def _pause(self) -> None:
@@ -95,10 +95,10 @@ class Starts:
         self._binding.add(*ready)
 
     def _ask(self, one: _Known) -> None:
-        """Ask the cluster of a pod, then let it be bound."""
+        """Read a pod's data from the API server, then queue it for binding."""
         found, pod = one.found, one.found.pod
         try:
-            # PodResources names nobody with nothing but init containers here.
+            # PodResources omits a pod if only init containers of it have devices here.
             if not pod.name and self.find_name is not None:
                 namespace, name = self.find_name(pod.uid)
                 pod = dataclasses.replace(pod, namespace=namespace, name=name)
@@ -112,7 +112,7 @@ class Starts:
         self._binding.add(_Known(one.start, found))
 
     def _bind_all(self, batch: Sequence[_Known]) -> None:
-        """Bind a few at a time: those who may start go on while the others are bound."""
+        """Bind in sub-batches: containers of one start while the next is bound."""
         for first in range(0, len(batch), _AT_ONCE):
             self._bind_some(batch[first : first + _AT_ONCE])
 

@@ -1,10 +1,10 @@
-"""What kubelet has written down: which container holds which ids, and what we answered for it.
+"""Reader of kubelet's device-manager checkpoint: the ids of each container, and Allocate's answer.
 
-The file ``kubelet_internal_checkpoint`` is kubelet's own affair. It alone names pods by uid, and
-ordinary init containers at all, and is written before a pod's admission ends, so before any
-PreStartContainer. Three forms are read: ids by NUMA node, ids as a list (before 1.20), and the
-oldest, without the outer ``Data``. Kubelet's sum over it is one over Go's structures, which nobody
-else can make; what matters to us is that our own answer is in it, by its random id.
+The file ``kubelet_internal_checkpoint`` is kubelet-internal. Only it has the pods' uids and the
+ordinary init containers, and kubelet writes it before a pod's admission ends, so before any
+PreStartContainer. Three formats are read: ids by NUMA node, ids as a list (before 1.20), and the
+oldest, without the outer ``Data``. Its checksum is over Go structures and cannot be verified here;
+it suffices that the file has the agent's own answer, with its random id.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 
 FILE = "kubelet_internal_checkpoint"
 
-_MOST_ANSWERS = 1024  # that are kept: a node has a few hundred containers
+_MOST_ANSWERS = 1024  # in the cache: a node has a few hundred containers
 
 
 class StateError(errors.UnavailableError):
-    """What kubelet has written cannot be read now."""
+    """Kubelet's checkpoint cannot be read now."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """What one container holds of one resource."""
+    """The ids of one resource that one container holds."""
 
     uid: str  # of the pod
     container: str
     kind: ids.Kind
     ids: frozenset[str]
-    grant: str  # the id in our answer; empty if there is none in it
+    grant: str  # the grant's id in Allocate's answer; empty if there is none
 
 
 class Entries(tuple[Entry, ...]):
-    """What the file has, in its order; of each pod, and of each id."""
+    """The entries of the file, in its order, indexed by pod and by id."""
 
-    written = 0  # when, in nanoseconds since the epoch
+    written = 0  # modification time of the file, in nanoseconds since the epoch
 
     def __init__(self, _entries: Iterable[Entry] = ()) -> None:
         self._pods: dict[str, list[Entry]] = {}
@@ -57,7 +57,7 @@ class Entries(tuple[Entry, ...]):
             self._pods.setdefault(entry.uid, []).append(entry)
 
     def of_pod(self, uid: str) -> Sequence[Entry]:
-        """Return those of a pod."""
+        """Return the entries of a pod."""
         return self._pods.get(uid, ())
 
     def pods_with(self, kind: ids.Kind, wanted: Iterable[str]) -> frozenset[str]:
@@ -67,12 +67,12 @@ class Entries(tuple[Entry, ...]):
 
     @functools.cached_property
     def grants(self) -> frozenset[str]:
-        """The ids of our answers."""
+        """The ids of the grants in all entries."""
         return frozenset(it.grant for it in self)
 
     @functools.cached_property
     def _holders(self) -> Mapping[ids.Kind, Mapping[str, set[str]]]:
-        """The uids of the pods that have an id; mostly it is one."""
+        """The uids of the pods that have an id; mostly one."""
         found: dict[ids.Kind, dict[str, set[str]]] = {kind: {} for kind in ids.Kind}
         for entry in self:
             holders = found[entry.kind]
@@ -82,7 +82,7 @@ class Entries(tuple[Entry, ...]):
 
 
 class State:
-    """The file, read again when it is another; of the resources that are ours."""
+    """The file, re-read after each change, filtered by *resources*."""
 
     def __init__(self, folder: Path, resources: Iterable[ids.Resource] = ids.EITHER) -> None:
         self._file = folder / FILE
@@ -90,10 +90,10 @@ class State:
         self._lock = threading.Lock()
         self._seen: object = None
         self._entries = Entries()
-        self._grants: dict[str, str] = {}  # by our answers: what is read of one stays so
+        self._grants: dict[str, str] = {}  # cache: grant id by Allocate's answer
 
     def read(self) -> Entries:
-        """Return what kubelet wrote last; StateError if that cannot be read."""
+        """Return the current entries; StateError if the file cannot be read."""
         with self._lock:
             try:
                 found = self._file.stat()
@@ -110,7 +110,7 @@ class State:
                 message.DecodeError,
             ) as exc:
                 raise StateError(
-                    f"{self._file}: what kubelet wrote cannot be read: {exc}"
+                    f"{self._file}: kubelet's checkpoint cannot be read: {exc}"
                 ) from exc
             return self._entries
 

@@ -1,7 +1,7 @@
-"""What a node's status page shows: its devices and containers in numbers, as a document. Pure.
+"""The JSON document of a node's status page: its devices, containers, problems, events. Pure.
 
 Ratios go from 0 to 1, sizes are bytes; the points of lines are thousandths of a device's time, and
-MiB. What somebody should look at is said in words, which the page shows as they are.
+MiB. Problems are sentences, which the page shows verbatim.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.metrics import Part, Stand
     from pyvgpu.status import history
 
-IDLE = 0.005  # of a device's time, below which nothing is done
-SHORT = 0.9  # of what was promised, below which who waits gets too little
-WAITING = 0.05  # of the time, above which launches wait
+IDLE = 0.005  # of a device's time; a container below it is idle
+SHORT = 0.9  # of its share; a throttled container below it gets less than promised
+WAITING = 0.05  # of the time; a container whose launches wait for more is throttled
 _MIB = 1 << 20
 _LINES = ("used", "memoryMiB")
 
@@ -29,19 +29,19 @@ Key = tuple[str, ...]  # the labels of a container's series, or the UUID of a de
 
 
 class State(enum.Enum):
-    """How a container fares on a device."""
+    """State of a container on a device."""
 
     IDLE = "idle"
     RUNS = "runs"
-    HELD = "at its limit"  # it wants more than it may have
+    HELD = "at its limit"  # it demands more than its limit
     SHORT = "gets less than promised"
     FULL = "out of memory"  # allocations were refused in the last minute
 
 
 def state_of(part: Part, used: float, waited: float, refused: int) -> State:
-    """Return how a container fares that used this much of the last half minute.
+    """Return the state of a container, by the ratio that it *used* in the last half minute.
 
-    *waited* is for which part of it launches waited, *refused* how many allocations were.
+    *waited* is the part of that time that launches waited, *refused* the allocations refused.
     """
     if refused:
         return State.FULL
@@ -51,8 +51,8 @@ def state_of(part: Part, used: float, waited: float, refused: int) -> State:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Told:
-    """An event that was written of a pod."""
+class EventRecord:
+    """An event that the agent wrote for a pod, and when."""
 
     at: float  # seconds since the epoch
     event: events.Event
@@ -60,21 +60,21 @@ class Told:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known at one moment."""
+    """All inputs of the document at one moment."""
 
     node: str
     at: float  # seconds since the epoch, of the last look; 0: there was none
     stands: Sequence[Stand]
     states: Mapping[Key, State]
     lines: history.History[Key]
-    unbound: int  # grants of which it is not known yet whose they are
+    unbound: int  # grants that are not matched to a container yet
     findings: Collection[audit.Finding]
-    told: Iterable[Told]  # the newest last
-    troubles: Sequence[tuple[str, str]]  # who says what is wrong with the agent
+    records: Iterable[EventRecord]  # the newest last
+    troubles: Sequence[tuple[str, str]]  # component of the agent, and its problem
 
 
 def document(seen: Facts, period: float) -> dict[str, Any]:
-    """Return all of it; *period* is the seconds between two looks."""
+    """Return the document; *period* is the seconds between two looks."""
     devices = [_device(stand, seen) for stand in seen.stands]
     return documents.node(
         seen.node,
@@ -82,7 +82,7 @@ def document(seen: Facts, period: float) -> dict[str, Any]:
         period,
         devices,
         problems=[
-            *(documents.problem(who, text) for who, text in seen.troubles if text),
+            *(documents.problem(part, text) for part, text in seen.troubles if text),
             *(
                 documents.problem(it.device.label, it.device.sick)
                 for it in seen.stands
@@ -90,19 +90,19 @@ def document(seen: Facts, period: float) -> dict[str, Any]:
             ),
             *(documents.problem("audit", it.text) for it in seen.findings),
         ],
-        events=[_event(it) for it in reversed(list(seen.told))],
+        events=[_event(it) for it in reversed(list(seen.records))],
         unbound=seen.unbound,
     )
 
 
 def points(use: usage.Use) -> history.Values:
-    """Return what is kept of *use* at a look: the share, memory, and sums to compare with."""
+    """Return the history point of *use*: ratio, memory, and the sums of waiting and refusals."""
     waited = round(1000 * use.waited_seconds)
     return round(1000 * use.ratio), use.held_bytes // _MIB, waited, use.refused
 
 
 def state_at(part: Part, before: Sequence[history.Values], period: float) -> State:
-    """Return how a container fares by its last *before* points, *period* seconds apart."""
+    """Return a container's state by its last points, *before*, *period* seconds apart."""
     if len(before) < 2:
         return state_of(part, part.use.ratio, 0.0, 0)
     first, last = before[0], before[-1]
@@ -151,13 +151,13 @@ def _container(part: Part, seen: Facts) -> dict[str, Any]:
     }
 
 
-def _event(told: Told) -> dict[str, str]:
-    event = told.event
+def _event(record: EventRecord) -> dict[str, str]:
+    event = record.event
     return {
-        "at": documents.when(told.at),
+        "at": documents.when(record.at),
         "type": event.kind,
         "reason": event.reason.value,
-        "who": _whose(event),
+        "object": _whose(event),
         "text": event.text,
     }
 

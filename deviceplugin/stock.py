@@ -1,9 +1,9 @@
-"""Folders of grants that are made before anybody needs one.
+"""Pool of pre-created grant folders.
 
-What takes most of the time is the room that the files of a region get; it is the same for every
-grant. So some folders are there already when twenty containers start at once, under names of
-drafts: a grant's is taken, its quota is written, and it is renamed. What an agent leaves that was
-killed, the next removes with all other drafts.
+Most of the time to create one goes into allocating the region's files, the same for every grant.
+So some folders exist before twenty containers start at once, under draft names: a grant takes one,
+its quota is written, and the folder is renamed. Folders left by a killed agent are removed by the
+next one, with all other drafts.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIZE = 20  # folders, of 570 KiB each
-QUIET_SECONDS = 0.25  # without anybody who takes one, before others are made
-LEAST_FREE_BYTES = 64 << 20  # of the file system: the last of its room is for who needs it now
+QUIET_SECONDS = 0.25  # without a taken folder, before the pool is refilled
+LEAST_FREE_BYTES = 64 << 20  # of the file system: the last space is left for actual grants
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Blank:
-    """A folder that is to be some grant's."""
+    """A pre-created folder for some future grant."""
 
     path: Path
     region_id: bytes
-    tree: Path  # of the mirror, that its link leads to
+    tree: Path  # of the mirror, the target of its link
 
 
 class Stock:
-    """The blank folders in *folder*; several threads may come."""
+    """The blank folders in *folder*; thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._ready: collections.deque[Blank] = collections.deque()
         self._filling = threading.Lock()
-        self._taken = -QUIET_SECONDS  # when one was last, seconds of a clock that never goes back
+        self._taken = -QUIET_SECONDS  # time of the last take, seconds of a monotonic clock
 
     def take(self, tree: Path) -> Blank:
-        """Return one of *tree* that is nobody else's any more; a new one if there is none."""
+        """Remove a folder for *tree* from the pool and return it; create one if there is none."""
         self._taken = time.monotonic()
         with contextlib.suppress(IndexError):
             while True:
                 blank = self._ready.popleft()
                 if blank.tree == tree:
                     return blank
-                drafts.discard(blank.path)  # another driver has come since
+                drafts.discard(blank.path)  # the driver was replaced since
         return self._make(tree)
 
     def fill(self, tree: Path) -> None:
-        """Make what is lacking, of *tree*, while nobody takes one and there is room enough."""
+        """Refill the pool for *tree*, while none is taken and the disk has enough space."""
         with self._filling:
             for blank in [it for it in list(self._ready) if it.tree != tree]:
-                with contextlib.suppress(ValueError):  # else somebody has just taken it
+                with contextlib.suppress(ValueError):  # another thread has just taken it
                     self._ready.remove(blank)
                     drafts.discard(blank.path)
             while (
@@ -71,7 +71,7 @@ class Stock:
                 self._ready.append(self._make(tree))
 
     def close(self) -> None:
-        """Leave none."""
+        """Remove all folders of the pool."""
         with self._filling, contextlib.suppress(IndexError):
             while True:
                 drafts.discard(self._ready.popleft().path)

@@ -1,4 +1,4 @@
-"""What a granter has around it: who makes things real, who says whose ids are whose, and sizes."""
+"""Interfaces and settings that the grant manager depends on."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ if TYPE_CHECKING:
 
     from pyvgpu.deviceplugin import answers, grants, podresources, state
 
-BIND_SECONDS = 60.0  # after which what was in doubt so long is refused for good
+BIND_SECONDS = 60.0  # for matching a grant to its pod, before the pod is evicted
 
 
 class Folders(Protocol):
-    """What makes a grant real for a container runtime."""
+    """Writes the files of grants for the container runtime."""
 
     def answer(self, grant_id: str, vcore: int) -> answers.Answer:
-        """Return what Allocate answers; nothing of the grant is there yet."""
+        """Return Allocate's answer, before any file of the grant exists."""
 
     def make(self, grant: grants.Grant) -> None:
-        """Make what a bound grant needs: all of it, or what is missing or of another driver."""
+        """Write a bound grant's files: all, or those missing or of another driver."""
 
     def mend(self, grant: grants.Grant) -> None:
-        """Make what is missing of one whose container may run; its driver stays the one it has."""
+        """Write missing files of a grant whose container may run; its driver stays the same."""
 
     def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
-        """Return what was made of a grant that nobody remembers; nothing if it was not bound."""
+        """Return the shares in the files of a lost grant; nothing if it was not bound."""
 
     def remove(self, grant_id: str) -> None:
-        """Remove what there is of it, in use or not."""
+        """Remove all files of the grant, in use or not."""
 
     def revoke(self, grant_id: str) -> None:
-        """Let nothing start on it again, and let those who use it have nothing more."""
+        """Start no container on the grant again, and let its processes allocate no more."""
 
     def is_used(self, grant_id: str) -> bool:
-        """Tell whether a process of it lives."""
+        """Tell whether a process of the grant is running."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sources:
-    """Where it is said whose ids are whose."""
+    """Kubelet's two sources that match ids to containers."""
 
     state: state.State
     pods: podresources.PodResources
@@ -51,10 +51,10 @@ class Sources:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sizes:
-    """How things are counted, and how long is waited."""
+    """Units, placement policy and deadlines."""
 
     unit: int  # bytes of one vmemory
     packing: facts.Packing = facts.Packing.BINPACK
     bind_seconds: float = BIND_SECONDS
     shares: bool = True  # else the node gives whole devices only
-    clock: Callable[[], float] = time.monotonic  # which nobody sets
+    clock: Callable[[], float] = time.monotonic

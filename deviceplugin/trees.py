@@ -1,7 +1,7 @@
-"""Keeps the trees of the mirror that grants need: a lock on each, so that the mirror lets it be.
+"""Leases on the mirror's trees that grants use: a lock on each keeps the mirror from removing it.
 
-Which tree a grant needs stands in its folder, as a link. What was held for grants is remembered,
-so that the links are read only when a tree may go.
+A link in a grant's folder names its tree. The held trees are also tracked in memory, so that the
+links are read only when a tree may be released.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ DRIVER_LINK = "driver"  # in the folder of a grant
 
 
 class Trees:
-    """The trees that the grants in a folder need; its owner lets one thread in at a time."""
+    """The trees that the grants in a folder need; not thread-safe, its owner locks."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._locks: dict[Path, int] = {}
-        self._needed: dict[str, Path] = {}  # for whom each is held, by the id of the grant
+        self._needed: dict[str, Path] = {}  # the tree of each grant, by the grant's id
 
     def close(self) -> None:
-        """Keep none any more."""
+        """Release all trees."""
         for descriptor in self._locks.values():
             os.close(descriptor)
         self._locks.clear()
         self._needed.clear()
 
     def hold(self, path: Path, tree: Path) -> None:
-        """Keep the tree that the grant in the folder *path* has."""
+        """Hold *tree* for the grant in the folder *path*."""
         self._lock(tree)
         before = self._needed.get(path.name, tree)
         self._needed[path.name] = tree
@@ -44,8 +44,8 @@ class Trees:
             self._let_go()
 
     def note(self, path: Path, tree: Path) -> None:
-        """Say in the folder of a grant which tree it needs, and keep that."""
-        self._lock(tree)  # before it is said
+        """Link *tree* in the folder *path* of a grant, and hold it."""
+        self._lock(tree)  # before the link exists
         link = path / DRIVER_LINK
         if not _leads(link, tree):
             draft = drafts.new(path)
@@ -54,7 +54,7 @@ class Trees:
         self.hold(path, tree)
 
     def forget(self, grant_id: str) -> None:
-        """Keep nothing for a grant that is gone."""
+        """Release the tree of a grant that is gone."""
         self._needed.pop(grant_id, None)
         self._let_go()
 
@@ -65,13 +65,13 @@ class Trees:
             self._locks[tree] = descriptor
 
     def _let_go(self) -> None:
-        """Let go of the trees that no grant needs any more, nor names in its folder."""
+        """Release the trees that no grant needs any more, or links in its folder."""
         if not self._locks.keys() - self._needed.values():
             return
         named = set(self._needed.values())
         for path in self._folder.iterdir():
             if not grants.is_id(path.name):
-                continue  # nobody's yet, or no more
+                continue  # a pre-created folder, or one being removed
             with contextlib.suppress(OSError):
                 named.add((path / DRIVER_LINK).readlink())
         for tree in self._locks.keys() - named:

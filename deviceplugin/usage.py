@@ -1,8 +1,8 @@
-"""What containers use of their devices, as their ledgers say: looked at every few seconds.
+"""Sample the usage of containers from their ledgers, every few seconds.
 
-A ledger is written by its container, so what it says is taken within the limits of what can be:
-time goes forward, and no faster than the clock; a file that cannot be read shows what it last did.
-Of a whole device no ledger is kept; there NVML's word of the device counts, see ``health``.
+The container writes its ledger, so readings are limited to plausible values: time goes forward,
+and no faster than the clock; if a file cannot be read, its last values stay. A whole device has no
+ledger; its usage is NVML's of the device, see ``health``.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ PERIOD_SECONDS = 5.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """What a container uses of one device; the sums are since it was granted."""
+    """A container's usage of one device; the sums are since the grant."""
 
     ratio: float = 0.0  # of the device's time, between the last two looks; 0 to 1
     busy_seconds: float = 0.0  # of the device's time, sum
     held_bytes: int = 0
     refused: int = 0  # allocations, sum
-    waits: int = 0  # launches that waited for their turn, sum
-    waited_seconds: float = 0.0  # sum of what they waited
-    processes: int = 0  # of the container, with a part of this or another of its devices
+    waits: int = 0  # launches that were throttled, sum
+    waited_seconds: float = 0.0  # their delay, sum
+    processes: int = 0  # of the container, that use this or another of its devices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """One look into a ledger, for one device of it; the sums are since it was made."""
+    """One reading of a ledger, for one of its devices; the sums are since it was created."""
 
-    at: float  # seconds of a clock that never goes back
+    at: float  # seconds of a monotonic clock
     busy_ns: int = 0
     waited_ns: int = 0
     waits: int = 0
@@ -56,7 +56,7 @@ NOTHING = Use()
 
 
 def used(before: Use, old: Reading, new: Reading) -> Use:
-    """Return what is used after *new* was read, *before* having been so after *old*."""
+    """Return the usage after the reading *new*; *before* was the usage after *old*."""
     elapsed = new.at - old.at
     if elapsed <= 0:
         return before
@@ -77,7 +77,7 @@ def _grown(old: int, new: int) -> int:
 
 
 class Uses:
-    """The figures of all grants of shares, each by the device's UUID."""
+    """The usage of all grants of shares, by grant and device."""
 
     def __init__(self, folders: Folders, granted: Callable[[], Mapping[str, Grant]]) -> None:
         self._folders = folders
@@ -86,20 +86,20 @@ class Uses:
         self._used: dict[tuple[str, str], Use] = {}
 
     def of(self, grant_id: str, uuid: str) -> Use:
-        """Return what the container of a grant uses of a device; nothing if that is not known."""
+        """Return the usage of a device by the container of a grant; zeros if not known."""
         return self._used.get((grant_id, uuid), NOTHING)
 
     def run(self, wait: Callable[[float], bool], looked: Callable[[], None]) -> None:
-        """Look until *wait* says, after some seconds, that there is no more need.
+        """Sample periodically until *wait*, which sleeps for some seconds, returns true.
 
-        *looked* is told after each look.
+        *looked* is called after each sample.
         """
         while not wait(PERIOD_SECONDS):
             self.look()
             looked()
 
     def look(self) -> None:
-        """Look once at all of them."""
+        """Sample all grants once."""
         shared = [it for it in self._granted().values() if it.bound and not it.whole]
         for grant in shared:
             with contextlib.suppress(OSError, errors.DataError):

@@ -1,4 +1,4 @@
-"""A watch of the API server as one part of the agent: it begins, and ends when the agent does."""
+"""An API server watch as a component of the agent, which stops with the agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Watching(Generic[informer.Kept]):
-    """What *seen*, an informer of *api*, knows of; may be asked by several threads."""
+    """Runs *seen*, an informer of *api*; thread-safe."""
 
     def __init__(self, api: apiserver.ApiServer, seen: informer.Informer[informer.Kept]) -> None:
         self.api = api
@@ -20,7 +20,7 @@ class Watching(Generic[informer.Kept]):
         self._stopped = threading.Event()
 
     def sync(self) -> None:
-        """Read the list now; ServerError if that cannot be."""
+        """Read the list now; ServerError if that fails."""
         self._seen.sync()
 
     def run(self) -> None:

@@ -1,8 +1,8 @@
-"""Which container a process of the node is in: told by the kernel, whatever the runtime is.
+"""Map a process of the node to its container, from /proc, for any container runtime.
 
-A process of a grant has the grant's folder mounted, so its mounts say which. Of any other, the
-path of its cgroup names the pod and the container, in the forms of kubelet's two drivers and of
-containerd, CRI-O and Docker, on cgroup v1 and v2. Both need the node's own /proc (hostPID).
+A process of a grant has the grant's folder mounted, so its mounts identify the grant. For others,
+the cgroup path names the pod and the container, in the formats of kubelet's two cgroup drivers and
+of containerd, CRI-O and Docker, on cgroup v1 and v2. Both need the node's own /proc (hostPID).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from pyvgpu import mounts
 from pyvgpu.deviceplugin import containers, grants
 
-# A uid, with hyphens or as systemd's units have it; of a static pod the digest of its file.
+# A uid, with hyphens or with systemd's underscores; for a static pod the digest of its file.
 _POD = re.compile(
     r"(?:.*-)?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
 )
@@ -25,7 +25,7 @@ _QUOTA = PurePosixPath(containers.QUOTA)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Whose:
-    """Whom a process belongs to; all empty: to nobody in a container."""
+    """The grant, pod and container of a process; all empty: it is in no container."""
 
     grant: str = ""  # its id
     pod: str = ""  # its uid
@@ -38,7 +38,7 @@ class Whose:
 
 
 def whose(pid: int, book: mounts.Origin, proc: Path = _PROC) -> Whose | None:
-    """Return whom process *pid* belongs to, grants being in *book*; None if it has ended."""
+    """Return the owner of process *pid*, with grants in *book*; None if it has ended."""
     process = proc / str(pid)
     try:
         mounted = mounts.of_process(process)
@@ -54,12 +54,12 @@ def whose(pid: int, book: mounts.Origin, proc: Path = _PROC) -> Whose | None:
 def grant_of(mountinfo: bytes, book: mounts.Origin) -> str:
     """Return the grant whose folder in *book* is mounted; empty if none is.
 
-    What is mounted where a quota is looked for must be that very folder of the node: any other
-    could be called so by a volume of the pod.
+    The mount at the quota's path must be that very folder of the node: a volume of the pod could
+    be mounted there under the same name.
     """
     found = ""
     for it, point in mounts.parsed(mountinfo):
-        if point == _QUOTA:  # of several the last lies on top
+        if point == _QUOTA:  # of several mounts the last is on top
             ours = (it.device, it.path.parent) == (book.device, book.path)
             found = it.path.name if ours and grants.is_id(it.path.name) else ""
     return found
@@ -69,7 +69,7 @@ def of_cgroup(text: str) -> tuple[str, str]:
     """Return the pod's uid and the container's id that /proc/PID/cgroup names, if it does."""
     for line in text.splitlines():
         path = line.split(":", 2)[-1]
-        # kubelet with systemd's driver over a containerd without it: PREFIX:cri-containerd:ID
+        # kubelet with the systemd driver, containerd without it: PREFIX:cri-containerd:ID
         parts = path.replace(":cri-containerd:", "/").split("/")
         for at, part in enumerate(parts):
             pod = _POD.fullmatch(part)
@@ -81,9 +81,10 @@ def of_cgroup(text: str) -> tuple[str, str]:
 
 
 def container_folder(cgroup: Path) -> Path:
-    """Return the cgroup of the container that a process in *cgroup* is in, by its folder.
+    """Return the cgroup folder of the container that a process in *cgroup* is in.
 
-    A container may have more below its own, as one with systemd has; *cgroup* if none is named.
+    A container may have sub-cgroups, as with systemd inside; *cgroup* itself if no part of it
+    names a container.
     """
     for it in (*reversed(cgroup.parents), cgroup):
         if _CONTAINER.fullmatch(it.name.rpartition(":")[2]):

@@ -1,4 +1,4 @@
-"""Follow how pods that run want to share a device's time, as allocator/spare.py reads it."""
+"""Apply the sharing annotations of running pods to their grants; see allocator/spare.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0  # after which a container that has got a share since is looked at, too
+LOOK_SECONDS = 5.0  # between two looks without a change, for containers granted since
 
 
 class Wishes:
@@ -34,7 +34,7 @@ class Wishes:
         self._stopped = False
 
     def changed(self, _: str) -> None:
-        """Let it be looked soon, since a pod has changed."""
+        """Request a look soon, since a pod has changed."""
         self._changed.set()
 
     def stop(self) -> None:
@@ -43,12 +43,12 @@ class Wishes:
         self._changed.set()
 
     def marks(self, uid: str) -> display.Marks:
-        """Return what gpu-manager shows of a pod besides, as far as it is known."""
+        """Return the pod's submitter and cluster for gpu-manager's pages, if it was seen."""
         pod = self._known.seen(uid)
         return display.NO_MARKS if pod is None else display.marks_of(pod)
 
     def run(self) -> None:
-        """Look whenever a pod has changed, and now and then."""
+        """Look after each change of a pod, and every LOOK_SECONDS."""
         while True:
             self._changed.wait(LOOK_SECONDS)
             self._changed.clear()
@@ -57,7 +57,7 @@ class Wishes:
             self.look()
 
     def look(self) -> None:
-        """Look once."""
+        """Apply all annotations once."""
         for grant in list(self._granter.known.values()):
             if grant.whole or grant.owner is None:
                 continue

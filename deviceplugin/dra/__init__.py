@@ -1,1 +1,1 @@
-"""The agent as a driver for dynamic resource allocation: claims in the place of kubelet's ids."""
+"""DRA driver of the agent: serves ResourceClaims in place of extended resources."""

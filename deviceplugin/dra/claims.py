@@ -1,8 +1,8 @@
-"""What a ResourceClaim means for this node: which grants, of which shares; pure.
+"""Translate an allocated ResourceClaim into grants of shares on this node; pure.
 
-The scheduler has chosen the devices and what of each is consumed, and has written it into the
-claim. A claim is one quota: all containers that use it share it. Only where every container names
-one of its requests, each request is one of its own.
+The scheduler has chosen the devices and the capacity consumed of each, and has written both into
+the claim. A claim is one quota, which all containers that use the claim share. Only if every
+container names one of its requests, each request is a quota of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Named:
-    """A claim as kubelet names it."""
+    """A claim, identified as in kubelet's calls."""
 
     namespace: str
     uid: str
@@ -31,7 +31,7 @@ class Named:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prepared:
-    """A device of a claim that was prepared."""
+    """A device of a prepared claim."""
 
     request: str
     pool: str
@@ -42,36 +42,36 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """What was allocated of one device."""
+    """The allocation of one device for one request."""
 
     result: grants.Result
     vcore: int
-    vmemory: int | None  # bytes; None: all that the device has
-    admin: bool = False  # to look at it: nothing is consumed
+    vmemory: int | None  # bytes; None: the whole device's
+    admin: bool = False  # adminAccess, for monitoring: consumes nothing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocated:
-    """A claim, as far as it concerns this node."""
+    """An allocated claim, as far as it concerns this node."""
 
     named: Named
-    pod: str  # the name of the pod for which it is reserved
+    pod: str  # name of the pod for which it is reserved
     pod_uid: str
     pieces: tuple[Piece, ...]
     configurations: tuple[Mapping[str, Any], ...] = ()  # see allocator/spare.py
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """The requests that devices were allocated for; not those of administrators."""
+        """The requests with allocated devices, without those with adminAccess."""
         return tuple(dict.fromkeys(it.result.request for it in self.pieces if not it.admin))
 
 
 def read(document: Mapping[str, Any], named: Named, node: str) -> Allocated:
-    """Return what the claim *document* says; RefusedError if it is not for us to follow."""
+    """Parse the claim *document*; RefusedError if it cannot be prepared here."""
     try:
         uid = str(document["metadata"]["uid"])
         if uid != named.uid:
-            raise _refused(named, f"is another one by now, with uid {uid}", final=True)
+            raise _refused(named, f"was replaced by another one, with uid {uid}", final=True)
         status = document.get("status") or {}
         allocation = status.get("allocation")
         if not allocation:
@@ -87,7 +87,7 @@ def read(document: Mapping[str, Any], named: Named, node: str) -> Allocated:
             tuple(devices.get("config") or ()),
         )
     except (KeyError, TypeError, AttributeError) as exc:
-        raise _refused(named, f"is none that can be understood: {exc!r}", final=True) from exc
+        raise _refused(named, f"cannot be parsed: {exc!r}", final=True) from exc
 
 
 def _pieces(results: Iterable[Mapping[str, Any]], named: Named, node: str) -> Iterator[Piece]:
@@ -114,19 +114,19 @@ def _amount(consumed: Mapping[str, Any], name: str, most: int, named: Named) -> 
     try:
         found = quantity.parse_size(str(text), name)
     except errors.UsageError as exc:
-        raise _refused(named, f"was allocated what is none: {exc}", final=True) from exc
+        raise _refused(named, f"was allocated an invalid capacity: {exc}", final=True) from exc
     if found > most:
         raise _refused(named, f"was allocated {name} {text}: at most {most}", final=True)
     return found
 
 
-# --- by whom it is used ----------------------------------------------------------------------
+# --- containers that use a claim -------------------------------------------------------------
 
 
 def uses(pod: Mapping[str, Any], claims: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Return by which requests the containers of *pod* use each of *claims*; '' is all of it.
+    """Return the requests through which *pod*'s containers use each of *claims*; '' is all of it.
 
-    RefusedError for a container that would be held to several quotas at once.
+    RefusedError for a container that would have several quotas at once.
     """
     wanted = frozenset(claims)
     named = dict(_claims_of(pod))
@@ -140,8 +140,9 @@ def uses(pod: Mapping[str, Any], claims: Iterable[str]) -> dict[str, frozenset[s
         if len(own) > 1:
             several = ", ".join(sorted(f"{claim}/{it}" if it else claim for claim, it in own))
             raise RefusedError(
-                f"container {container['name']} uses {several}: it can be held to one quota only; "
-                "put them into one claim as several requests, and let it name the claim alone",
+                f"container {container['name']} uses {several}: a container can have one quota "
+                "only; put them into one claim as several requests, and name only the claim in "
+                "the container",
                 final=True,
             )
         for claim, request in own:
@@ -154,7 +155,7 @@ def uses(pod: Mapping[str, Any], claims: Iterable[str]) -> dict[str, frozenset[s
 
 
 def _claims_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Give the names by which containers know claims, and the claims' own."""
+    """Yield the claims' names within the pod, each with the name of the ResourceClaim."""
     for it in pod["spec"].get("resourceClaims") or ():
         if it.get("resourceClaimName"):
             yield it["name"], it["resourceClaimName"]
@@ -168,14 +169,14 @@ def _containers(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield from pod["spec"]["containers"]
 
 
-# --- what becomes of it ----------------------------------------------------------------------
+# --- grants of a claim -----------------------------------------------------------------------
 
 
 def parts(claim: Allocated, used: frozenset[str]) -> dict[str, tuple[Piece, ...]]:
-    """Return what of a claim goes together, by the name of a quota; '' is all of it.
+    """Return the pieces of each quota of a claim, by request; '' is the whole claim.
 
-    *used* are the requests by which containers use it. RefusedError if some name one, and others
-    all.
+    *used* are the requests that containers name. RefusedError if some containers name a request
+    and others the whole claim.
     """
     given = tuple(it for it in claim.pieces if not it.admin)
     if not given:
@@ -203,18 +204,18 @@ def parts(claim: Allocated, used: frozenset[str]) -> dict[str, tuple[Piece, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Around:
-    """What a claim meets on the node."""
+    """The state of the node for which a claim is prepared."""
 
     node: facts.Node
-    gives: Callable[[str], bool]  # whether a device, by its UUID, is given out for claims
+    gives: Callable[[str], bool]  # whether a device, by its UUID, is allocated through DRA
     now: float  # seconds since the epoch
 
 
 def grants_of(claim: Allocated, used: frozenset[str], around: Around) -> list[grants.Grant]:
     """Return new grants for a claim; RefusedError if the node cannot give what was allocated.
 
-    Whoever allocates takes care that there is room; but of a pod that was deleted by force
-    processes may go on, and their part of the device is not free before they end.
+    The scheduler allocates only what is free; but processes of a force-deleted pod may still run,
+    and their share of the device is not free before they end.
     """
     found = []
     for request, pieces in parts(claim, used).items():
@@ -248,19 +249,19 @@ def grants_of(claim: Allocated, used: frozenset[str], around: Around) -> list[gr
 
 
 def _shares(claim: Allocated, pieces: Sequence[Piece], around: Around) -> tuple[facts.Share, ...]:
-    """Return the share of each device; what is of one device is one share."""
+    """Return one share for each device, the sum of its pieces."""
     known = {slices.device_name(it.uuid): it for it in around.node.devices}
     sums: dict[str, tuple[int, int]] = {}
     for piece in pieces:
         device = known.get(piece.result.device)
         if device is None or not around.gives(device.uuid):
-            why = "not there (any more)" if device is None else "not given out for claims"
+            why = "not there (any more)" if device is None else "not allocated through claims"
             raise _refused(
                 claim.named, f"its device {piece.result.device} is {why} on this node", final=False
             )
         if device.sick:
             raise _refused(
-                claim.named, f"its device {device.label} is sick: {device.sick}", final=False
+                claim.named, f"its device {device.label} is unhealthy: {device.sick}", final=False
             )
         if device.door not in ("", doors.Door.DRA):
             raise _refused(
@@ -277,8 +278,8 @@ def _shares(claim: Allocated, pieces: Sequence[Piece], around: Around) -> tuple[
     if len(wholes) > 1:
         raise _refused(
             claim.named,
-            "is of a whole device and of a share together, and no container can have both; ask "
-            "for less than 100 vcore of each, or for 100 of each, or let containers name requests",
+            "has a whole device and a share together, and no container can have both; request "
+            "less than 100 vcore of each, or 100 of each, or let containers name requests",
             final=True,
         )
     return tuple(
@@ -295,7 +296,7 @@ def _share(claim: Allocated, uuid: str, vcore: int, vmemory: int) -> facts.Share
 
 
 def _wish(claim: Allocated, pieces: Sequence[Piece], shares: Sequence[facts.Share]) -> spare.Wish:
-    """Return what is configured for the requests of *pieces*, which are one quota."""
+    """Return the configuration of the requests of *pieces*, which form one quota."""
     most = max(it.vcore for it in shares)
     try:
         found = {
@@ -307,7 +308,7 @@ def _wish(claim: Allocated, pieces: Sequence[Piece], shares: Sequence[facts.Shar
     if len(found) > 1:
         raise _refused(
             claim.named,
-            "its requests are configured in several ways, and are one quota; configure all of "
+            "its requests form one quota, but have different configurations; configure all of "
             "them alike, or let containers name requests",
             final=True,
         )
@@ -323,7 +324,7 @@ def _wish(claim: Allocated, pieces: Sequence[Piece], shares: Sequence[facts.Shar
 
 
 def _check_room(claim: Allocated, wanted: Sequence[facts.Share], node: facts.Node) -> None:
-    """Refuse what is more than a device has left."""
+    """Refuse shares that exceed the free capacity of a device."""
     for device in node.devices:
         own = [it for it in wanted if it.uuid == device.uuid]
         if not own:
@@ -336,8 +337,8 @@ def _check_room(claim: Allocated, wanted: Sequence[facts.Share], node: facts.Nod
             raise _refused(
                 claim.named,
                 f"needs {needs[0]} vcore and {quantity.format_size(needs[1])} of {device.label}, "
-                f"of which {max(vcore, 0)} and {quantity.format_size(max(vmemory, 0))} are free "
-                f"yet; held by {', '.join(sorted({it.holder for it in held})) or 'no claim'}",
+                f"of which {max(vcore, 0)} and {quantity.format_size(max(vmemory, 0))} are free; "
+                f"held by {', '.join(sorted({it.holder for it in held})) or 'no claim'}",
                 final=False,
             )
 

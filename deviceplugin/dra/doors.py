@@ -1,7 +1,7 @@
-"""Through which door each device is given out: kubelet's counters, or claims; never through both.
+"""The API that allocates each device: device plugin (extended resources) or DRA, never both.
 
-Pure. A device changes its door only when nobody has anything of it; meanwhile it is closed at
-both, so what was there ends and nothing new comes.
+Pure. A device moves to the other API (its "door") only when no container has a share of it; until
+then neither API offers it, so running containers end and no new ones start.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Door(enum.StrEnum):
-    """Who gives a device out."""
+    """The API that allocates a device."""
 
-    PLUGIN = "plugin"  # kubelet's counters: pyvgpu.io/vcore and pyvgpu.io/vmemory
-    DRA = "dra"  # claims
+    PLUGIN = "plugin"  # device plugin: pyvgpu.io/vcore and pyvgpu.io/vmemory
+    DRA = "dra"  # ResourceClaims
 
 
 _EXAMPLE = "such as dra, or GPU-8c9f5a3e-...=dra"
@@ -28,23 +28,23 @@ _EXAMPLE = "such as dra, or GPU-8c9f5a3e-...=dra"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """Through which doors an administrator wants the devices of a node to be given out."""
+    """The door of each device of a node, as --door sets it."""
 
     default: Door = Door.PLUGIN
     of: Mapping[str, Door] = dataclasses.field(default_factory=dict)  # by UUID
 
     def door(self, uuid: str) -> Door:
-        """Return the door that a device is to have."""
+        """Return the configured door of a device."""
         return self.of.get(uuid, self.default)
 
     @property
     def any_dra(self) -> bool:
-        """Whether any device is to be given out for claims."""
+        """Whether --door puts any device behind DRA."""
         return Door.DRA in (self.default, *self.of.values())
 
 
 def parse(words: Iterable[str], default: Door) -> Wanted:
-    """Return what *words* mean, each a door or UUID=DOOR; UsageError with the rule if nothing."""
+    """Parse *words*, each a door or UUID=DOOR; UsageError, with the rule, if one is invalid."""
     own: dict[str, Door] = {}
     for word in words:
         uuid, equals, name = word.rpartition("=")
@@ -58,7 +58,7 @@ def parse(words: Iterable[str], default: Door) -> Wanted:
         if not equals:
             default = door
         elif not uuid.startswith("GPU-") or uuid in own:
-            wrong = "is said twice" if uuid in own else "is no device's UUID"
+            wrong = "is given twice" if uuid in own else "is no device's UUID"
             raise errors.UsageError(f"--door {word!r}: {uuid!r} {wrong}; {_EXAMPLE}")
         else:
             own[uuid] = door
@@ -67,34 +67,34 @@ def parse(words: Iterable[str], default: Door) -> Wanted:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stand:
-    """The door of a device as it is, and as it is to be."""
+    """The current and the configured door of a device."""
 
     now: Door
     wanted: Door
 
     @property
     def moves(self) -> bool:
-        """Whether it is closed until nobody has anything of it."""
+        """Whether it waits for its shares to be released, and neither API offers it."""
         return self.now is not self.wanted
 
     @property
     def elsewhere(self) -> str:
-        """Who else than kubelet's counters gives it out; empty: nobody."""
+        """The API other than the device plugin that allocates it; empty: none."""
         return "" if self.now is self.wanted is Door.PLUGIN else Door.DRA.value
 
     @property
     def published(self) -> bool:
-        """Whether claims may be allocated on it."""
+        """Whether it is in the ResourceSlice: claims may be allocated on it."""
         return self.now is self.wanted is Door.DRA
 
 
 def stands(
     uuids: Iterable[str], wanted: Wanted, known: Mapping[str, Door], held: Iterable[str]
 ) -> dict[str, Stand]:
-    """Return where each device stands, by UUID; *known* is what was written down of doors.
+    """Return the doors of each device, by UUID; *known* are the recorded ones.
 
-    One of which nothing was is where it is to be, unless kubelet's counters have given it out:
-    those devices are *held*.
+    A device without a record starts at its configured door, unless it is *held*: the device plugin
+    has already allocated shares of it.
     """
     given = frozenset(held)
     return {

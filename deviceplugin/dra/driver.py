@@ -1,9 +1,9 @@
-"""Puts the parts of the DRA driver together, and into the agent.
+"""Assemble the DRA driver from its components, and add them to the agent.
 
-dra           the sockets on which kubelet finds the driver and asks it
-slices        keeps the node's ResourceSlice what the devices are
-doors         moves devices to another door once they are free
-claims        tells on claims what was given, and ends those that nobody will
+dra           the sockets through which kubelet discovers and calls the driver
+slices        keeps the node's ResourceSlice up to date with the devices
+doors         moves devices between device plugin and DRA once they are free
+claims        writes the status of claims, and ends the grants of deleted ones
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """Who decides on the node, whatever door something comes through."""
+    """The objects that device plugin and DRA driver share."""
 
     granter: Granter
     made: Grants
@@ -38,14 +38,14 @@ class Node:
 def add(
     parts: Parts, settings: Settings, own: ownnode.OwnNode | None, node: Node
 ) -> serving.Sockets | None:
-    """Add them where any device is given out for claims; return the sockets.
+    """Add the components if DRA allocates any device; return the sockets.
 
-    UsageError if there is no API server, in which claims stand.
+    UsageError without an API server, from which claims are read.
     """
     if own is None:
         if settings.doors.any_dra:
             raise errors.UsageError(
-                "--door dra: needs the API server, in which claims stand: run as a pod, or give "
+                "--door dra: needs the API server, which stores the claims: run as a pod, or give "
                 "--kubeconfig FILE"
             )
         return None
@@ -61,7 +61,7 @@ def add(
         gives=gates.gives,
         admit=shown.admit,
         dismiss=shown.dismiss,
-        told=lambda _: telling.look(),
+        prepared=lambda _: telling.look(),
     )
     sockets = serving.Sockets(
         settings.registry, settings.drivers, preparing.Preparer(granter, means), health
@@ -76,7 +76,7 @@ def add(
         telling.look()
         known = granter.devices
         if known is last:
-            return  # what was granted is in no slice
+            return  # grants do not change the slice
         last = known
         health.set({slices.device_name(it.uuid): it.sick for it in known if gates.gives(it.uuid)})
         publisher.changed()

@@ -1,8 +1,8 @@
-"""CDI devices for claims with adminAccess: to look at devices takes nothing from anybody.
+"""CDI devices for claims with adminAccess, which monitor devices and consume nothing.
 
-Who looks at devices when another driver comes has to end and begin again, for none but that one
-speaks to the kernel's part then; and kubelet does not ask for the claim once more. So what it was
-given is described anew.
+When the driver is replaced, a monitoring container must restart, since only the new driver's
+libraries match the kernel module; and kubelet does not prepare the claim again. So the CDI
+specifications of admitted claims are rewritten for the new driver.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PREFIX, _SUFFIX = "pyvgpu.io-admin-", ".json"
 
 
 class Looking:
-    """Describes them in the folder *specifications*, for the driver that there is."""
+    """Writes them to the folder *specifications*, for the current driver."""
 
     def __init__(
         self, specifications: Path, driver: Callable[[], containers.Driver | None]
@@ -34,10 +34,10 @@ class Looking:
         self._folder = specifications
         self._driver = driver
         self._changing = threading.Lock()
-        self._tree: Path | None = None  # of the driver for which all of them are described
+        self._tree: Path | None = None  # driver files for which all of them are written
 
     def admit(self, uid: str, uuids: Sequence[str]) -> str:
-        """Describe devices, by UUID, for the claim with that *uid*; return the CDI device."""
+        """Write the CDI device for the claim *uid* with the devices *uuids*; return its name."""
         driver = self._driver()
         if driver is None:
             raise errors.UnavailableError("the node has no driver now")
@@ -46,7 +46,7 @@ class Looking:
         return f"{names.ADMIN_KIND}={uid}"
 
     def dismiss(self, uid: str) -> None:
-        """Describe them no more."""
+        """Remove the CDI device of the claim *uid*."""
         try:
             with self._changing:
                 self._file(uid).unlink(missing_ok=True)
@@ -54,7 +54,7 @@ class Looking:
             raise errors.of_files(f"{self._file(uid)}: cannot be removed", exc) from exc
 
     def follow(self) -> None:
-        """Describe all of them by the driver that has come, if it is another."""
+        """Rewrite all of them if the driver was replaced."""
         driver = self._driver()
         with self._changing:
             if driver is None or driver.tree == self._tree:
@@ -63,7 +63,7 @@ class Looking:
                 try:
                     self._describe(uid, uuids, driver)
                 except errors.PyVgpuError as exc:
-                    log.warning("claim %s looks at devices by an older driver: %s", uid, exc)
+                    log.warning("admin claim %s still has the older driver: %s", uid, exc)
             self._tree = driver.tree
 
     def _describe(self, uid: str, uuids: Sequence[str], driver: containers.Driver) -> None:
@@ -71,16 +71,16 @@ class Looking:
         cdi.write(document, self._file(uid))
 
     def _known(self) -> Iterator[tuple[str, list[str]]]:
-        """Give the claims that look at devices, by uid, and the UUIDs of these."""
+        """Yield the uid of each admin claim, and the UUIDs of its devices."""
         for file in self._folder.glob(f"{_PREFIX}*{_SUFFIX}"):
             try:
                 (only,) = json.loads(file.read_bytes())["devices"]
                 uuids = json.loads(only["annotations"][names.ADMIN_KIND])
                 yield str(only["name"]), [str(it) for it in uuids]
             except (OSError, ValueError, LookupError, TypeError) as exc:
-                log.warning("%s is none of ours, or damaged: %r", file, exc)
+                log.warning("%s was not written by pyvgpu, or is damaged: %r", file, exc)
 
     def _file(self, uid: str) -> Path:
         if "/" in uid:
-            raise errors.DataError(f"claim uid {uid!r}: is none")
+            raise errors.DataError(f"invalid claim UID {uid!r}")
         return self._folder / f"{_PREFIX}{uid}{_SUFFIX}"

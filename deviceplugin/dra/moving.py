@@ -1,6 +1,6 @@
-"""Keeps through which door each device is given out, in the agent's folder; see :mod:`.doors`.
+"""Move devices between device plugin and DRA, and record each one's API; see :mod:`.doors`.
 
-doors.json    {"GPU-8c9f5a3e-...": "dra"}
+doors.json    {"GPU-8c9f5a3e-...": "dra"}, in the agent's state folder
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 FILE = "doors.json"
 LOOK_SECONDS = 5.0
-SETTLE_SECONDS = 30.0  # until nobody is on the way to a door that was closed
+SETTLE_SECONDS = 30.0  # until no allocation of the former API is in flight any more
 
 
 class Doors:
-    """The doors of a node's devices."""
+    """The current and the configured doors of a node's devices."""
 
     def __init__(
         self, state: Path, wanted: doors.Wanted, settle_seconds: float = SETTLE_SECONDS
@@ -41,10 +41,10 @@ class Doors:
         self._changing = threading.Lock()
         self._known = self._read()
         self._stands: dict[str, doors.Stand] = {}
-        self._closed: dict[str, float] = {}  # since when, those that move
+        self._closed: dict[str, float] = {}  # devices that move, and since when
 
     def meet(self, uuids: Iterable[str], known: Collection[Grant]) -> None:
-        """Take note of the devices that there are, and of what was granted of them."""
+        """Update the set of devices; *known* are the grants."""
         held = {
             share.uuid for grant in known if grant.claim is None for share in grant.shares
         } | self._closed.keys()
@@ -58,7 +58,7 @@ class Doors:
             for uuid in self._closed:
                 stand = self._stands[uuid]
                 log.warning(
-                    "device %s is to be given out by %s, once nothing of it is allocated by %s",
+                    "device %s will be allocated by %s, once nothing of it is allocated by %s",
                     uuid,
                     stand.wanted.value,
                     stand.now.value,
@@ -66,11 +66,11 @@ class Doors:
 
     @property
     def any_dra(self) -> bool:
-        """Whether any device was given out for claims when the agent ran last."""
+        """Whether DRA allocated any device when the agent ran last."""
         return Door.DRA in self._known.values()
 
     def elsewhere(self, uuid: str) -> str:
-        """Return who else than kubelet's counters gives a device out; empty: nobody."""
+        """Return the API other than the device plugin that allocates a device; empty: none."""
         stand = self._stands.get(uuid)
         return "" if stand is None else stand.elsewhere
 
@@ -80,7 +80,7 @@ class Doors:
         return stand is not None and stand.published
 
     def gives(self, uuid: str) -> bool:
-        """Tell whether claims have a device: what was allocated before it was closed, too."""
+        """Tell whether claims may hold a device: also one that is moving away from DRA."""
         stand = self._stands.get(uuid)
         return stand is not None and stand.now is Door.DRA
 
@@ -90,16 +90,16 @@ class Doors:
         held: Callable[[Door], Collection[str] | None],
         moved: Callable[[], None],
     ) -> None:
-        """Move devices of which nobody has anything, until *wait* says that there is no need.
+        """Move free devices to their configured door, until *wait* returns true.
 
-        *held* are the UUIDs of which somebody has something by a door, None if it is not known.
+        *held* returns the UUIDs of devices that a door has allocated, None if unknown.
         """
         while not wait(LOOK_SECONDS):
             if self.look(held):
                 moved()
 
     def look(self, held: Callable[[Door], Collection[str] | None]) -> bool:
-        """Look once; whether any has moved."""
+        """Move free devices once; whether any has moved."""
         settled = time.monotonic() - self._settle_seconds
         waiting = [uuid for uuid, since in self._closed.items() if since <= settled]
         if not waiting:
@@ -116,7 +116,7 @@ class Doors:
                 wanted = self._stands[uuid].wanted
                 self._stands[uuid] = doors.Stand(wanted, wanted)
                 del self._closed[uuid]
-                log.warning("device %s is given out by %s from now on", uuid, wanted.value)
+                log.warning("device %s is allocated by %s from now on", uuid, wanted.value)
         return bool(free)
 
     def _keep(self, found: dict[str, Door]) -> None:
@@ -132,7 +132,7 @@ class Doors:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as exc:
-            # To guess would give a device out twice.
+            # A guess could let both APIs allocate one device.
             raise errors.DataError(
                 f"{self._file}: cannot be read ({exc}); mend it, such as "
                 '{"GPU-8c9f5a3e-...": "dra"}, or remove it if no container uses a device'

@@ -1,8 +1,8 @@
-"""Prepares claims for kubelet, and ends them: what was allocated becomes grants.
+"""Prepare and unprepare claims for kubelet: turn allocations into grants.
 
-A claim that was prepared is answered from what is remembered, whoever was killed meanwhile. What
-cannot be done just now is tried again for a while before kubelet hears of it: it would come back
-later each time.
+A claim that was prepared before is answered from the checkpoint, even if kubelet or the agent was
+killed meanwhile. Temporary failures are retried here for a while before kubelet sees one: kubelet
+backs off longer after each.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Means:
-    """What preparing takes besides the granter."""
+    """Dependencies of the preparer besides the granter."""
 
     node: str
     read: Callable[[str], dict[str, Any]]  # an object of the API server, by its path
-    gives: Callable[[str], bool]  # whether a device, by its UUID, is given out for claims
-    admit: Callable[[str, Sequence[str]], str]  # describe devices, by UUID, to look at; CDI's name
-    dismiss: Callable[[str], None]  # that they are looked at no more, by the claim's uid
-    told: Callable[[Named], None] = lambda _: None  # it was prepared just now
+    gives: Callable[[str], bool]  # whether a device, by its UUID, is allocated through DRA
+    admit: Callable[[str, Sequence[str]], str]  # write an admin claim's CDI device; see looking.py
+    dismiss: Callable[[str], None]  # remove it, by the claim's uid
+    prepared: Callable[[Named], None] = lambda _: None  # called for each prepared claim
     patience: float = PATIENCE_SECONDS
 
 
 class Preparer:
-    """Decides what kubelet asks about claims; may be called by several threads."""
+    """Prepares and unprepares claims; thread-safe."""
 
     def __init__(self, granter: Granter, means: Means) -> None:
         self._granter = granter
@@ -54,11 +54,11 @@ class Preparer:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Let nobody wait any more."""
+        """Stop retrying."""
         self._stopped.set()
 
     def prepare(self, named: Sequence[Named]) -> dict[str, Sequence[Prepared] | str]:
-        """Return the devices of each claim of a pod, or why it has none, by uid."""
+        """Return the devices of each claim of a pod, or the error, by uid."""
         together = tuple(it.name for it in named)
         end = time.monotonic() + self._means.patience
         found: dict[str, Sequence[Prepared] | str] = {}
@@ -71,7 +71,7 @@ class Preparer:
         return found
 
     def unprepare(self, named: Sequence[Named]) -> dict[str, str]:
-        """End what was given to claims, if anything was; return what went wrong, by uid."""
+        """End the grants of claims; return by uid the error, or '' on success."""
         found = {}
         for one in named:
             try:
@@ -106,7 +106,7 @@ class Preparer:
 
         def choose(node: facts.Node, known: Mapping[str, Grant]) -> Sequence[Grant]:
             own[:] = [it for it in known.values() if _is_of(it, one)]
-            if not own and claim is not None:  # else another has asked for it meanwhile
+            if not own and claim is not None:  # else a concurrent call has prepared it
                 means = self._means
                 around = claims.Around(node, means.gives, time.time())
                 own[:] = claims.grants_of(claim, used, around)
@@ -117,11 +117,11 @@ class Preparer:
             raise RefusedError(
                 f"claim {one.namespace}/{one.name}: has ended meanwhile", final=False
             )
-        self._means.told(one)
+        self._means.prepared(one)
         return [it for grant in own for it in self._answer(grant)]
 
     def _answer(self, grant: Grant) -> list[Prepared]:
-        """Return the devices of a grant; its CDI device comes with the first of each request."""
+        """Return the devices of a grant; the first of each request carries its CDI device."""
         found, said = [], set()
         for it in grant.claim.results if grant.claim else ():
             cdi = () if it.request in said else (f"{names.GRANT_KIND}={grant.id}",)
@@ -132,7 +132,7 @@ class Preparer:
         return found
 
     def _used(self, claim: claims.Allocated, together: tuple[str, ...]) -> frozenset[str]:
-        """Return by which requests containers use a claim; asked only where it matters."""
+        """Return the requests that containers name of a claim; read only where it matters."""
         if len(together) == 1 and len(claim.requests) < 2:
             return frozenset()
         named = claim.named
@@ -142,7 +142,7 @@ class Preparer:
         return claims.uses(pod, together)[named.name]
 
     def _admitted(self, claim: claims.Allocated, used: frozenset[str]) -> Sequence[Prepared]:
-        """Return the devices of a claim that is to look at them; nothing for any other."""
+        """Return the devices of a claim with adminAccess; nothing for any other claim."""
         if claims.parts(claim, used):
             return ()
         uuids = {slices.device_name(it.uuid): it.uuid for it in self._granter.devices}
@@ -165,7 +165,7 @@ class Preparer:
             return self._means.read(path)
         except apiserver.ServerError as exc:
             if exc.status == apiserver.NOT_FOUND:
-                text = f"claim {one.namespace}/{one.name}: there is none any more"
+                text = f"claim {one.namespace}/{one.name}: does not exist any more"
                 raise RefusedError(text, final=True) from exc
             raise
 

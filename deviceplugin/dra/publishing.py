@@ -1,9 +1,9 @@
-"""Keeps the node's ResourceSlice what the devices are; see :mod:`.slices`.
+"""Publish the node's devices as a ResourceSlice, and keep it up to date; see :mod:`.slices`.
 
-Kubelet deletes the slices of a node when it starts, and those of a driver that it has not met for
-a while. So they are watched, and read once more before anything is written. Ours comes only when
-kubelet has met us: a pod that has a device before has to wait until kubelet tries it once more,
-which may take a minute.
+Kubelet deletes all slices of a node when it starts, and those of a driver that has not registered
+for a while. So slices are watched, and read once more before any write. The slice is created only
+after kubelet has registered the driver: a pod with an earlier allocation would have to wait until
+kubelet retries, which may take a minute.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0  # after which is looked whether kubelet has met us
+LOOK_SECONDS = 5.0  # between two checks whether kubelet has registered the driver
 _PATH = f"/apis/{slices.GROUP}/resourceslices"
 
 
 class Publisher:
-    """Writes what *devices* gives, from :meth:`run` until :meth:`stop`; None: it is not known.
+    """Publishes the result of *devices* (None: unknown), from :meth:`run` until :meth:`stop`.
 
-    *met* tells whether kubelet has taken the driver; until then nothing appears.
+    *met* tells whether kubelet has registered the driver; before that no slice is created.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Publisher:
         self._changed = threading.Condition()
         self._wanted = 0  # changes so far
         self._stopped = False
-        self._written = 0  # of the changes
+        self._written = 0  # changes that are published
         chosen = f"spec.nodeName={node.name},spec.driver={names.DRA_DRIVER}"
         self._query = {"fieldSelector": chosen}
         self._seen: informer.Informer[apiserver.Object] = informer.Informer(
@@ -58,7 +58,7 @@ class Publisher:
         self.watch = watching.Watching(node.api, self._seen)
 
     def changed(self) -> None:
-        """Let it be looked soon."""
+        """Request a comparison soon."""
         with self._changed:
             self._wanted += 1
             self._changed.notify_all()
@@ -75,7 +75,7 @@ class Publisher:
         return self._written >= self._wanted
 
     def run(self) -> None:
-        """Write whenever something has changed, and where what was written is gone."""
+        """Write after each change, and whenever the slice was deleted."""
         silent = False
         while True:
             with self._changed:
@@ -85,7 +85,7 @@ class Publisher:
                 self._written, silent = begun, False
             except apiserver.ServerError as exc:
                 if not silent:
-                    log.warning("the devices cannot be published for claims: %s", exc)
+                    log.warning("cannot publish the ResourceSlice: %s", exc)
                 silent = True
             with self._changed:
                 self._changed.wait_for(
@@ -96,7 +96,7 @@ class Publisher:
                     return
 
     def look(self) -> None:
-        """Look once; ServerError if that cannot be."""
+        """Compare once, and write a difference; ServerError if the API server fails."""
         devices = self._devices(self._able)
         if devices is None:
             return
@@ -109,7 +109,7 @@ class Publisher:
         name = wanted["metadata"]["name"]
         ours = _named(name, there)
         for it in there:
-            if it is not ours:  # of another version of this agent
+            if it is not ours:  # left by another version of this agent
                 self._api.call("DELETE", f"{_PATH}/{it['metadata']['name']}")
         if ours is None and not self._met():
             return
@@ -120,22 +120,22 @@ class Publisher:
             self._learn(wanted, self._api.call("PUT", f"{_PATH}/{name}", body=after))
 
     def _differs(self, wanted: dict[str, Any], there: Sequence[apiserver.Object]) -> bool:
-        """Tell whether anything is to be written if these are *there*."""
+        """Tell whether the slices that are *there* require a write."""
         ours = _named(wanted["metadata"]["name"], there)
         if len(there) > (ours is not None):
             return True
         return self._met() if ours is None else not slices.same(wanted, ours)
 
     def _learn(self, wanted: dict[str, Any], kept: dict[str, Any]) -> None:
-        """Take note of what was published, and of what this API server has left out."""
-        self._meta = None  # the node may be another by the next time
+        """Learn from the API server's response, *kept*, which fields it has dropped."""
+        self._meta = None  # the node may be re-created before the next write
         count, number = len(wanted["spec"]["devices"]), kept["spec"]["pool"]["generation"]
         log.info("published %d devices for claims, generation %s", count, number)
         able = self._able.both(slices.able_by(wanted, kept))
         if able != self._able:
             self._able = able
             for what in able.lacks:
-                log.warning("this cluster does not keep %s", what)
+                log.warning("this cluster does not support %s", what)
             self.changed()
 
 

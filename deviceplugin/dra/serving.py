@@ -1,7 +1,7 @@
-"""The sockets of a DRA driver: the one on which kubelet finds it, and the one on which it asks.
+"""The gRPC sockets of a DRA driver: one for registration with kubelet, one for kubelet's calls.
 
-Kubelet watches a folder for sockets, and asks each who is there; so nobody registers. One that has
-started finds them, too. Ours are made anew where they are gone.
+Kubelet watches a folder for sockets, and queries each; so the driver does not register itself. A
+restarted kubelet finds them, too. Sockets that are gone are created again.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0  # between two looks whether the sockets are there, and answer
+LOOK_SECONDS = 5.0  # between two checks that the sockets exist and respond
 
 _VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
-_LONGEST = 1000  # letters of what is said of a device
+_LONGEST = 1000  # characters of a health message
 
 
 class Health(dra_health_pb2_grpc.DRAResourceHealthServicer):
-    """What kubelet is told of the devices' health; those who listen are told of changes alone."""
+    """Streams the devices' health to kubelet: all of it first, then after each change."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
@@ -48,7 +48,7 @@ class Health(dra_health_pb2_grpc.DRAResourceHealthServicer):
         self._sick: dict[str, str] | None = None  # None: nothing is known yet
 
     def set(self, sick: Mapping[str, str]) -> None:
-        """Let these be all devices, by name: why each is sick, empty if it is well."""
+        """Set the health of all devices, by name: why each is unhealthy, empty if healthy."""
         with self._changed:
             if self._sick != sick:
                 self._sick = dict(sick)
@@ -63,7 +63,7 @@ class Health(dra_health_pb2_grpc.DRAResourceHealthServicer):
         request: dra_health_pb2.NodeWatchResourcesRequest,  # noqa: ARG002
         context: grpc.ServicerContext,
     ) -> Iterator[dra_health_pb2.NodeWatchResourcesResponse]:
-        """Yield what there is to say, while anybody listens."""
+        """Yield the health after each change, while the call is active."""
         if not context.add_callback(self._wake):
             return
         before: dict[str, str] | None = None
@@ -91,7 +91,7 @@ class Health(dra_health_pb2_grpc.DRAResourceHealthServicer):
 
 
 class Sockets:
-    """Both of them, from :meth:`run` until it is over; *folder* is for the one that is asked."""
+    """Both sockets, while :meth:`run` runs; *folder* is for the one that kubelet calls."""
 
     def __init__(self, registry: Path, folder: Path, preparer: Preparer, health: Health) -> None:
         self._found = registry / f"{names.DRA_DRIVER}-reg.sock"
@@ -99,13 +99,13 @@ class Sockets:
         self._preparer = preparer
         self._health = health
         self._servers: dict[Path, grpcsocket.Server] = {}
-        self.trouble = "kubelet has not asked yet which DRA drivers there are"
-        self.met = False  # whether a kubelet has taken us
-        self.registered: Callable[[], None] = lambda: None  # a kubelet has taken us
+        self.trouble = "kubelet has not queried the DRA driver's registration socket yet"
+        self.met = False  # whether kubelet has registered the driver
+        self.registered: Callable[[], None] = lambda: None  # called at each registration
         self.count: counting.Count = lambda *_: None
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Serve until *wait* says, after some seconds, that there is no more need."""
+        """Serve until *wait*, which sleeps for some seconds, returns true."""
         complaint = ""
         try:
             while True:
@@ -125,7 +125,7 @@ class Sockets:
 
     def _look(self) -> None:
         for path, add in (
-            (self._asked, self._add_driver),  # first: who finds the other asks there at once
+            (self._asked, self._add_driver),  # first: kubelet calls it as soon as it registers
             (self._found, self._add_registration),
         ):
             known = self._servers.get(path)
@@ -148,18 +148,18 @@ class Sockets:
         dra_health_pb2_grpc.add_DRAResourceHealthServicer_to_server(self._health, made)
 
     def _noted(self, trouble: str) -> None:
-        """Note whether kubelet takes us, or why not."""
+        """Note that kubelet has registered the driver, or why not."""
         self.trouble = trouble
         if trouble:
-            log.warning("kubelet does not take the DRA driver: %s", trouble)
+            log.warning("kubelet did not register the DRA driver: %s", trouble)
         else:
-            log.info("kubelet has taken the DRA driver %s", names.DRA_DRIVER)
+            log.info("kubelet has registered the DRA driver %s", names.DRA_DRIVER)
             self.met = True
             self.registered()
 
 
 class _Registration(plugin_registration_pb2_grpc.RegistrationServicer):
-    """Says who we are, and hears whether kubelet takes us."""
+    """Kubelet's registration calls: identifies the driver, and receives the result."""
 
     def __init__(self, endpoint: str, noted: Callable[[str], None]) -> None:
         self._endpoint = endpoint
@@ -183,12 +183,12 @@ class _Registration(plugin_registration_pb2_grpc.RegistrationServicer):
         context: grpc.ServicerContext,  # noqa: ARG002
     ) -> plugin_registration_pb2.RegistrationStatusResponse:
         taken = request.plugin_registered
-        self._noted("" if taken else request.error or "kubelet does not say why")
+        self._noted("" if taken else request.error or "kubelet gives no reason")
         return plugin_registration_pb2.RegistrationStatusResponse()
 
 
 class _Driver(dra_pb2_grpc.DRAPluginServicer):
-    """Kubelet's calls about claims, translated for the one that prepares them."""
+    """Kubelet's calls about claims, translated for the preparer."""
 
     def __init__(self, preparer: Preparer, count: counting.Count) -> None:
         self._preparer = preparer
@@ -228,7 +228,7 @@ def _named(asked: Sequence[dra_pb2.Claim]) -> list[claims.Named]:
 def _prepared(
     found: Sequence[claims.Prepared] | str,
 ) -> dra_pb2.NodePrepareResourceResponse:
-    """Return what kubelet is told of a claim: its devices, or why there are none."""
+    """Return the response for a claim: its devices, or the error."""
     if isinstance(found, str):
         return dra_pb2.NodePrepareResourceResponse(error=found)
     answer = dra_pb2.NodePrepareResourceResponse()

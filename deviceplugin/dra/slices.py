@@ -1,8 +1,8 @@
-"""What the cluster is told of a node's devices: a ResourceSlice; pure.
+"""The ResourceSlice of a node: its devices, capacities, attributes and taints; pure.
 
-All devices of a node are in one slice, which is its pool. Each may be given to several claims, as
-long as there is vcore and vmemory of it. One that is sick or cordoned has a taint; one that is
-given out through another door is not there.
+All devices of a node are in one slice, which is its pool. Each can be allocated to several claims,
+as long as it has vcore and vmemory left. An unhealthy or cordoned device has a taint; a device
+that the device plugin allocates is left out.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ _NUMBERS = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?(?:\.[0-9]+)*")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Driver:
-    """What devices are used with."""
+    """The driver's versions."""
 
-    release: str = ""  # as NVML says it, such as 550.163.01
+    release: str = ""  # as NVML reports it, such as 550.163.01
     cuda: str = ""  # such as 12.4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Able:
-    """What the API server keeps of what it is told; older ones leave out what they do not know."""
+    """Fields that the API server stores; older versions drop fields that they do not know."""
 
     sharing: bool = True  # one device for several claims
     taints: bool = True
 
     def both(self, other: Able) -> Able:
-        """Return what is kept by this and by *other*."""
+        """Return the fields that both this and *other* store."""
         return Able(self.sharing and other.sharing, self.taints and other.taints)
 
     @property
     def lacks(self) -> Iterator[str]:
-        """What is not kept, what would let it be, and what comes of it; a line for each."""
+        """A line for each dropped field: its feature gate and the consequence."""
         if not self.sharing:
             yield (
                 "allowMultipleAllocations (feature gate DRAConsumableCapacity of kube-apiserver "
-                "and kube-scheduler): no shares, each device is given to one claim, whole"
+                "and kube-scheduler): no shares, each device is allocated whole, to one claim"
             )
         if not self.taints:
             yield (
                 "taints (feature gate DRADeviceTaints of kube-apiserver and kube-scheduler): "
-                "devices that are sick or cordoned are left out"
+                "unhealthy and cordoned devices are left out"
             )
 
 
 def name_of(node: str) -> str:
-    """Return what the slice of a node is called."""
+    """Return the name of a node's slice."""
     name = f"{node}-{names.DRA_DRIVER}"
     if len(name) <= _LONGEST_NAME:
         return name
@@ -74,12 +74,12 @@ def name_of(node: str) -> str:
 
 
 def device_name(uuid: str) -> str:
-    """Return what a device is called in a slice: a DNS label."""
+    """Return a device's name in a slice: a DNS label."""
     return uuid.lower()
 
 
 def version(text: str) -> str:
-    """Return *text* as a semantic version, which takes no leading zeros; empty if it is none."""
+    """Return *text* as a semantic version, without leading zeros; empty if it is none."""
     match = _NUMBERS.fullmatch(text)
     if match is None:
         return ""
@@ -109,9 +109,9 @@ def devices_of(
     driver: Driver,
     able: Able = Able(),  # noqa: B008 - it is frozen
 ) -> list[dict[str, Any]]:
-    """Return those of *devices* that claims may have, as they stand in a slice.
+    """Return the entries of *devices* in a slice.
 
-    Where taints are not kept, what would have one is left out.
+    Where the API server drops taints, devices with a taint are left out.
     """
     known = {it.device.uuid: it for it in seen}
     groups = nvlink_groups(seen)
@@ -146,13 +146,13 @@ def _device(
 
 
 def _capacity(most: str, least: str, step: str) -> dict[str, Any]:
-    """Return a capacity of which a claim that says nothing gets all."""
+    """Return a capacity of which a claim gets all by default."""
     policy = {"default": most, "validRange": {"min": least, "max": most, "step": step}}
     return {"value": most, "requestPolicy": policy}
 
 
 def _size(size: int) -> str:
-    """Return *size* as the API server writes it back."""
+    """Return *size* in the API server's canonical form."""
     return quantity.format_exact(size).removesuffix("B")
 
 
@@ -184,13 +184,13 @@ def _attributes(
 
 
 def _taints(one: facts.Device) -> list[dict[str, str]]:
-    """Return what keeps new claims away; what runs stays."""
+    """Return the taints that keep new claims away; running pods stay."""
     wrong = {names.DRA_SICK_TAINT: bool(one.sick), names.DRA_CORDONED_TAINT: one.cordoned}
     return [{"key": key, "effect": "NoSchedule"} for key, there in wrong.items() if there]
 
 
 def nvlink_groups(seen: Sequence[inventory.Seen]) -> dict[str, str]:
-    """Return the group of each device that has one, by UUID: in a group all are linked to all."""
+    """Return each device's NVLink group, by UUID, if it has one: all-to-all linked devices."""
     groups: list[list[inventory.Seen]] = []
     for one in seen:
         own = next((it for it in groups if all(_linked(one, each) for each in it)), None)
@@ -212,7 +212,7 @@ def _linked(one: inventory.Seen, other: inventory.Seen) -> bool:
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether two slices say the same, whatever their generation and who wrote when."""
+    """Tell whether two slices are equal except for generation, metadata and timestamps."""
     return bool(_said(one) == _said(other))
 
 
@@ -231,14 +231,14 @@ def _said(one: Mapping[str, Any]) -> Any:
 
 
 def renewed(wanted: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *wanted* as what comes after *before*: of the next generation of its pool."""
+    """Return *wanted* as the update of *before*, with the next generation of its pool."""
     pool = {**wanted["spec"]["pool"], "generation": before["spec"]["pool"]["generation"] + 1}
     meta = {**wanted["metadata"], "resourceVersion": before["metadata"]["resourceVersion"]}
     return {**wanted, "metadata": meta, "spec": {**wanted["spec"], "pool": pool}}
 
 
 def able_by(wanted: Mapping[str, Any], kept: Mapping[str, Any]) -> Able:
-    """Return what a server can that has *kept* this of what was *wanted*."""
+    """Return the fields that a server stores that has *kept* this of the *wanted* slice."""
 
     def lost(field: str) -> bool:
         there = {it["name"]: it.get(field) for it in kept["spec"].get("devices") or ()}

@@ -1,7 +1,7 @@
-"""Tells on each claim what was given of each device, and ends the grants of claims that are gone.
+"""Write each claim's device status, and end the grants of claims that were deleted.
 
-Kubelet says when a claim is over. Where it never does, since it has lost what it knew, the claim
-itself is gone from the API server; then its grant ends once no process uses it.
+Kubelet unprepares a claim at its end. If it never does, because it has lost its state, the claim
+disappears from the API server; then its grant ends once no process uses it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GONE_SECONDS = 300.0  # between two looks; who is gone in two of them is gone
-AGAIN_SECONDS = 5.0  # until what could not be written is tried again
-CALM_SECONDS = 1.0  # before it is told: the pod that it is about is just starting
+GONE_SECONDS = 300.0  # between two looks; a claim missing in both is deleted
+AGAIN_SECONDS = 5.0  # before a failed write is retried
+CALM_SECONDS = 1.0  # debounce before a write: the claim's pod is just starting
 APPLY = "application/apply-patch+yaml"
 _CLAIMS = f"/apis/{slices.GROUP}"
 
@@ -36,7 +36,7 @@ _CLAIMS = f"/apis/{slices.GROUP}"
 def devices_of(
     own: Iterable[Grant], node: str, devices: Iterable[facts.Device]
 ) -> list[dict[str, Any]]:
-    """Return what stands in a claim's status of the devices that its grants have."""
+    """Return the entries of a claim's status for the devices of its grants."""
     known = {slices.device_name(it.uuid): it for it in devices}
     found = []
     for grant in own:
@@ -74,7 +74,7 @@ def devices_of(
 
 
 class Statuses:
-    """Tells from :meth:`run` until :meth:`stop`."""
+    """Writes statuses from :meth:`run` until :meth:`stop`."""
 
     def __init__(self, api: apiserver.ApiServer, node: str, granter: Granter) -> None:
         self._api = api
@@ -84,10 +84,10 @@ class Statuses:
         self._wanted = True
         self._stopped = False
         self._said: dict[str, list[dict[str, Any]]] = {}  # by the claim's uid
-        self._gone: set[str] = set()  # claims that were gone at the last look
+        self._gone: set[str] = set()  # claims that were missing at the last look
 
     def look(self) -> None:
-        """Let it be looked soon what is to be told."""
+        """Request a comparison of all statuses soon."""
         with self._changed:
             self._wanted = True
             self._changed.notify_all()
@@ -99,7 +99,7 @@ class Statuses:
             self._changed.notify_all()
 
     def run(self) -> None:
-        """Tell whenever something has changed; look now and then who is gone."""
+        """Write statuses after each change; look for deleted claims now and then."""
         due, pause, failed = 0.0, GONE_SECONDS, False
         while True:
             with self._changed:
@@ -115,7 +115,7 @@ class Statuses:
                 pause, failed = GONE_SECONDS, False
             except apiserver.ServerError as exc:
                 if not failed:
-                    log.warning("could not tell of claims: %s", exc)
+                    log.warning("could not write the status of claims: %s", exc)
                 pause, failed = AGAIN_SECONDS, True
 
     def _claims(self) -> dict[str, tuple[Claim, list[Grant]]]:
@@ -155,10 +155,10 @@ class Statuses:
         except apiserver.ServerError as exc:
             if exc.status in (0, 429) or exc.status >= 500:
                 raise
-            log.info("claim %s/%s was not told: %s", claim.namespace, claim.name, exc)
+            log.info("claim %s/%s: status not written: %s", claim.namespace, claim.name, exc)
 
     def _collect(self) -> None:
-        """End the grants of claims that are gone for a while, and that no process uses."""
+        """End the grants of claims missing in two looks, once no process uses them."""
         gone = {
             uid for uid, (claim, _) in self._claims().items() if not _is_there(self._api, claim)
         }
@@ -183,7 +183,7 @@ def _path(claim: Claim) -> str:
 
 
 def allocated(claims: Iterable[Mapping[str, Any]], node: str) -> set[str]:
-    """Return the names of the devices of *node* that any of *claims* was allocated."""
+    """Return the names of *node*'s devices that are allocated to any of *claims*."""
     return {
         it["device"]
         for claim in claims
@@ -196,11 +196,11 @@ def allocated(claims: Iterable[Mapping[str, Any]], node: str) -> set[str]:
 
 
 def held_by_claims(api: apiserver.ApiServer, node: str, granter: Granter) -> set[str] | None:
-    """Return the UUIDs of devices of which a claim has something; None if it cannot be asked."""
+    """Return the UUIDs of devices that any claim holds; None if the API server cannot be read."""
     try:
         there = api.call("GET", f"{_CLAIMS}/resourceclaims")["items"]
     except apiserver.ServerError as exc:
-        log.warning("could not ask which claims have devices: %s", exc)
+        log.warning("could not list the claims that hold devices: %s", exc)
         return None
     names_of = allocated(there, node)
     return {it.uuid for it in granter.devices if slices.device_name(it.uuid) in names_of} | {
@@ -212,9 +212,9 @@ def held_by_claims(api: apiserver.ApiServer, node: str, granter: Granter) -> set
 
 
 def held_by_counters(granter: Granter) -> set[str]:
-    """Return the UUIDs of devices of which kubelet's counters have given anything.
+    """Return the UUIDs of devices that the device plugin has allocated.
 
-    All of them while anything is granted of which it is not known yet where it is.
+    All devices while any grant is not matched to its container yet.
     """
     plain = [it for it in granter.known.values() if it.claim is None]
     if any(it.owner is None for it in plain):

@@ -26,14 +26,14 @@ static uint64_t hash_of(uint64_t address)
     return address * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* Under the lock; but who takes looks at it before. */
+/* Under the lock; but allocations_take() reads the count without it. */
 static void change_count(struct shard *shard, int change)
 {
     __atomic_store_n(&shard->count, shard->count + (uint32_t) change, __ATOMIC_RELAXED);
 }
 
-/* The holder may be off the processor. It is let on it even by a thread of a real-time class,
- * which gives way to nobody of a lower one unless it sleeps. */
+/* The holder may be off the CPU. So sleep now and then: a real-time thread that only yields does
+ * not let a holder of lower priority run. */
 static void wait_for(struct shard *shard)
 {
     const struct timespec nap = {.tv_nsec = 20000};
@@ -181,7 +181,7 @@ int allocations_take(enum allocation_kind kind, uint64_t address, struct allocat
     struct shard *shard;
     struct allocation *entry;
 
-    /* Who frees an address has been given it, and sees the entry that came with it. */
+    /* A thread that frees an address received it earlier, and so sees the entry inserted for it. */
     if (!address || !__atomic_load_n(&shards[hash >> 60].count, __ATOMIC_RELAXED))
         return 0;
     shard = lock_shard(hash);
@@ -287,7 +287,7 @@ void allocations_take_owned(const void *owner, void (*gone)(const struct allocat
 
             if (entry->address && entry->owner == owner) {
                 gone(entry, argument);
-                remove_place(shard, entry); /* another may have moved here: look again */
+                remove_place(shard, entry); /* another may have moved here: check it, too */
             } else {
                 index++;
             }
@@ -298,6 +298,6 @@ void allocations_take_owned(const void *owner, void (*gone)(const struct allocat
 
 void allocations_after_fork(void)
 {
-    /* A lock may have been held by a thread that is not here; the entries are the parent's. */
+    /* A thread that does not exist here may have held a lock; the entries belong to the parent. */
     memset(shards, 0, sizeof(shards));
 }

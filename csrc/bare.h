@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bare.h -- a program's first instruction and its system calls, without a libc.
+/* bare.h -- entry point and system calls for programs without a libc.
  *
- * The program runs in images of others, beside any libc or none, and must be there at once: it is
+ * Such a program runs in other vendors' images, with any libc or none, and has to start fast: it is
  * linked to nothing.
  */
 #ifndef PYVGPU_BARE_H
@@ -9,7 +9,7 @@
 
 #include <asm/unistd.h>
 
-/* What the program is: *stack* holds argc, argv with its NULL, then the environment with its. */
+/* The program's main(): *stack* holds argc, argv with its NULL, the environment with its NULL. */
 __attribute__((noreturn, used)) void bare_main(long *stack);
 
 #if defined(__x86_64__)

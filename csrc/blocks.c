@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* blocks.c -- a list of blocks for each of some hundred remainders; see blocks.h. */
+/* blocks.c -- hash table of lock-free lists of blocks; see blocks.h. */
 #include "blocks.h"
 #include "compiler.h"
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LISTS 512 /* neighbours are in neighbouring ones */
+#define LISTS 512 /* adjacent blocks are in adjacent lists */
 
 struct block {
     uint64_t number;
@@ -25,7 +25,7 @@ static struct block *find(struct block *block, uint64_t number)
     return block;
 }
 
-/* NULL without memory. */
+/* NULL if there is no memory for it. */
 static struct block *make(struct block **list, uint64_t number)
 {
     struct block *made = calloc(1, sizeof(*made));

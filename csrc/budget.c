@@ -5,18 +5,18 @@
 
 #define MILLISECOND INT64_C(1000000)
 
-/* What a measurement can make a container owe; more is nonsense. */
+/* The largest debt of a container; a measurement that leads to more is wrong. */
 #define DEBT_NS (60000 * MILLISECOND)
 
-/* A time that is older, or in the future by more, is of another boot. */
+/* A time that is older, or further in the future, is from another boot. */
 #define OLDEST_NS  (INT64_C(3600000) * MILLISECOND)
 #define IN_STEP_NS (1000 * MILLISECOND)
 
-/* It is not filled more often, so that no fraction is lost again and again. */
+/* Shortest refill interval: shorter ones would lose a fraction again and again. */
 #define REFILL_NS (MILLISECOND / 50)
 
-/* The time since it was filled last, which is the caller's now; 0 if it is too early or another
- * thread was faster; below 0 if it was never filled in this boot. */
+/* Claim the time since the last refill for the caller to add; 0 if it is too early or another
+ * thread was faster; below 0 if it was never filled since boot. */
 static int64_t claim_time(struct usage_compute *shared, uint64_t now)
 {
     uint64_t from = __atomic_load_n(&shared->refilled_ns, __ATOMIC_ACQUIRE);

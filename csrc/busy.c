@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* busy.c -- the union of busy time in bins; see busy.h. */
+/* busy.c -- computes the union of busy time in bins; see busy.h. */
 #include "busy.h"
 #include "number.h"
 
@@ -20,7 +20,7 @@ static uint64_t parts_between(uint64_t from_ns, uint64_t until_ns)
     return (count >= 64 ? UINT64_MAX : (UINT64_C(1) << count) - 1) << first;
 }
 
-/* The parts of a bin that lie between the two times as a whole. */
+/* The parts of a bin that lie entirely between the two times. */
 static uint64_t whole_parts_between(uint64_t from_ns, uint64_t until_ns)
 {
     from_ns = (from_ns + BUSY_PART_NS - 1) / BUSY_PART_NS * BUSY_PART_NS;
@@ -28,8 +28,8 @@ static uint64_t whole_parts_between(uint64_t from_ns, uint64_t until_ns)
     return from_ns < until_ns ? parts_between(from_ns, until_ns) : 0;
 }
 
-/* What the union takes of a bin: no more than could be had where something ran, or than pieces took
- * on average while they did; and no less than is certain. */
+/* The time of a bin that the union takes: no more than the process could have where something ran,
+ * or than pieces took on average while they ran; and no less than is certain. */
 static int64_t union_of(const struct busy_bin *bin)
 {
     int64_t covered = busy_length(bin->parts);
@@ -72,7 +72,7 @@ static int64_t add_to_bin(struct busy_bin *bin, const struct busy_piece *piece, 
     return bin->counted_ns - before;
 }
 
-/* The time from which on there are bins. */
+/* The beginning of the oldest bin. */
 static uint64_t oldest_of(uint64_t newest_ns)
 {
     uint64_t number = newest_ns / BUSY_BIN_NS;
@@ -116,8 +116,9 @@ void busy_know(struct busy *busy, uint64_t number, uint32_t rate, int exact)
     bin->exact = exact;
 }
 
-/* What pieces of several streams took is spread over all the time in which each may have run, so at
- * first more than can be had. It ran later, while the device still had work. */
+/* The time that pieces of several streams took is spread over all the time in which each may have
+ * run, so at first it may exceed what the process could have. The excess ran later, while the
+ * device still had work. */
 const struct busy_bin *busy_review(struct busy *busy, uint64_t number, int64_t *later_ns,
                                    int64_t *grown_ns)
 {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* busy.h -- the time in which a process keeps a device busy: the union over its streams.
+/* busy.h -- accumulates the time in which a process keeps a device busy: the union over its
+ * streams.
  *
- * Work of several streams that runs at the same time takes the device once. Each piece of work says
- * when it ran and how much of the device's time it took; the union of all of them is followed in
- * bins of a ring. Pieces may come in any order. What is older than the ring counts once for the
- * time that nothing covered before.
+ * Work of several streams that runs at the same time occupies the device once. Each piece of work
+ * says when it ran and how much device time it took; the union of all pieces is kept in a ring of
+ * bins. Pieces may come in any order. Work older than the ring counts once, for the time that no
+ * piece covered before.
  *
  * Pure: times are CLOCK_MONOTONIC, ns. For one caller at a time.
  */
@@ -21,19 +22,19 @@ enum { BUSY_BINS = 4096 }; /* 1.07 s */
 #define BUSY_WHOLE 65536
 
 struct busy_bin {
-    uint64_t number; /* of the bin since the clock began */
-    /* Bits, one for each part: */
-    uint64_t parts;      /* something ran in it, perhaps; */
+    uint64_t number; /* bin number since the clock's epoch */
+    /* A bit for each part: */
+    uint64_t parts;      /* something perhaps ran in it; */
     uint64_t given;      /* the device had work of this process all the time, */
-    uint64_t certain;    /* and of a piece of which that is said; */
+    uint64_t certain;    /* and of a piece marked certain; */
     uint64_t joined;     /* there is no gap in it between pieces */
     uint32_t elapsed_ns; /* sum over pieces of the time that they ran in it */
-    uint32_t taken_ns;   /* sum of the device's time that they took */
-    uint32_t counted_ns; /* of that, what the union takes */
+    uint32_t taken_ns;   /* sum of the device time that they took */
+    uint32_t counted_ns; /* the union's part of that */
     uint32_t rate; /* the part of the device's time that the process could have, of BUSY_WHOLE;
                       0: not known yet */
-    int exact;     /* that is no guess */
-    int guessed;   /* nothing was known of some of it before */
+    int exact;     /* that is not a guess */
+    int guessed;   /* the cost of some of it was unknown */
 };
 
 struct busy {
@@ -44,28 +45,28 @@ struct busy {
 struct busy_piece {
     uint64_t from_ns; /* it ran between these two times, */
     uint64_t until_ns;
-    uint64_t given_ns; /* and from here on the device had it, or something before it, to do */
-    int64_t taken_ns;  /* of the device's time */
+    uint64_t given_ns; /* and from here on the device had it, or earlier work, to do */
+    int64_t taken_ns;  /* device time */
     int certain;       /* all the time from given_ns on was this process's */
     int joins;         /* the device went on from a piece before it without a gap */
     int guessed;
 };
 
-/* Returns how much the union grows by a piece, ns. Pieces of several streams are taken to have run
- * at the same time only as far as they must have. */
+/* Add a piece. Returns by how much the union grows, ns. Pieces of several streams are taken to have
+ * run at the same time only as far as they must have. */
 int64_t busy_add(struct busy *busy, const struct busy_piece *piece);
 
-/* It is known now which part of the device's time the process could have in a bin. *exact*: by what
- * others had, not by how many they were. */
+/* Set the part of the device's time that the process could have in a bin. *exact*: computed from
+ * what others had, not from their number. */
 void busy_know(struct busy *busy, uint64_t number, uint32_t rate, int exact);
 
-/* A bin of which all is known: returns it, and in *grown_ns* how much the union grows by that.
- * *later_ns* goes from one bin to the next: what pieces took that was more than could be had yet.
- * NULL: nothing ran in it, or nothing is known of it. */
+/* Finish a bin of which everything is known: returns it, and in *grown_ns* by how much the union
+ * grows. *later_ns* carries over to the next bin the time that pieces took beyond what they could
+ * have had so far. NULL: nothing ran in it, or its rate is not known. */
 const struct busy_bin *busy_review(struct busy *busy, uint64_t number, int64_t *later_ns,
                                    int64_t *grown_ns);
 
-/* How long so many parts are, ns. */
+/* The total length of the parts, ns. */
 static inline int64_t busy_length(uint64_t parts)
 {
     return (int64_t) __builtin_popcountll(parts) * (int64_t) BUSY_PART_NS;

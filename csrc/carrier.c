@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* carrier.c -- locks on descriptors of exported memory; see carrier.h.
  *
- * Each descriptor has a byte alone, out of those of its key: one that finds a byte locked through
- * another opening of the file, and not through the descriptor itself, knows whose it is.
+ * Each descriptor has a byte of its own, out of those of its key: a byte that appears locked
+ * through another open file description, and not through the descriptor itself, is that
+ * descriptor's.
  */
 #include "carrier.h"
 #include "cleanup.h"
@@ -29,7 +30,7 @@ static struct flock bytes_lock(off_t first, off_t end)
         .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = first, .l_len = end - first};
 }
 
-/* Find a byte that another opening than *fd* has locked: 1 if there is one, 0 if not, or -1. */
+/* Find a byte locked by another open file description than *fd*'s: 1 if there is one, 0, or -1. */
 static int find_locked(int fd, off_t first, off_t end, off_t *byte)
 {
     struct flock lock = bytes_lock(first, end);
@@ -48,7 +49,7 @@ void carrier_begin(struct carrier *carrier, struct usage_file *usage)
     for (int i = 0; i < CARRIER_FILES; i++)
         carrier->files[i] = -1;
     carrier->error = errno;
-    /* open() would end a cancelled thread here, with its charge undecided for ever. */
+    /* open() is a cancellation point, where a thread would leave its charge undecided for ever. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &carrier->cancel);
 }
 
@@ -60,7 +61,7 @@ void carrier_end(struct carrier *carrier)
     errno = carrier->error;
 }
 
-/* Copy the path that begins at *place* of those that are written; its length, or 0 if none does. */
+/* Copy the path that begins at *place* of the list; its length, or 0 if none does. */
 static size_t copy_path(const struct usage_file *usage, size_t place, char path[CARRIER_PATHS])
 {
     if (place >= CARRIER_PATHS - 1 ||
@@ -71,7 +72,7 @@ static size_t copy_path(const struct usage_file *usage, size_t place, char path[
     return strlen(path);
 }
 
-/* Open every file that descriptors of the container are of: how many, or -1 if one cannot be. */
+/* Open every file of the list: their number, or -1 if one cannot be opened. */
 static int open_files(struct carrier *carrier)
 {
     char path[CARRIER_PATHS];
@@ -98,8 +99,8 @@ static int is_file(const struct stat *file, int descriptor)
            given.st_ino == file->st_ino;
 }
 
-/* Whether *path* leads to what *descriptor* is open on. A dma-buf or a memfd has a path that opens
- * nothing, since it is a file of no folder. */
+/* Whether *path* leads to the file of *descriptor*. A dma-buf or a memfd has a path that opens
+ * nothing, since it is in no folder. */
 static int leads_to(const char *path, int descriptor)
 {
     struct stat found;
@@ -107,8 +108,8 @@ static int leads_to(const char *path, int descriptor)
     return stat(path, &found) == 0 && is_file(&found, descriptor);
 }
 
-/* Write *path* behind those that are written, at *place*. The first byte is written last, so that a
- * path that begins is whole. 0 if another one stands there now. */
+/* Append *path* to the list, at *place*. Its first byte is written last, so that a path that has
+ * one is complete. 0 if another path stands there now. */
 static int write_path(struct usage_file *usage, size_t place, const char *path)
 {
     char *written = usage->carrier_path + place;
@@ -123,7 +124,7 @@ static int write_path(struct usage_file *usage, size_t place, const char *path)
                                        __ATOMIC_RELAXED);
 }
 
-/* Have the path of the file of *descriptor* among those that are written; 0 if it is not. */
+/* Make sure that the list has the path of the file of *descriptor*; 0 if that fails. */
 static int learn_path(struct usage_file *usage, int descriptor)
 {
     char path[CARRIER_PATHS] = "";
@@ -142,7 +143,8 @@ static int learn_path(struct usage_file *usage, int descriptor)
         if (!found) {
             if (place + length >= CARRIER_PATHS || !leads_to(path, descriptor))
                 return 0;
-            write_path(usage, place, path); /* read again: another may have been faster */
+            write_path(usage, place,
+                       path); /* read it again: another process may have been faster */
             continue;
         }
         place += found + 1;
@@ -171,7 +173,7 @@ static int lock_byte(int descriptor, off_t first)
 int carrier_mark(struct carrier *carrier, int descriptor, uint64_t key)
 {
     return learn_path(carrier->usage, descriptor) && lock_byte(descriptor, first_byte(key)) &&
-           carrier_is(carrier, descriptor, key); /* not if the path leads to another file */
+           carrier_is(carrier, descriptor, key); /* 0 if the path leads to another file */
 }
 
 int carrier_is_open(struct carrier *carrier, uint64_t key)
@@ -186,8 +188,8 @@ int carrier_is_open(struct carrier *carrier, uint64_t key)
     return count <= 0;
 }
 
-/* Whether the lock of *byte* is that of *descriptor*: another one's may go while it is asked for.
- * So no other has it, then it is still locked, and no other has taken it in between. */
+/* Whether *descriptor* owns the lock of *byte*. Another one's lock may go while we check: so check
+ * that no other has it, that it is still locked, and that no other has taken it in between. */
 static int is_own_byte(int file, int descriptor, off_t byte)
 {
     off_t found;
@@ -197,8 +199,7 @@ static int is_own_byte(int file, int descriptor, off_t byte)
            find_locked(descriptor, byte, byte + 1, &found) == 0;
 }
 
-/* Whether *descriptor* has one of the bytes from *first* to *end*, of which others may be others'.
- */
+/* Whether *descriptor* has one of the bytes from *first* to *end*; others may have some, too. */
 static int has_byte(int file, int descriptor, off_t first, off_t end)
 {
     off_t byte;
@@ -219,7 +220,7 @@ int carrier_is(struct carrier *carrier, int descriptor, uint64_t key)
     struct stat file;
 
     open_files(carrier);
-    /* Nobody locks bytes of another file, which says nothing about whose they are. */
+    /* Only for the same file: in others no process locks bytes, so a free byte proves nothing. */
     for (int i = 0; i < CARRIER_FILES; i++)
         if (carrier->files[i] >= 0 && fstat(carrier->files[i], &file) == 0 &&
             is_file(&file, descriptor))

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* carrier.h -- descriptors that carry exported memory: whether one is still open anywhere.
+/* carrier.h -- marks descriptors of exported memory by OFD locks, to find out if one is still open.
  *
  * A descriptor keeps its memory wherever it goes: in its process, in copies, in a socket, in a
- * process that never heard of CUDA. Nobody tells of its end but the kernel: a lock on a byte of its
- * file belongs to what was opened, and goes when the last copy of it is closed. The bytes lie far
- * beyond whatever a file has, and those of one export are known by its key.
+ * process that does not use CUDA. Only the kernel knows when it ends: a lock on a byte of its file
+ * belongs to the open file description, and goes when the last copy of it is closed. The bytes lie
+ * far beyond any file's data, and the key of an export determines which are its own.
  *
- * Another process asks after such a lock by opening the file once more. The descriptors of one
- * container are of a few files, the driver's; their paths stand in the usage file, one after the
- * other. A descriptor of one more file, or of one that no path leads to (a dma-buf), is not marked:
- * its export has no known end (links.h). Knows no CUDA.
+ * Another process tests for such a lock by opening the file once more. The descriptors of one
+ * container belong to a few files, the driver's; the usage file lists their paths, one after the
+ * other. A descriptor of a further file, or of one that has no path (a dma-buf), is not marked: its
+ * export has no known end (links.h). Knows no CUDA.
  */
 #ifndef PYVGPU_CARRIER_H
 #define PYVGPU_CARRIER_H
@@ -18,22 +18,22 @@
 
 #define CARRIER_FILES 4
 
-/* Somebody asks: the files are opened for the first question, and closed at the end. */
+/* A series of queries: the first one opens the files, and carrier_end() closes them. */
 struct carrier {
     struct usage_file *usage;
     int files[CARRIER_FILES]; /* -1: not open */
-    int error;                /* errno of the program */
+    int error;                /* the program's errno */
     int cancel;
 };
 
 void carrier_begin(struct carrier *carrier, struct usage_file *usage);
 void carrier_end(struct carrier *carrier);
 
-/* Have *descriptor* carry what *key* names, beside others that may: 0 if nobody could tell when it
- * is closed. */
+/* Mark *descriptor* as a carrier of *key*, perhaps one of several: 0 if it could not be found out
+ * later when it is closed. */
 int carrier_mark(struct carrier *carrier, int descriptor, uint64_t key);
 
-/* Whether a descriptor that carries what *key* names is open; also if that cannot be asked. */
+/* Whether a descriptor that carries *key* is open; also 1 if that cannot be found out. */
 int carrier_is_open(struct carrier *carrier, uint64_t key);
 
 /* Whether *descriptor* is one of them, or a copy of one. */

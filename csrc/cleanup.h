@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cleanup.h -- resources that go with the scope that holds them. */
+/* cleanup.h -- attributes that release a resource at the end of its scope. */
 #ifndef PYVGPU_CLEANUP_H
 #define PYVGPU_CLEANUP_H
 

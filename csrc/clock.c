@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock.c -- reads and judges the arbiter's clock; see clock.h. */
+/* clock.c -- reads and validates the arbiter's clock; see clock.h. */
 #include "clock.h"
 
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 
 enum { READ_ATTEMPTS = 4 };
 
-#define SHARED_NS UINT64_C(1000000000) /* for which others are remembered */
+#define SHARED_NS UINT64_C(1000000000) /* for so long other processes are remembered */
 
 static int read_whole(int fd, struct clock_file *page)
 {
@@ -51,7 +51,7 @@ static const struct clock_sample *sample_at(const struct clock_file *page, uint3
     return &page->samples[(page->newest + count - back % count) % count];
 }
 
-/* How far back samples go that follow upon each other. */
+/* Number of samples back to the first empty one. */
 static uint32_t sample_count(const struct clock_file *page)
 {
     uint32_t count = 0;
@@ -99,7 +99,7 @@ static int can_be_true(const struct clock_file *page, uint64_t now)
     return 1;
 }
 
-/* Who has work now and then is somebody, even if he has none at a moment. */
+/* A process that has work now and then counts, even while it has none. */
 static void count_sharers(struct clock_view *view, uint64_t now)
 {
     uint32_t busy = view->page.busy < CLOCK_SHARERS ? view->page.busy : CLOCK_SHARERS;
@@ -170,7 +170,7 @@ static uint32_t rate_between(const struct clock_file *page, uint64_t begin, uint
     return rate > CLOCK_WHOLE ? CLOCK_WHOLE : (uint32_t) rate;
 }
 
-/* The device is divided among no more than have work, of whom this process is one. */
+/* The device is divided at most among the processes with work, of which this is one. */
 static uint32_t least_rate(const struct clock_view *view)
 {
     return CLOCK_WHOLE / clock_sharers(view);
@@ -187,7 +187,7 @@ uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end,
     return rate < least ? least : rate;
 }
 
-/* What is later than the page goes on as it was, if there is no other container. */
+/* A time that was going on at the page's last beat goes on, if there is no other container. */
 static int is_within(const struct clock_file *page, uint64_t from, uint64_t until, uint64_t begin,
                      uint64_t end)
 {
@@ -231,8 +231,8 @@ uint64_t clock_alone_time(const struct clock_view *view, uint64_t since, uint64_
     return time;
 }
 
-/* What others had is known some milliseconds after the clock; if it is later than that, it is not
- * waited for. */
+/* What others had is known some milliseconds after the clock; beyond half of CLOCK_STALE_NS, it is
+ * not waited for. */
 uint64_t clock_known_until(const struct clock_view *view)
 {
     uint64_t beat = view->page.beat_ns;
@@ -241,8 +241,7 @@ uint64_t clock_known_until(const struct clock_view *view)
     return until < beat && beat - until < CLOCK_STALE_NS / 2 ? until : beat;
 }
 
-/* Of a cell, what falls on the time between *begin* and *end*, if that is part of what this process
- * was at work then. */
+/* Add a cell's part of the time from *begin* to *end*, in all of which this process was at work. */
 static void add_cell(struct clock_others *others, uint64_t cell, uint32_t word, uint64_t begin,
                      uint64_t end)
 {

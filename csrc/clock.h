@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock.h -- the arbiter's clock of a device, as a shim reads and judges it.
+/* clock.h -- reads and validates the arbiter's clock file of a device, for the shim.
  *
- * The file belongs to somebody else, perhaps another user, so it is never mapped and nothing in it
- * is believed that cannot be true: processor-sharing time passes no faster than time, and no slower
- * than with CLOCK_SHARERS processes, nor than the number of those with work allows. Without a
- * clock, or with one that is late or lies, a device counts as one's own, and nothing is lent.
+ * The file belongs to the arbiter's user, perhaps not this process's, so it is never mapped, and
+ * values that cannot be true are rejected: processor-sharing time passes no faster than time, and
+ * no slower than with CLOCK_SHARERS processes, nor than the number of processes with work allows.
+ * Without a clock, or with one that is late or false, a device counts as this process's own, and
+ * nothing is lent.
  */
 #ifndef PYVGPU_CLOCK_H
 #define PYVGPU_CLOCK_H
@@ -13,14 +14,14 @@
 
 #include "region.h"
 
-#define CLOCK_STALE_NS UINT64_C(100000000) /* a clock whose last beat is older has no word */
-#define CLOCK_AHEAD_NS UINT64_C(1000000)   /* and one that is ahead by more, neither */
-#define CLOCK_SHARERS  64                  /* a process gets at least this part of a device */
+#define CLOCK_STALE_NS UINT64_C(100000000) /* a clock whose last beat is older is ignored */
+#define CLOCK_AHEAD_NS UINT64_C(1000000)   /* and one that is ahead by more */
+#define CLOCK_SHARERS  64                  /* a process gets at least 1/64 of a device */
 
-/* What was read last. Zeros: nothing yet. */
+/* The last state read. Zeros: nothing yet. */
 struct clock_view {
     int valid;
-    int met; /* there was one, though perhaps none to be believed */
+    int met; /* a clock was read once, though perhaps not a valid one */
     struct clock_file page;
     uint32_t slot;           /* of this process, in the usage file */
     uint32_t sharers;        /* processes with work at a time, at most, since *shared_ns*, */
@@ -28,31 +29,31 @@ struct clock_view {
     uint64_t shared_ns;
 };
 
-/* Read a clock whole; -1 if there is none, or it was written meanwhile again and again. */
+/* Read a consistent clock; -1 if there is none, or it was rewritten during every attempt. */
 int clock_read(const char *path, struct clock_file *page);
 
-/* Take *page* over if it can be believed; else the view is as good as none. */
+/* Take over *page* if it passes validation; else the view becomes invalid. */
 void clock_judge(struct clock_view *view, const struct clock_file *page, uint64_t now);
 
-/* Does the view reach up to *when*? Otherwise what it says of then is foreseen. */
+/* Whether the view reaches up to *when*; otherwise what it says of that time is extrapolated. */
 int clock_covers(const struct clock_view *view, uint64_t when);
 
 /* The part of the device's time that one process with work had from *begin* to *end*, of
  * CLOCK_WHOLE: all of it where there is no clock, and no less than clock_sharers() leave. */
 uint32_t clock_rate(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now);
 
-/* Whether it is certain that nobody but this process had work from *begin* to *end*. Without a
- * clock that is so unless there was one: then only if that knew of nobody else. An arbiter that
- * begins has counted nobody yet. */
+/* Whether it is certain that no other process had work from *begin* to *end*. Without a clock it
+ * is, unless there was one before: then only if that knew of no other container. An arbiter that
+ * has just started has counted none yet. */
 int clock_alone(const struct clock_view *view, uint64_t begin, uint64_t end, uint64_t now);
 
-/* Up to when all is known that will be: what others had, or else what the clock says. */
+/* Up to when everything is known that will be: what others had, or else the clock's rate. */
 uint64_t clock_known_until(const struct clock_view *view);
 
 struct clock_others {
-    int64_t had_ns;     /* by others of the device's time, */
-    int64_t at_work_ns; /* while this process was at work, for so long; */
-    int64_t unsure_ns;  /* so long that is a guess */
+    int64_t had_ns;     /* device time that others had */
+    int64_t at_work_ns; /* while this process was at work, which was this long; */
+    int64_t unsure_ns;  /* for so much of it that is a guess */
 };
 
 /* What other containers had between these two times while this process was at work; 0 if that is
@@ -65,14 +66,14 @@ int clock_others(const struct clock_view *view, uint64_t begin, uint64_t end,
 uint64_t clock_alone_time(const struct clock_view *view, uint64_t since, uint64_t begin,
                           uint64_t end);
 
-/* How many processes have work at a time, with this one, as far as is known of late. */
+/* The most processes with recent work at the same time, including this one. */
 uint32_t clock_sharers(const struct clock_view *view);
 
-/* Of a container of low priority: whether others share the device, and have work; CLOCK_ABOVE_*, 0
+/* For a container of low priority: whether others share the device, and have work; CLOCK_ABOVE_*, 0
  * without a clock. */
 uint32_t clock_above(const struct clock_view *view, uint64_t now);
 
-/* What elastic containers may have beyond their share, of CLOCK_WHOLE of it. */
+/* How much elastic containers may have beyond their share, for each CLOCK_WHOLE of it. */
 uint32_t clock_lent(const struct clock_view *view, uint64_t now);
 
 #endif

@@ -1,8 +1,8 @@
-# compiled_module(FOLDER NAME DESTINATION): translate FOLDER/NAME.py to C by Cython, with the types of
-# NAME.pxd beside it, and install it in DESTINATION beside the module that it then stands in for.
+# compiled_module(FOLDER NAME DESTINATION): compile FOLDER/NAME.py with Cython, using the types in
+# NAME.pxd beside it, and install it in DESTINATION beside the Python module, which it overrides.
 #
-# The limited API of Python 3.11 is all that it uses, so one file serves this and every later Python.
-# Where there are no headers of Python, the modules are run as the Python that they are.
+# It uses only the limited API of Python 3.11, so one file serves this and every later Python.
+# Without Python's headers, the modules stay pure Python.
 include_guard()
 
 if(NOT PYVGPU_PYTHON_INCLUDE)
@@ -23,8 +23,8 @@ if(EXISTS "${PYVGPU_PYTHON_INCLUDE}/Python.h")
     set(HAS_COMPILED_MODULES ON)
     set(compiled_includes "${PYVGPU_PYTHON_INCLUDE}")
     if(PYVGPU_MACHINE AND multiarch)
-        # Debian has the one header that differs in a folder of the machine, where the compiler for
-        # another does not look. What the limited API takes from it is the same on both.
+        # Debian keeps pyconfig.h, the one header that differs, in an architecture's folder, where a
+        # cross compiler does not look. The limited API uses only parts that are the same on both.
         get_filename_component(headers "${PYVGPU_PYTHON_INCLUDE}" NAME)
         set(config "${PYVGPU_PYTHON_INCLUDE}/../${multiarch}/${headers}/pyconfig.h")
         if(EXISTS "${config}")
@@ -49,7 +49,7 @@ function(compiled_module folder name destination)
         return()
     endif()
     string(REPLACE "/" "." module "pyvgpu/${destination}/${name}")
-    # Cython looks for types by the whole name of the module, so both lie where that says.
+    # Cython looks for types by the module's full name, so both files are copied to that path.
     set(tree "${CMAKE_CURRENT_BINARY_DIR}/cython")
     set(copied "${tree}/pyvgpu/${destination}/${name}")
     set(source "${CMAKE_SOURCE_DIR}/${folder}/${name}")

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compiler.h -- small things that C leaves to the compiler or the kernel. */
+/* compiler.h -- small helpers on top of the compiler and the kernel. */
 #ifndef PYVGPU_COMPILER_H
 #define PYVGPU_COMPILER_H
 
@@ -19,7 +19,7 @@
 #define cpu_relax() __asm__ __volatile__("yield" ::: "memory")
 #endif
 
-/* Bring *mark* up to *value*, whoever else changes it meanwhile. */
+/* Raise *mark* to at least *value*, atomically. */
 static inline void raise_mark(uint32_t *mark, uint32_t value)
 {
     uint32_t seen = __atomic_load_n(mark, __ATOMIC_SEQ_CST);
@@ -37,7 +37,7 @@ static inline uint64_t clock_now_ns(clockid_t clock)
     return (uint64_t) now.tv_sec * UINT64_C(1000000000) + (uint64_t) now.tv_nsec;
 }
 
-/* To a few milliseconds, without a system call; the same for all processes of a boot. */
+/* Exact to a few milliseconds, without a system call; the same for all processes of a boot. */
 static inline uint64_t coarse_now_ns(void)
 {
     return clock_now_ns(CLOCK_MONOTONIC_COARSE);

@@ -1,12 +1,12 @@
-"""Fail the build if the tables of the shim and the headers or the library do not agree.
+"""Check the shim's hook tables against NVIDIA's headers and the linked library; a build step.
 
-Run by CMake behind the linking of the shim:
+CMake runs it after linking the shim:
 
     complete.py --include FOLDER[;FOLDER...] --library libcuda-control.so
 
-Every function that the headers of CUDA and NVML declare must be a hook, or in cuda/reviewed.def or
-nvml/reviewed.def with the reason why it is none; and the library must export the hooks and no
-more. So a function that came with a newer version, and that nobody has looked at, is noticed.
+Every function that the headers of CUDA and NVML declare must be a hook, or be listed in
+cuda/reviewed.def or nvml/reviewed.def with the reason why it is none; and the library must export
+exactly the hooks. So the build fails for a new function that has not been reviewed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUESTIONS = {
 
 
 def disagreements(declared: Iterable[str], api: str = "cuda") -> list[str]:
-    """Return what is wrong with the tables of *api*, given what headers declare."""
+    """Return the errors in the tables of *api*, given the functions that headers declare."""
     hooks = {hook.symbol for hook in hook_table.hooks(api)}
     reviewed = collections.Counter(name for name, _ in hook_table.reviewed(api))
     return [
@@ -49,7 +49,7 @@ def disagreements(declared: Iterable[str], api: str = "cuda") -> list[str]:
 
 
 def exports(library: Path) -> set[str]:
-    """Return every name that *library* defines for others."""
+    """Return every symbol that *library* exports."""
     with library.open("rb") as file:
         table = elffile.ELFFile(file).get_section_by_name(".dynsym")
         return {s.name for s in table.iter_symbols() if s.name and s["st_shndx"] != "SHN_UNDEF"}

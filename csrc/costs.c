@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* costs.c -- the table of what launches took; see costs.h. */
+/* costs.c -- table of launch costs; see costs.h. */
 #include "costs.h"
 #include "number.h"
 
 #define LEAST_NS INT64_C(500)
-#define MOST_NS  INT64_C(4000000000) /* what takes longer is charged as it runs */
+#define MOST_NS  INT64_C(4000000000) /* longer work is charged as it runs */
 
-/* To what a shape is taken to be long whose first launch does not finish. */
+/* Longest expectation of a shape whose first launch has not finished. */
 #define DOUBT_NS INT64_C(2000000)
 
-/* Turns of a device are taken to be shorter than this, and so much longer than that, that of what
- * is short the clock says little. */
+/* Time slices of a device are taken to be shorter than LONG_NS, and so much longer than SHORT_NS
+ * that the clock says little about work shorter than that. */
 #define LONG_NS  INT64_C(2500000)
 #define SHORT_NS (LONG_NS / 8)
 
 enum {
-    DOUBT = 8,   /* each further one so many times as long */
-    CLOSER = 4,  /* a measurement brings the expectation nearer by this part */
-    ALIKE = 32,  /* what differs by less than this part takes the same time */
-    OFTEN = 8,   /* one of so many measurements does; */
-    USUAL = 4,   /* or even one of so many */
+    DOUBT = 8,   /* factor by which each further launch is expected to take longer */
+    CLOSER = 4,  /* a measurement moves the expectation by 1/CLOSER of the difference */
+    ALIKE = 32,  /* times that differ by less than 1/ALIKE count as the same */
+    OFTEN = 8,   /* "often": one of so many measurements; */
+    USUAL = 4,   /* "usually": one of so many */
     EARLY = 8,   /* of so many first measurements the shortest counts */
-    EPOCH = 250, /* measurements, for which the shortest one is remembered, and once more */
-    MANY = 32,   /* they contradict what was measured alone; and of so many the mean is taken */
-    FEW = 4,     /* they do, if that is doubted */
+    EPOCH = 250, /* measurements for which the shortest is kept, and for as many again */
+    MANY = 32,   /* so many contradict a cost measured alone; also the most in a mean */
+    FEW = 4,     /* so many do if that cost is doubted */
 };
 
 static struct cost *place_of_function(struct costs *costs, uint64_t function)
@@ -89,8 +89,8 @@ static uint32_t lowest(const struct cost_beside *beside)
                                                                    : beside->low_ns;
 }
 
-/* Work that found its stream idle begins with a turn of its own as often as not, and says less than
- * others; as long as there are none, it counts. */
+/* Work that found its stream idle begins with a time slice of its own as often as not, and so says
+ * less: it counts only as long as there are no queued measurements. */
 static void note_clock(struct cost_beside *beside, const struct costs_sample *sample)
 {
     if (sample->queued && !beside->mean_is_queued)
@@ -120,10 +120,10 @@ static void note_beside(struct cost_beside *beside, const struct costs_sample *s
     int64_t low;
 
     if (sample->queued && !beside->queued)
-        beside->count = beside->before_ns = 0; /* how long the launch took was a guess */
+        beside->count = beside->before_ns = 0; /* their launch overhead was a guess */
     else if (!sample->queued && !beside->queued)
         ns = sample->ns;
-    if (beside->count == EPOCH) { /* what is older counts less and less */
+    if (beside->count == EPOCH) { /* older measurements count less and less */
         beside->before_ns = beside->low_ns;
         beside->count = beside->alike = 0;
     }
@@ -146,15 +146,15 @@ static void note_beside(struct cost_beside *beside, const struct costs_sample *s
         note_own(beside, smaller(sample->own_ns, INT32_MAX));
 }
 
-/* By what others did not have of the time. */
+/* By the time that others did not have. */
 static int is_always_the_same(const struct cost_beside *beside)
 {
     return beside->own_of >= FEW && beside->own_off_ns <= beside->own_ns / ALIKE;
 }
 
-/* Turns of others are in each, or it is not always the same work: then the shortest one says
- * little, and what others did not have is right on average. That is some turns off, so of what is
- * short it says nothing. */
+/* Each measurement includes time slices of others, or the work varies: then the shortest says
+ * little, and the time that others did not have is right on average. That is some time slices off,
+ * so it says nothing about short work. */
 static int is_uneven(const struct cost_beside *beside)
 {
     uint32_t low = lowest(beside);
@@ -171,18 +171,17 @@ static int is_sure(const struct cost_beside *beside)
            (is_uneven(beside) ? beside->own_of >= EARLY : beside->alike > 1);
 }
 
-/* Each launch of a stream that was idle waits for a turn, and the shortest of few waits is not
- * none. Of waits between none and a longest one, it is about twice their mean, divided by how many
- * they are. */
+/* Each launch in an idle stream waits for a time slice, and the shortest of a few waits is not 0:
+ * if waits spread evenly from 0 to a longest one, it is about twice their mean by their number. */
 static int64_t shortest_wait(const struct cost_beside *beside)
 {
     return beside->alike * OFTEN >= beside->count ? 0
                                                   : 2 * (int64_t) beside->wait_ns / beside->count;
 }
 
-/* What is short mostly runs within one turn of the device, and then always takes the same time.
- * Where hardly any two take the same there are turns of others in each, and the clock says what
- * they take on average. */
+/* Short work mostly runs within one time slice, and then always takes the same time. Where hardly
+ * any two measurements agree, each includes time slices of others, and the clock says what the work
+ * takes on average. */
 static int64_t known_beside(const struct cost_beside *beside)
 {
     int64_t low = lowest(beside);
@@ -203,7 +202,7 @@ static int64_t known_beside(const struct cost_beside *beside)
     return beside->alike * OFTEN >= beside->count && mean >= low - low / CLOSER ? low : mean;
 }
 
-/* What was measured alone holds until many measurements beside others contradict it. */
+/* A cost measured alone holds until many measurements beside others contradict it. */
 static int64_t learn_beside(struct costs *costs, struct cost *cost,
                             const struct costs_sample *sample)
 {
@@ -253,11 +252,11 @@ void costs_learn(struct costs *costs, struct cost *cost, const struct costs_key 
     if (!sample->alone) {
         ns = learn_beside(costs, cost, sample);
     } else if (sample->crowded) {
-        if (!sample->anew)
+        if (!sample->changed)
             ns =
                 cost->state == COST_GUESSED ? sample->low_ns : within(cost->ns, sample->low_ns, ns);
     } else {
-        cost->count = cost->state != COST_MEASURED || sample->anew
+        cost->count = cost->state != COST_MEASURED || sample->changed
                           ? 1
                           : (uint8_t) smaller(cost->count + 1, COSTS_MEAN);
         ns = nearer(cost->ns, ns, cost->count);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dispatch.c -- cuGetProcAddress: ask the driver, then map the pointer it returned to our hook.
+/* dispatch.c -- hook of cuGetProcAddress: ask the driver, then map its pointer to our hook.
  *
- * Versions, flags and the symbol's status stay the driver's; a symbol that nobody here has heard
- * of is handed through. PyTorch makes thousands of look-ups, so the table is one hash probe.
+ * Versions, flags and the symbol's status stay the driver's; an unknown symbol is passed through.
+ * PyTorch makes thousands of look-ups, so the table takes one hash probe.
  */
 #include "dispatch.h"
 #include "compiler.h"
@@ -16,7 +16,7 @@
 
 struct route {
     void *hook;
-    size_t offset; /* in struct driver, of the driver's own */
+    size_t offset; /* of the driver's own function, in struct driver */
 };
 
 static const struct route routes[] = {
@@ -29,8 +29,8 @@ static const struct route routes[] = {
 _Static_assert(PLACES >= 4 * ARRAY_SIZE(routes),
                "a probe is short, and ends at all, where most places are free");
 
-/* By the driver's function: 1 and the index of its route, 0 for none. Small, because every program
- * that starts touches all of it. */
+/* Hash table by the driver's function: the index of its route + 1, 0 for none. Small, because every
+ * program that starts touches all of it. */
 static uint16_t places[PLACES];
 
 static unsigned home_of(const void *function)
@@ -47,7 +47,7 @@ static void *function_of(const struct route *route)
     return function;
 }
 
-/* The route that leads from *function*, or NULL; *place* is where it is, or would be. */
+/* The route of *function*, or NULL; *place* is its index, or where it would be. */
 static const struct route *find(const void *function, unsigned *place)
 {
     for (*place = home_of(function); places[*place]; *place = (*place + 1) % PLACES) {

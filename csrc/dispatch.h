@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dispatch.h -- from a pointer of the driver's to the hook that answers for it. */
+/* dispatch.h -- maps a function pointer of the driver to our hook for it. */
 #ifndef PYVGPU_DISPATCH_H
 #define PYVGPU_DISPATCH_H
 
 /* Build the table, once, after driver_load(). */
 void dispatch_build(void);
 
-/* The hook for what the driver returned, or the same pointer if there is none. */
+/* The hook for a pointer that the driver returned, or the same pointer if there is none. */
 void *dispatch_route(void *function);
 
 #endif

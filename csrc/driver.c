@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver.c -- finds the driver's own entry points under the originals' private names.
+/* driver.c -- finds the driver's own entry points through the private names of its libraries.
  *
- * The two originals are DT_NEEDED of the shim, so they are loaded already; asking for them by the
- * names under which they were needed gives exactly them, whatever else is called libcuda.so.1.
+ * The two originals are DT_NEEDED by the shim, so they are loaded already; dlopen() of these names
+ * gives exactly them, whatever else is called libcuda.so.1.
  */
 #include "driver.h"
 #include "compiler.h"
@@ -39,7 +39,7 @@ static const struct entry nvml_entries[] = {
 #undef HOOK
 };
 
-/* For functions that this driver does not have; the calling convention lets the caller clean up. */
+/* For functions that this driver does not have; in these ABIs the caller cleans up arguments. */
 static CUresult cuda_not_supported(void)
 {
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -86,7 +86,7 @@ void driver_release(char *release, unsigned size)
     char path[PATH_MAX];
     const char *name;
 
-    /* Not by dladdr, which looks through all symbols of the library. */
+    /* Not by dladdr(), which scans all symbols of the library. */
     *release = '\0';
     if (!handle || dlinfo(handle, RTLD_DI_LINKMAP, &loaded) != 0 ||
         strlen(loaded->l_name) >= sizeof(path) ||

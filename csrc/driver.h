@@ -19,15 +19,15 @@ struct driver {
 
 extern struct driver driver;
 
-/* Find every entry point of CUDA above in the original library, and see that both are there; once,
- * before any hook uses one. What a driver does not have answers that it is not supported. NULL, or
- * what is missing. */
+/* Find every CUDA entry point above in the original library, and check that both originals are
+ * loaded; once, before any hook uses one. A function that this driver lacks returns "not
+ * supported". NULL, or the missing library. */
 const char *driver_load(void);
 
-/* The same for NVML, once, behind driver_load(): programs that never ask it do not wait for it. */
+/* The same for NVML, once, after driver_load(): only programs that use NVML wait for it. */
 void driver_load_nvml(void);
 
-/* The release in the file name of the driver's libcuda ("580.65.06"); "" if it names none. */
+/* The release in the file name of the driver's libcuda ("580.65.06"); "" if it has none. */
 void driver_release(char *release, unsigned size);
 
 #endif

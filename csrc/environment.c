@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* environment.c -- exchanges the whole array behind environ; see environment.h.
+/* environment.c -- swaps the whole array behind environ; see environment.h.
  *
- * Whoever reads the environment reads one of two whole arrays. Arrays and strings that were ever
- * in sight are not freed, because a reader may be in them for as long as the process lives; the
- * same ones are shown again as long as nothing changed.
+ * Each reader sees one of two complete arrays. Arrays and strings that were ever visible are not
+ * freed, because a reader may use them for as long as the process lives; they are reused as long as
+ * nothing changed.
  */
 #include "environment.h"
 #include "compiler.h"
@@ -12,15 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRIES 16 /* how often somebody else may change the environment under our hands */
+#define TRIES 16 /* how often other threads may change the environment meanwhile */
 
 extern char **environ;
 
 static struct {
-    char **before;  /* what was there, possibly NULL */
-    char **array;   /* what is shown instead */
-    char **initial; /* the array as we made it, to see whether somebody changed it */
-    size_t count;   /* of its entries, the NULL at the end not counted */
+    char **before;  /* the original array, possibly NULL */
+    char **array;   /* the array shown instead */
+    char **initial; /* a copy of it as we made it, to detect changes by other threads */
+    size_t count;   /* number of its entries, without the NULL at the end */
     char *entry;    /* ours, at *place* */
     char *original; /* the entry that ours stands for, or NULL */
     size_t place;
@@ -41,7 +41,7 @@ static int is_untouched(void)
     return memcmp(view.array, view.initial, (view.count + 1) * sizeof(*view.array)) == 0;
 }
 
-/* Whether the view made last shows *entry* in the environment as it is now. */
+/* Whether the last view can be reused: it shows *entry* in the environment as it is now. */
 static int fits(char **before, const char *entry)
 {
     size_t count = count_entries(before);
@@ -74,7 +74,7 @@ static int make_view(char **before, char *entry)
         if (place == count && strncmp(array[i], entry, name) == 0)
             place = i;
     }
-    free(view.initial); /* the only one of them that nobody else ever saw */
+    free(view.initial); /* the only one that was never visible to others */
     view.original = array[place];
     array[place] = entry;
     memcpy(initial, array, (count + 2) * sizeof(*array));
@@ -115,13 +115,13 @@ int environment_show(const char *name, const char *value)
             return 0;
         }
         if (!again)
-            discard_view(); /* nobody has seen it */
+            discard_view(); /* it was never visible */
     }
     free(entry);
     return -ENOMEM;
 }
 
-/* Put the original in the place of our entry, or take ours out, wherever it went. */
+/* Replace our entry by the original, or remove it, wherever it is now. */
 static void replace_entry(char **array)
 {
     while (array && *array && *array != view.entry)
@@ -147,7 +147,7 @@ void environment_restore(void)
     if (is_untouched() && __atomic_compare_exchange_n(&environ, &expected, view.before, 0,
                                                       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return;
-    /* Somebody set a variable meanwhile: theirs stays, in the array where they put it. */
+    /* Another thread set a variable meanwhile: it stays, in the array where that thread put it. */
     replace_entry(__atomic_load_n(&environ, __ATOMIC_SEQ_CST));
     view.array = NULL;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* environment.h -- shows one variable of the environment with another value for a while.
+/* environment.h -- temporarily overrides one environment variable, safely for concurrent readers.
  *
- * Not by setenv, which frees what other threads may be reading: a copy of the environment takes
- * its place and the old one comes back. What other threads set meanwhile is kept. One at a time.
+ * setenv() may free what other threads are reading, so a copy of the environment takes its place
+ * until it is restored. Variables that other threads set meanwhile are kept. One override at a
+ * time.
  */
 #ifndef PYVGPU_ENVIRONMENT_H
 #define PYVGPU_ENVIRONMENT_H
 
-/* Let getenv(*name*) answer *value* from now on; 0 or -ENOMEM. */
+/* Let getenv(*name*) return *value* from now on; 0 or -ENOMEM. */
 int environment_show(const char *name, const char *value);
 
-/* End that, also in a child that was forked in between; harmless if nothing is shown. */
+/* End the override, also in a child that was forked in between; harmless if there is none. */
 void environment_restore(void);
 
 #endif

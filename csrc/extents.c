@@ -4,11 +4,11 @@
 
 #include <stdlib.h>
 
-#define LOOKS 64 /* at ranges, for one that fits well */
+#define LOOKS 64 /* ranges checked to find one that fits well */
 
 struct extents_lane extents_any = {.done = UINT64_MAX};
 
-/* The links that lead to the first range at or behind *start*, and the range before it. */
+/* The links to the first range at or behind *start*, and the range before it. */
 struct place {
     struct extent **links[EXTENTS_LEVELS];
     struct extent *before;
@@ -65,7 +65,7 @@ static void leave_bin(struct extent *extent)
 
 /* --- the list --------------------------------------------------------------------------------- */
 
-/* One level more for each fourth. */
+/* One in four gets one level more. */
 static unsigned draw_height(struct extents *extents)
 {
     uint64_t drawn = ++extents->draws * UINT64_C(0x9e3779b97f4a7c15);
@@ -76,8 +76,8 @@ static unsigned draw_height(struct extents *extents)
     return height;
 }
 
-/* Enter *wanted* where *place* leads to, if it overlaps nothing there. Without memory it is not
- * known, which is safe. */
+/* Insert *wanted* where *place* leads to; it must overlap nothing there. If malloc() fails the
+ * range stays unknown, which is safe. */
 static void insert_at(struct extents *extents, const struct place *place,
                       const struct extent *wanted)
 {
@@ -104,7 +104,7 @@ static void insert(struct extents *extents, const struct extent *wanted)
     insert_at(extents, &place, wanted);
 }
 
-/* Change a range in its place: its neighbours stay what they are. */
+/* Change a range in place: the order of the list stays. */
 static void change(struct extent *extent, const struct extent *wanted)
 {
     unsigned height = extent->height;
@@ -148,8 +148,8 @@ static void end_padding(struct extent *extent, uint64_t start)
         extent->block_bytes = 0;
 }
 
-/* Take out all that has a part in the range: what was not seen to be freed, and what is used now.
- */
+/* Take out all that overlaps the range: blocks whose free was not seen, and free ranges that are in
+ * use now. */
 static void clear(struct extents *extents, uint64_t start, uint64_t end)
 {
     struct place place;
@@ -164,7 +164,7 @@ static void clear(struct extents *extents, uint64_t start, uint64_t end)
         end_padding(place.before, start);
 }
 
-/* What is free from *start* on begins at *end*: that far the padding of a block may go. */
+/* Cut off free ranges between *start* and *end*: a block's padding may reach up to there. */
 static void cut(struct extents *extents, uint64_t start, uint64_t end)
 {
     struct place place;
@@ -185,7 +185,7 @@ static void cut(struct extents *extents, uint64_t start, uint64_t end)
     }
 }
 
-/* A block is at the start of a free range, as most are: the rest begins behind it. */
+/* A block takes the start of a free range, the usual case: the rest begins behind it. */
 static void use_start(struct extents *extents, struct place *place, const struct extent *used,
                       uint64_t most)
 {
@@ -204,7 +204,7 @@ static void use_start(struct extents *extents, struct place *place, const struct
     insert_at(extents, place, used);
 }
 
-/* A block is somewhere in a free range. */
+/* A block takes the middle of a free range. */
 static void use_middle(struct extents *extents, struct extent *extent, const struct extent *used,
                        uint64_t most)
 {
@@ -287,7 +287,7 @@ static int adjoin(const struct extent *first, const struct extent *second)
            (first->lane == second->lane || extents_is_done(first) || extents_is_done(second));
 }
 
-/* The whole is free when both are, in the lane of the one that is not done. */
+/* The joined range is free when both are, in the lane of the one that is not done. */
 static void join(struct extent *extent, const struct extent *other)
 {
     const struct extent *last = extent->start > other->start ? extent : other;
@@ -339,7 +339,7 @@ void extents_put(struct extents *extents, const struct extent *freed)
     }
 }
 
-/* Take *bytes* off the end of a free range, or all of it; returns how many it had. */
+/* Take *bytes* off the end of a free range, or all of it; returns how many were taken. */
 static uint64_t shorten(struct extents *extents, const struct extent *extent, uint64_t bytes)
 {
     struct extent rest = *extent;
@@ -354,7 +354,7 @@ static uint64_t shorten(struct extents *extents, const struct extent *extent, ui
     return taken;
 }
 
-/* The smallest range that serves a request, of the first ones; NULL if there is none. */
+/* The smallest range that serves a request, among the first ones; NULL if there is none. */
 static const struct extent *find_fitting(const struct extents_owner *owner, uint64_t bytes,
                                          uint64_t most)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* glibc.h -- included before everything in the shim: ask for symbols as glibc 2.17 had them.
+/* glibc.h -- binds symbols to their glibc 2.17 versions; included first in every file of the shim.
  *
- * The shim is mounted into containers whose glibc may be years older than the one it was built
+ * The shim is mounted into containers whose glibc may be years older than the one that it was built
  * with. Functions that newer versions moved or renamed are bound to their first version here; a
- * test reads the result. Old systems have some of them in libdl and libpthread, which the driver
- * needs by name and so brings along.
+ * test checks the result. Old systems have some of them in libdl and libpthread, which the driver
+ * needs by name and so loads.
  */
 #ifndef PYVGPU_GLIBC_H
 #define PYVGPU_GLIBC_H
@@ -32,7 +32,7 @@ BIND(pthread_once);
 #undef BIND_TO
 #undef DLINFO_VERSION
 
-/* These became symbols in 2.33; before, they were inline functions over others. */
+/* These became symbols in 2.33; before that, they were inline wrappers of others. */
 #include <sys/stat.h>
 
 #if defined(__x86_64__)

@@ -1,44 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* governor.c -- what may begin, and what it took; see governor.h. */
+/* governor.c -- admits launches, and corrects their charges; see governor.h. */
 #include "governor.h"
 #include "number.h"
 
 #define MILLISECOND INT64_C(1000000)
 
-/* How long a share must last that is bought at once: seldom enough, and no wave in the share. */
+/* For how long time bought at once has to last: buying is rare, but the share stays even. */
 #define CHUNK_OF_NS    (10 * MILLISECOND)
 #define CHUNK_LEAST_NS (MILLISECOND / 5)
 #define CHUNK_MOST_NS  MILLISECOND
 
-/* Of how much time the share is kept that was not used: beside others they have used it. */
+/* For how much time an unused share is kept: less beside others, which have used it. */
 #define KEEP_ALONE_NS  (1000 * MILLISECOND)
 #define KEEP_BESIDE_NS (100 * MILLISECOND)
 
 /* A pause lasts until the share of so much time has come in: streams that began together pause
- * together, and what runs beside others runs in rows that are longer than their turns. */
+ * together, and beside others the work runs in rows that are longer than their time slices. */
 #define PAUSE_NS (3 * MILLISECOND)
 
-/* By how much the clock may err about one row of pieces: it knows the part of the time that each
- * process had, and not whose turn it was at a moment. */
+/* The clock's possible error about one row of pieces: it knows the part of the time that each
+ * process had, and not which one had the device at a given moment. */
 #define ROW_ERROR_NS (5 * MILLISECOND)
 
 /* The same where it is known what others had: as much as runs at the row's ends. */
 #define EXACT_ERROR_NS (MILLISECOND / 2)
 
-/* And by which part of it: where a device passes from one process to another, it does nothing for a
- * while, and nobody says for how long. */
+/* And its error relative to the row's length: a device is idle while it switches from one process
+ * to another, for a time that is not reported anywhere. */
 #define ROW_ERROR_PART 8
 
-/* What streams do together is followed over so much of their work. */
+/* Amount of work over which the overlap of streams is averaged. */
 #define OVERLAP_NS (40 * MILLISECOND)
 
-/* A row that long says how good expectations are. */
+/* Length from which on a row shows how good expectations are. */
 #define ROW_NS (100 * MILLISECOND)
 
-/* So long a process counts as one of several streams after two had work at the same time. */
+/* For so long a process counts as using several streams after two had work at the same time. */
 #define CROWDED_NS ((uint64_t) (1000 * MILLISECOND))
 
-/* What others are told of work that takes longer than expected. */
+/* Work published as in flight while it takes longer than expected. */
 #define UNKNOWN_NS ((uint64_t) (2 * MILLISECOND))
 
 static uint64_t load(const uint64_t *word)
@@ -76,7 +76,7 @@ static void publish(struct governor *governor)
     __atomic_store_n(&governor->work->begun, (uint32_t) (paid / WORK_UNIT_NS), __ATOMIC_RELAXED);
 }
 
-/* What work of several streams takes together. */
+/* The time that work of several streams takes together. */
 static int64_t union_of(const struct governor *governor, int64_t ns)
 {
     uint32_t overlap = __atomic_load_n(&governor->overlap, __ATOMIC_RELAXED);
@@ -90,8 +90,8 @@ static uint64_t together(const struct governor *governor, int64_t ahead_ns)
     return load(&governor->busy_ns) + (uint64_t) union_of(governor, ahead_ns);
 }
 
-/* Whether another stream keeps the device at work until *end_ns*, if *ns* more begins. Beside that
- * stream, of whose work the device has perhaps done most, no more is in flight than it has left. */
+/* Whether another stream keeps the device at work until *end_ns*, if *ns* more begins: the device
+ * may have done most of that stream's work, so work beside it must fit in the time it has left. */
 static int is_covered(const struct governor *governor, uint64_t end_ns, int64_t ns, uint64_t reach)
 {
     uint64_t busy = load(&governor->busy_ns);
@@ -133,8 +133,8 @@ void governor_trust(struct governor *governor, int64_t ns)
     raise_paid(governor, load(&governor->busy_ns));
 }
 
-/* Not the same each time: in step with others' turns, the same part of a turn would be measured
- * again and again. */
+/* Randomized: in step with others' time slices, the same part of a slice would be measured again
+ * and again. */
 static int64_t pause_ns(const struct governor *governor)
 {
     uint32_t seed = __atomic_load_n(&governor->pauses, __ATOMIC_RELAXED) * UINT32_C(2654435769);
@@ -195,8 +195,8 @@ uint64_t governor_debt_time(const struct governor *governor, const struct govern
     int64_t ahead = governor_in_flight(governor);
     int64_t debt = -budget_left(governor->shared);
 
-    /* As long as it is not known what streams take together, they may all run at the same time; and
-     * what is guessed of one is no reason for another to wait. */
+    /* As long as the streams' overlap is unknown, they may all run at the same time; and a guess
+     * about one stream is no reason for another to wait. */
     if (streams > 1 && __atomic_load_n(&governor->guessing, __ATOMIC_RELAXED))
         debt -= ahead;
     else if (!__atomic_load_n(&governor->overlap, __ATOMIC_RELAXED))
@@ -211,7 +211,7 @@ static int64_t part_of(int64_t ns, uint32_t part)
     return (int64_t) ((double) ns * part / CLOCK_WHOLE);
 }
 
-/* What the work is known to have run, and what it can have run at most. */
+/* The time for which work is known to have run, and the most for which it can have run. */
 struct bounds {
     int64_t least, most;
 };
@@ -221,15 +221,14 @@ static struct bounds bounds_of(const struct governor_piece *piece)
     uint64_t begin = piece->given_ns > piece->from_ns ? piece->given_ns : piece->from_ns;
 
     if (piece->crowded)
-        begin = piece->until_ns; /* the union has it */
+        begin = piece->until_ns; /* the union of the streams ran, perhaps not this piece */
 
     return (struct bounds) {
         piece->until_ns > begin ? (int64_t) (piece->until_ns - begin) : 0,
         piece->until_ns > piece->from_ns ? (int64_t) (piece->until_ns - piece->from_ns) : 0};
 }
 
-/* Beside others: what is expected, as far as the clock does not contradict it by what it says now.
- */
+/* Beside others: the expected time, within the clock's present bounds. */
 static int64_t taken_beside(const struct governor *governor, const struct governor_piece *piece,
                             struct bounds bounds, uint32_t rate)
 {
@@ -258,7 +257,8 @@ static void grow(struct governor *governor, int64_t ns)
     __atomic_add_fetch(&governor->busy_ns, (uint64_t) ns, __ATOMIC_RELAXED);
 }
 
-/* How much of what streams are expected to take one by one the union of them took of late. */
+/* Learn how much time the union of streams recently took, relative to the sum of their expected
+ * times. */
 static void learn_overlap(struct governor *governor, int64_t apart_ns, int64_t together_ns)
 {
     double overlap;
@@ -286,7 +286,7 @@ int governor_alone(const struct clock_view *clock, uint64_t since_ns, uint64_t f
     return clock_alone(clock, begin_since(since_ns, from_ns), until_ns, now);
 }
 
-/* Whether it ran alone for some of its time is known later; see grant(). */
+/* Remember a piece until it is known whether it ran alone for some of its time; see grant(). */
 static void remember(struct governor *governor, const struct governor_piece *piece,
                      int64_t taken_ns)
 {
@@ -304,8 +304,8 @@ static void remember(struct governor *governor, const struct governor_piece *pie
                                                            begin, piece->until_ns, taken_ns};
 }
 
-/* What several streams take together only the clock says: expectations of theirs were perhaps
- * learned while they waited for each other. Without a clock the device counts as their own. */
+/* Only the clock knows what several streams take together: their expectations were perhaps learned
+ * while they waited for each other. Without a clock the device counts as their own. */
 static int counts_as_own(const struct governor *governor, const struct governor_piece *piece,
                          const struct clock_view *clock)
 {
@@ -342,7 +342,7 @@ int64_t governor_finish(struct governor *governor, const struct governor_piece *
     return taken;
 }
 
-void governor_expect_anew(struct governor *governor)
+void governor_reset_overlap(struct governor *governor)
 {
     __atomic_store_n(&governor->overlap, 0, __ATOMIC_RELAXED);
     governor->apart_ns = governor->together_ns = 0;
@@ -356,8 +356,8 @@ int64_t governor_running(const struct clock_view *clock, uint64_t from_ns, uint6
     return sharers > 1 ? larger(ran / sharers - ROW_ERROR_NS, 0) : ran;
 }
 
-/* What a ratio by the clock says: nothing within its error, all from twice that on, and in between
- * as much more as it is farther off, so that no row makes a difference by a hair. */
+/* Discount the clock's error from a ratio: none of it counts within the error, all of it from twice
+ * the error on, linear in between, so that no row makes a difference by a hair. */
 static double beyond_error(double ratio)
 {
     double off = ratio - CLOCK_WHOLE;
@@ -371,8 +371,8 @@ static double beyond_error(double ratio)
     return CLOCK_WHOLE + (off < 0 ? -2 : 2) * (size - error);
 }
 
-/* Beside others, how what was charged for a long row compares with the clock: there it is right.
- * Where rows are short, it becomes doubtful again. */
+/* Beside others, compare the charges of a long row with the clock, which is right about long rows.
+ * While rows are short, the ratio becomes doubtful again. */
 static void learn_ratio(struct governor *governor)
 {
     struct governor_row *row = &governor->row;
@@ -391,8 +391,8 @@ static void learn_ratio(struct governor *governor)
     row->length_ns = row->given_ns = row->counted_ns = row->share_ns = row->guessed = 0;
 }
 
-/* What the device had to do of this process while no other had work, it did, as is known once the
- * clock covers the time. */
+/* Charge a piece at least the time for which no other process had work: the device did this
+ * process's work then, as is known once the clock covers that time. */
 static void grant(struct governor *governor, const struct clock_view *clock, uint64_t now)
 {
     while (governor->finished_count) {
@@ -410,8 +410,8 @@ static void grant(struct governor *governor, const struct clock_view *clock, uin
     }
 }
 
-/* All that ran in a bin is known, and what others had meanwhile. In a row without a gap the clock
- * contradicts what was charged; after a gap it is another's turn, or not. */
+/* Review a bin, once all that ran in it is known, and what others had meanwhile. In a row without a
+ * gap the clock corrects the charges; after a gap the device may serve another process or not. */
 static void review(struct governor *governor, uint64_t number)
 {
     struct governor_row *row = &governor->row;
@@ -461,7 +461,7 @@ static uint64_t bins_from(uint64_t from_ns, uint64_t until_ns, uint64_t most_ns)
 
 _Static_assert(BUSY_BIN_NS == OTHERS_CELL_NS, "a cell says of one bin what others had");
 
-/* The part of a bin that was this process's: what others did not have, or what the clock says. */
+/* This process's part of a bin: the time that others did not have, or else the clock's rate. */
 static uint32_t rate_of_bin(const struct clock_view *clock, uint64_t begin_ns, uint64_t now,
                             int *exact)
 {
@@ -480,7 +480,7 @@ static uint32_t rate_of_bin(const struct clock_view *clock, uint64_t begin_ns, u
     return (uint32_t) larger((int64_t) (rate * CLOCK_WHOLE), CLOCK_WHOLE / CLOCK_SHARERS);
 }
 
-/* Note what the clock says of each bin that it covers since the last look. */
+/* Record the clock's values of each bin that it has covered since the last call. */
 static void read_clock(struct governor *governor, const struct clock_view *clock, uint64_t now)
 {
     uint64_t until_ns = clock->valid ? clock_known_until(clock) : governor->known_ns;
@@ -495,8 +495,8 @@ static void read_clock(struct governor *governor, const struct clock_view *clock
     governor->known_ns = number * BUSY_BIN_NS;
 }
 
-/* Work that was in flight since *since_ns* may yet be found to have run in the bins from there on.
- */
+/* Review the bins before *since_ns*: work in flight since then may yet be found to have run in
+ * later ones. */
 static void review_all(struct governor *governor, uint64_t since_ns)
 {
     uint64_t until_ns = since_ns < governor->known_ns ? since_ns : governor->known_ns;
@@ -572,7 +572,7 @@ void governor_rest(struct governor *governor, uint64_t since_ns, uint64_t now)
         __atomic_store_n(&governor->idle_ns, since_ns, __ATOMIC_SEQ_CST);
         return;
     }
-    if (__atomic_exchange_n(&governor->idle_told, 1, __ATOMIC_SEQ_CST))
+    if (__atomic_exchange_n(&governor->idle_published, 1, __ATOMIC_SEQ_CST))
         return;
     at = next_word(governor);
     tell_idle(governor, at, idle_word(before, before + 2 * WORK_UNIT_NS) | IDLE_LENGTH_MASK);
@@ -587,7 +587,7 @@ void governor_work(struct governor *governor, uint64_t now)
 
     if (!from)
         return;
-    if (__atomic_exchange_n(&governor->idle_told, 0, __ATOMIC_SEQ_CST))
+    if (__atomic_exchange_n(&governor->idle_published, 0, __ATOMIC_SEQ_CST))
         at = __atomic_load_n(&governor->idle_at, __ATOMIC_SEQ_CST);
     else
         at = next_word(governor);

@@ -1,7 +1,7 @@
-"""NVIDIA's headers: where they are in this Python, and which functions they declare.
+"""Find NVIDIA's headers in this Python's packages, and list the functions that they declare.
 
-The wheels are `nvidia-cuda-runtime` and `nvidia-nvml-dev`; both unpack into one folder, which is
-printed when this is run.
+The wheels are `nvidia-cuda-runtime` and `nvidia-nvml-dev`; both unpack into one folder. Run as a
+program, this prints it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _NVML_RENAMING = re.compile(
 
 
 class HeaderError(Exception):
-    """A header is not there, or not as it was when this was written."""
+    """A header is missing, or has an unknown form."""
 
 
 def folders() -> list[Path]:
-    """Return the folders of the headers that this Python has."""
+    """Return the folders of the headers installed in this Python."""
     found = set()
     for wheel, header in [
         ("nvidia-cuda-runtime", "cuda.h"),
@@ -56,7 +56,7 @@ def folders() -> list[Path]:
 
 
 def read(places: Sequence[Path], name: str) -> str:
-    """Return the text of header *name* in *places*, without comments; "" if it may be absent."""
+    """Return the text of header *name* in *places*, without comments; "" if it may be missing."""
     for folder in places:
         if (folder / name).is_file():
             return _COMMENTS.sub("", (folder / name).read_text(encoding="utf-8"))
@@ -81,7 +81,7 @@ def cuda_symbols(text: str) -> set[str]:
 
 
 def nvml_symbols(text: str) -> set[str]:
-    """Return every symbol that nvml.h declares, the unversioned ones included."""
+    """Return every symbol that nvml.h declares, including the unversioned ones."""
     symbols = set(_NVML_FUNCTION.findall(text))
     for old, new in _NVML_RENAMING.findall(text):
         symbols |= {old, new}

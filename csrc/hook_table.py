@@ -1,6 +1,6 @@
-"""The tables of the shim, read from their sources: its hooks, and what it leaves to the driver.
+"""Parse the shim's .def tables: its hooks, and the functions that it leaves to the driver.
 
-For the build and for tests, with the standard library alone.
+For the build and for tests; uses only the standard library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CSRC = Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hook:
-    """One line of a table: what cuGetProcAddress is asked for, what dlsym is, how it is called."""
+    """One line of a table: the name for cuGetProcAddress, the name for dlsym, the parameters."""
 
     base: str | None  # NVML has none
     since: int
@@ -55,7 +55,7 @@ def nvml() -> list[Hook]:
 
 
 def symbols() -> set[str]:
-    """Return what dlsym finds in the shim."""
+    """Return every symbol that dlsym finds in the shim."""
     return {hook.symbol for hook in cuda() + nvml()}
 
 

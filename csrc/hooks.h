@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hooks.h -- declares every hook; a line in hooks.def without a body is a link error. */
+/* hooks.h -- declares every hook in the tables; one without a definition is a link error. */
 #ifndef PYVGPU_HOOKS_H
 #define PYVGPU_HOOKS_H
 
-#define __CUDA_API_VERSION_INTERNAL /* cuda.h then leaves names as they are: cuX is cuX */
+#define __CUDA_API_VERSION_INTERNAL /* keeps cuda.h from renaming functions: cuX is cuX */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 
 #include <cuda.h>

@@ -1,6 +1,6 @@
-"""Write a module of pyvgpu that has what a header declares between two marks, for cffi.
+"""Generate a cffi module for pyvgpu from the declarations between two marks of a C header.
 
-Usage: layout_build.py HEADER OUTPUT (build time only; the module is called as OUTPUT is)
+Usage: layout_build.py HEADER OUTPUT (build time only; OUTPUT's name is the module's name)
 """
 
 import sys

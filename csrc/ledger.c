@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ledger.c -- the sums of one container, exact under concurrency and kill -9; see ledger.h. */
+/* ledger.c -- one container's memory sums, exact under concurrency and kill -9; see ledger.h. */
 #include "ledger.h"
 #include "compiler.h"
 #include "slots.h"
@@ -9,12 +9,12 @@
 
 #define PATIENCE_NS UINT64_C(1000000) /* how long an undecided charge waits for others */
 
-/* What a limit is at most, a petabyte, and bits of a word that say that it is half full, of bytes
- * or of undecided charges: then it takes one charge more, but none that stays undecided. */
+/* The highest limit, a petabyte, and the bits of a word that show that it is half full, of bytes or
+ * of undecided charges: then it takes one more charge, but none that stays undecided. */
 #define LEDGER_MAXIMUM (LEDGER_PENDING >> 2)
 #define WORD_CROWDED   ((UINT64_C(1) << 63) | (LEDGER_PENDING >> 1))
 
-/* The thread of this process that insists on its refused charge; others stand back. */
+/* A thread of this process insists on its refused charge; the others stand back. */
 static int insisting;
 
 struct sum {
@@ -23,7 +23,7 @@ struct sum {
     int lower_pending; /* whether a slot below ours has one */
 };
 
-/* How many slots a sum goes over; our own is among them, whatever a damaged file says. */
+/* How many slots a sum covers; our own is among them, whatever a damaged file says. */
 static unsigned count_slots(const struct region *region)
 {
     uint32_t end = __atomic_load_n(&region->usage->high_water, __ATOMIC_SEQ_CST);
@@ -38,7 +38,7 @@ static uint64_t at_most(uint64_t value, uint64_t maximum)
     return value < maximum ? value : maximum;
 }
 
-/* What no slot's word says; bounded, so that no nonsense there makes a sum begin again at 0. */
+/* The bytes that no slot's word includes; bounded, so that no invalid value makes a sum wrap. */
 static uint64_t beside_words(const struct region *region, unsigned device)
 {
     uint64_t extra = __atomic_load_n(&region->extra_total[device], __ATOMIC_RELAXED);
@@ -82,9 +82,9 @@ static uint64_t limit_of(const struct ledger *ledger, unsigned device)
     return at_most(__atomic_load_n(&ledger->limit[device], __ATOMIC_RELAXED), LEDGER_MAXIMUM);
 }
 
-/* Write this slot's word. Nobody else does while we live, so what we wrote last is known without
- * reading it from a cache line that other slots' owners write to: after a plain store this thread
- * goes on before the line has come. The lock is this process's own. */
+/* Write this slot's word. No other process writes it while we live, so our last value is known
+ * without reading it from a cache line that other slots' owners write to: after a plain store this
+ * thread goes on before the line has arrived. The lock is local to this process. */
 static inline void change_word(struct region *region, unsigned device, uint64_t change, int order)
 {
     uint64_t word = region->words[device] += change;
@@ -101,8 +101,8 @@ static void add_to_word(struct ledger *ledger, unsigned device, uint64_t change)
     spin_unlock(&region->words_locked);
 }
 
-/* Add the charge, undecided; what all words say then decides. 0 if so many threads have undecided
- * charges already that the word would not hold them. */
+/* Add the charge, undecided; the sum of all words then decides. 0 if so many threads have undecided
+ * charges already that the word could not hold this one. */
 static int propose(struct ledger *ledger, unsigned device, uint64_t bytes)
 {
     struct region *region = ledger->region;
@@ -146,7 +146,7 @@ static int decide(struct ledger *ledger, unsigned device, uint64_t bytes, uint64
     return refuse(ledger, device);
 }
 
-/* The charge is in the word and over the limit, but others are undecided: perhaps they go. */
+/* The charge is in the word and over the limit, but others are undecided: they may be withdrawn. */
 static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, uint64_t limit,
                    struct sum sum)
 {
@@ -169,7 +169,7 @@ static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, uint6
             cpu_relax(); /* the others stand back, or are decided without us */
         }
         sum = sum_words(region, device, (unsigned) region->slot);
-        if (!patient || !proposed) /* the last look: this thread may have slept before it */
+        if (!patient || !proposed) /* that was the last sum: this thread may have slept before */
             break;
     }
     if (standing)
@@ -187,8 +187,8 @@ static inline int charge(struct ledger *ledger, unsigned device, uint64_t bytes,
 
     if (unlikely(bytes > limit))
         return refuse(ledger, device);
-    /* As propose() and admit(), under one lock. Until the store that proposes is seen by all, no
-     * word may be read; that it was admitted others may learn later. */
+    /* Like propose() and admit(), under one lock. No word may be read until all processes see the
+     * store that proposes; they may see later that it was admitted. */
     spin_lock(&region->words_locked);
     change_word(region, device, LEDGER_PENDING + bytes, __ATOMIC_SEQ_CST);
     if (likely(sum_bytes(region, device) <= limit)) {
@@ -202,7 +202,7 @@ static inline int charge(struct ledger *ledger, unsigned device, uint64_t bytes,
     spin_unlock(&region->words_locked);
     if (crowded)
         return refuse(ledger, device);
-    /* About to refuse: the dead hold nothing. Our own charge stands undecided meanwhile. */
+    /* About to refuse: reap first, since the dead hold nothing. Our charge stays undecided. */
     region_reap_before_refusal(region);
     sum = sum_words(region, device, (unsigned) region->slot);
     if (sum.pending <= 1)
@@ -210,8 +210,8 @@ static inline int charge(struct ledger *ledger, unsigned device, uint64_t bytes,
     return contend(ledger, device, bytes, limit, sum);
 }
 
-/* Read the limit of *device* that counts at *generation* or later; 0 if the quota holds no valid
- * limits. A read during which two more were written may find neither copy whole, and is repeated.
+/* Read the limit of *device* valid at *generation* or later; 0 if the quota holds no valid limits.
+ * A read during which two more limits were written may find neither copy complete, and is repeated.
  */
 static int read_limit(const struct quota_file *quota, unsigned device, uint64_t *generation,
                       uint64_t *limit)
@@ -236,8 +236,8 @@ int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
     int result = charge(ledger, device, bytes, limit);
 
     /* The word was stored before the generation is read here; the node side writes a generation
-     * before it reads the words. So it sees the charge, or we see that the limits changed. A charge
-     * that the old limit refused may fit the new one. */
+     * before it reads the words. So either it sees the charge, or we see that the limits changed. A
+     * charge that the old limit refused may fit the new one. */
     while (unlikely(region_generation(quota) != generation) &&
            read_limit(quota, device, &generation, &limit)) {
         if (result == 0)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ledger.h -- who in this container holds how much device memory; charge, settle, refund.
+/* ledger.h -- charges and refunds device memory against a container's limit.
  *
- * The truth is one word a slot, by device, and nothing else: no total is stored, for a process can
- * die between two words. A charge adds itself to its own word, marked undecided, and then sums all
- * words up to the high-water mark: over the limit, it takes itself back. Of any set of admitted
- * charges the one that was added last has seen all others in its sum, so the sum of what is
- * admitted is never over the limit, at no instant and whoever dies where.
+ * The only state is one word per slot and device: no total is stored, for a process can die between
+ * two writes. A charge adds itself to its process's word, marked undecided, and then sums all words
+ * up to the high-water mark: if that is over the limit, it withdraws itself. Of any set of admitted
+ * charges the one that was added last has seen all others in its sum, so the sum of admitted
+ * charges never exceeds the limit, at any instant and whichever process dies where.
  *
  * It knows no CUDA: devices are indexes into the quota, results are 0 or -errno.
  */
@@ -22,18 +22,18 @@ struct ledger {
 
 /* Reserve *bytes* for this process on *device*: 0, or -ENOMEM if they do not fit.
  *
- * A charge that is admitted by limits which were replaced meanwhile is decided again by the new
- * ones. So bytes above a lowered limit are in the sum before the writer of that limit reads it, or
- * they are never admitted.
+ * If the limits were replaced meanwhile, the charge is decided again by the new ones. So bytes
+ * above a lowered limit are in the sum before the writer of that limit reads it, or they are never
+ * admitted.
  *
- * Two undecided charges may refuse each other: then the lower slot goes on and the other tries
- * again, for at most a millisecond. Within a process one thread at a time stands for its slot. */
+ * Two undecided charges may refuse each other: then the lower slot proceeds and the other retries,
+ * for at most a millisecond. Within a process one thread at a time acts for its slot. */
 int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes);
 
-/* Give back what was charged. */
+/* Refund bytes that were charged. */
 void ledger_refund(struct ledger *ledger, unsigned device, uint64_t bytes);
 
-/* Bytes held on *device* by all processes; dead ones are cleared first if nobody did lately. */
+/* Bytes held on *device* by all processes; reaps dead ones first unless that was done recently. */
 uint64_t ledger_used(struct ledger *ledger, unsigned device);
 
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* links.c -- the table of exports and imports of one container; see links.h.
  *
- * Who opens memory first writes its import and then looks for an export; who ends an export first
- * marks it, so that no import matches it, and then looks for imports and descriptors. So one of the
- * two sees the other: memory that somebody opens is charged by its owner or by who opens it.
+ * A process that opens memory first writes its import and then looks for an export; a process that
+ * ends an export first marks it, so that no import matches it, and then looks for imports and
+ * descriptors. So one of the two sees the other: opened memory is charged either to its owner or to
+ * the process that opens it.
  *
  * An entry is taken by a compare-and-swap that writes its owner's slot; its bytes follow, then its
- * whole word. Whose lock is free wrote whatever stands there in vain, at any stage.
+ * whole word. If the owner dies at any stage, the process that reaps its slot settles the entry.
  */
 #include "links.h"
 #include "carrier.h"
@@ -20,7 +21,7 @@ uint64_t links_key(const void *bytes, size_t size)
 {
     uint64_t hash = region_hash(bytes, size);
 
-    hash ^= hash >> 32; /* the words keep the upper bits alone */
+    hash ^= hash >> 32; /* words store only the upper bits */
     hash *= UINT64_C(0x9e3779b97f4a7c15);
     return hash ? hash : 1;
 }
@@ -63,8 +64,7 @@ static uint64_t read_word(const struct region *region, unsigned place)
     return __atomic_load_n(&region->links[place].word, __ATOMIC_SEQ_CST);
 }
 
-/* Write an entry into the first place that is free; the low ones are used again, and scans stay
- * short. */
+/* Write an entry at the first free index: low indexes are reused, so that scans stay short. */
 static link_t write_link(struct region *region, uint64_t word, uint64_t bytes)
 {
     uint64_t writing = word & LINK_SLOT_MASK;
@@ -73,10 +73,10 @@ static link_t write_link(struct region *region, uint64_t word, uint64_t bytes)
         return 0;
     for (unsigned place = 0; place < REGION_LINKS; place++) {
         struct usage_link *link = &region->links[place];
-        uint64_t nobody = 0;
+        uint64_t unused = 0;
 
         if (__atomic_load_n(&link->word, __ATOMIC_RELAXED) ||
-            !__atomic_compare_exchange_n(&link->word, &nobody, writing, 0, __ATOMIC_SEQ_CST,
+            !__atomic_compare_exchange_n(&link->word, &unused, writing, 0, __ATOMIC_SEQ_CST,
                                          __ATOMIC_SEQ_CST))
             continue;
         raise_mark(&region->usage->link_end, place + 1);
@@ -102,7 +102,7 @@ uint64_t links_key_of(const struct region *region, link_t link)
     return read_word(region, link - 1U) & LINK_HASH;
 }
 
-/* Mark the export of *place*, if it is still one of *key*. */
+/* Mark the export at *place*, if it still has *key*. */
 static int mark(const struct region *region, unsigned place, uint64_t key, uint64_t kind)
 {
     uint64_t word = read_word(region, place);
@@ -152,7 +152,7 @@ void links_cancel_export(struct region *region, link_t link)
         erase_link(region, link - 1U);
 }
 
-/* Whether a process of the container lives that could take what has no known end, or has it. */
+/* Whether the container has a live process, which may have untracked exports open or open them. */
 static int anyone_lives(const struct usage_file *usage)
 {
     uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_SEQ_CST);
@@ -182,22 +182,22 @@ static int is_imported(const struct region *region, uint64_t word)
     return 0;
 }
 
-/* Whether somebody has a freed export open, or may open it. An importer that exports it in turn
- * ends his import only after that: so imports are looked for first. */
+/* Whether a process has a freed export open, or may open it. An importer that exports it in turn
+ * ends its import only after that: so imports are looked for first. */
 static int is_held(const struct region *region, uint64_t word, struct carrier *carrier)
 {
     return ((word & LINK_UNTRACKED) && anyone_lives(region->usage)) || is_imported(region, word) ||
            is_carried(word, carrier);
 }
 
-/* End an export, which nobody else is about to end: 1 if its entry is gone, 0 if it is held. */
+/* End an export that no other thread or process is ending: 1: its entry is gone, 0: it is held. */
 static int end_export(const struct region *region, unsigned place, struct carrier *carrier)
 {
     uint64_t *entry = &region->links[place].word;
     uint64_t word = __atomic_or_fetch(entry, LINK_ENDING, __ATOMIC_SEQ_CST);
     uint64_t decided;
 
-    do /* again only if it was given out in another way meanwhile */
+    do /* repeated only if it was given out in another way meanwhile */
         decided =
             is_held(region, word, carrier) ? (word & ~(uint64_t) LINK_ENDING) | LINK_FREED : 0;
     while (
@@ -220,7 +220,7 @@ int links_end_export(struct region *region, link_t link)
     return gone;
 }
 
-/* Give up the entry of *place* if it is this process's, freed, and nobody has it any more. */
+/* Remove the entry at *place* if it is this process's, freed, and no process has it open. */
 static uint64_t collect_link(struct region *region, unsigned place, unsigned device,
                              struct carrier *carrier)
 {
@@ -231,7 +231,7 @@ static uint64_t collect_link(struct region *region, unsigned place, unsigned dev
     if (kind != (LINK_EXPORT | LINK_FREED) || !belongs_to(word, (unsigned) region->slot) ||
         device_of(word) != device)
         return 0;
-    /* Of several threads the one that marks it decides. */
+    /* Of several threads, the one that sets the mark decides. */
     if (!__atomic_compare_exchange_n(&region->links[place].word, &word, word | LINK_ENDING, 0,
                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return 0;
@@ -258,7 +258,7 @@ uint64_t links_collect(struct region *region, unsigned device)
     return bytes;
 }
 
-/* Whether there is an export that matches *import* and stays charged. */
+/* Whether an export matches *import* and stays charged. */
 static int find_export(const struct region *region, uint64_t import)
 {
     unsigned end = count_links(region);
@@ -281,7 +281,7 @@ link_t links_import(struct region *region, uint64_t key, int *paid)
     return link;
 }
 
-/* Whether *descriptor* carries the export of *place*; it stays where it is while that is open. */
+/* Whether *descriptor* carries the export at *place*, which stays while the descriptor is open. */
 static int is_carried_by(const struct region *region, unsigned place, int descriptor,
                          struct links_match *match, struct carrier *carrier)
 {
@@ -327,8 +327,8 @@ void links_close_imports(const struct region *region, unsigned slot)
     }
 }
 
-/* What stays charged of a dead slot's export. Most of the time nothing has changed: then no import
- * must miss it meanwhile. */
+/* The bytes of a dead slot's export that stay charged. Usually nothing has changed since the last
+ * look: then the entry is not marked, so that no import misses it meanwhile. */
 static uint64_t settle_orphan(const struct region *region, unsigned place, uint64_t word,
                               struct carrier *carrier)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.c -- one line, one write, so that lines of several processes do not mix. */
+/* log.c -- writes each line with one write(), so that lines of several processes do not mix. */
 #include "log.h"
 
 #include <errno.h>
@@ -20,8 +20,8 @@ void log_configure(void)
     log_threshold = wanted && strcmp(wanted, "info") == 0 ? LOG_INFO : LOG_ERROR;
 }
 
-/* Write to standard error. It may be a pipe whose reader has gone: that is no reason to end the
- * program, as the signal for it would. */
+/* Write to standard error. It may be a pipe whose reader has gone: block SIGPIPE, which would end
+ * the program. */
 static void write_line(const char *line, size_t length)
 {
     const struct timespec at_once = {0};

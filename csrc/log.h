@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.h -- the shim's lines on standard error. Nothing is said on success.
+/* log.h -- the shim's log on standard error. Success is never logged.
  *
- * An error is always shown. A refusal is shown once PYVGPU_LOG=info is set, for a program that is
- * refused memory often does so on purpose. Formatting happens after one cached integer was tested.
+ * Errors are always logged. Refusals are logged if PYVGPU_LOG=info is set, for programs often ask
+ * for too much memory on purpose. One cached integer is tested before anything is formatted.
  */
 #ifndef PYVGPU_LOG_H
 #define PYVGPU_LOG_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* number.h -- of two numbers, the one that is meant. */
+/* number.h -- minimum, maximum and clamp of integers. */
 #ifndef PYVGPU_NUMBER_H
 #define PYVGPU_NUMBER_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* path.h -- which file a path leads to, told by its last component alone.
+/* path.h -- follows symbolic links in the last component of a path.
  *
- * realpath(3) asks the kernel about every folder on the way, which costs as much as all else that
- * an attach does. Folders that are links need not be followed: the kernel does it in `..` too.
+ * realpath(3) asks the kernel about every folder on the way, which costs as much as the rest of
+ * attaching the shim. Links to folders need not be followed: the kernel follows them in `..`, too.
  */
 #ifndef PYVGPU_PATH_H
 #define PYVGPU_PATH_H
@@ -11,8 +11,8 @@
 
 #define PATH_LINKS 40 /* as many as the kernel follows */
 
-/* Follow symbolic links until *path*, in a buffer of *size*, names none; it stays absolute or
- * relative as the links say. 0 or -errno: it does not exist, is too long, or leads in a circle. */
+/* Follow symbolic links until *path*, in a buffer of *size*, is none; the links determine whether
+ * it is absolute or relative. 0 or -errno: it does not exist, is too long, or is a cycle. */
 int path_follow(char *path, size_t size);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pid.c -- asks /proc for the PID namespace; see pid.h. */
+/* pid.c -- reads the PID namespace from /proc; see pid.h. */
 #include "pid.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@ uint32_t pid_namespace(void)
 {
     char text[32] = ""; /* pid:[4026531836] */
     uint32_t number = 0;
-    int saved = errno; /* a program may look at it after a call that succeeded */
+    int saved = errno; /* a program may read it after a call that succeeded */
 
     if (readlink("/proc/self/ns/pid", text, sizeof(text) - 1) > 0)
         for (const char *digit = text; *digit; digit++)

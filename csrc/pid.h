@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pid.h -- in which PID namespace this process is: a process ID means nothing without it. */
+/* pid.h -- this process's PID namespace, without which a process ID means nothing. */
 #ifndef PYVGPU_PID_H
 #define PYVGPU_PID_H
 
 #include <stdint.h>
 
-/* The first namespace of a machine has this number in every kernel since it has one. */
+/* Inode number of a machine's initial PID namespace, in every kernel that has one. */
 #define PID_NAMESPACE_HOST 0xeffffffcU
 
-/* The number of this process's namespace; 0 if /proc does not tell. */
+/* The inode number of this process's PID namespace; 0 if /proc does not say. */
 uint32_t pid_namespace(void);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* progress.c -- points of what a process has finished; see progress.h. */
+/* progress.c -- writes and decodes progress points; see progress.h. */
 #include "progress.h"
 
-#define GAP_NS UINT64_C(100000) /* without work, of less nothing is said */
+#define GAP_NS UINT64_C(100000) /* shorter times without work are not published */
 
 static void put(struct progress *progress, uint64_t at_ns, int begins)
 {

@@ -98,7 +98,7 @@ int region_limits(const struct quota_file *quota, struct quota_limits *limits)
     return limits->generation != 0;
 }
 
-/* What tells one of the two files: its magic, and its size in the layouts that are known. */
+/* Identifies one of the two files: its magic, and its size in the known layouts. */
 struct kind {
     uint64_t magic;
     size_t size[REGION_LAYOUT + 1];
@@ -117,8 +117,7 @@ static const struct kind usage_kind = {USAGE_MAGIC,
 
 static const uint64_t no_extra[REGION_DEVICES];
 
-/* Map *path* after its size, magic and layout were checked; the layout, in *layout*, says how much
- * of it there is. */
+/* Check size, magic and layout of *path*, then map it; *layout* says how much of it there is. */
 static enum region_failure map_file(const char *path, int fd, const struct kind *kind,
                                     int protection, void **mapped, uint32_t *layout,
                                     struct region_reason *reason)
@@ -222,8 +221,8 @@ enum region_failure region_open_files(struct region *region, int read_only_mount
     return failure;
 }
 
-/* The region beside the folder of the library. Its paths are opened again later, from whatever
- * folder the program is in then, so they must be absolute. */
+/* The region beside the folder of the library. Its paths are opened again later, when the program
+ * may have changed its working directory, so they must be absolute. */
 static enum region_failure find_beside(struct region *region, const char *library_path,
                                        struct region_reason *reason)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* region.h -- the files that a container's processes and the node side share.
+/* region.h -- layout of the files that a container's processes and the node side share.
  *
- * quota: limits and what the node side measured. Written by the supervisor or the agent alone,
- * mapped read-only by the shim. usage: the ledger, one slot a process. Written by the shims of one
- * container, read by the node side. clock: one a device, written by the arbiter, mapped read-only.
+ * quota: limits, and the node side's measurements. Only the supervisor or the agent writes it; the
+ * shim maps it read-only. usage: the ledger, one slot per process. The shims of one container write
+ * it, the node side reads it. clock: one per device; the arbiter writes it, shims read it.
  *
- * This header is the one definition: C includes it, and csrc/layout_build.py gives the part
+ * This header is the only definition: C includes it, and csrc/layout_build.py gives the part
  * between the two marks to cffi for pyvgpu/region. So that part holds plain declarations and
  * integer constants only. Every field has a fixed width, padding is written out, and region.c
- * asserts the offsets. A reader refuses a magic or layout it does not know.
+ * asserts the offsets. A reader refuses a magic or layout that it does not know.
  */
 #ifndef PYVGPU_REGION_H
 #define PYVGPU_REGION_H
@@ -22,11 +22,11 @@
 #define REGION_SLOTS   1024
 #define REGION_LINKS   8192
 
-/* Each layout appends to quota and usage what is marked so below; files of older ones end there. */
+/* Each layout appends the fields so marked below to quota or usage; older files end before them. */
 #define REGION_LAYOUT     4
 #define REGION_LAYOUT_OLD 1
 
-/* Shims that know this layout of a clock read its first page alone, and header.size is that. */
+/* Older shims that know this layout of a clock read only its first page, so header.size is that. */
 #define CLOCK_LAYOUT 2
 #define CLOCK_PAGE   4096
 
@@ -39,46 +39,46 @@
 #define QUOTA_LOCK_SUPERVISOR 0x40000000
 #define USAGE_LOCK_SLOT       0x40000000
 
-#define QUOTA_SUPERVISED 1 /* the region is closed once nobody holds QUOTA_LOCK_SUPERVISOR */
+#define QUOTA_SUPERVISED 1 /* the region is closed once QUOTA_LOCK_SUPERVISOR is free */
 #define QUOTA_LOW        2 /* its priority; with neither bit it is normal */
 #define QUOTA_HIGH       4
 
 #define POLICY_HARD    0
 #define POLICY_ELASTIC 1
 
-/* A word of the ledger: bytes below, the number of charges not yet decided above. */
+/* A word of the ledger: bytes in the low bits, the number of undecided charges above. */
 #define LEDGER_PENDING_SHIFT 52
 
-/* The word of a link: its slot + 1 in the lowest bits, then its device, what it is, and as much of
- * the hash of its key as there is room for. The slot alone: it is being written. */
+/* The word of a link: its slot + 1 in the lowest bits, then its device, its flags, and as many bits
+ * of the hash of its key as fit. The slot alone: it is being written. */
 #define LINK_SLOT_MASK    0x7ff
 #define LINK_DEVICE_SHIFT 11
 #define LINK_DEVICE_MASK  0xf
 #define LINK_EXPORT       0x008000
 #define LINK_IMPORT       0x010000
-#define LINK_CARRIED      0x020000 /* an export that is in descriptors, which are marked (carrier.h) */
-#define LINK_UNTRACKED    0x040000 /* an export that was given out in a way that has no known end */
+#define LINK_CARRIED      0x020000 /* an export that marked descriptors carry (carrier.h) */
+#define LINK_UNTRACKED    0x040000 /* an export given out in a way that has no known end */
 #define LINK_FREED        0x080000 /* an export that its owner has freed, or died with */
-#define LINK_ENDING       0x100000 /* an export that is perhaps given up now: no import matches */
+#define LINK_ENDING       0x100000 /* an export that may be ending now: no import matches it */
 #define LINK_HASH_SHIFT   21
 
 #define WORK_UNIT_NS 1024
 
-/* A word of usage_file.idle: since when a process had no work, CLOCK_MONOTONIC, above; for how
- * long, below; all ones there: it still has none. Both in WORK_UNIT_NS, and the first one wraps. */
+/* A word of usage_file.idle: high bits: since when a process had no work, CLOCK_MONOTONIC; low
+ * bits: for how long; all ones: it still has none. Both in WORK_UNIT_NS; the first one wraps. */
 #define IDLE_SLOTS       128
 #define IDLE_LENGTH_BITS 24
 #define IDLE_LENGTH_MASK 0xffffff
 
-/* A word of usage_file.progress: a moment, CLOCK_MONOTONIC in WORK_UNIT_NS, which wraps, above;
- * what the process has had of the device by then, likewise, in the lower half. */
+/* A word of usage_file.progress: high bits: a moment, CLOCK_MONOTONIC in WORK_UNIT_NS, which wraps;
+ * low half: the device time that the process has had by then, likewise. */
 #define PROGRESS_WORDS      32
 #define PROGRESS_TIME_SHIFT 34
 #define PROGRESS_BEGINS     0x200000000 /* work begins then; else it ends, */
-#define PROGRESS_SURE       0x100000000 /* and what it took is known without a guess */
+#define PROGRESS_SURE       0x100000000 /* and the time that it took is not a guess */
 
-/* A word of clock_file.others: ns of the device's time that others had while this container was at
- * work, below; in how many 64ths of the cell it was, above. */
+/* A word of clock_file.others: low bits: ns of the device's time that others had while this
+ * container was at work; above: in how many 64ths of the cell it was. */
 #define OTHERS_CELLS       512
 #define OTHERS_CELL_NS     262144
 #define OTHERS_NS_MASK     0x7ffff
@@ -86,14 +86,14 @@
 #define OTHERS_PARTS_MASK  0x7f
 #define OTHERS_UNSURE      0x80000000 /* the ns are not known, or a guess */
 
-#define CLOCK_WHOLE 65536 /* the whole of a share, or of a device's time */
+#define CLOCK_WHOLE 65536 /* all of a share, or of a device's time */
 
-/* clock_file.above, in clocks of containers of low priority: others of a higher one share the
- * device, and of those at least one has work now. */
+/* clock_file.above, in clocks of containers of low priority: containers of a higher priority share
+ * the device, and none of them has work now, or at least one has. */
 #define CLOCK_ABOVE_IDLE 1
 #define CLOCK_ABOVE_BUSY 2
 
-#define SLOT_DEAD 1 /* what the slot's owner exported is still charged; nothing else of it is */
+#define SLOT_DEAD 1 /* only the exports of the slot's owner are still charged */
 
 struct region_header {
     uint64_t magic;
@@ -108,7 +108,7 @@ struct quota_device {
     uint64_t context_reserve; /* bytes charged for each context */
     uint64_t memory_total;    /* bytes of the whole device */
     uint32_t vcore;           /* percent of the device's time, 1 to 100 */
-    uint32_t vcore_limit;     /* what elastic may reach, vcore to 100 */
+    uint32_t vcore_limit;     /* the most that elastic may reach, vcore to 100 */
     uint32_t policy;          /* POLICY_* */
     uint32_t green_kib;       /* KiB charged for each green context; 0: nothing */
 };
@@ -124,7 +124,7 @@ struct quota_limits {
 
 struct quota_file {
     struct region_header header;
-    struct quota_limits limits[2]; /* the valid copy of the higher generation counts */
+    struct quota_limits limits[2]; /* the valid copy with the higher generation counts */
     uint64_t extra[16][1024];      /* bytes a slot holds beyond its charges, by measurement */
     /* since layout 2 */
     uint64_t extra_total[16]; /* the sum over all slots, which every sum of the ledger counts */
@@ -136,39 +136,39 @@ struct usage_slot {
     uint64_t started_ns;    /* CLOCK_REALTIME at claim */
     char name[16];          /* comm of the process */
     uint64_t refused;       /* charges refused since the claim */
-    uint64_t pid_namespace; /* in which pid counts; 0 if not known */
+    uint64_t pid_namespace; /* that pid belongs to; 0 if not known */
     uint64_t spare[2];
 };
 
-struct usage_compute {    /* one a device: GPU time of the whole container, see governor.h */
-    int64_t budget_ns;    /* that may still be begun; below 0: it must be waited for */
-    uint64_t busy_ns;     /* that was charged since the region was made */
+struct usage_compute {    /* one per device: GPU time of the whole container, see governor.h */
+    int64_t budget_ns;    /* work that may still begin; below 0: launches have to wait */
+    uint64_t busy_ns;     /* charged since the region was created */
     uint64_t refilled_ns; /* CLOCK_MONOTONIC up to which the budget is filled */
     uint64_t active_ns;   /* CLOCK_MONOTONIC up to which there is work, as far as was foreseen */
-    uint64_t waited_ns;   /* that launches waited, all together */
-    uint64_t waits;       /* launches that waited */
+    uint64_t waited_ns;   /* total time that launches waited */
+    uint64_t waits;       /* number of launches that waited */
     uint64_t spare[26];   /* the first three had a meaning for older arbiters, unless they are 0 */
 };
 
-struct usage_work {    /* of one process on one device; both count on and wrap, in WORK_UNIT_NS */
-    uint32_t begun;    /* GPU time of what was given to the device, as charged */
-    uint32_t finished; /* of that, what is known to be done */
+struct usage_work {    /* one process on one device; both only grow and wrap, in WORK_UNIT_NS */
+    uint32_t begun;    /* GPU time of the work given to the device, as charged */
+    uint32_t finished; /* the part of it known to be done */
 };
 
 struct usage_link { /* one export or import of shared memory, see links.h */
-    uint64_t word;  /* 0: nobody's */
+    uint64_t word;  /* 0: free */
     uint64_t bytes; /* of an export, as charged */
 };
 
 struct usage_file {
     struct region_header header;
-    uint32_t high_water; /* nobody holds anything from this slot on; rises and falls */
+    uint32_t high_water; /* this slot and those behind it hold nothing; rises and falls */
     uint32_t reserved;
     uint64_t scanned_ns;    /* CLOCK_MONOTONIC_COARSE of the last search for dead slots */
     uint64_t refused[16];   /* charges refused, by device */
-    uint64_t orphaned[16];  /* counted in every sum, written by nobody any more */
-    char carrier_path[400]; /* of the files whose descriptors carry exports (carrier.h), each with a
-                               NUL, the next one behind it; or empty */
+    uint64_t orphaned[16];  /* counted in every sum, no longer written */
+    char carrier_path[400]; /* paths of the files whose descriptors carry exports (carrier.h), each
+                               with a NUL, one behind the other; or empty */
     struct usage_slot slots[1024];
     uint64_t charged[16][1024]; /* the ledger: by device, by slot */
     struct usage_work work[16][1024];
@@ -179,10 +179,10 @@ struct usage_file {
     uint64_t link_spare[7];
     struct usage_link links[8192];
     /* since layout 3 */
-    uint64_t idle[16][128][2]; /* the last two times without work of a process on a device, of the
-                                  first slots alone, in any order; 0: none */
+    uint64_t idle[16][128][2]; /* a process's last two times without work on a device, for the first
+                                  slots only, in any order; 0: none */
     /* since layout 4 */
-    uint64_t progress[16][128][32]; /* of the same slots, in any order; 0: none */
+    uint64_t progress[16][128][32]; /* for the same slots, in any order; 0: none */
 };
 
 struct clock_sample { /* when share_ns had which value */
@@ -197,17 +197,17 @@ struct clock_alone { /* a time during which no other process had work on the dev
     uint32_t reserved;
 };
 
-struct clock_file { /* one a device, written by the arbiter, read by everybody */
+struct clock_file { /* one per device and run, written by the arbiter, readable by all */
     struct region_header header;
     uint64_t sequence; /* odd while it is being written */
-    uint64_t beat_ns;  /* CLOCK_MONOTONIC of the last write; old means the arbiter is gone */
+    uint64_t beat_ns;  /* CLOCK_MONOTONIC of the last write; if it is old, the arbiter is gone */
     uint64_t share_ns; /* processor-sharing time that passed on the device up to beat_ns */
     uint32_t busy;     /* processes with work in flight */
-    uint32_t lent;     /* what elastic containers may have beyond their share, for each
+    uint32_t lent;     /* how much elastic containers may have beyond their share, for each
                           CLOCK_WHOLE of it */
     uint32_t newest;   /* of the samples, which are a ring */
     uint32_t tenants;  /* containers that have a share of the device */
-    /* Where these are 0, as in files of older arbiters, there is none of it. */
+    /* In files of older arbiters these are 0, which means none. */
     uint64_t spare_ns;       /* 0: older shims begin nothing up to this time */
     uint64_t alone_from_ns;  /* the last of the moments below, */
     uint64_t alone_until_ns; /* for shims that know no other */
@@ -218,10 +218,10 @@ struct clock_file { /* one a device, written by the arbiter, read by everybody *
     uint32_t reserved[4];
     struct clock_sample samples[248];
     /* behind the first page */
-    struct clock_alone moments[16]; /* of processes of this container, of late, in any order */
-    uint64_t others_until_ns;       /* up to where the next is known; 0: it is not */
-    uint32_t others[512]; /* what other containers had of the device meanwhile, in the cells that
-                             end there; a ring, by the number of the cell */
+    struct clock_alone moments[16]; /* recent ones of processes of this container, in any order */
+    uint64_t others_until_ns;       /* `others` is known up to here; 0: it is not */
+    uint32_t others[512]; /* device time of other containers, in the cells that end there; a ring,
+                             indexed by cell number */
 };
 
 /* END LAYOUT */
@@ -231,9 +231,9 @@ struct clock_file { /* one a device, written by the arbiter, read by everybody *
 
 enum region_failure {
     REGION_OK = 0,
-    REGION_MISSING,    /* a file is not there */
+    REGION_MISSING,    /* a file does not exist */
     REGION_UNREADABLE, /* it cannot be opened or mapped */
-    REGION_WRITABLE,   /* the quota could be changed by who is held to it */
+    REGION_WRITABLE,   /* the processes that the quota limits could change it */
     REGION_DAMAGED,    /* short, wrong magic, wrong checksum, or two files that do not belong */
     REGION_VERSION,    /* a layout this shim does not know */
     REGION_CLOSED,     /* the supervisor that gave the quota has ended */
@@ -243,12 +243,12 @@ enum region_failure {
 struct region {
     const struct quota_file *quota;                   /* PROT_READ, for as long as the process */
     struct usage_file *usage;                         /* shared; inherited by fork */
-    const uint64_t *extra_total;                      /* the quota's, or zeros where it has none */
-    struct usage_link *links;                         /* the usage file's, NULL where it has none */
+    const uint64_t *extra_total;                      /* the quota's, or zeros if it has none */
+    struct usage_link *links;                         /* the usage file's, NULL if it has none */
     uint64_t (*idle)[IDLE_SLOTS][2];                  /* likewise */
     uint64_t (*progress)[IDLE_SLOTS][PROGRESS_WORDS]; /* likewise */
     int slot;                                         /* this process's, -1 while it has none */
-    unsigned device_count;          /* that the quota names; it never changes in place */
+    unsigned device_count;          /* devices in the quota; never changes in place */
     uint64_t words[REGION_DEVICES]; /* the slot's words in the ledger, as ledger.c wrote them */
     int words_locked;
     unsigned links_freed; /* this process's exports that it freed and others still have open */
@@ -257,25 +257,26 @@ struct region {
     char clock_path[1024]; /* of a device, without its index */
 };
 
-/* A sentence about what failed, with the remedy; meant for one line on standard error. */
+/* One sentence on what failed, and the remedy, for a line on standard error. */
 struct region_reason {
     char text[1500];
 };
 
 /* Open and check the two files of the region that belongs to the library at *library_path*:
  * /etc/pyvgpu/quota and /run/pyvgpu/usage if /etc/pyvgpu exists, else those in ../region beside
- * the library's folder, after symbolic links to the library itself were followed. */
+ * the library's folder, after following symbolic links to the library itself. */
 enum region_failure region_open(struct region *region, const char *library_path,
                                 struct region_reason *reason);
 
-/* The same for two files by name; *read_only_mount* says by which rule quota is protected. */
+/* The same for two files by name. *read_only_mount*: quota must be on a read-only mount, else it
+ * must not be writable by its mode. */
 enum region_failure region_open_files(struct region *region, int read_only_mount,
                                       struct region_reason *reason);
 
-/* Copy the limits that count now; false if neither copy is valid. */
+/* Copy the limits in force; 0 if neither copy is valid. */
 int region_limits(const struct quota_file *quota, struct quota_limits *limits);
 
-/* The generation of the limits that count now, in two loads; for noticing a change. */
+/* The generation of the limits in force, in two loads; to notice a change. */
 static inline uint64_t region_generation(const struct quota_file *quota)
 {
     uint64_t first = __atomic_load_n(&quota->limits[0].generation, __ATOMIC_ACQUIRE);
@@ -284,8 +285,8 @@ static inline uint64_t region_generation(const struct quota_file *quota)
     return first > second ? first : second;
 }
 
-/* The moment in the highest bits of a word, from *shift* on, as read at *now*: in WORK_UNIT_NS,
- * which wraps. 0 if it cannot be one. */
+/* Decode the moment in the highest bits of a word, from *shift* on, as read at *now*: it is in
+ * WORK_UNIT_NS, and wraps. 0 if it is invalid. */
 static inline uint64_t region_moment(uint64_t word, unsigned shift, uint64_t now)
 {
     const uint64_t mask = (UINT64_C(1) << (64 - shift)) - 1;
@@ -304,7 +305,7 @@ uint64_t region_checksum(const struct quota_limits *limits);
 __attribute__((format(printf, 3, 4))) enum region_failure
 region_fail(struct region_reason *reason, enum region_failure failure, const char *format, ...);
 
-/* Open a file of a region. A pipe in its place is not waited for, and a link not followed. */
+/* Open a file of a region. Does not block on a FIFO in its place, nor follow a link. */
 int region_open_file(const char *path, int access_mode);
 
 #endif

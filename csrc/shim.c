@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shim.c -- first call in: the driver is found, the region is checked, a slot is claimed.
+/* shim.c -- initialisation at the first call: finds the driver, checks the region, claims a slot.
  *
- * It fails closed. Without a valid quota for this very driver cuInit and nvmlInit answer with an
- * error and one line on standard error says why; no other hook lets anything pass before cuInit
- * succeeded. There is no constructor: a program that never calls CUDA never runs any of this.
+ * It fails closed. Without a valid quota for this driver release, cuInit and nvmlInit return an
+ * error and print one line with the reason on standard error; no other hook lets a call pass before
+ * cuInit has succeeded. There is no constructor: a program that never calls CUDA never runs this.
  */
 #include "shim.h"
 #include "allocations.h"
@@ -41,16 +41,16 @@ struct shim shim;
 
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
 
-/* Attach and cuInit, one thread at a time. Recursive, because the driver's cuInit loads libraries
- * that a profiler has named, and these may call us. */
+/* One thread at a time attaches or is in cuInit. Recursive, because the driver's cuInit loads
+ * libraries that a profiler has named, and these may call us. */
 static pthread_mutex_t init_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static enum { IDLE, PREPARING, IN_DRIVER } initialising; /* where the thread in cuInit is */
+static enum { IDLE, PREPARING, IN_DRIVER } initialising; /* progress of the thread in cuInit */
 
 static const char *missing_library;
-static int opened; /* the files are mapped, once and for all */
+static int opened; /* the files are mapped, for the life of the process */
 static int attached;
-static int refreshing; /* a thread takes over changed limits */
-static int complained; /* the line was shown: a program that asks again gets the code alone */
+static int refreshing; /* a thread is taking over changed limits */
+static int complained; /* the line was printed: further calls only return the error code */
 
 static void complain(const char *why)
 {
@@ -58,7 +58,7 @@ static void complain(const char *why)
         log_error("CUDA and NVML are refused: %s", why);
 }
 
-/* The driver answers every call of a forked child that CUDA is not initialised; so do we. */
+/* In a forked child the driver answers every call with "not initialised"; so do we. */
 static void after_fork_in_child(void)
 {
     init_lock = (pthread_mutex_t) PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -173,19 +173,19 @@ void shim_refresh(void)
 {
     struct quota_limits limits;
 
-    /* One thread at a time, so that no older limits are stored over newer ones. The others go on
-     * with what they have; no charge is admitted by that (ledger.c). */
+    /* One thread at a time, so that no older limits overwrite newer ones. Other threads go on with
+     * the limits that they have; no charge is admitted by outdated ones (ledger.c). */
     if (__atomic_exchange_n(&refreshing, 1, __ATOMIC_ACQUIRE))
         return;
-    /* Between two writes neither copy may be whole; then what we have goes on counting. Devices
-     * never change in place. */
+    /* Between two writes neither copy may be complete; then the current limits stay. Devices never
+     * change in place. */
     if (region_limits(shim.region.quota, &limits) &&
         limits.device_count == shim.limits.device_count)
         take_limits(&limits);
     __atomic_store_n(&refreshing, 0, __ATOMIC_RELEASE);
 }
 
-/* Let the driver initialise with only the quota's devices in sight. */
+/* Let the driver initialise with only the quota's devices visible. */
 static CUresult init_driver(unsigned int flags)
 {
     char devices[VISIBLE_TEXT];
@@ -210,7 +210,7 @@ static int device_with(const CUuuid *uuid)
     return -1;
 }
 
-/* Which quota each CUDA ordinal is held to; a device without one must not be in sight. */
+/* Map each CUDA ordinal to its quota; a device without one must not be visible. */
 static int map_ordinals(void)
 {
     int count = 0;
@@ -241,7 +241,7 @@ static CUresult init(unsigned int flags)
         return CUDA_ERROR_NOT_PERMITTED;
     if (shim.open)
         return driver.cuInit(flags);
-    /* The slot first: a driver that is initialised must never be without one. */
+    /* Claim the slot first: an initialised driver must never be without one. */
     if (shim.region.slot < 0 && region_claim(&shim.region, shim.limits.flags, &reason)) {
         complain(reason.text);
         return CUDA_ERROR_NOT_PERMITTED;
@@ -266,9 +266,10 @@ CUresult cuInit(unsigned int flags)
 
     pthread_mutex_lock(&init_lock);
     if (unlikely(initialising == IN_DRIVER)) {
-        result = driver.cuInit(flags); /* called by the driver's own: it answers for itself */
+        result =
+            driver.cuInit(flags); /* called from within the driver's cuInit: its own business */
     } else if (unlikely(initialising == PREPARING)) {
-        result = CUDA_ERROR_NOT_INITIALIZED; /* the driver has not been told its devices yet */
+        result = CUDA_ERROR_NOT_INITIALIZED; /* CUDA_VISIBLE_DEVICES is not set yet */
     } else {
         initialising = PREPARING;
         result = init(flags);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* slots.c -- claims a slot, gives it back, and clears those of the dead; see slots.h. */
+/* slots.c -- claims, releases and reaps slots; see slots.h. */
 #include "slots.h"
 #include "cleanup.h"
 #include "compiler.h"
@@ -16,19 +16,19 @@
 #define REAP_PERIOD_NS UINT64_C(50000000)
 #define LOCK_PAGE      4096
 #define CLAIM_TRIES    100
-#define FEW_SLOTS      16 /* looking at all of which costs little */
+#define FEW_SLOTS      16 /* scanning so many is cheap */
 
-/* The lock of this process's slot; descriptor is -1 but for the moment of the claim. A child that
- * is forked drops its page unless it is to keep it. */
+/* The lock of this process's slot; descriptor is -1 except during the claim. A forked child drops
+ * its page unless it has to keep it. */
 static struct {
     void *page;
     int kept_with_children;
     int descriptor;
 } slot_lock = {.descriptor = -1};
 
-/* Forks of this process. A child that is made in the midst of a claim may have the lock without
- * knowing by what, and would keep the slot taken after our death, though it has nothing of the
- * driver's; so such a claim is made again. */
+/* Forks of this process. A child forked during a claim may inherit the lock through a descriptor or
+ * mapping that it does not know of, and would keep the slot taken after our death, though it has no
+ * descriptors of the driver; so such a claim is repeated. */
 static struct {
     unsigned begun;
     unsigned over;
@@ -39,7 +39,7 @@ static struct flock byte_lock(short type, off_t byte)
     return (struct flock) {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
 }
 
-/* Open the file for its locks, once; this process may no longer be able to, the others may. */
+/* Open the file for its locks, once. This process may no longer be able to; others may. */
 static int open_for_locks(const struct region *region, int *fd)
 {
     if (*fd < 0)
@@ -71,8 +71,8 @@ static int slot_is_dead(const struct usage_file *usage, unsigned slot)
     return __atomic_load_n(&usage->slots[slot].state, __ATOMIC_RELAXED) == SLOT_DEAD;
 }
 
-/* What follows is only for whoever holds the slot's lock, so its owner is dead or us. Each may be
- * cut short by kill -9 and is done again, to the same end, by whoever reaps next. */
+/* The callers of the following functions hold the slot's lock, so its owner is dead or us. kill -9
+ * may interrupt each of them; the process that reaps next repeats it, with the same result. */
 
 static void set_charged(struct usage_file *usage, unsigned device, unsigned slot, uint64_t bytes)
 {
@@ -92,7 +92,7 @@ static void clear_slot(const struct region *region, unsigned slot)
     memset(cleared, 0, sizeof(*cleared));
 }
 
-/* Zero what a slot held but what others have open of it: 1 if that is nothing. */
+/* Clear what a slot held, except memory that others have open: 1 if there is none. */
 static int settle_slot(struct region *region, unsigned slot)
 {
     struct usage_file *usage = region->usage;
@@ -110,14 +110,14 @@ static int settle_slot(struct region *region, unsigned slot)
     return !orphaned;
 }
 
-/* Nothing keeps the slot: nothing is open in it, and it takes nothing any more. */
+/* No process keeps the slot: remove its imports, and mark it dead, since it opens nothing more. */
 static void bury_slot(struct region *region, unsigned slot)
 {
     links_close_imports(region, slot);
     __atomic_store_n(&region->usage->slots[slot].state, SLOT_DEAD, __ATOMIC_SEQ_CST);
 }
 
-/* The slot is new, or it is no longer ours: its words are zero, and no thread is changing them. */
+/* The slot is new, or no longer ours: its words are zero, and no thread is changing them. */
 static void forget_words(struct region *region)
 {
     memset(region->words, 0, sizeof(region->words));
@@ -125,9 +125,10 @@ static void forget_words(struct region *region)
     region->links_freed = 0;
 }
 
-/* Nobody has the highest slots any more: sums need not go over them. A slot is let go only while
- * its lock is ours, so whoever claims it later raises the mark again before it charges anything,
- * and of two such charges the later one has seen the earlier (ledger.h) as ever. */
+/* Lower the high-water mark below the highest slots that are unused, so that sums need not cover
+ * them. It is lowered below a slot only while we hold that slot's lock, so a process that claims
+ * the slot later raises the mark again before it charges anything, and of two such charges the
+ * later one has seen the earlier (ledger.h) as always. */
 static void lower_high_water(struct region *region, int *fd)
 {
     uint32_t *mark = &region->usage->high_water;
@@ -140,7 +141,7 @@ static void lower_high_water(struct region *region, int *fd)
         if ((int) slot == region->slot || slot_is_marked(region->usage, slot) ||
             !open_for_locks(region, fd) || !try_lock_slot(*fd, slot))
             break;
-        clear_slot(region, slot); /* its owner may have died before it was marked */
+        clear_slot(region, slot); /* its owner may have died before it marked the slot */
         lowered =
             __atomic_compare_exchange_n(mark, &seen, slot, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
         seen = slot;
@@ -148,8 +149,8 @@ static void lower_high_water(struct region *region, int *fd)
     }
 }
 
-/* Bury the dead among the slots that are marked, or *settle* those that are buried. Returns how
- * many there were. */
+/* Bury the dead ones among the marked slots, or *settle* those already buried. Returns their
+ * number. */
 static unsigned reap_slots(struct region *region, int *fd, int settle)
 {
     struct usage_file *usage = region->usage;
@@ -176,11 +177,11 @@ static unsigned reap_slots(struct region *region, int *fd, int settle)
 
 static void reap(struct region *region)
 {
-    int saved = errno; /* a program may look at it after a call that succeeded */
+    int saved = errno; /* a program may read it after a call that succeeded */
     cleanup_close int fd = -1;
     int cancel;
 
-    /* open() would end a cancelled thread here, with its charge undecided for ever. */
+    /* open() is a cancellation point, where a thread would leave its charge undecided for ever. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     if (reap_slots(region, &fd, 0))
         reap_slots(region, &fd, 1);
@@ -191,8 +192,8 @@ static void reap(struct region *region)
     errno = saved;
 }
 
-/* Lock the first free slot on *fd*: those that look free first, then any whose owner is dead and
- * of which nobody has anything open. *orphans* says whether one was passed over for that. */
+/* Lock the first free slot on *fd*: first those that look free, then any whose owner is dead and
+ * whose memory no process has open. *orphans* says whether one was skipped for such memory. */
 static int lock_free_slot(struct region *region, int fd, int *orphans)
 {
     for (int pass = 0; pass < 2; pass++) {
@@ -215,7 +216,7 @@ static int lock_free_slot(struct region *region, int fd, int *orphans)
     return -1;
 }
 
-/* Whether the supervisor of this quota still lives; only asked where it must. */
+/* Whether the supervisor of this quota still lives; called only for QUOTA_SUPERVISED. */
 static int supervisor_lives(const struct region *region)
 {
     cleanup_close int fd = region_open_file(region->quota_path, O_RDONLY);
@@ -232,7 +233,7 @@ static void describe_slot(struct usage_slot *slot)
     __atomic_store_n(&slot->pid, (uint32_t) getpid(), __ATOMIC_RELEASE);
 }
 
-/* Lock a slot by a mapping. */
+/* Lock a slot, and keep the lock by a mapping. */
 static enum region_failure lock_slot(struct region *region, struct region_reason *reason, int *slot)
 {
     cleanup_close int fd = region_open_file(region->usage_path, O_RDWR);
@@ -286,8 +287,8 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
     enum region_failure failure;
     int slot = -1;
 
-    /* So that low slots are used again and sums stay short; but of many that start together not
-     * each looks at all the others. */
+    /* Reap, so that low slots are reused and sums stay short; but when many processes start
+     * together, not each of them scans all the others. */
     if (__atomic_load_n(&region->usage->high_water, __ATOMIC_RELAXED) <= FEW_SLOTS)
         reap(region);
     else
@@ -298,7 +299,7 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
     raise_mark(&region->usage->high_water, (unsigned) slot + 1);
     forget_words(region);
     region->slot = slot;
-    /* After the lock, so that who finds the supervisor dead and no slot taken is right for ever. */
+    /* After the lock: so once the supervisor is dead and no slot is taken, none ever will be. */
     if ((flags & QUOTA_SUPERVISED) && !supervisor_lives(region)) {
         region_release(region);
         return region_fail(reason, REGION_CLOSED,
@@ -339,7 +340,7 @@ void region_reap(struct region *region)
     uint64_t last = __atomic_load_n(scanned, __ATOMIC_RELAXED);
     uint64_t now = coarse_now_ns();
 
-    /* A time ahead of ours was written in another boot or by a broken tenant: look. */
+    /* A time ahead of ours was written in another boot or by a broken tenant: scan. */
     if (likely(now - last < REAP_PERIOD_NS))
         return;
     if (__atomic_compare_exchange_n(scanned, &last, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -376,7 +377,7 @@ void region_after_fork(struct region *region)
     if (slot_lock.kept_with_children)
         slot_lock.page = NULL; /* mapped as long as the driver's descriptors are open here */
     drop_page();
-    /* Another thread was perhaps about to claim: what it had is here too, and keeps its lock. */
+    /* Another thread may have been claiming: its descriptor is here, too, and keeps the lock. */
     if (slot_lock.descriptor >= 0)
         close(slot_lock.descriptor);
     slot_lock.descriptor = -1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spin.h -- a lock within one process, for a few dozen instructions and never over a call.
+/* spin.h -- process-local spin lock, held for a few dozen instructions and never over a call.
  *
- * Who waits long sleeps instead of yielding: the holder may be off the processor, and one of a
- * lower real-time priority would not get it back from a thread that only yields.
+ * After spinning for long, a waiter sleeps instead of yielding: the holder may be off the CPU, and
+ * if it has a lower real-time priority, it would not run while a waiter only yields.
  */
 #ifndef PYVGPU_SPIN_H
 #define PYVGPU_SPIN_H
@@ -13,7 +13,7 @@
 
 #define SPIN_LOOKS 200
 
-/* Leaves errno alone, and a cancelled thread alive: it may be in the midst of a charge. */
+/* Keeps errno, and is not a cancellation point: the thread may be in the midst of a charge. */
 static inline void spin_nap(void)
 {
     static const struct timespec nap = {.tv_nsec = 20000};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* visible.c -- CUDA_VISIBLE_DEVICES against the quota's list of devices; see visible.h. */
+/* visible.c -- parses CUDA_VISIBLE_DEVICES and matches its entries; see visible.h. */
 #include "visible.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ void visible_uuid_text(const uint8_t uuid[16], char text[VISIBLE_UUID_TEXT])
         end += sprintf(end, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
 }
 
-/* The index of the one device whose UUID begins with the *length* characters; else -1. */
+/* The index of the only device whose UUID begins with the *length* characters; else -1. */
 static int by_uuid(const char *entry, size_t length, const struct quota_limits *limits)
 {
     int found = -1;
@@ -35,7 +35,7 @@ static int by_uuid(const char *entry, size_t length, const struct quota_limits *
     return found;
 }
 
-/* Digits at the beginning count, what follows them is ignored, as the driver reads it. */
+/* Leading digits count and the rest is ignored, as in the driver. */
 static int by_ordinal(const char *entry, const struct quota_limits *limits)
 {
     char *end;

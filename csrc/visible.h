@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* visible.h -- which devices of the quota the driver may see, in CUDA_VISIBLE_DEVICES' own terms.
+/* visible.h -- resolves CUDA_VISIBLE_DEVICES against the quota's list of devices.
  *
- * The driver is always given UUIDs; what the application asked for (ordinals, UUID prefixes) is
- * resolved against the quota's list. Pure: no environment, no CUDA.
+ * The driver always gets UUIDs; the application's list may have ordinals or UUID prefixes. Pure: no
+ * environment, no CUDA.
  */
 #ifndef PYVGPU_VISIBLE_H
 #define PYVGPU_VISIBLE_H
@@ -15,9 +15,9 @@
 /* Write the NVML spelling of a UUID. */
 void visible_uuid_text(const uint8_t uuid[16], char text[VISIBLE_UUID_TEXT]);
 
-/* Write into *text* the list for the driver. *asked* is the application's CUDA_VISIBLE_DEVICES,
- * NULL if unset. As in the driver the list ends at the first entry that is not valid, and an entry
- * that comes twice means no device at all. */
+/* Write the list for the driver into *text*. *asked* is the application's CUDA_VISIBLE_DEVICES,
+ * NULL if unset. As in the driver, the list ends at the first invalid entry, and a duplicate entry
+ * means no device at all. */
 void visible_resolve(const char *asked, const struct quota_limits *limits, char text[VISIBLE_TEXT]);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arbiter.c -- looks for runs, lets the model follow them, writes the clocks; see arbiter.h. */
+/* arbiter.c -- finds runs, feeds the model, writes the clock files; see arbiter.h. */
 #include "arbiter/arbiter.h"
 #include "arbiter/outside.h"
 #include "arbiter/page.h"
@@ -14,25 +14,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LOOK_NS UINT64_C(40000000)  /* from one look for runs that came or changed to the next */
-#define BURY_NS UINT64_C(500000000) /* from one look for what is dead to the next */
+#define LOOK_NS UINT64_C(40000000)  /* between scans for new or changed runs */
+#define BURY_NS UINT64_C(500000000) /* between scans for dead runs and processes */
 
 #define TAKE_TRIES 100
 
 /* NVML's figures are means over some tenths of a second. */
 #define USED_NS      UINT64_C(400000000)
-#define OUTSIDE_NS   UINT64_C(1000000000) /* for which who used the device outside of runs counts */
-#define OUTSIDE_PART 0.05                 /* of its time, at least */
-#define OUTSIDE_MOST UINT64_C(60000000)   /* of work that waits, at most */
+#define OUTSIDE_NS   UINT64_C(1000000000) /* for so long a user outside of all runs is counted */
+#define OUTSIDE_PART 0.05                 /* its least fraction of the device's time */
+#define OUTSIDE_MOST UINT64_C(60000000)   /* its longest backlog */
 
-/* How long a tick is. Much less than the 100 ms for which a clock is believed after it has stopped,
- * and shorter the more changes within it; but to wake is most of what an arbiter costs. */
-#define IDLE_TICK_NS UINT64_C(50000000) /* nobody works */
+/* Tick lengths. Much less than the 100 ms for which shims believe a clock that has stopped, and
+ * shorter the more changes within a tick; but waking up is most of an arbiter's cost. */
+#define IDLE_TICK_NS UINT64_C(50000000) /* no process has work */
 #define BUSY_TICK_NS UINT64_C(30000000)
-#define LENT_TICK_NS UINT64_C(5000000) /* what is lent is to be given back at once */
+#define LENT_TICK_NS UINT64_C(5000000) /* lent time has to be returned at once */
 
-/* Between ticks, from one look for work of higher priority to the next: while runs of low priority
- * have work, or had some of late, and else. */
+/* Between ticks, the interval of checks for work of higher priority: while runs of low priority
+ * have work or recently had some, and otherwise. */
 #define WATCH_NS      UINT64_C(1000000)
 #define CALM_WATCH_NS UINT64_C(10000000)
 
@@ -55,7 +55,7 @@ static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16
     return device;
 }
 
-/* Find out anew who has a share of which device. */
+/* Assign the runs to the devices that they share, and the outsiders, too. */
 static void seat(struct arbiter *arbiter, uint64_t now)
 {
     for (unsigned i = 0; i < arbiter->count; i++) {
@@ -98,8 +98,8 @@ static int is_outside(const struct arbiter *arbiter, const struct outside *seen)
     return 0;
 }
 
-/* How much of the device's time processes use that belong to no run. 1: there are such now, or
- * there are no more. */
+/* Measure how much of the device's time processes outside of all runs use. 1: the first such
+ * process has appeared, or the last one is gone. */
 static int look_outside(const struct arbiter *arbiter, struct device *device, uint64_t now)
 {
     struct outsiders *outsiders = &device->outsiders;
@@ -143,7 +143,7 @@ static void look(struct arbiter *arbiter, int bury, uint64_t now)
     }
 }
 
-/* Do this with each part of a device that somebody has. */
+/* Call *act* for each run's share of each device. */
 static void for_each_portion(struct arbiter *arbiter, uint64_t now,
                              void (*act)(struct arbiter *, struct run *, unsigned, uint64_t))
 {
@@ -169,7 +169,7 @@ static void show(struct arbiter *arbiter, struct run *run, unsigned index, uint6
     run_show(run, index, arbiter->folder, &run->portions[index].device->fluid);
 }
 
-/* Processes that belong to no run publish nothing: they get work as they use the device. */
+/* Processes that belong to no run publish nothing: make up their work from the time they use. */
 static void let_outsiders_work(struct device *device, uint64_t now)
 {
     struct outsiders *outsiders = &device->outsiders;
@@ -189,7 +189,7 @@ static void let_outsiders_work(struct device *device, uint64_t now)
                device->fluid.now_ns, now);
 }
 
-/* What the runs have used of the device of late. */
+/* Update the part of the device's time that the runs used recently. */
 static void note_used(struct device *device, uint64_t passed)
 {
     double weight = passed < USED_NS ? (double) passed / (double) USED_NS : 1.0;
@@ -201,7 +201,7 @@ static void note_used(struct device *device, uint64_t passed)
     device->used += (used - device->used) * weight;
 }
 
-/* Is there work that runs of low priority give way to? */
+/* Note whether this run has work that runs of low priority give way to. */
 static void look_above(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
 {
     const struct portion *portion = &run->portions[index];
@@ -237,7 +237,7 @@ static void watch(struct arbiter *arbiter, uint64_t now)
     for_each_portion(arbiter, now, show_above);
 }
 
-/* For how long a device's clocks may say the same of others' work. */
+/* Time until the next update of clock_file.above; UINT64_MAX: no device needs one. */
 static uint64_t next_watch_ns(const struct arbiter *arbiter)
 {
     uint64_t next = UINT64_MAX;
@@ -275,8 +275,8 @@ static void tick(struct arbiter *arbiter, uint64_t now)
     page_write(arbiter->page, &arbiter->beat, NULL);
 }
 
-/* Nobody needs the clocks, and nobody can begin to: new runs are made under the book's lock, which
- * is ours from then on until we are gone. */
+/* No run needs the clocks, and no new run can begin to: runs are created under the book's lock,
+ * which this process then holds until it exits. */
 static int is_needless(struct arbiter *arbiter, uint64_t now)
 {
     int book;
@@ -293,7 +293,7 @@ static int is_needless(struct arbiter *arbiter, uint64_t now)
     return 0;
 }
 
-/* Who was killed left us behind, and perhaps those whose clocks we keep for him. */
+/* A keeper that was killed leaves us behind, and perhaps runs of its book that need our clocks. */
 static int is_kept(const struct arbiter *arbiter, pid_t keeper)
 {
     return keeper && (getppid() == keeper || books_live(&arbiter->books, 0));
@@ -315,7 +315,7 @@ static void sleep_until(uint64_t until)
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &then, NULL);
 }
 
-/* Find runs that came and went: 0 if there are none any more, and this arbiter is to end. */
+/* Scan for runs that came and went. 0: no run needs this arbiter any more, and it should end. */
 static int look_for_runs(struct arbiter *arbiter, pid_t keeper, uint64_t now)
 {
     int bury = now - arbiter->buried_ns >= BURY_NS;
@@ -343,7 +343,7 @@ void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atom
                 return;
             tick(arbiter, now);
             tick_ns = next_tick_ns(arbiter);
-            next += tick_ns; /* no tick is much shorter: it would show nothing */
+            next += tick_ns; /* a much shorter tick would show nothing */
             next = next > now + tick_ns / 4 ? next : now + tick_ns;
         }
         watch(arbiter, now);
@@ -352,7 +352,7 @@ void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atom
     }
 }
 
-/* The clocks, one's own or what one that was killed has left there. */
+/* Remove clock files: our own, or those that a killed arbiter left behind. */
 static void clear_folder(int folder)
 {
     int own = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -370,12 +370,12 @@ static void clear_folder(int folder)
 const char arbiter_other[] = "another arbiter holds the lock";
 
 /* An arbiter that ends removes its file, then its folder. One that starts meanwhile may have opened
- * either of them: its lock on a removed file would be seen by no supervisor. */
+ * either of them, and no supervisor would see its lock on a removed file. */
 static const char removed[] = "the folder is removed again and again";
 
 static const char *take_lock(struct arbiter *arbiter)
 {
-    /* Not an OFD lock, as all others are, so that the kernel also says whose it is. */
+    /* A POSIX lock, unlike our other, OFD locks: F_GETLK reports its owner's pid. */
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     struct stat status;
 

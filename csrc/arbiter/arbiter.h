@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arbiter.h -- keeps a clock for each run and device of which it has a share.
+/* arbiter.h -- the arbiter's main loop: one clock file per run and device that it shares.
  *
- * One per machine, in a folder of its own in a book, which is its user's alone: the file `arbiter`,
- * whose lock says that it lives and whose beat that it is not frozen, and the runs' clocks, each
- * called by the run and the place of the device in its quota.
+ * One arbiter per machine. Its folder lies in a book (book.h) and belongs to its user alone. It
+ * holds the file `arbiter`, whose lock shows that the process is alive and whose beat that it is
+ * not frozen, and the runs' clock files, each named by the run ID and the device's index in the
+ * run's quota.
  */
 #ifndef PYVGPU_ARBITER_H
 #define PYVGPU_ARBITER_H
@@ -13,16 +14,16 @@
 #include <signal.h>
 #include <sys/types.h>
 
-#define ARBITER_DEVICES 256 /* that are followed; of more there is no clock */
+#define ARBITER_DEVICES 256 /* devices followed; further ones have no clock */
 
-/* Processes that belong to no run, all together, as the model has them: a container without a share
- * whose one process works as much as NVML says that the device does beyond the runs' work. */
+/* All processes that belong to no run, modelled together as one container without a share. Its one
+ * process works as much as NVML reports for the device beyond the runs' work. */
 struct outsiders {
     struct fluid_tenant tenant;
     struct fluid_lane lane;
-    uint64_t seen_ns;  /* the last look of NVML's that was judged */
-    uint64_t until_ns; /* so long they count */
-    double part;       /* of the device's time; 0: there are none */
+    uint64_t seen_ns;  /* time of the last NVML sample evaluated */
+    uint64_t until_ns; /* they are counted until then */
+    double part;       /* fraction of the device's time; 0: there are none */
 };
 
 struct device {
@@ -31,37 +32,38 @@ struct device {
     struct others others;
     struct fluid_tenant *tenants[BOOK_RUNS + 1];
     unsigned count;
-    double used;    /* of its time by the runs, of late */
+    double used;    /* fraction of its time that the runs used recently */
     int low;        /* runs of low priority share it, */
-    uint32_t above; /* as in the clock_file of runs of low priority; 0: no others do */
-    int watched;    /* both do, and those of low priority have work */
+    uint32_t above; /* clock_file.above of runs of low priority; 0: no others share it */
+    int watched;    /* both share it, and those of low priority have work */
     struct outsiders outsiders;
 };
 
 struct arbiter {
     struct books books;
-    const char *path; /* of the folder */
+    const char *path; /* the arbiter's folder */
     int folder;
     int lock;
     struct fluid beat;
-    struct clock_file *page; /* of the file that is locked */
+    struct clock_file *page; /* the locked file */
     struct device *devices[ARBITER_DEVICES];
     unsigned count;
-    uint64_t looked_ns; /* for runs that came or changed, */
-    uint64_t buried_ns; /* and for those that are gone */
+    uint64_t looked_ns; /* last scan for new or changed runs, */
+    uint64_t buried_ns; /* and for dead ones */
 };
 
-/* The failure of arbiter_take() where another arbiter has the folder. */
+/* Returned by arbiter_take() if another arbiter has the folder. */
 extern const char arbiter_other[];
 
-/* Take the folder at *path*, and make it if it is not there: NULL, or why it cannot be had. */
+/* Take the folder at *path*, and create it if it is missing. Returns NULL, or the reason why that
+ * failed. */
 const char *arbiter_take(struct arbiter *arbiter, const char *path);
 
-/* Keep the clocks until *ended*, or nobody needs them; while our parent is *keeper*, who looks
- * after the runs of the first book, somebody does. 0: nobody keeps us. */
+/* Keep the clocks until *ended*, or until no run needs them. They count as needed while our parent
+ * is *keeper*, the process that looks after the runs of the first book. 0: there is no keeper. */
 void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atomic_t *ended);
 
-/* Remove all that was made. */
+/* Remove every file that was created, and the folder. */
 void arbiter_leave(struct arbiter *arbiter);
 
 #endif

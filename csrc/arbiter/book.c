@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* book.c -- finds runs in the books; see book.h. */
+/* book.c -- scans the books for runs; see book.h. */
 #include "arbiter/book.h"
 #include "cleanup.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define SETTLED_NS UINT64_C(100000000) /* much longer than times of files are apart */
+#define SETTLED_NS UINT64_C(100000000) /* much longer than the granularity of file times */
 
 static int is_of_root(int book, const struct stat *status)
 {
@@ -16,12 +16,12 @@ static int is_of_root(int book, const struct stat *status)
 
     if (status->st_uid == 0)
         return 1;
-    /* In a user namespace without root, root's book and the folder it is in are "nobody's". */
+    /* In a user namespace without root, root's book and its parent appear as the overflow UID's. */
     return fstatat(book, "..", &above, 0) == 0 && above.st_uid == status->st_uid &&
            !(above.st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* As pyvgpu/promises.py opens a book: only a sticky folder is one. */
+/* Like pyvgpu/promises.py, accept only a sticky folder as a book. */
 static int open_book(const struct books *books, unsigned index)
 {
     const char *path = books->paths[index];
@@ -46,7 +46,7 @@ static struct run *find_run(const struct books *books, unsigned book, const char
     return NULL;
 }
 
-/* 1 if it is a run that is new; what may become one is to be read again. */
+/* 1 if the entry is a new run. One that is not a run yet may become one, so the book is re-read. */
 static int meet(struct books *books, unsigned index, const char *id)
 {
     struct run *run = find_run(books, index, id);
@@ -90,8 +90,8 @@ static uint64_t in_ns(struct timespec time)
     return (uint64_t) time.tv_sec * UINT64_C(1000000000) + (uint64_t) time.tv_nsec;
 }
 
-/* Whether nobody came or went since all of it was read. What changed just now may change again and
- * have the same time. */
+/* Whether no run came or went since the whole book was read. A folder that changed just now may
+ * change again and keep the same modification time. */
 static int is_as_it_was(struct shelf *shelf)
 {
     struct stat status;
@@ -123,7 +123,7 @@ static int look_into(struct books *books, unsigned index)
     return 0;
 }
 
-/* Others may be in their place by then. */
+/* Other folders may have taken their places by the next scan. */
 static void close_books(struct books *books)
 {
     for (unsigned index = 0; index < BOOKS; index++) {

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define DESCRIPTORS 1024 /* that are closed, should the caller have left us any */
+#define DESCRIPTORS 1024 /* that are closed, in case the caller left any open */
 
 static const char well[] = "";
 
@@ -70,7 +70,7 @@ int detach(void)
         wait_for_report(ends[0]);
     }
     setsid();
-    child = fork(); /* who leads no session cannot come to a terminal */
+    child = fork(); /* only a session leader can acquire a controlling terminal */
     if (child > 0)
         _exit(0);
     if (child < 0 || chdir("/") != 0) {
@@ -89,7 +89,7 @@ void detach_report(int report, const char *failure)
     size_t size = failure ? strlen(failure) : sizeof(well);
     ssize_t written;
 
-    /* The waiting process may be gone: a supervisor kills it that has waited for long. */
+    /* The waiting process may be gone: a supervisor kills it after too long a wait. */
     signal(SIGPIPE, SIG_IGN);
     written = write(report, text, size);
     (void) written;

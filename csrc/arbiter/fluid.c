@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fluid.c -- serves backlogs and lends what is left over; see fluid.h. */
+/* fluid.c -- serves backlogs and lends unused shares; see fluid.h. */
 #include "arbiter/fluid.h"
 #include "arbiter/moments.h"
 #include "number.h"
@@ -7,18 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LONGEST_NS    UINT64_C(10000000000) /* a backlog; whoever says more is not believed */
-#define IDLE_NS       UINT64_C(10000000)    /* without work, after which a share is to lend */
-#define WANT_NS       UINT64_C(100000000)   /* for so long who has waited is taken to want more */
-#define RECENT_NS     UINT64_C(50000000)    /* what `used` is the mean of */
-#define POINT_NS      UINT64_C(100000)      /* that points of a clock are apart at least */
+#define LONGEST_NS    UINT64_C(10000000000) /* longest backlog that is believed; more is cut */
+#define IDLE_NS       UINT64_C(10000000)    /* time without work after which a share can be lent */
+#define WANT_NS       UINT64_C(100000000)   /* for so long a container that waited wants more */
+#define RECENT_NS     UINT64_C(50000000)    /* over which `used` is averaged */
+#define POINT_NS      UINT64_C(100000)      /* least distance of points of a clock */
 #define STEPS         16                    /* of a tick */
 #define ALL_STEPS     ((UINT32_C(1) << STEPS) - 1)
-#define CREDIT_LASTS  4 /* times that a process is seen */
+#define CREDIT_LASTS  4 /* looks at a process */
 #define SILENCE_LASTS 16
-#define NEWS_LAST     16 /* times */
+#define NEWS_LAST     16 /* looks */
 #define LOOK_BACK_NS  UINT64_C(10000000)
-#define WOKEN_NS      UINT64_C(2000000)    /* longer than what is paid for at once */
+#define WOKEN_NS      UINT64_C(2000000)    /* longer than the work that is paid for at once */
 #define AHEAD_NS      UINT64_C(2000000000) /* the most of ahead_ns: longer than most launches */
 
 static uint64_t published_ns(uint32_t from, uint32_t to)
@@ -28,8 +28,8 @@ static uint64_t published_ns(uint32_t from, uint32_t to)
     return units > 0 ? least((uint64_t) units * WORK_UNIT_NS, LONGEST_NS) : 0;
 }
 
-/* A unit that is not finished is credit that nobody has used, and is perhaps not going to. Whoever
- * has said nothing for long, and should be done, has perhaps been stopped or killed. */
+/* A single unfinished unit is prepaid credit that may never be used. A process that has published
+ * nothing for long, and should be done, may have been stopped or killed. */
 static int has_nothing(const struct fluid_lane *lane)
 {
     uint32_t ahead = lane->seen.begun - lane->seen.finished;
@@ -38,7 +38,7 @@ static int has_nothing(const struct fluid_lane *lane)
                           lane->unchanged >= (ahead == 1 ? CREDIT_LASTS : SILENCE_LASTS));
 }
 
-/* What was expected and is not begun any more. */
+/* Remove work that was published as begun and then revoked. */
 static void take_back(struct fluid_lane *lane, uint64_t ns)
 {
     uint64_t fresh = least(lane->fresh_ns, ns);
@@ -51,7 +51,7 @@ void fluid_see(struct fluid_lane *lane, struct usage_work work, const uint64_t *
 {
     static const uint64_t none[2];
 
-    if (!lane->known) { /* its whole work in flight is new to us */
+    if (!lane->known) { /* all of its work in flight is new to us */
         lane->seen.begun = work.finished;
         lane->known = 1;
     }
@@ -75,11 +75,11 @@ int fluid_is_idle(const struct fluid_lane *lane)
     return says_idle(lane->idle[0]) || says_idle(lane->idle[1]) || has_nothing(lane);
 }
 
-/* Published and not finished. A process that waits for its work publishes its end at once; one that
- * does not may publish nothing for long. */
+/* Whether it has published unfinished work. A process that waits for its work publishes the end at
+ * once; one that does not wait may publish nothing for long. */
 static int is_at_work(const struct fluid_lane *lane, struct usage_work work, uint64_t passed_ns)
 {
-    if (work.begun - work.finished <= 1) /* a unit is credit */
+    if (work.begun - work.finished <= 1) /* one unit is prepaid credit */
         return 0;
     return work.begun != lane->seen.begun || work.finished != lane->seen.finished ||
            lane->unchanged < CREDIT_LASTS || lane->backlog_ns + lane->fresh_ns > passed_ns;
@@ -92,7 +92,7 @@ int fluid_has_work(const struct fluid_lane *lane, struct usage_work work, const 
         return 0;
     if (is_at_work(lane, work, passed_ns))
         return 1;
-    /* It has begun to work by what it had paid for before: that is not published. */
+    /* Work that was paid for earlier may have begun: that is not published. */
     for (unsigned i = 0; idle && i < 2; i++) {
         uint64_t until = moments_idle(idle[i], now).until_ns;
 
@@ -102,20 +102,20 @@ int fluid_has_work(const struct fluid_lane *lane, struct usage_work work, const 
     return 0;
 }
 
-/* A lane with work in this tick, which is served step by step, so that neighbours that only met
- * for a part of it slow each other for that part. */
+/* A lane with work in this tick. The tick is served step by step, so that neighbours that only
+ * overlap for a part of it slow each other down for that part. */
 struct flow {
     struct fluid_lane *lane;
     struct fluid_tenant *tenant;
-    unsigned step;    /* in which its fresh work was begun */
-    uint32_t working; /* the steps in which it does not say that it had none, a bit each */
+    unsigned step;    /* in which its fresh work began */
+    uint32_t working; /* a bit for each step in which it did not report to be idle */
     uint64_t served_ns;
 };
 
 struct tick {
     uint64_t begin_ns;
     uint64_t time_ns;
-    uint64_t passed_ns; /* of it */
+    uint64_t passed_ns; /* of time_ns */
     struct fluid_tenant *const *tenants;
     unsigned tenant_count;
     struct flow flows[FLUID_BUSY];
@@ -130,8 +130,9 @@ static unsigned step_of(const struct tick *tick, uint64_t when)
     return (unsigned) least((when - tick->begin_ns) * STEPS / tick->time_ns, STEPS - 1);
 }
 
-/* A program can write anything about its work, for any number of processes. Its container began no
- * more than its share of the time, and some launches ahead; a quarter more is for wrong guesses. */
+/* A program can publish anything about its work, for any number of processes. So its container is
+ * believed to have begun no more than its share of the time, with a quarter more for wrong guesses,
+ * and some launches ahead. */
 static void limit_to_share(struct fluid_tenant *tenant, uint64_t time_ns)
 {
     uint64_t rate = tenant->limit ? tenant->limit + tenant->limit / 4 : CLOCK_WHOLE;
@@ -153,7 +154,8 @@ static void limit_to_share(struct fluid_tenant *tenant, uint64_t time_ns)
     tenant->ahead_ns = AHEAD_NS - left;
 }
 
-/* What a process says of the tick: when it had no work, and by that, when it began its last. */
+/* Apply an idle time that the process published: it had no work then, and the end of that time is
+ * when its latest work began. */
 static void take_word(const struct tick *tick, struct flow *flow, uint64_t word)
 {
     uint64_t end = tick->begin_ns + tick->time_ns;
@@ -214,8 +216,8 @@ static void add_point(struct fluid_tenant *tenant, uint64_t at_ns)
         tenant->points[tenant->point_count++] = point;
 }
 
-/* For some *time* the device is divided among *running* processes. A container that has none of
- * them would have one more. */
+/* Let *time* pass with the device divided among *running* processes. A container with none of them
+ * is treated as if it had one more. */
 static void pass(struct tick *tick, uint64_t time, unsigned running)
 {
     for (unsigned i = 0; time && i < tick->tenant_count; i++) {
@@ -230,7 +232,7 @@ static void pass(struct tick *tick, uint64_t time, unsigned running)
     tick->passed_ns += time;
 }
 
-/* From *step* on, fill all backlogs to the level to which the *time* suffices. */
+/* From *step* on, serve all backlogs evenly, up to the level for which the *time* suffices. */
 static void serve_all(struct tick *tick, unsigned step, uint64_t time)
 {
     uint64_t level = 0;
@@ -264,7 +266,7 @@ static void serve_all(struct tick *tick, unsigned step, uint64_t time)
     }
 }
 
-/* The next step in which one begins to work or ends, or STEPS. */
+/* The next step in which a flow begins or ends to work, or STEPS. */
 static unsigned next_change(const struct tick *tick, unsigned step)
 {
     uint32_t changes = 0;
@@ -275,7 +277,8 @@ static unsigned next_change(const struct tick *tick, unsigned step)
     return changes ? step + 1 + (unsigned) __builtin_ctz(changes) : STEPS;
 }
 
-/* What was begun up to this step has arrived; in which step more does, or STEPS. */
+/* Add the work begun up to this step to the backlogs. Returns the step in which more arrives, or
+ * STEPS. */
 static unsigned arrive(struct tick *tick, unsigned step)
 {
     unsigned next = STEPS;
@@ -347,8 +350,8 @@ static uint64_t in_flight(const struct fluid_lane *lane)
     return published_ns(lane->seen.finished, lane->seen.begun);
 }
 
-/* What is finished is no backlog; how much of it the model had not served. */
-static uint64_t cut_to_what_is_in_flight(const struct tick *tick)
+/* Remove finished work from the backlogs. Returns how much of it the model had not served. */
+static uint64_t cut_to_in_flight(const struct tick *tick)
 {
     uint64_t cut = 0;
 
@@ -377,10 +380,10 @@ static int compare_lacks(const void *one, const void *other)
     return (left > right) - (left < right);
 }
 
-/* The device did that for them, and not for those of whom we know no more than that they were
- * served by the model: they get it back, first who lacks the least. Not who says nothing any more:
- * it may be dead. */
-static void give_to_who_is_in_flight(struct tick *tick, uint64_t cut)
+/* The device served that finished work instead of work that only the model has served. So lanes
+ * whose backlog is below their work in flight get it back, those that lack the least first. Lanes
+ * that publish nothing any more get none: their processes may be dead. */
+static void return_to_in_flight(struct tick *tick, uint64_t cut)
 {
     unsigned count = 0;
 
@@ -401,13 +404,13 @@ static void give_to_who_is_in_flight(struct tick *tick, uint64_t cut)
     }
 }
 
-/* By how much a clock has grown at least, so long after the tick began. */
+/* The least by which a clock grows in this time since the tick began. */
 static uint64_t least_grown(uint64_t passed_ns)
 {
     return passed_ns / (FLUID_SLOWEST - 1) + 1;
 }
 
-/* What the device did for others, it did not do for this one. */
+/* Take back the time of the clock that the device gave to others instead of this container. */
 static void move_clock(struct fluid_tenant *tenant, const struct tick *tick)
 {
     uint64_t grown = tenant->share_ns - tenant->before_ns;
@@ -431,8 +434,8 @@ static void move_clock(struct fluid_tenant *tenant, const struct tick *tick)
     tenant->share_ns = tenant->points[tenant->point_count - 1].share_ns;
 }
 
-/* Who waits has too little. Who waits no longer may have what was lent to thank for it, as long
- * as more than the share is used. */
+/* A container that waits has too little. One that no longer waits may owe that to the lent time, as
+ * long as it uses more than its share. */
 static int wants_more(const struct fluid_tenant *tenant, uint64_t now)
 {
     if (tenant->limit <= tenant->own)
@@ -441,8 +444,8 @@ static int wants_more(const struct fluid_tenant *tenant, uint64_t now)
            (is_recent(tenant->active_ns, now, WANT_NS) && tenant->used > tenant->own);
 }
 
-/* What is kept for a container. All of its share from the tick on in which it has work again; only
- * who has used less for a while, and never waited, has some of it to lend. */
+/* The part of its share that is kept for a container. All of it from the tick on in which it has
+ * work again; some of it can be lent only if it used less for a while and never waited. */
 static uint32_t claim_of(const struct fluid_tenant *tenant, uint64_t now)
 {
     if (!is_recent(tenant->active_ns, now, IDLE_NS) && !is_recent(tenant->waited_ns, now, IDLE_NS))
@@ -460,15 +463,15 @@ static uint64_t most_for(const struct fluid_tenant *tenant, uint64_t now)
     return (uint64_t) (tenant->limit - tenant->own) * CLOCK_WHOLE / tenant->own;
 }
 
-/* Divide *spare* among the containers of a *priority* by their shares, and what one may not have
- * among the others. */
+/* Divide *spare* among the containers of a *priority* in proportion to their shares. What exceeds a
+ * container's limit goes to the others. */
 static uint32_t divide(struct fluid_tenant *const *tenants, unsigned count,
                        enum fluid_priority priority, uint64_t now, uint64_t spare)
 {
     uint64_t lent = 0;
 
     for (;;) {
-        uint64_t next = UINT32_MAX; /* at which somebody has all that it may have */
+        uint64_t next = UINT32_MAX; /* at which the next container reaches its limit */
         uint64_t sharing = 0;
 
         for (unsigned i = 0; i < count; i++) {
@@ -486,7 +489,7 @@ static uint32_t divide(struct fluid_tenant *const *tenants, unsigned count,
     }
 }
 
-/* What is not there to lend to containers of a *priority*, because of this one. */
+/* The time that cannot be lent to containers of a *priority* because of this one. */
 static uint64_t kept_for(const struct fluid_tenant *tenant, enum fluid_priority priority,
                          uint64_t now)
 {
@@ -499,7 +502,8 @@ static uint64_t kept_for(const struct fluid_tenant *tenant, enum fluid_priority 
     return least(tenant->limit, tenant->own + (uint64_t) tenant->own * tenant->lent / CLOCK_WHOLE);
 }
 
-/* First to those of the highest priority. Returns the most that any is lent. */
+/* Lend unused time, to containers of the highest priority first. Returns the most that any is
+ * lent. */
 static uint32_t lend(struct fluid_tenant *const *tenants, unsigned count, uint64_t now)
 {
     uint32_t most = 0;
@@ -521,8 +525,8 @@ static uint32_t lend(struct fluid_tenant *const *tenants, unsigned count, uint64
     return most;
 }
 
-/* Words say of the time before the last tick what they did not say then, since processes see later
- * when their work ended. */
+/* Look back beyond the last tick: processes notice late when their work ended, so their words now
+ * say more about that time than they did then. */
 static void note_alone(const struct fluid *fluid, struct fluid_tenant *const *tenants,
                        unsigned count, uint64_t now)
 {
@@ -532,7 +536,7 @@ static void note_alone(const struct fluid *fluid, struct fluid_tenant *const *te
                  now);
 }
 
-/* How many containers are in *others*, then; 0: there are too many, or it is not asked for. */
+/* Fill *others* and return their number; 0: there are too many, or none are wanted. */
 static unsigned others_among(const struct fluid *fluid, struct fluid_tenant *const *tenants,
                              unsigned count, struct others_tenant **others)
 {
@@ -555,7 +559,7 @@ void fluid_seat(struct fluid *fluid, struct fluid_tenant *const *tenants, unsign
         others_seat(fluid->others, others, among);
 }
 
-/* What is known by now of what each has had, is known of what the others had, too. */
+/* Compute what the others had, as far as it is known by now what each container has had. */
 static void note_others(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count)
 {
     struct others_tenant *others[FLUID_TENANTS];
@@ -568,7 +572,7 @@ static void note_others(struct fluid *fluid, struct fluid_tenant *const *tenants
 void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count,
                 uint64_t now)
 {
-    struct tick tick; /* as large as it may need to be */
+    struct tick tick; /* of the largest size, on the stack */
 
     if (now <= fluid->now_ns)
         return;
@@ -589,7 +593,7 @@ void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsign
     serve_tick(&tick);
     for (unsigned i = 0; i < count; i++)
         finish_tenant(tenants[i], &tick);
-    give_to_who_is_in_flight(&tick, cut_to_what_is_in_flight(&tick));
+    return_to_in_flight(&tick, cut_to_in_flight(&tick));
     for (unsigned i = 0; i < count; i++)
         move_clock(tenants[i], &tick);
     note_alone(fluid, tenants, count, now);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c -- pyvgpu-arbiter [--foreground] [--nvml LIBRARY] FOLDER BOOK BOOK
  *
- * Keeps the clocks of all devices in FOLDER for the runs in the books, root's and the one for all:
- * see arbiter.h. It goes on in the background and ends with the last run that uses them; in the
- * foreground it also stays while its parent lives. In the background the calling process exits once
- * an arbiter has FOLDER, this one or another, or this one has failed. Standard error has the
- * reason; it has none if this one was killed, since the next may live.
+ * Keeps the clocks of all devices in FOLDER for the runs in the two books, root's and the one for
+ * all users: see arbiter.h. By default it daemonizes and ends with the last run that uses its
+ * clocks; in the foreground it also stays while its parent lives. When it daemonizes, the calling
+ * process exits once an arbiter has FOLDER, this one or another, or this one has failed. The reason
+ * goes to standard error; none is printed if this one was killed, since the next may live.
  */
 #include "arbiter/arbiter.h"
 #include "arbiter/detach.h"
@@ -26,7 +26,7 @@ static void end(int number)
     ended = 1;
 }
 
-/* Each run is two descriptors. */
+/* Each run takes two descriptors. */
 static void allow_descriptors(void)
 {
     struct rlimit limit;
@@ -60,7 +60,7 @@ int main(int argc, char **argv)
     signal(SIGTERM, end);
     signal(SIGINT, end);
     allow_descriptors();
-    /* Its clocks should not wait for the programs it divides time among; only root may ask. */
+    /* Its clocks should not wait for the programs whose time it divides. Works for root alone. */
     setpriority(PRIO_PROCESS, 0, -10);
     for (unsigned i = 0; i < BOOKS; i++)
         arbiter.books.paths[i] = places[1 + i];

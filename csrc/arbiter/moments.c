@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* moments.c -- sweeps over the times in which processes had work; see moments.h. */
+/* moments.c -- sweeps over the work times of processes; see moments.h. */
 #include "arbiter/moments.h"
 
 #include <stdlib.h>
 
 enum {
-    MOST = 64, /* processes with work in the time that is looked at; more are never alone */
-    SPANS = 3, /* of work of each: between its idle times, and around them */
+    MOST = 64, /* processes with work in the period; if there are more, none counts as alone */
+    SPANS = 3, /* of work per process: between its idle times, and around them */
 };
 
 struct edge {
     uint64_t at_ns;
-    int change;     /* of how many have work */
+    int change;     /* of the number of processes with work */
     unsigned index; /* of the process */
 };
 
@@ -43,7 +43,7 @@ static void add_work(struct sweep *sweep, uint64_t from_ns, uint64_t until_ns)
     sweep->edges[sweep->edge_count++] = (struct edge) {until_ns, -1, sweep->count};
 }
 
-/* 0: there are too many. */
+/* 0: there are too many processes. */
 static int add_lane(struct sweep *sweep, struct fluid_tenant *tenant, uint32_t slot,
                     uint64_t begin_ns, uint64_t seen_ns, uint64_t end_ns)
 {
@@ -105,14 +105,14 @@ static void note(struct fluid_tenant *tenant, uint32_t slot, uint64_t from_ns, u
     tenant->moments[tenant->moment] = (struct clock_alone) {from_ns, until_ns, slot + 1, 0};
 }
 
-/* A process is alone from the time on from which no other one had work, also if it began later. */
+/* A process counts as alone from when no other one had work, even if it began its own later. */
 static void walk(const struct sweep *sweep, uint64_t begin_ns, uint64_t end_ns)
 {
     int working[MOST] = {0};
-    unsigned several = 0;         /* that have work now */
-    unsigned owner = MOST;        /* that had work last, alone; MOST: none did */
-    uint64_t from_ns = begin_ns;  /* no other one had any from here on */
-    uint64_t quiet_ns = begin_ns; /* when the last that ended did so */
+    unsigned several = 0;         /* processes with work now */
+    unsigned owner = MOST;        /* the one that had work last, alone; MOST: none */
+    uint64_t from_ns = begin_ns;  /* no other process had work from here on */
+    uint64_t quiet_ns = begin_ns; /* when a process last ran out of work */
 
     for (unsigned i = 0; i < sweep->edge_count; i++) {
         const struct edge *edge = &sweep->edges[i];
@@ -121,7 +121,7 @@ static void walk(const struct sweep *sweep, uint64_t begin_ns, uint64_t end_ns)
         several += (unsigned) edge->change;
         if (edge->change < 0) {
             quiet_ns = edge->at_ns;
-            if (several == 1) { /* one of several has ended: who is left is alone from here */
+            if (several == 1) { /* one of two has ended: the other is alone from here on */
                 from_ns = edge->at_ns;
                 for (owner = 0; !working[owner];)
                     owner++;

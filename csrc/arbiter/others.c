@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* others.c -- spreads what processes had over cells of time; see others.h. */
+/* others.c -- spreads the device time of processes over cells of time; see others.h. */
 #include "arbiter/others.h"
 #include "number.h"
 
 #define CELL_NS ((uint64_t) OTHERS_CELL_NS)
 #define PART_NS (CELL_NS / 64)
-#define LOST_NS (OTHERS_CELLS * CELL_NS) /* of what is older nothing is kept */
+#define LOST_NS (OTHERS_CELLS * CELL_NS) /* nothing older is kept */
 
 enum {
-    GUESS = 1,   /* what it had is one */
-    SEVERAL = 2, /* processes of the container had it */
+    GUESS = 1,   /* the container's time in the cell is a guess */
+    SEVERAL = 2, /* several of its processes had it */
 };
 
 static unsigned place_of(uint64_t cell)
@@ -17,7 +17,7 @@ static unsigned place_of(uint64_t cell)
     return (unsigned) (cell % OTHERS_CELLS);
 }
 
-/* So long before *now*. */
+/* *now* less *ns*, at least 0. */
 static uint64_t before_by(uint64_t now, uint64_t ns)
 {
     return now > ns ? now - ns : 0;
@@ -43,7 +43,7 @@ void others_begin(struct others_tenant *tenant, uint64_t before, uint64_t now)
 
 /* --- cells ------------------------------------------------------------------------------------ */
 
-/* The parts of a cell that lie between two times, at their middle. */
+/* The parts of a cell whose middle lies between two times. */
 static uint64_t parts_of(uint64_t cell, uint64_t from_ns, uint64_t until_ns)
 {
     uint64_t begin = cell * CELL_NS;
@@ -62,7 +62,7 @@ static uint64_t length_of(uint64_t parts)
     return (uint64_t) __builtin_popcountll(parts) * PART_NS;
 }
 
-/* It was at work between these times. */
+/* The container was at work between these times. */
 static void mark(struct others_tenant *tenant, unsigned number, uint64_t from_ns, uint64_t until_ns,
                  int sure)
 {
@@ -90,8 +90,8 @@ void others_seat(struct others *others, struct others_tenant *const *tenants, un
     others->span_count = 0;
 }
 
-/* Of what it has had, as much as can be was where it was at work alone, and the rest evenly in the
- * other parts. */
+/* Assign the time that a span had: as much as possible to the parts where its container was at work
+ * alone, the rest evenly to the other parts. */
 static void spread(const struct others *others, const struct others_span *span)
 {
     uint64_t alone = 0, beside = 0;
@@ -116,7 +116,7 @@ static void spread(const struct others *others, const struct others_span *span)
 
 /* --- what processes publish ------------------------------------------------------------------- */
 
-/* The points of a process since its last one, in their order. */
+/* The points of a process since its last one, ordered by time. */
 static unsigned sort(struct progress_point *points, const struct others_lane *lane,
                      const uint64_t *words, uint64_t now)
 {
@@ -194,7 +194,7 @@ static void find_several(struct others *others, struct others_tenant *const *ten
     others->masked_ns = until_ns;
 }
 
-/* Spread what is known as a whole; up to where all is that may yet be found. */
+/* Spread the spans that are known as a whole. Returns the time up to which no span is left. */
 static uint64_t spread_all(struct others *others, uint64_t until_ns)
 {
     uint64_t known = until_ns;
@@ -214,7 +214,7 @@ static uint64_t spread_all(struct others *others, uint64_t until_ns)
     return known;
 }
 
-/* What others had while it was at work, too. */
+/* A word of clock_file.others: the time that others had while the container *own* was at work. */
 static uint32_t sum(const struct others *others, struct others_tenant *const *tenants,
                     unsigned count, unsigned own, unsigned place)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* others.h -- what each container had of a device, by what its processes published of it.
+/* others.h -- attributes device time to containers, from the progress that processes publish.
  *
- * Each process publishes points of the device's time that it has had (progress.h), some time later:
- * when it sees that its work has ended. So there is a moment up to which all points are known. A
- * process that publishes none for OTHERS_WAIT_NS is no longer awaited: what it had is not known.
+ * Each process publishes points of a curve, the device time that it has had (progress.h), with a
+ * delay: when it sees that its work has ended. So there is a moment up to which all points are
+ * known. A process that publishes none for OTHERS_WAIT_NS is no longer waited for: what it had is
+ * unknown.
  *
- * Between two points of a container the device was first its own where no other container was at
- * work; the rest it had evenly, beside others.
+ * Between two points of a process, the time that it had is first assigned to where no other
+ * container was at work; the rest is spread evenly over where others were.
  *
  * Pure; all times are CLOCK_MONOTONIC, ns.
  */
@@ -16,24 +17,24 @@
 #include "progress.h"
 #include "region.h"
 
-#define OTHERS_WAIT_NS UINT64_C(40000000) /* for what a process has finished, at most */
+#define OTHERS_WAIT_NS UINT64_C(40000000) /* longest wait for points of finished work */
 
-enum { OTHERS_SPANS = 2048 }; /* of work, of which it is not known yet what was beside them */
+enum { OTHERS_SPANS = 2048 }; /* work of which it is not known yet what ran beside it */
 
 struct others_lane {   /* one process */
     uint64_t at_ns;    /* its last point; 0: there was none */
-    uint64_t known_ns; /* up to here it will say no more */
+    uint64_t known_ns; /* it will publish nothing more up to here */
     uint32_t done;     /* at its last point */
 };
 
-/* One container. Rings, by the number of the cell. */
+/* One container. The arrays are rings, indexed by cell number. */
 struct others_tenant {
-    uint64_t at_work[OTHERS_CELLS]; /* whether it was, a bit for each part of the cell */
-    uint32_t had[OTHERS_CELLS];     /* ns, while others were at work, too */
+    uint64_t at_work[OTHERS_CELLS]; /* a bit for each part of the cell in which it was */
+    uint32_t had[OTHERS_CELLS];     /* ns that it had while others were at work, too */
     uint32_t beside[OTHERS_CELLS];  /* clock_file.others */
     uint16_t owner[OTHERS_CELLS];   /* the process that had it, + 1 */
-    uint8_t marks[OTHERS_CELLS];    /* that is a guess, or several processes had it */
-    uint64_t until_ns;              /* up to where all of it is known */
+    uint8_t marks[OTHERS_CELLS];    /* the time is a guess, or several processes had it */
+    uint64_t until_ns;              /* all of it is known up to here */
 };
 
 struct others_span { /* work of one process, between two points */
@@ -43,29 +44,29 @@ struct others_span { /* work of one process, between two points */
     unsigned number; /* of the process */
 };
 
-/* One device. Zeros: nothing is known yet. */
+/* One device. All zero: nothing is known yet. */
 struct others {
-    uint64_t known_ns;              /* up to here others_tenant.beside is */
+    uint64_t known_ns;              /* others_tenant.beside is known up to here */
     uint64_t several[OTHERS_CELLS]; /* parts in which more than one container was at work, */
-    uint64_t masked_ns;             /* up to here */
+    uint64_t masked_ns;             /* computed up to here */
     struct others_span spans[OTHERS_SPANS];
     unsigned span_count;
 };
 
-/* The containers are others than before, namely these: of what is not known yet nothing becomes
- * known. */
+/* The set of containers has changed to these: what is not known yet stays unknown. */
 void others_seat(struct others *others, struct others_tenant *const *tenants, unsigned count);
 
-/* There is time up to *now*, of which *before* was the end until now: what is new is empty. */
+/* Extend the container's rings from *before*, their end so far, to *now*, with empty cells. */
 void others_begin(struct others_tenant *tenant, uint64_t before, uint64_t now);
 
-/* The process *number* of a container published these words, NULL: none. *has_work*, unless it is
- * known to have none at *now*, when it was seen; *before* is when it was seen the time before. */
+/* Take in the words that the container's process *number* published; NULL: it publishes none.
+ * *has_work*: 0 only if it is known to have none at *now*, when it was seen. *before*: when it was
+ * seen last before that. */
 void others_see(struct others *others, struct others_tenant *tenant, struct others_lane *lane,
                 unsigned number, const uint64_t *words, int has_work, uint64_t before,
                 uint64_t now);
 
-/* All were seen: find out what each had beside it, as far as that is known. */
+/* Once all were seen, compute what ran beside each container, as far as that is known. */
 void others_find(struct others *others, struct others_tenant *const *tenants, unsigned count);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outside.c -- asks NVML five times a second; see outside.h. */
+/* outside.c -- samples NVML five times a second; see outside.h. */
 #include "arbiter/outside.h"
 #include "compiler.h"
 #include "visible.h"
@@ -27,12 +27,12 @@ static struct {
 
 static struct asked {
     uint8_t uuid[16];
-    uint64_t until_ns; /* it is asked of; 0: of none yet */
+    uint64_t until_ns; /* sampled until then; 0: the entry is unused */
     struct outside seen;
 } devices[DEVICES];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wanted = PTHREAD_COND_INITIALIZER; /* a device is asked of again */
+static pthread_cond_t wanted = PTHREAD_COND_INITIALIZER; /* a device is to be sampled */
 static const char *library;
 
 static int load(void)
@@ -130,7 +130,7 @@ void outside_start(const char *libnvidia_ml)
 
     library = libnvidia_ml;
     sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before); /* signals are the main thread's */
+    pthread_sigmask(SIG_BLOCK, &all, &before); /* the main thread handles signals */
     if (pthread_create(&thread, NULL, watch, NULL) == 0)
         pthread_detach(thread);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -149,7 +149,7 @@ int outside_look(const uint8_t uuid[16], uint64_t now, struct outside *seen)
             asked = &devices[i];
             break;
         }
-        if (!asked && devices[i].until_ns < now) /* nobody has asked for long */
+        if (!asked && devices[i].until_ns < now) /* unused, or no longer sampled */
             asked = &devices[i];
     }
     if (asked && memcmp(asked->uuid, uuid, sizeof(asked->uuid)) != 0) {
@@ -158,7 +158,7 @@ int outside_look(const uint8_t uuid[16], uint64_t now, struct outside *seen)
     }
     if (asked) {
         asked->until_ns = now + FRESH_NS;
-        pthread_cond_signal(&wanted); /* always: it may have found the time before this one over */
+        pthread_cond_signal(&wanted); /* always: the thread may have seen until_ns pass */
     }
     known = asked && asked->seen.at_ns && now - asked->seen.at_ns < FRESH_NS;
     if (known)

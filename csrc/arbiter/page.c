@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* page.c -- makes and writes clock files; see page.h. */
+/* page.c -- creates and writes clock files; see page.h. */
 #include "arbiter/page.h"
 #include "cleanup.h"
 #include "compiler.h"

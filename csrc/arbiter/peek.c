@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peek.c -- reads mapped files that may be cut off meanwhile; see peek.h. */
+/* peek.c -- reads mapped files that may be truncated meanwhile; see peek.h. */
 #include "arbiter/peek.h"
 
 #include <setjmp.h>
@@ -9,7 +9,8 @@
 static sigjmp_buf cut_off;
 static volatile sig_atomic_t looking;
 
-/* A bus error that is not of a look is one: it comes again, and ends the program. */
+/* A SIGBUS outside of peek_at() is a real one: with the default action restored, the access faults
+ * again and ends the program. */
 static void fall_back(int number)
 {
     if (!looking) {

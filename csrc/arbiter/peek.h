@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peek.h -- looks into files that belong to somebody else, a hundred times a second.
+/* peek.h -- SIGBUS-safe reads of mapped files that other users own.
  *
- * They are mapped, since a system call for each look would be most of what an arbiter costs. Their
- * user may cut them off at any time: whoever reads behind a file's end is sent SIGBUS, and then the
- * look is the one thing that fails, as a read() that comes back short. What is looked at is copied,
- * so nothing that was checked can change afterwards.
+ * The arbiter reads each file a hundred times a second. It maps them, since a system call for each
+ * read would be most of its cost. Their owner may truncate them at any time: reading behind a
+ * file's end raises SIGBUS, and then only that read fails, like a short read(). Data is copied
+ * before it is checked, so nothing that was checked can change afterwards.
  *
- * For a program of one thread, which leaves SIGBUS to this.
+ * For a single reading thread, in a program that has no other use for SIGBUS.
  */
 #ifndef PYVGPU_ARBITER_PEEK_H
 #define PYVGPU_ARBITER_PEEK_H
@@ -19,10 +19,10 @@ struct peek {
     size_t size;
 };
 
-/* Map the first *size* bytes of the open file *fd*: 0, with errno set, if that cannot be done. */
+/* Map the first *size* bytes of the open file *fd*; 0, with errno set, if that fails. */
 int peek_open(struct peek *peek, int fd, size_t size);
 
-/* Copy *size* bytes from *offset* on, both multiples of 8: 0 if that much is not in the file. */
+/* Copy *size* bytes from *offset* on, both multiples of 8; 0 if the file has not that much. */
 int peek_at(const struct peek *peek, void *into, size_t size, size_t offset);
 
 void peek_close(struct peek *peek);

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SERVER "nvidia-cuda-mps" /* -server, of which the kernel keeps 15 characters */
+#define SERVER "nvidia-cuda-mps" /* -server; the kernel keeps 15 characters of a name */
 
-/* What comes behind the last blank of a line. */
+/* The number behind the last tab of a line. */
 static uint32_t last_number(const char *line)
 {
     const char *tab = strrchr(line, '\t');

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* process.h -- a process that NVML names, as usage files name it. */
+/* process.h -- translates a pid that NVML reports to the form in usage files. */
 #ifndef PYVGPU_ARBITER_PROCESS_H
 #define PYVGPU_ARBITER_PROCESS_H
 
@@ -7,11 +7,11 @@
 
 struct process {
     uint32_t pid;           /* in its own PID namespace */
-    uint64_t pid_namespace; /* the number of that; 0: we may not know */
+    uint64_t pid_namespace; /* inode number of that namespace; 0: unreadable */
 };
 
-/* Read it of the process *pid*, as our namespace counts. 0: there is none that /proc shows, or it
- * is a server of MPS, which works for others. */
+/* Look up the process *pid* of our own PID namespace. 0: /proc does not show it, or it is an MPS
+ * server, which works on behalf of others. */
 int process_read(uint32_t pid, struct process *process);
 
 #endif

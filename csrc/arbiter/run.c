@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run.c -- reads the files of one promise; see run.h. */
+/* run.c -- reads the files of one run; see run.h. */
 #include "arbiter/run.h"
 #include "arbiter/page.h"
 #include "cleanup.h"
@@ -14,7 +14,7 @@
 /* Somewhat longer than a launch sleeps before it asks again. */
 #define ASKED_NS UINT64_C(60000000)
 
-#define MORE_SLOTS 16 /* that are looked at, so that a new process is seen with its first work */
+#define MORE_SLOTS 16 /* slots read ahead, so that a new process is seen with its first work */
 
 int run_is_named(const char *name)
 {
@@ -22,9 +22,9 @@ int run_is_named(const char *name)
 }
 
 #define QUOTA_SEEN offsetof(struct quota_file, extra)
-#define USAGE_SEEN offsetof(struct usage_file, link_end) /* at least; the newest layout all */
+#define USAGE_SEEN offsetof(struct usage_file, link_end) /* at least; all of the newest layout */
 
-_Static_assert(QUOTA_SEEN % 8 == 0 && USAGE_SEEN % 8 == 0, "files are looked at by words");
+_Static_assert(QUOTA_SEEN % 8 == 0 && USAGE_SEEN % 8 == 0, "files are read by words");
 _Static_assert(sizeof(struct usage_work) == 8 && sizeof(struct usage_compute) % 8 == 0, "likewise");
 
 static int open_of_user(int folder, const char *name, uid_t user)
@@ -39,7 +39,7 @@ static int open_of_user(int folder, const char *name, uid_t user)
     return fd;
 }
 
-/* All of a file that we read is in it: *needed* bytes of the *size* in its newest layout. */
+/* Whether the file has a known layout and all of the *needed* bytes that we read. */
 static int is_whole(int fd, uint64_t magic, size_t needed)
 {
     struct region_header header;
@@ -52,7 +52,7 @@ static int is_whole(int fd, uint64_t magic, size_t needed)
            status.st_size >= (off_t) header.size;
 }
 
-/* What there is of a whole usage file, as far as it is known. */
+/* The size of a usage file, up to the layout known here. */
 static size_t size_of(int fd)
 {
     struct region_header header;
@@ -106,7 +106,7 @@ static int make_lanes(struct run *run, unsigned slots)
     return 1;
 }
 
-/* Only if the limits are new they are copied and their checksum taken. */
+/* Copies the limits and checks their checksum only if they are new. */
 static int refresh_limits(struct run *run)
 {
     static struct quota_file quota; /* its beginning */
@@ -122,7 +122,7 @@ static int refresh_limits(struct run *run)
     if (limits.generation == run->generation)
         return 0;
     if (before && limits.device_count != before)
-        return -1; /* that never changes in place */
+        return -1; /* the device count never changes in place */
     take_limits(run, &limits);
     return 1;
 }
@@ -242,22 +242,21 @@ static void see_container(struct run *run, unsigned index, uint64_t now)
     if (!peek_at(&run->published, &compute, sizeof(compute), place))
         return;
     portion->tenant.bought_ns = compute.refilled_ns;
-    /* A budget that nobody has filled of late is what somebody had who then stopped asking. */
+    /* A budget not refilled recently is left over from a launch that has stopped waiting. */
     if (compute.waits != portion->waits ||
         (compute.budget_ns <= 0 && now - compute.refilled_ns < ASKED_NS))
         fluid_wait(&portion->tenant, now);
     portion->waits = compute.waits;
 }
 
-/* What processes publish of one device. */
+/* The words that processes publish about one device. */
 struct published {
     struct usage_work work[REGION_SLOTS];
     uint64_t idle[IDLE_SLOTS][2];
-    unsigned idle_count; /* of the slots, that say when they have none */
+    unsigned idle_count; /* slots that publish when they have no work */
 };
 
-/* Of the first slots that are looked at; NULL if the file was cut short: the next refresh will see.
- */
+/* Read the first slots; NULL if the file was truncated: the next refresh will find out. */
 static const struct published *read_published(const struct run *run, unsigned index)
 {
     static struct published found;
@@ -277,7 +276,7 @@ static const uint64_t *idle_of(const struct published *found, unsigned slot)
     return slot < found->idle_count ? found->idle[slot] : NULL;
 }
 
-/* What a process has finished; NULL if it does not say, or has had no work for long. */
+/* A process's progress words; NULL if it has none, or has had no work for long. */
 static const uint64_t *progress_of(const struct run *run, unsigned index, unsigned slot)
 {
     static uint64_t words[PROGRESS_WORDS];

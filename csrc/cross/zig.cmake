@@ -1,5 +1,5 @@
-# Compiles for every glibc from 2.17 on, on x86-64 or aarch64, with clang and the glibc stubs of the
-# PyPI wheel ziglang: what wheels are made with, whatever the machine that makes them has.
+# CMake toolchain that builds wheels for glibc 2.17 and later, on x86-64 or aarch64, with clang and
+# the glibc stubs of the PyPI wheel ziglang, independent of the build machine's own toolchain.
 #
 #   PYVGPU_MACHINE   x86_64 or aarch64
 #   PYVGPU_ZIG       the program python-zig of that wheel

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* array.c -- hooks of arrays and mipmapped arrays.
  *
- * The driver says what an array takes only of one whose memory is mapped later. So a twin of that
- * kind, which takes none, is made first and asked. Where there can be no twin, what is charged is
- * what such an array takes at most.
+ * The driver reports the size of an array only if its memory is mapped later. So a twin of that
+ * kind, which takes no memory, is created first and queried. Where there can be no twin, the charge
+ * is the most that such an array can take.
  */
 #include "cuda/array_size.h"
 #include "cuda/charge.h"
 #include "cuda/sparse.h"
 #include "driver.h"
 
-/* What a request is for. The two creators of arrays have one form here. */
+/* A requested array; one form for both ways to create arrays. */
 struct request {
-    CUDA_ARRAY3D_DESCRIPTOR descriptor; /* a copy: what is charged is what the driver is given */
+    CUDA_ARRAY3D_DESCRIPTOR descriptor; /* a copy: the driver gets exactly what was charged */
     unsigned int levels;                /* 0: not a mipmapped array */
-    int flat;                           /* asked for by cuArrayCreate */
+    int flat;                           /* requested by cuArrayCreate */
 };
 
 static CUresult create(void **handle, const struct request *request)
@@ -46,7 +46,7 @@ static int device_has(CUdevice ordinal, CUdevice_attribute attribute)
     return driver.cuDeviceGetAttribute(&has, attribute, ordinal) == CUDA_SUCCESS && has;
 }
 
-/* Whether the array has no memory of its own, on a device that knows what that means. */
+/* Whether the array has no memory of its own, on a device that supports that. */
 static int is_mapped_later(const struct request *request, CUdevice ordinal)
 {
     unsigned int flags = request->descriptor.Flags;
@@ -57,7 +57,7 @@ static int is_mapped_later(const struct request *request, CUdevice ordinal)
             device_has(ordinal, CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED));
 }
 
-/* What the driver says that such an array takes; 0 if it will not say. */
+/* The bytes that such an array takes, by the driver; 0 if it does not say. */
 static uint64_t measure(const struct request *request, CUdevice ordinal)
 {
     struct request twin = *request;
@@ -79,8 +79,8 @@ static uint64_t measure(const struct request *request, CUdevice ordinal)
     return result == CUDA_SUCCESS ? requirements.size : 0;
 }
 
-/* The charge was refused. What no device could hold, free as it may be, the driver refuses in its
- * own words. */
+/* The charge was refused. An array that does not even fit an empty device is passed to the driver,
+ * which refuses it with its own error. */
 static CUresult refuse(void **handle, const struct request *request, CUdevice ordinal)
 {
     size_t total;
@@ -99,7 +99,7 @@ static CUresult create_charged(void **handle, const struct request *request)
     void *made;
     CUresult result = driver.cuCtxGetDevice(&ordinal);
 
-    if (result != CUDA_SUCCESS) /* without a context the driver refuses it in its own words */
+    if (result != CUDA_SUCCESS) /* without a context the driver refuses it with its own error */
         return result == CUDA_ERROR_INVALID_CONTEXT ? create(handle, request) : result;
     if (!is_mapped_later(request, ordinal)) {
         bytes = measure(request, ordinal);
@@ -156,7 +156,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
                           &(struct request) {.descriptor = *descriptor, .levels = levels});
 }
 
-/* As linear memory is freed: the handle may be given out again before we return. */
+/* Like freeing linear memory: the handle may be reused before we return. */
 static CUresult forget(void *handle, const struct request *request)
 {
     struct allocation allocation;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* array_size.c -- bounds of what an array takes; see array_size.h.
+/* array_size.c -- computes bounds of an array's size; see array_size.h.
  *
- * Blocks are made of units of 64 bytes by 8 rows: a power of two of them high, and in arrays of
- * three dimensions a power of two deep, up to 32 and never more than the array needs. Each level
- * of a mipmap has whole blocks, and each layer begins with a whole one of the largest level.
+ * Blocks consist of units of 64 bytes by 8 rows: a power of two of them high, and in 3D arrays a
+ * power of two deep, up to 32 and never more than the array needs. Each level of a mipmap has whole
+ * blocks, and each layer begins with a whole block of the largest level.
  */
 #include "cuda/array_size.h"
 #include "compiler.h"
@@ -89,8 +89,8 @@ static const struct texels known[] = {
     {CU_AD_FORMAT_UINT16_PLANAR_444, 2, 1, 3, 0},
 };
 
-/* The largest there are: four channels of 32 bits. At least, such a format has a byte for a square
- * of as many texels as any has. */
+/* For unknown formats. At most: four channels of 32 bits, the largest there are. At least: a byte
+ * for a square of the largest side that any format has. */
 #define DENSEST 12
 static const struct texels unknown = {CU_AD_FORMAT_MAX, 16, 1, 1, 0};
 
@@ -116,13 +116,13 @@ static uint64_t add(uint64_t a, uint64_t b)
     return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-/* How many *units* are needed for *length*; 1 for a dimension that there is not. */
+/* How many units are needed for *length*; 1 for a missing dimension. */
 static uint64_t count(uint64_t length, uint64_t unit)
 {
     return length ? (length - 1) / unit + 1 : 1;
 }
 
-/* The units along one side of a block: a power of two that is enough, if 32 are. */
+/* The units along one side of a block: the least power of two that suffices, at most 32. */
 static uint64_t block_side(uint64_t units)
 {
     uint64_t side = 1;
@@ -142,7 +142,7 @@ static uint64_t element_bytes(const struct texels *texels, unsigned int channels
     return texels->bytes * (texels->per_channel ? (uint64_t) channels : 1);
 }
 
-/* The extents of a level, in units of a block's; and what its blocks hold. */
+/* The extents of a level and of its blocks, in units. */
 struct level {
     uint64_t width, height, depth; /* units */
     uint64_t block_height, block_depth;

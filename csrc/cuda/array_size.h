@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* array_size.h -- what an array takes, where the driver does not say it.
+/* array_size.h -- bounds of an array's size, where the driver does not report it.
  *
- * An array lies in device memory in blocks rather than in rows, and the driver alone knows which
- * blocks it chose. So there are two answers: the bytes that it takes at most, and bytes that it
- * takes at least. Asks no driver.
+ * An array is stored in blocks rather than in rows, and only the driver knows which blocks it
+ * chose. So there are two bounds: the most and the least bytes that it takes. Calls no driver.
  */
 #ifndef PYVGPU_CUDA_ARRAY_SIZE_H
 #define PYVGPU_CUDA_ARRAY_SIZE_H
 
 #include "hooks.h"
 
-/* UINT64_MAX if it is more than can be counted. *levels* is 1 for what has no mipmap. */
+/* UINT64_MAX on overflow. *levels* is 1 for an array without a mipmap. */
 uint64_t array_size_at_most(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels);
 
 uint64_t array_size_at_least(const CUDA_ARRAY3D_DESCRIPTOR *descriptor);

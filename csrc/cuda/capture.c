@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* capture.c -- hooks of stream captures: what is only recorded takes no time of the device.
+/* capture.c -- hooks of stream captures: recorded work takes no device time, so it is not charged.
  *
- * Other streams join a capture by waiting for its events, so a stream is asked whether it captures;
- * but only while there are captures at all. Captures into the commands of a graphics API may be
- * none to the driver's answer, and no stream joins them: those streams are remembered here.
+ * Other streams join a capture by waiting for its events, so the driver is asked whether a stream
+ * captures; but only while there are captures at all. The driver may not count captures into the
+ * commands of a graphics API (CIG), and no stream joins them: those streams are remembered here.
  */
 #include "cuda/capture.h"
 #include "cuda/flight.h"
@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { GRAPHICS = 64 }; /* streams that capture so at a time; in others what is recorded is paid */
+enum { GRAPHICS = 64 }; /* most CIG captures at a time; work recorded in further ones is charged */
 
 int captures;
 
@@ -48,8 +48,8 @@ int capture_has(const struct stream *stream)
            result != CUDA_SUCCESS;
 }
 
-/* Marks look at the count when they are set: once it was raised, and those are done that were on
- * their way, none gets into the capture. */
+/* Setting a mark checks the count: once the count was raised, and marks that were being set are
+ * done, none gets into the capture. */
 static CUresult begin(void)
 {
     if (!shim.open)
@@ -109,7 +109,7 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
     BEGIN(cuStreamBeginCaptureToGraph_ptsz, stream, graph, dependencies, edges, count, mode);
 }
 
-/* An end that is refused is one, too, if the capture was broken; not if it was another's. */
+/* A refused end counts, too, if the capture was invalidated; not if another thread began it. */
 static CUresult end(struct stream stream, CUgraph *graph)
 {
     CUresult result, asked;

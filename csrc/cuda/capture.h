@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* capture.h -- streams whose work is recorded into a graph instead of being done. */
+/* capture.h -- tracks stream captures, in which work is recorded and not executed. */
 #ifndef PYVGPU_CUDA_CAPTURE_H
 #define PYVGPU_CUDA_CAPTURE_H
 
 #include "compiler.h"
 #include "cuda/stream.h"
 
-extern int captures; /* that were begun in this process and have not ended */
+extern int captures; /* begun in this process and not ended */
 
-/* Whether any stream may be capturing. One whose stream is destroyed meanwhile counts for good. */
+/* Whether any stream may be capturing. A capture whose stream is destroyed counts for ever. */
 static inline int captures_going_on(void)
 {
     return unlikely(__atomic_load_n(&captures, __ATOMIC_SEQ_CST) != 0);
 }
 
-/* Whether what is put into *stream* is recorded, or will be refused because another captures. */
+/* Whether work in *stream* is recorded, or will be refused because another stream captures. */
 int capture_has(const struct stream *stream);
 
 /* The stream, or those of the context (NULL: any), are about to end. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* charge.c -- between a hook and the ledger; see charge.h. */
+/* charge.c -- connects the hooks to the ledger; see charge.h. */
 #include "cuda/charge.h"
 #include "blocks.h"
 #include "cuda/deferred.h"
@@ -23,7 +23,7 @@ uint64_t charge_size(uint64_t bytes)
 {
     uint64_t unit = bytes >= MIB ? 2 * MIB : 512;
 
-    /* Units are powers of two: no division on the way of every allocation. */
+    /* Units are powers of two: no division in the path of every allocation. */
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) & ~(unit - 1);
 }
 
@@ -34,7 +34,7 @@ int charge_try(unsigned device, uint64_t bytes)
     shim_watch_limits();
     deferred_settle();
     result = ledger_charge(&shim.ledger, device, bytes);
-    /* The refusal has reaped dead processes, and with them what they had open. */
+    /* The refusal has reaped dead processes, and with them their imports. */
     if (unlikely(result != 0) && share_collect(device))
         result = ledger_charge(&shim.ledger, device, bytes);
     return result;
@@ -55,7 +55,7 @@ CUresult charge_device(unsigned device, uint64_t bytes)
     return charge_refused(device, bytes);
 }
 
-/* The charge together with the reserve of a context that nobody has charged yet. */
+/* The charge together with the reserve of a context that is not charged yet. */
 static uint64_t whole(const struct charge *charge)
 {
     return charge->bytes + (charge->context ? 0 : context_reserve(charge->device));
@@ -102,7 +102,7 @@ CUresult charge_current(struct charge *charge, uint64_t bytes)
     return likely(result == CUDA_SUCCESS) ? charge_found(charge) : result;
 }
 
-/* Have a charge, whose bytes are set, be for so much linear memory. */
+/* Make a charge, whose bytes are set, one for *bytes* of linear memory. */
 static void charge_block(struct charge *charge, uint64_t bytes)
 {
     charge->small = bytes <= BLOCKS_LARGEST ? charge->bytes : 0;
@@ -143,7 +143,7 @@ void charge_refund(const struct charge *charge)
 void charge_release(const struct allocation *allocation)
 {
     if (allocation->in_block) {
-        /* What others have open of it is charged beside its block (share.c). */
+        /* If others have it open, it is charged separately from its block (share.c). */
         if (unlikely(allocation->link) && share_end(allocation))
             ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
         if (blocks_leave(allocation->address))
@@ -153,7 +153,7 @@ void charge_release(const struct allocation *allocation)
     }
 }
 
-/* Small allocations that are gone. */
+/* Small allocations of a destroyed owner. */
 struct gone {
     struct allocation *small;
     size_t count;
@@ -195,7 +195,7 @@ void charge_release_owned(const void *owner)
     free(gone.small);
 }
 
-/* *is_new*: what is in a block is not counted there yet. */
+/* *is_new*: an allocation in a block is not counted there yet. */
 static int enter(const struct allocation *allocation, int is_new)
 {
     const struct context *context = allocation->owner;
@@ -204,7 +204,7 @@ static int enter(const struct allocation *allocation, int is_new)
 
     if (unlikely(result < 0))
         return result;
-    /* An address is given out again only after it was freed, in a way that no hook saw. */
+    /* The driver reuses an address only after it was freed, here in a way that no hook saw. */
     if (unlikely(result > 0))
         charge_release(&replaced);
     if (is_new && allocation->in_block) {
@@ -216,7 +216,7 @@ static int enter(const struct allocation *allocation, int is_new)
         if (!result)
             ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
     }
-    /* The context may have gone before we got here, and the memory with it. */
+    /* The context may have been destroyed before we got here, and the memory with it. */
     if (unlikely(context && context_life(context) != allocation->life) &&
         allocations_take_back(allocation))
         charge_release(allocation);
@@ -230,7 +230,7 @@ int charge_enter(const struct allocation *allocation)
 
 void charge_restore(const struct allocation *allocation)
 {
-    enter(allocation, 0); /* room was made by the take */
+    enter(allocation, 0); /* cannot fail: taking it out has left room */
 }
 
 struct context *charge_settle_context(struct charge *charge)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* code.c -- hooks that load code and its variables.
+/* code.c -- hooks that load modules and libraries: code and its variables.
  *
- * No call says how much that takes: it is in the reserve of a context, and what goes beyond is
- * measured afterwards. Whoever is over the quota by what was measured loads no more.
+ * No call reports how much memory that takes: it is covered by the reserve of a context, and what
+ * goes beyond is measured afterwards. A container over its quota by the measurement cannot load
+ * more.
  */
 #include "cuda/charge.h"
 #include "driver.h"
@@ -13,7 +14,7 @@ static CUresult check_room(void)
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    /* Without a context nothing is taken yet, and the driver knows what to say. */
+    /* Without a context no memory is taken yet, and the driver returns its own error. */
     if (charge_find_current(&charge, 0) != CUDA_SUCCESS ||
         likely(!__atomic_load_n(&shim.region.extra_total[charge.device], __ATOMIC_RELAXED)))
         return CUDA_SUCCESS;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.c -- the contexts of this process, and hooks that create and end them.
+/* context.c -- registry of contexts, and the hooks that create and destroy them.
  *
- * A context takes device memory of its own, so its reserve is charged before it is made. When the
- * driver says that a context is gone, everything that it held is given back in one go.
+ * A context takes device memory of its own, so its reserve is charged before it is created. Once
+ * the driver has destroyed a context, everything that it held is refunded at once.
  */
 #include "cuda/context.h"
 #include "cuda/charge.h"
@@ -19,7 +19,7 @@
 static struct context *contexts; /* only ever grows at the head; read without a lock */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Of a context on its way out and a new one at the same address the new one is meant. */
+/* If a context that is being destroyed and a new one have the same address, find the new one. */
 static inline struct context *find_record(CUcontext handle)
 {
     struct context *context = __atomic_load_n(&contexts, __ATOMIC_ACQUIRE);
@@ -53,7 +53,7 @@ CUcontext context_to_push(CUcontext handle)
     return found ? found : handle;
 }
 
-/* One that belongs to *handle*, and is not about to end; lock held. */
+/* The record of *handle*, unless it is being destroyed; lock held. */
 static struct context *find_staying(CUcontext handle)
 {
     struct context *record = find_record(handle);
@@ -84,7 +84,7 @@ struct context *context_register(CUcontext handle, unsigned device, int primary,
     pthread_mutex_lock(&registry_lock);
     context = find_staying(handle);
     if (context) {
-        context->primary |= primary; /* it may have come into use before it was retained here */
+        context->primary |= primary; /* it may have been in use before it was retained here */
         ledger_refund(&shim.ledger, device, reserve);
     } else {
         context = unused_record();
@@ -132,8 +132,8 @@ int context_device(CUcontext handle)
     return result == CUDA_SUCCESS ? shim_device(ordinal) : -1;
 }
 
-/* Whoever enters an allocation looks at the life after that, so that either we take it or they
- * do. */
+/* A thread that enters an allocation reads the life afterwards, so that either we take the
+ * allocation out or that thread does. */
 void context_forget(struct context *context, uint32_t life)
 {
     unsigned device = context->device;
@@ -185,7 +185,7 @@ void context_add_part(CUcontext handle, unsigned device)
     pthread_mutex_lock(&registry_lock);
     primary = context_find_primary(device);
     part = primary && !find_staying(handle) ? unused_record() : NULL;
-    /* Without a record it will be met in use, and charged as a context. */
+    /* Without a record it will be found when it is used, and charged as a context. */
     if (part) {
         part->device = device;
         part->primary = 0;
@@ -231,7 +231,7 @@ void context_after_fork(void)
     contexts = NULL;
 }
 
-/* One shape for all creators: charge the reserve, ask, register or refund. */
+/* The body of hooks that create one: charge the reserve, call the driver, register or refund. */
 #define CREATE_CONTEXT(symbol, ...)                                                  \
     do {                                                                             \
         int device;                                                                  \
@@ -265,7 +265,7 @@ static CUresult settle_created(CUresult result, const CUcontext *context, unsign
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Contexts that share with another API. The types are those of plain C that cudaVDPAU.h needs. */
+/* Contexts that interoperate with another API; plain C types stand for those of cudaVDPAU.h. */
 CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal)
 {
     CREATE_CONTEXT(cuGLCtxCreate, context, flags, ordinal);
@@ -344,7 +344,7 @@ CUresult cuCtxAttach(CUcontext *handle, unsigned int flags)
     result = driver.cuCtxAttach(handle, flags);
     if (result != CUDA_SUCCESS)
         return result;
-    /* It is the current one. An unknown one must not stay so: its detaching would be an end. */
+    /* It is the current one. If it is unknown, register it, or detaching would count as its end. */
     result = charge_current(&charge, 0);
     if (result == CUDA_SUCCESS && charge_settle_context(&charge)) {
         __atomic_add_fetch(&charge.context->attached, 1, __ATOMIC_SEQ_CST);
@@ -374,7 +374,7 @@ CUresult cuCtxDetach(CUcontext handle)
     unsigned attached = context ? __atomic_load_n(&context->attached, __ATOMIC_SEQ_CST) : 0;
     CUresult result;
 
-    /* One of the times that it was attached is taken, or it is the end. */
+    /* Undo one attach, or destroy the context if there was none. */
     while (attached && !__atomic_compare_exchange_n(&context->attached, &attached, attached - 1, 0,
                                                     __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         ;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* copy.c -- hooks that copy memory: each is paid by what its kind and its size cost.
+/* copy.c -- hooks that copy memory: each pays the cost of its kind and size.
  *
- * Copy engines work beside a device's processors; but neighbours have copies too, so these are
- * paid as if they were kernels.
+ * Copy engines work in parallel to a device's processors; but neighbours have copies, too, so
+ * copies pay like kernels.
  */
 #include "cuda/transfer.h"
 

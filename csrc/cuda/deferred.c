@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* deferred.c -- frees on streams, settled when their event is past; see deferred.h. */
+/* deferred.c -- frees on streams, settled once their event has completed; see deferred.h. */
 #include "cuda/deferred.h"
 #include "cuda/charge.h"
 #include "cuda/physical.h"
@@ -11,19 +11,19 @@
 struct deferred {
     struct deferred *next;
     struct allocation allocation;
-    CUevent event; /* NULL: none could be had, so nobody can tell before a context ends */
-    const struct context *context; /* of stream and event; NULL: not seen made */
+    CUevent event; /* NULL: recording failed, so the end is unknown until a context ends */
+    const struct context *context; /* of stream and event; NULL: its creation was not seen */
 };
 
 int deferred_count;
 
 static struct deferred *waiting;
 
-/* Never held while the device is waited for. */
+/* Never held while waiting for the device. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* An event behind all work of *stream* so far. Events belong to the current context, so that of
- * the stream must be current meanwhile; the streams without a name belong to the current one. */
+/* Record an event behind all work of *stream* so far. Events belong to the current context, so the
+ * stream's context must be current meanwhile; default streams belong to the current one. */
 static CUresult record_event(struct deferred *deferred, CUstream stream,
                              CUresult (*record)(CUevent, CUstream))
 {
@@ -95,7 +95,7 @@ void deferred_forget(const void *owner)
 
 void deferred_settle_all(void)
 {
-    /* A query of an event would otherwise break a capture that is going on elsewhere. */
+    /* Otherwise an event query would invalidate a capture of another thread. */
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     struct deferred **link = &waiting;
 
@@ -104,7 +104,7 @@ void deferred_settle_all(void)
     while (*link) {
         CUevent event = (*link)->event;
 
-        /* A broken context answers with its error and keeps its memory until it is destroyed. */
+        /* A failed context returns its error, and keeps its memory until it is destroyed. */
         if (!event || driver.cuEventQuery(event) != CUDA_SUCCESS) {
             link = &(*link)->next;
             continue;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* deferred.h -- memory that was freed or unmapped on a stream: there until the stream gets to it.
+/* deferred.h -- memory freed or unmapped on a stream, which stays until the stream gets there.
  *
- * Its charge stays as long. Nobody waits: an event behind the free is looked at when somebody asks
- * for memory or about it.
+ * Its charge stays as long. No call waits for that: an event behind the free is queried when the
+ * program asks for memory or about it.
  */
 #ifndef PYVGPU_CUDA_DEFERRED_H
 #define PYVGPU_CUDA_DEFERRED_H
@@ -13,18 +13,17 @@
 
 extern int deferred_count; /* frees not yet seen to be done; 0 for most programs */
 
-/* The driver accepted the free of *allocation* on *stream*, or that of a mapping, which holds its
- * memory until then; *record* is cuEventRecord or its per-thread form, whichever knows the stream.
- */
+/* The driver accepted the free of *allocation* on *stream*, or of a mapping, which holds its memory
+ * until then; *record* is cuEventRecord or its per-thread form, as fits the stream. */
 void deferred_add(const struct allocation *allocation, CUstream stream,
                   CUresult (*record)(CUevent, CUstream));
 
-/* The context *owner* is gone: what was freed in it is, and so are its streams and events. */
+/* The context *owner* was destroyed, with its streams, events and pending frees. */
 void deferred_forget(const void *owner);
 
 void deferred_settle_all(void);
 
-/* Give back what has been freed by now. */
+/* Refund memory that has been freed by now. */
 static inline void deferred_settle(void)
 {
     if (unlikely(__atomic_load_n(&deferred_count, __ATOMIC_ACQUIRE)))

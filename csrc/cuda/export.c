@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export.c -- hooks that give physical memory to other processes, and take it; see export.h. */
+/* export.c -- hooks that export physical memory to other processes and import it; see export.h. */
 #include "cuda/export.h"
 #include "cuda/charge.h"
 #include "cuda/share.h"
@@ -8,11 +8,11 @@
 
 #include <pthread.h>
 
-/* Held while a record's link and charge are decided, not over calls into the driver. */
+/* Held while a record's link and charge are decided, not during driver calls. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Let others open *physical* by what the driver wrote to *shareable*; 0 if they must not. Memory of
- * elsewhere that is not mapped is charged to nobody here. */
+/* Let others open *physical* by the handle in *shareable*; 0 if they must not. Memory from
+ * elsewhere that is not mapped is not charged in this container. */
 static int export_physical(struct physical *physical, const void *shareable,
                            CUmemAllocationHandleType type)
 {
@@ -50,7 +50,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     return result;
 }
 
-/* Where imported memory is. A multicast object has no properties, and takes no memory. */
+/* The location of imported memory. A multicast object has no properties, and takes no memory. */
 static CUresult find_place(CUmemGenericAllocationHandle handle, int *place)
 {
     CUmemAllocationProp properties;
@@ -64,14 +64,14 @@ static CUresult find_place(CUmemGenericAllocationHandle handle, int *place)
     return *place == PLACE_NOWHERE ? CUDA_ERROR_NOT_SUPPORTED : result;
 }
 
-/* The driver imported what was found to be *opened*. */
+/* The driver imported the memory of *opened* as *handle*. */
 static CUresult enter(CUmemGenericAllocationHandle handle, const struct allocation *opened)
 {
     struct physical *physical = physical_hold(handle);
     CUresult result;
     int place;
 
-    if (physical) { /* the driver counts one more reference of a handle that this process has */
+    if (physical) { /* this process has the handle: the driver counts one more reference to it */
         result = refusal(physical_give_reference(physical));
         if (result == CUDA_SUCCESS)
             charge_release(opened);
@@ -91,7 +91,7 @@ static CUresult enter(CUmemGenericAllocationHandle handle, const struct allocati
     return CUDA_SUCCESS;
 }
 
-/* Import what is held, and what it was found to be, charged. */
+/* Import the held handle, whose memory was found to be *opened* and is charged. */
 static CUresult import(CUmemGenericAllocationHandle *handle, void *held,
                        CUmemAllocationHandleType type, const struct allocation *opened)
 {
@@ -148,8 +148,8 @@ CUresult export_settle(struct physical *physical, uint64_t bytes)
     return result;
 }
 
-/* Let others have the linear memory *found* by a descriptor. Whoever frees it meanwhile may not
- * have seen that: then they must not. */
+/* Let others have the linear memory *found* by a descriptor; 0 if another thread frees it
+ * meanwhile, perhaps without having seen the export. */
 static int export_linear(const struct allocation *found, const void *shareable)
 {
     struct allocation now;
@@ -164,7 +164,7 @@ static int export_linear(const struct allocation *found, const void *shareable)
            links_same_key(links_key_of(&shim.region, now.link), key);
 }
 
-/* Let others have what lies in *bytes* from *address* on; 0 if they must not. */
+/* Let others have the memory in *bytes* from *address* on; 0 if they must not. */
 static int export_range(CUdeviceptr address, size_t bytes, const void *shareable)
 {
     CUdeviceptr base = address;
@@ -180,7 +180,7 @@ static int export_range(CUdeviceptr address, size_t bytes, const void *shareable
                    export_physical(physical, shareable, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
         if (!physical)
-            return at == 0; /* not memory that is charged by its address */
+            return at == 0; /* memory that is not charged by its address */
         physical_drop(physical);
         if (!done)
             return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* external.c -- hooks of memory that another API allocated: who imports it pays for it.
+/* external.c -- hooks that import memory of another API; the importing process pays for it.
  *
- * Its buffers and arrays are that memory, and take nothing more. A descriptor may also carry what
- * this container has exported with CUDA: that is paid for.
+ * Buffers and arrays mapped from it take no further memory. A descriptor may also carry memory that
+ * this container has exported with CUDA: that is charged already.
  */
 #include "cuda/charge.h"
 #include "cuda/share.h"
@@ -11,7 +11,7 @@
 
 #include <unistd.h>
 
-/* Find out who pays, and charge this process if it does. */
+/* Find out whether another process pays, and charge this one if not. */
 static CUresult pay(struct charge *charge, uint64_t size, const struct shared *shared)
 {
     struct allocation opened = {.bytes = 0};
@@ -23,7 +23,7 @@ static CUresult pay(struct charge *charge, uint64_t size, const struct shared *s
     charge->link = opened.link;
     if (opened.link)
         charge->bytes = 0;
-    else if (charge->bytes < opened.bytes) /* the size is the program's word */
+    else if (charge->bytes < opened.bytes) /* the program's size may be too small */
         charge->bytes = opened.bytes;
     return charge_found(charge);
 }
@@ -48,8 +48,8 @@ static CUresult import(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HAND
     return result;
 }
 
-/* A descriptor is the driver's once it has imported it. It is given a copy, which nobody changes
- * while it is asked after; then the program's is closed. */
+/* After an import the driver owns the descriptor. It gets a copy, which the program cannot change
+ * while we look it up; then the program's descriptor is closed. */
 CUresult cuImportExternalMemory(CUexternalMemory *memory,
                                 const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fill.c -- hooks that set memory: each is paid by what its size costs. */
+/* fill.c -- memset hooks: each pays the cost of its size. */
 #include "cuda/transfer.h"
 
 #define FILL(symbol, bytes, stream, params, ...)                                           \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flight.c -- lanes, and their pieces between marks; see flight.h. */
+/* flight.c -- lanes, and the pieces that marks cut them into; see flight.h. */
 #include "cuda/flight.h"
 #include "cuda/capture.h"
 #include "number.h"
@@ -9,33 +9,32 @@
 
 #define MILLISECOND INT64_C(1000000)
 
-/* A piece with less in it goes on: a mark takes the host and the device a few microseconds. */
+/* A piece with less in it stays open: a mark takes the host and the device a few microseconds. */
 #define PIECE_NS MILLISECOND
 #define WAY_PIECE_NS \
     (MILLISECOND / 4) /* where little may be in flight, so that some of it is soon seen done */
-#define OLD_NS     ((uint64_t) (4 * MILLISECOND))      /* or is so old */
-#define VISIT_NS   ((uint64_t) (3 * MILLISECOND / 10)) /* where the device waits for the thread */
-#define CHUNK_NS   (MILLISECOND / 100)                 /* that is bought there at least */
-#define SAMPLE_NS  ((uint64_t) (MILLISECOND / 5))      /* from one sample of a lane to the next */
+#define OLD_NS     ((uint64_t) (4 * MILLISECOND))      /* at this age it is closed anyway */
+#define VISIT_NS   ((uint64_t) (3 * MILLISECOND / 10)) /* likewise if the device waits for us */
+#define CHUNK_NS   (MILLISECOND / 100)                 /* least time bought there */
+#define SAMPLE_NS  ((uint64_t) (MILLISECOND / 5))      /* between samples of a lane */
 #define OVERDUE_NS (4 * MILLISECOND)
-#define UNSEEN_NS  ((uint64_t) (1000 * MILLISECOND)) /* so long work may go on that has no lane */
-#define LAUNCH_NS                                                                      \
-    INT64_C(5000)     /* on the way to the device: of more, the device works meanwhile \
-                       */
-#define KNOWN_EVERY 8 /* of the samples, for which a shape that is known is measured again */
+#define UNSEEN_NS  ((uint64_t) (1000 * MILLISECOND)) /* for so long work without a lane may run */
+#define LAUNCH_NS \
+    INT64_C(5000)     /* most time on the way to the device: beyond it the device works already */
+#define KNOWN_EVERY 8 /* one of so many samples measures a known shape again */
 
 enum {
-    EMPTY_EVERY = 16, /* samples, from one measurement of marks themselves to the next */
+    EMPTY_EVERY = 16, /* samples between measurements of the marks themselves */
     EMPTY_FIRST = 4,
-    MARKS_LEAST = 3, /* measurements of marks, before the shortest of them counts */
-    EMPTIES = 3, /* in a row: the device is behind the host at the last if marks take it longer */
-    IDLE_EVERY = 2,  /* where the device is idle, of so many one */
-    UNSURE_PART = 4, /* of a sample, in which what others had may be a guess */
+    MARKS_LEAST = 3, /* measurements of marks before the shortest of them counts */
+    EMPTIES = 3, /* in a row: if marks take the device longer, it is behind the host at the last */
+    IDLE_EVERY = 2,  /* one of so many launches on an idle device is measured */
+    UNSURE_PART = 4, /* this part of a sample may be a guess at what others had */
     LEARNING = 256,
-    DOUBTED = 16,      /* waits, after one that took much longer than expected */
+    DOUBTED = 16,      /* waits that get a mark after one that took much longer than expected */
     SURPRISE = 4,      /* times as long as expected */
-    OVERDUE_LANES = 4, /* with more of them one or another is always late, and says nothing */
-    VISIT_LANES = 4,   /* with more streams at work than that, marks would be too many */
+    OVERDUE_LANES = 4, /* with more, one lane or another is always late, which means nothing */
+    VISIT_LANES = 4,   /* with more streams at work there would be too many marks */
 };
 
 __thread char flight_thread;
@@ -44,26 +43,26 @@ __thread struct flight_lane *flight_own[FLIGHT_OWN];
 struct flight_lane flight_lanes[FLIGHT_LANES];
 unsigned flight_lane_end;
 
-/* What a mark takes that has nothing but another before it, and how often that was measured, up to
+/* The time of a mark right behind another mark, and how often that was measured, up to
  * MARKS_LEAST. */
 static int64_t mark_ns;
 static int marks_measured;
 
-/* The driver does not say when marks are passed: all that is known is when they were seen to be. */
+/* The driver does not report when marks were passed: only when they were seen passed is known. */
 static int untimed;
 
-/* Samples of which the clock does not yet say what others did meanwhile. */
+/* Samples whose time the arbiter's clock does not cover yet. */
 static struct sample {
     struct pace_device *device;
     struct cost *cost;
     struct costs_key key;
     uint64_t since_ns, from_ns, until_ns;
     int64_t taken_ns;
-    int64_t launch_ns; /* what was taken off for the way of the launch to the device */
+    int64_t launch_ns; /* deducted for the launch's way to the device */
     int64_t low_ns;    /* since other streams were last seen to end something */
     int queued;        /* the device was at work in its stream until it began */
     int crowded;       /* other streams had work, too: it may have waited for them */
-    int anew;          /* it was found to take much longer than before */
+    int changed;       /* it took much longer than before */
 } learning[LEARNING];
 static unsigned learning_first, learning_count;
 
@@ -90,7 +89,7 @@ static void give_back_all(struct flight_lane *lane)
     lane->count = 0;
 }
 
-/* What was bought for it and is not known to be done. */
+/* The time bought for it that is not known to be used up. */
 static int64_t outstanding(const struct flight_lane *lane)
 {
     const struct flight_piece *first = lane->count ? &lane->pieces[lane->first] : &lane->open;
@@ -105,7 +104,7 @@ void flight_note_unseen(struct pace_device *device)
     device->unseen_ns = clock_now_ns(CLOCK_MONOTONIC);
 }
 
-/* What it has in flight, nobody will measure. */
+/* Free the lane; its work in flight will not be measured. */
 static void drop(struct flight_lane *lane)
 {
     if (is_unfinished(lane)) {
@@ -142,7 +141,7 @@ static struct flight_lane *free_lane(void)
     return NULL;
 }
 
-/* What a thread launches in a stream first waits as what others have launched there does. */
+/* A thread's first launch in a stream waits if other threads' launches there do. */
 static uint32_t first_need(const struct pace_device *device, uintptr_t name)
 {
     FLIGHT_EACH(lane)
@@ -177,14 +176,14 @@ struct flight_lane *flight_take_lane(struct pace_device *device, const struct st
     return lane;
 }
 
-/* Its stream has ended, and what was in it goes on. */
+/* Its stream was destroyed, and its work goes on. */
 static int is_orphan(const struct flight_lane *lane)
 {
     return lane->name == (uintptr_t) lane;
 }
 
-/* While one stream captures, it must not be touched, nor others that could have joined it, and the
- * legacy stream not at all. */
+/* While a stream captures, neither it nor others that could have joined the capture may be touched,
+ * and the legacy stream not at all. */
 static int may_mark(const struct flight_lane *lane)
 {
     if (is_orphan(lane))
@@ -210,7 +209,7 @@ static void open_piece(struct flight_lane *lane, int marked, uint64_t now)
     lane->is_open = 1;
 }
 
-/* 0: it cannot be marked, and goes on. */
+/* 0: it cannot be marked, and stays open. */
 static int close_piece(struct flight_lane *lane)
 {
     if (lane->count == FLIGHT_PIECES || !may_mark(lane))
@@ -240,7 +239,7 @@ void flight_close(struct flight_lane *lane, int64_t least_ns)
 void flight_note_wait(struct flight_lane *lane, int alone, uint64_t now)
 {
     if (lane->waited_for_ns == flight_spent(lane) && lane->is_waited_for == alone)
-        return; /* it asks again and again */
+        return; /* the thread polls */
     lane->waited_ns = now;
     lane->waited_for_ns = flight_spent(lane);
     lane->is_waited_for = alone;
@@ -257,7 +256,7 @@ int64_t flight_unmarked(const struct flight_lane *lane)
     return lane->open.guessed || lane->doubted ? 0 : FLIGHT_CLOSE_NS;
 }
 
-/* Shapes that were never measured first, then those of which others' turns are perhaps part. */
+/* Prefer shapes that were never measured, then those whose cost may include others' time slices. */
 static int wants_sample(struct flight_lane *lane, const struct cost *cost, int waits, uint64_t now)
 {
     static unsigned samples;
@@ -269,7 +268,7 @@ static int wants_sample(struct flight_lane *lane, const struct cost *cost, int w
         return cost->state == COST_GUESSED || samples++ % KNOWN_EVERY == 0;
     if (lane->surprise)
         return 1;
-    /* Where the device is idle before it, more than the launch is measured. */
+    /* If the device is idle before it, the sample measures more than the launch. */
     if (cost->state == COST_MEASURED && samples++ % KNOWN_EVERY)
         return 0;
     if (lane->count || cost->state == COST_GUESSED || lane->idle_samples++ % IDLE_EVERY == 0)
@@ -278,8 +277,8 @@ static int wants_sample(struct flight_lane *lane, const struct cost *cost, int w
     return 0;
 }
 
-/* One by one, with nothing between them. The driver has a mark by the time the next one is set:
- * what the device comes to only then takes as long as marks do, and not as long as setting them. */
+/* Set marks one by one, with nothing between them. The driver has a mark by the time the next one
+ * is set: if the device comes to it only then, the time is that of the mark, not of setting it. */
 static void measure_marks(struct flight_lane *lane)
 {
     struct flight_piece *before = NULL;
@@ -301,8 +300,8 @@ static void measure_marks(struct flight_lane *lane)
         before->given_ns = clock_now_ns(CLOCK_MONOTONIC);
 }
 
-/* Where the device waits for the thread, pieces are no longer than VISIT_NS, so that it is known
- * how long the device was busy: the thread is to come here again by then. */
+/* Where the device waits for the thread, pieces are no longer than VISIT_NS, to know how long the
+ * device was busy: buying less makes the thread come here again by then. */
 static void note_visit(struct flight_lane *lane, uint64_t now)
 {
     uint64_t passed = now - lane->visited_ns;
@@ -398,7 +397,7 @@ static uint64_t when(const struct mark *mark, uint64_t otherwise_ns, uint64_t no
     return passed ? passed : otherwise_ns;
 }
 
-/* *joins*: the device came to it from the piece before it. */
+/* *joins*: the device went on to it from the piece before it without a gap. */
 static uint64_t begin_of(const struct flight_lane *lane, const struct flight_piece *piece,
                          uint64_t now, int *joins)
 {
@@ -409,7 +408,7 @@ static uint64_t begin_of(const struct flight_lane *lane, const struct flight_pie
     return from > done ? from : done;
 }
 
-/* 0: the driver does not say. */
+/* 0: the driver does not report it. */
 static uint64_t end_of(const struct flight_lane *lane, const struct flight_piece *piece,
                        uint64_t now)
 {
@@ -429,14 +428,15 @@ static void learn_mark(int64_t ns)
     marks_measured += marks_measured < MARKS_LEAST;
 }
 
-/* A thread that is kept from the processor between two marks measures that: one is no measure. */
+/* A thread that is preempted between two marks measures the preemption, too: one measurement alone
+ * counts for nothing. */
 static int64_t mark_cost(void)
 {
     return marks_measured == MARKS_LEAST ? mark_ns : 0;
 }
 
-/* A launch by itself is done. If the device was idle, the time in which the launch was on its way
- * to the driver lies between its mark and its begin. */
+/* A sample is done. If the device was idle, the time in which the launch was on its way to the
+ * driver lies between its mark and its beginning. */
 static void note_sample(const struct flight_lane *lane, const struct flight_piece *piece,
                         uint64_t from, uint64_t until)
 {
@@ -478,7 +478,7 @@ static void note_sample(const struct flight_lane *lane, const struct flight_piec
         learning_count--;
     }
     learning[(learning_first + learning_count++) % LEARNING] = sample;
-    if (piece->cost->state == COST_GUESSED) /* so much better than nothing */
+    if (piece->cost->state == COST_GUESSED) /* use it at once, before others' part is known */
         costs_note_first(&pace_costs, piece->cost, &piece->key, sample.low_ns);
     piece->cost->pending = 0;
 }
@@ -496,7 +496,7 @@ static void learn(const struct sample *sample, const struct clock_view *clock, u
         .alone = governor_alone(clock, sample->since_ns, sample->from_ns, sample->until_ns, now),
         .queued = sample->queued,
         .crowded = sample->crowded,
-        .anew = sample->anew};
+        .changed = sample->changed};
     struct clock_others others;
 
     if (sample->crowded && sample->queued && overlap && overlap < CLOCK_WHOLE)
@@ -507,8 +507,8 @@ static void learn(const struct sample *sample, const struct clock_view *clock, u
         others.unsure_ns <= sample->taken_ns / UNSURE_PART)
         known.own_ns = larger(sample->taken_ns - others.had_ns, 1);
     costs_learn(&pace_costs, sample->cost, &sample->key, &known);
-    if (sample->anew)
-        governor_expect_anew(&sample->device->governor);
+    if (sample->changed)
+        governor_reset_overlap(&sample->device->governor);
 }
 
 static void learn_all(const struct pace_device *device, const struct clock_view *clock,
@@ -530,7 +530,7 @@ static void learn_all(const struct pace_device *device, const struct clock_view 
     }
 }
 
-/* Shapes have changed what they take: one is measured now. */
+/* If a piece took much longer than expected, its shapes' costs have changed: sample one now. */
 static void note_surprise(struct flight_lane *lane, const struct flight_piece *piece,
                           int64_t taken_ns)
 {
@@ -574,7 +574,7 @@ static void finish(struct flight_lane *lane, struct flight_piece *piece, uint64_
     lane->axis_ns = governor->busy_ns;
 }
 
-/* A wait for what is open has lasted longer than expected, and no mark says for whom. */
+/* A wait for the open piece has lasted longer than expected, and no mark shows the cause. */
 static void doubt(struct flight_lane *lane, uint64_t now)
 {
     int64_t expected = flight_spent(lane) - lane->open.spent_ns;
@@ -584,7 +584,8 @@ static void doubt(struct flight_lane *lane, uint64_t now)
         lane->doubted = DOUBTED;
 }
 
-/* The device was at it while the thread waited; less what a thread may take to be told. */
+/* Since when the device was at work for a waiting thread; less the time that waking a thread may
+ * take. */
 static uint64_t waited_from(const struct flight_lane *lane, uint64_t now)
 {
     uint64_t from = lane->waited_ns + (uint64_t) FLIGHT_CLOSE_NS;
@@ -614,7 +615,7 @@ void flight_note_idle(struct flight_lane *lane, const struct clock_view *clock,
     *open = (struct flight_piece) {.opened_ns = now, .spent_ns = flight_spent(lane)};
 }
 
-/* The first piece has not ended. 1: it is not known to have begun, and waits. */
+/* The first piece has not ended. 1: it waits, and is not known to have begun. */
 static int see_running(struct flight_lane *lane, const struct clock_view *clock, uint64_t now)
 {
     struct flight_piece *piece = lane->count ? &lane->pieces[lane->first] : &lane->open;
@@ -638,7 +639,7 @@ static int see_running(struct flight_lane *lane, const struct clock_view *clock,
     return 0;
 }
 
-/* It may take long until the lane's samples are measured: others of their shapes may be. */
+/* It may take long until the lane's samples are measured: let other launches of their shapes be. */
 static void leave_samples(struct flight_lane *lane)
 {
     for (unsigned i = 0; i < lane->count; i++) {
@@ -649,8 +650,8 @@ static void leave_samples(struct flight_lane *lane)
     }
 }
 
-/* The driver says no more of its marks: all that is in it is one piece, which ends when its stream
- * is seen to be idle. */
+/* The driver reports nothing more about its marks: merge all of its work into one piece, which ends
+ * when its stream is seen to be idle. */
 static void lose_marks(struct flight_lane *lane, uint64_t now)
 {
     const struct flight_piece *first = &lane->pieces[lane->first];
@@ -665,7 +666,7 @@ static void lose_marks(struct flight_lane *lane, uint64_t now)
     lane->by_clock = 1;
 }
 
-/* Nothing runs in a stream either that answers with an error: its context has failed. */
+/* A stream whose query fails with another error is idle, too: its context has failed. */
 static int is_idle(const struct flight_lane *lane)
 {
     CUresult result;
@@ -676,13 +677,13 @@ static int is_idle(const struct flight_lane *lane)
     return result != CUDA_ERROR_NOT_READY && result != CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* It is unfinished, and nothing of it runs. */
+/* Whether it is unfinished, and nothing of it runs. */
 int flight_is_held(const struct flight_lane *lane)
 {
     return is_unfinished(lane) && lane->is_held;
 }
 
-/* When a piece is closed that no launch of its thread closes. */
+/* The age at which a piece is closed if no launch of its thread closes it. */
 static uint64_t old_ns(const struct flight_lane *lane)
 {
     return lane->thread == &flight_thread && flight_lanes_begun(lane->device) <= VISIT_LANES
@@ -719,7 +720,7 @@ static int see_lane(struct flight_lane *lane, struct governor *governor,
     lane->is_held = is_unfinished(lane) && see_running(lane, clock, now);
     if (lane->is_held)
         leave_samples(lane);
-    /* A stream that waits, or has much in it, may be full: then even a mark waits for it. */
+    /* The queue of a stream that waits or has much work may be full: then setting a mark blocks. */
     if (lane->is_open && !lane->count && !lane->is_held && !lane->is_done &&
         now - lane->open.opened_ns > old_ns(lane)) {
         doubt(lane, now);
@@ -730,7 +731,7 @@ static int see_lane(struct flight_lane *lane, struct governor *governor,
     return is_unfinished(lane) && !lane->is_held;
 }
 
-/* What has run for some time longer than expected probably runs for as long again. */
+/* Work that has run for some time longer than expected probably runs for as long again. */
 static uint64_t perhaps_until(const struct flight_lane *lane)
 {
     int64_t overdue = (int64_t) (lane->late_ns - lane->end_ns);
@@ -738,8 +739,8 @@ static uint64_t perhaps_until(const struct flight_lane *lane)
     return overdue > 0 ? lane->late_ns + (uint64_t) smaller(overdue, OVERDUE_NS) : lane->end_ns;
 }
 
-/* The caller looks at a lane's thread while that may launch: so what is seen once is no word yet,
- * and governor_rest() publishes what it is called for twice. */
+/* A lane's thread may launch while the caller looks at the lane: so a single look is no proof, and
+ * governor_rest() publishes only at its second call. */
 void flight_note_rest(struct pace_device *device, uint64_t now)
 {
     uint64_t since = 0;
@@ -769,8 +770,8 @@ void flight_note_rest(struct pace_device *device, uint64_t now)
 }
 
 /* How much of a lane's first piece was done while other streams kept the device at work, which is
- * charged already. As streams that run one after the other seem to do all of it, it counts by how
- * much streams overlap. */
+ * charged already. Streams that run one after the other seem to do all of it then, so it is scaled
+ * by how much streams overlap. */
 static int64_t done_beside(const struct flight_lane *lane, const struct governor *governor)
 {
     int64_t ran = (int64_t) (lane->late_ns - lane->axis_ns);
@@ -794,7 +795,7 @@ void flight_look(struct pace_device *device, struct governor *governor,
         lane->is_begun = see_lane(lane, governor, clock, now);
     FLIGHT_EACH(lane)
     if (lane->device == device) {
-        /* Less is left than was expected. Never more: what is late is charged as it runs. */
+        /* Less may be left than was expected, but never more: late work is charged as it runs. */
         int64_t ahead = larger(outstanding(lane), 0);
         uint64_t place = governor_place(governor, 0, ahead);
 
@@ -829,7 +830,7 @@ void flight_look(struct pace_device *device, struct governor *governor,
 
 void flight_end_stream(CUstream stream)
 {
-    static const char nobody;
+    static const char no_thread;
 
     FLIGHT_EACH(lane)
     if (lane->name == (uintptr_t) stream) {
@@ -839,7 +840,7 @@ void flight_end_stream(CUstream stream)
             continue;
         }
         lane->is_open = 0;
-        lane->thread = &nobody;
+        lane->thread = &no_thread;
         __atomic_store_n(&lane->name, (uintptr_t) lane, __ATOMIC_RELAXED);
     }
 }

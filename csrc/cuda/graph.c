@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph.c -- hooks of executable graphs: what one with memory nodes may take is charged before, and
- * each launch is paid by what the executable took before.
+/* graph.c -- hooks of executable graphs: charges the memory of memory nodes in advance, and makes
+ * each launch pay the time that earlier ones took.
  *
- * Only graphs with memory nodes are known here. A launch in a process that has none is one load
- * more than the driver's own.
+ * Only graphs with memory nodes are registered here. In a process without any, a launch costs one
+ * load more than the driver's own.
  */
 #include "cuda/graph.h"
 #include "cuda/graphmemory.h"
@@ -23,7 +23,7 @@ struct executable {
 
 static struct executable *buckets[BUCKETS];
 static int locked; /* for the lists, never over a call */
-static int count;  /* of executables in them; read without the lock */
+static int count;  /* executables in them; read without the lock */
 
 static struct executable **link_of(CUgraphExec handle)
 {
@@ -35,7 +35,7 @@ static struct executable **link_of(CUgraphExec handle)
     return link;
 }
 
-/* Enter an executable. What had its handle before went with its context, unseen. */
+/* Insert an executable. An earlier one with its handle was destroyed with its context, unseen. */
 static void insert(struct executable *executable)
 {
     struct executable **link;
@@ -83,8 +83,7 @@ static int find_needs(CUgraphExec handle, struct graph_needs *needs)
     return executable != NULL;
 }
 
-/* By which its time is known: all of what it does, child graphs too, and whatever an update makes
- * of that. */
+/* The key of its cost: for all that it does, including child graphs, before and after updates. */
 static struct costs_key key_of(CUgraphExec handle)
 {
     return costs_key((uintptr_t) handle, 0);
@@ -107,7 +106,7 @@ void graph_after_fork(void)
 
 /* --- instantiating ---------------------------------------------------------------------------- */
 
-/* An instantiation on its way; *made* is NULL if the graph has no memory nodes. */
+/* An instantiation in progress; *made* is NULL if the graph has no memory nodes. */
 struct making {
     struct executable *made;
     struct graph_claims claims;
@@ -121,7 +120,7 @@ static CUresult begin_making(struct making *making, CUgraph graph, const struct 
     *making = (struct making) {.made = NULL};
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    /* What is not a graph has no nodes, and the driver will say so itself. */
+    /* An invalid graph has no nodes, and the driver returns its own error. */
     result = graph ? graph_needs_of(graph, &needs) : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return result;
@@ -154,7 +153,7 @@ static CUresult end_making(struct making *making, CUresult result, const CUgraph
     return result;
 }
 
-/* One shape for all forms: reserve, ask, settle and remember. */
+/* The body of all forms: reserve, call the driver, settle and register. */
 #define INSTANTIATE(stream, symbol, ...)                        \
     do {                                                        \
         struct making making;                                   \
@@ -202,7 +201,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    executable = take(handle); /* before its handle can come again */
+    executable = take(handle); /* before its handle can be reused */
     forget_cost(handle);
     if (!executable)
         return driver.cuGraphExecDestroy(handle);
@@ -219,8 +218,8 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
 
 /* --- updating --------------------------------------------------------------------------------- */
 
-/* The executable has taken over what *graph* does. Memory nodes stay what they are in the drivers
- * of today; should one not, the larger need is the one that counts. */
+/* The executable was updated from *graph*. Today's drivers do not change memory nodes; should one
+ * do so, the larger need counts. */
 static CUresult update(CUresult result, CUgraphExec handle, CUgraph graph)
 {
     struct graph_needs needs;
@@ -268,7 +267,7 @@ static CUresult run_with_memory(graph_call *call, CUgraphExec handle, const stru
 
     if (result != CUDA_SUCCESS)
         return result;
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE) /* it becomes a node: nothing is taken now */
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE) /* it becomes a node, and takes nothing now */
         return call(handle, stream->handle);
     pool_note_blocks(needs->blocks > 0 ? needs->blocks : 0);
     result = graph_memory_reserve(&claims, needs, handle, stream);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph.h -- the executable graphs of this process that have memory nodes. */
+/* graph.h -- this process's executable graphs that have memory nodes. */
 #ifndef PYVGPU_CUDA_GRAPH_H
 #define PYVGPU_CUDA_GRAPH_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graphmemory.c -- the stores of the memory of graphs, one a device; see graphmemory.h. */
+/* graphmemory.c -- the stores of graph memory, one per device; see graphmemory.h. */
 #include "cuda/graphmemory.h"
 #include "cuda/charge.h"
 #include "cuda/pool.h"
@@ -9,9 +9,9 @@
 #include <stdlib.h>
 
 struct store {
-    struct growth growth; /* first: what grows is the store */
+    struct growth growth; /* first, so that a growth pointer is a store pointer */
     const void *last;     /* the graph that used it last and has its memory there; or NULL */
-    unsigned calls;       /* counted up when a use of it, or a trim, begins and when it ends */
+    unsigned calls;       /* incremented when a use of it, or a trim, begins and when it ends */
     int registered;
 };
 
@@ -35,7 +35,7 @@ static int has_room(const struct growth *growth, const struct claim *claim)
     return claim->subject && __atomic_load_n(&store->last, __ATOMIC_ACQUIRE) == claim->subject;
 }
 
-/* Something begins or ends after which no graph may count on its memory; how many did by now. */
+/* A use or trim begins or ends: no graph may rely on its memory any more. Returns `calls`. */
 static unsigned disturb(struct store *store)
 {
     unsigned calls;
@@ -47,7 +47,7 @@ static unsigned disturb(struct store *store)
     return calls;
 }
 
-/* Whoever relies on memory that is trimmed now has marked that before its charge is given back. */
+/* A claim that relies on memory that is trimmed now was marked before the charge is refunded. */
 static CUresult trim_store(struct store *store, CUdevice ordinal)
 {
     CUresult result;
@@ -58,7 +58,7 @@ static CUresult trim_store(struct store *store, CUdevice ordinal)
     return result;
 }
 
-/* All or nothing is what the driver offers. */
+/* The driver can only trim all of it. */
 static void trim(struct growth *growth, uint64_t bytes)
 {
     (void) bytes;
@@ -151,7 +151,7 @@ CUresult graph_needs_of(CUgraph graph, struct graph_needs *needs)
     return add_graph(graph, needs);
 }
 
-/* --- a graph on its way ----------------------------------------------------------------------- */
+/* --- launching a graph ------------------------------------------------------------------------ */
 
 CUresult graph_memory_reserve(struct graph_claims *claims, const struct graph_needs *needs,
                               const void *graph, const struct stream *stream)
@@ -166,7 +166,7 @@ CUresult graph_memory_reserve(struct graph_claims *claims, const struct graph_ne
         if (!needs->bytes[device])
             continue;
         store = store_of(device);
-        /* The driver takes whole chunks for all nodes together. */
+        /* The driver allocates whole chunks for all nodes together. */
         *claim = (struct claim) {.growth = &store->growth,
                                  .subject = graph,
                                  .bytes = needs->bytes[device],
@@ -178,7 +178,7 @@ CUresult graph_memory_reserve(struct graph_claims *claims, const struct graph_ne
     return result;
 }
 
-/* Its memory is there for the next time, unless others were at it meanwhile. */
+/* The graph's memory is there for its next launch, unless others used the store meanwhile. */
 static void note_last(struct store *store, unsigned calls, const void *graph)
 {
     spin_lock(&store->growth.locked);
@@ -195,7 +195,7 @@ void graph_memory_settle(struct graph_claims *claims, const void *graph)
         if (!claim->growth)
             continue;
         note_last((struct store *) claim->growth, claims->calls[device], graph);
-        if (growth_settle(claim) != 0) /* it runs already; but nobody shall take still more */
+        if (growth_settle(claim) != 0) /* over the quota, but it runs: trim unused memory */
             growth_make_room(device);
     }
 }

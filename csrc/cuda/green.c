@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* green.c -- hooks of green contexts.
  *
- * A green context is a part of a device's processors with queues of its own, for which it takes
- * less memory than a context does: the quota says how much. It retains the primary context of its
- * device, and what is allocated in it is the primary's: there it stays when the green context is
- * gone.
+ * A green context is a partition of a device's SMs with queues of its own, for which it takes less
+ * memory than a context does: the quota says how much. It retains the primary context of its
+ * device, and memory allocated in it belongs to the primary context: it stays there when the green
+ * context is destroyed.
  */
 #include "cuda/green.h"
 #include "cuda/charge.h"
@@ -19,8 +19,8 @@ struct green {
     struct green *next;
     CUgreenCtx handle;
     unsigned device;
-    uint64_t bytes;    /* as charged: the quota may say another figure by now */
-    CUcontext context; /* what programs and the driver call it where a context is meant, or NULL */
+    uint64_t bytes;    /* as charged: the quota may have another figure by now */
+    CUcontext context; /* its handle as a CUcontext, for programs and the driver; or NULL */
 };
 
 static struct green *greens;
@@ -55,7 +55,7 @@ static struct green *take(CUgreenCtx handle)
     return green;
 }
 
-/* One of those without a name, some of which were asked for in vain; NULL: no more. */
+/* The next green context without a CUcontext handle, after *in_vain* failed ones; NULL: no more. */
 static CUgreenCtx unnamed(unsigned in_vain)
 {
     CUgreenCtx handle = NULL;
@@ -68,7 +68,7 @@ static CUgreenCtx unnamed(unsigned in_vain)
     return handle;
 }
 
-/* Unless it has ended meanwhile. */
+/* Set its CUcontext handle, unless it was destroyed meanwhile. */
 static void name(CUgreenCtx handle, CUcontext context)
 {
     pthread_mutex_lock(&lock);
@@ -110,7 +110,7 @@ int green_name(void)
     return named;
 }
 
-/* The primary context is there, charged and held. */
+/* The primary context exists, is charged and retained. */
 static CUresult create(struct green *green, CUdevResourceDesc resources, CUdevice ordinal,
                        unsigned int flags)
 {
@@ -128,7 +128,7 @@ static CUresult create(struct green *green, CUdevResourceDesc resources, CUdevic
         return result;
     }
     add(green);
-    green_name(); /* now: the driver calls it that as a stream's context before the program asks */
+    green_name(); /* now: the driver may return that handle before the program asks for it */
     return CUDA_SUCCESS;
 }
 
@@ -148,7 +148,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *handle, CUdevResourceDesc resources, CUdev
     if (!green)
         return CUDA_ERROR_OUT_OF_MEMORY;
     green->device = (unsigned) device;
-    primary_enter(); /* after a reset meanwhile, the reference would be another's */
+    primary_enter(); /* a reset meanwhile would make the reference one of another context */
     result = cuDevicePrimaryCtxRetain(&primary, ordinal);
     if (result == CUDA_SUCCESS) {
         result = create(green, resources, ordinal, flags);
@@ -169,7 +169,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle)
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    green = take(handle); /* before the driver may give its handle to another */
+    green = take(handle); /* before the driver can reuse its handle */
     if (!green)
         return driver.cuGreenCtxDestroy(handle);
     primary_enter();

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* green.h -- green contexts: parts of a device's processors, in its primary context. */
+/* green.h -- green contexts: partitions of a device's SMs, in its primary context. */
 #ifndef PYVGPU_CUDA_GREEN_H
 #define PYVGPU_CUDA_GREEN_H
 
-/* Ask again what green contexts are called of which the driver has not said it; 1 if it has now. */
+/* Retry to get the context handles of green contexts that have none yet; 1 if one was found. */
 int green_name(void);
 
-/* Whether *device* has green contexts, which keep its primary context. */
+/* Whether *device* has green contexts, which keep its primary context alive. */
 int green_exists(unsigned device);
 
 void green_after_fork(void);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* growth.c -- the charge of what grows inside the driver; see growth.h.
+/* growth.c -- settles charges to the memory held inside the driver; see growth.h.
  *
- * No lock is held while the driver is asked, so an answer may be old when it is used. An old one
- * would matter only if somebody else settled meanwhile: then it is asked again. Growth by a claim
- * that is still with the driver is covered by that claim.
+ * No lock is held during a driver query, so an answer may be outdated when it is used. That matters
+ * only if another thread has settled meanwhile: then the query is repeated. Growth by a claim that
+ * is still in the driver is covered by that claim.
  */
 #include "cuda/growth.h"
 #include "cuda/capture.h"
@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <stddef.h>
 
-#define READS       16 /* before an answer that others keep making old is given up */
+#define READS       16 /* queries before giving up, if others keep settling meanwhile */
 #define PATIENCE_NS UINT64_C(1000000)
 
 struct growth *growths;
@@ -37,7 +37,7 @@ static void begin(struct claim *claim)
     __atomic_store_n(&claim->growth->claims, claim->growth->claims + 1, __ATOMIC_RELAXED);
 }
 
-/* Lock held, as for the next. */
+/* Lock held, also in the next function. */
 static void ask(struct claim *claim)
 {
     claim->asking = 1;
@@ -53,19 +53,19 @@ static void ask_no_more(struct claim *claim)
     claim->asking = 0;
 }
 
-/* Enter the claim with what must be charged for it. Lock held. */
+/* Enter the claim, and set its charge. Lock held. */
 static void enter(struct claim *claim)
 {
     struct growth *growth = claim->growth;
 
     begin(claim);
     ask(claim);
-    /* Others rely on room that the driver may now give to this one, and so make them grow. */
+    /* The driver may give this claim room that others rely on, and so have to grow for them. */
     claim->charged = claim->worst + growth->relied;
     growth->pending += claim->charged;
 }
 
-/* What others may have open is all that is held, and all that may be in a moment. Lock held. */
+/* Update the size that others may have open: all that is held, or may be in a moment. Lock held. */
 static void note_size(const struct growth *growth)
 {
     if (unlikely(growth->link))
@@ -133,7 +133,8 @@ int growth_rely(struct claim *claim)
     return -1;
 }
 
-/* As growth_rely, for a claim that would have to trim: others are not with the driver for long. */
+/* Like growth_rely(), for a claim that would have to trim: others do not stay in the driver for
+ * long. */
 static int rely_patiently(struct claim *claim)
 {
     uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
@@ -144,12 +145,12 @@ static int rely_patiently(struct claim *claim)
     return growth_rely(claim);
 }
 
-/* Take the claim out and bring the charge to *held*; *missing* is what is held beyond it.
- * -EAGAIN if somebody else has settled since *version*. */
+/* Remove the claim and adjust the charge to *held*; *missing* is what is held beyond the charge.
+ * -EAGAIN if another thread has settled since *version*. */
 static int apply(struct claim *claim, unsigned version, const uint64_t *held, uint64_t *missing)
 {
     struct growth *growth = claim->growth;
-    unsigned device = growth->device; /* without users it may be another's before the refund */
+    unsigned device = growth->device; /* without users, growth may be reused before the refund */
     uint64_t covered;
     uint64_t kept;
 
@@ -180,7 +181,7 @@ static int apply(struct claim *claim, unsigned version, const uint64_t *held, ui
     return 0;
 }
 
-/* Settle once; returns what is held beyond the charge. */
+/* Settle once; returns the bytes held beyond the charge. */
 static uint64_t settle_to_held(struct claim *claim)
 {
     struct growth *growth = claim->growth;
@@ -195,7 +196,7 @@ static uint64_t settle_to_held(struct claim *claim)
         if (likely(apply(claim, version, &held, &missing) == 0))
             return missing;
     }
-    apply(claim, 0, NULL, &missing); /* nobody knows: what was charged stays charged */
+    apply(claim, 0, NULL, &missing); /* the size is unknown: the whole charge stays */
     return 0;
 }
 
@@ -341,7 +342,7 @@ int growth_make_room(unsigned device)
     return 1;
 }
 
-/* What the claim wants beyond what is left of the quota. */
+/* By how much the claim exceeds the rest of the quota. */
 static uint64_t lacking(const struct claim *claim)
 {
     unsigned device = claim->growth->device;
@@ -353,19 +354,19 @@ static uint64_t lacking(const struct claim *claim)
     return wanted > left ? growth_chunks(wanted - left) : GROWTH_CHUNK;
 }
 
-/* The rest of the quota is less than the claim may make the driver take. Captures in other streams
- * must not notice.
+/* Cover a claim whose worst case exceeds the rest of the quota, without disturbing captures in
+ * other streams. In this order:
  *
- * 1. Room that is certain: nothing is charged and the size stays. The API has no request that may
- *    not grow, so the proof is the source's (poolroom.h).
- * 2. A charge, after what the driver gave back meanwhile is refunded.
- * 3. A charge after a trim of what lacks, and no more. The driver may still have a place for the
+ * 1. Room that is certain: nothing is charged and the size stays. The API has no request that
+ *    forbids growth, so the source has to prove it (poolroom.h).
+ * 2. A charge, after refunding what the driver has released meanwhile.
+ * 3. A charge after trimming what lacks, and no more. The driver may still have a place for the
  *    request: then the charge is refunded, and the next claim of that size can be charged without a
- *    trim. Memory that is trimmed beyond that would be taken again, in a step for each request.
- * 4. A charge after everything on the device was trimmed.
+ *    trim. Memory trimmed beyond that would be taken again, in one step per request.
+ * 4. A charge after trimming everything on the device.
  *
- * The charge covers what is held at each step. No step waits for the device: trims give back what
- * is free already. */
+ * The charge covers the held memory at each step. No step waits for the device: trims release only
+ * memory that is free already. */
 static int make_room(struct claim *claim)
 {
     unsigned device = claim->growth->device;
@@ -389,8 +390,7 @@ CUresult growth_reserve(struct claim *claim, const struct stream *stream)
     struct growth *growth = claim->growth;
     CUresult result = CUDA_SUCCESS;
 
-    /* Where the rest of the quota was too small for the last claim it mostly is for the next one.
-     */
+    /* If the rest of the quota was too small for the last claim, it usually is for the next one. */
     if (unlikely(__atomic_load_n(&growth->is_short, __ATOMIC_RELAXED)) && !captures_going_on() &&
         growth_rely(claim) == 0)
         return CUDA_SUCCESS;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* held.c -- limits, and what the clocks say; see held.h. */
+/* held.c -- applies limits and reads the arbiter's clocks; see held.h. */
 #include "cuda/held.h"
 
 #include <stddef.h>
@@ -10,13 +10,13 @@
 
 #define CLOCK_EVERY_NS  (2 * MILLISECOND)
 #define ABOVE_EVERY_NS  (MILLISECOND / 5)  /* where this container gives way to others */
-#define NO_CLOCK_FOR_NS (50 * MILLISECOND) /* until it is looked for again */
+#define NO_CLOCK_FOR_NS (50 * MILLISECOND) /* until the next attempt if there is no clock */
 
-/* Who is free looks for neighbours so often at most, and rarely where there is no clock. */
+/* Shortest interval of checks for neighbours while unthrottled: with a clock, and without one. */
 #define WATCH_NS  (20 * MILLISECOND)
 #define SELDOM_NS (500 * MILLISECOND)
 
-enum { WATCH_CALLS = 16 }; /* of a thread, from one reading of our own clock to the next */
+enum { WATCH_CALLS = 16 }; /* a thread's calls between two readings of the system clock */
 
 struct pace pace;
 struct pace_device held_devices[REGION_DEVICES];
@@ -73,7 +73,7 @@ static uint64_t *idle_of(unsigned index)
     if (!shim.region.idle || shim.region.slot >= IDLE_SLOTS)
         return NULL;
     idle = shim.region.idle[index][shim.region.slot];
-    __atomic_store_n(&idle[0], 0, __ATOMIC_RELAXED); /* another process had the slot */
+    __atomic_store_n(&idle[0], 0, __ATOMIC_RELAXED); /* clear words of the slot's last process */
     __atomic_store_n(&idle[1], 0, __ATOMIC_RELAXED);
     return idle;
 }
@@ -82,7 +82,7 @@ static uint64_t *progress_of(unsigned index)
 {
     if (!shim.region.progress || shim.region.slot >= IDLE_SLOTS)
         return NULL;
-    return shim.region.progress[index][shim.region.slot]; /* begins anew, see progress.h */
+    return shim.region.progress[index][shim.region.slot]; /* a new curve begins (progress.h) */
 }
 
 void pace_open(void)
@@ -103,7 +103,7 @@ void held_forget(void)
 {
     pace.state = PACE_CLOSED;
     pace.only = NULL;
-    for (unsigned i = 0; i < held_count; i++) /* bins say themselves of which time they are */
+    for (unsigned i = 0; i < held_count; i++) /* not the bins: each has the number of its time */
         memset(&held_devices[i], 0, offsetof(struct pace_device, governor.busy.bins));
 }
 
@@ -114,7 +114,7 @@ static uint64_t clock_interval(const struct pace_device *device)
     return pace.gives_way && device->clock.page.above ? ABOVE_EVERY_NS : CLOCK_EVERY_NS;
 }
 
-/* Who has all of a device is only looked at for the sake of others. */
+/* A container with all of a device is tracked only while it has neighbours, for their sake. */
 static void note_neighbours(struct pace_device *device)
 {
     int beside =

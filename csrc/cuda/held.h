@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* held.h -- which devices are held to a share, and what their clocks say.
+/* held.h -- which devices are throttled to a share, and the state of their clocks.
  *
- * A container that has all of a device's time is not held. Yet beside others it says what it has
- * begun, from when its clock knows of another container until it knows of none.
+ * A container that has all of a device's time is not throttled. Yet beside others it publishes the
+ * work that it has begun: as long as its clock knows of another container.
  */
 #ifndef PYVGPU_CUDA_HELD_H
 #define PYVGPU_CUDA_HELD_H
@@ -14,8 +14,8 @@ extern unsigned held_count;
 
 int held_is(const struct pace_device *device);
 
-/* Read the clock of a device, if that was not done just now. Only one thread may at a time: who has
- * the marks, or who watches while no device is held. */
+/* Read the clock of a device, unless that was done just now. Only for one thread at a time: the one
+ * that holds the marks, or the one in pace_watch() while no device is throttled. */
 void held_read_clock(struct pace_device *device, uint64_t now);
 
 /* In a forked child. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ipc.c -- hooks of memory that processes share by a handle of 64 bytes: its owner pays for it.
+/* ipc.c -- hooks of CUDA IPC memory handles; the owner of the memory pays for it.
  *
- * How much is behind a handle is known when it is open. Opening takes no memory of the device, so
- * who has to pay opens first, is charged, and closes again what does not fit.
+ * The size behind a handle is known only once it is open. Opening takes no device memory, so if the
+ * opener has to pay, the handle is opened first, then charged, and closed again if it does not fit.
  */
 #include "cuda/opened.h"
 #include "cuda/share.h"
@@ -27,7 +27,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     result = driver.cuIpcGetMemHandle(handle, address);
     if (result != CUDA_SUCCESS)
         return result;
-    /* An address inside of an allocation gives the handle of all of it. */
+    /* An address inside of an allocation gives the handle of the whole allocation. */
     driver.cuMemGetAddressRange_v2(&base, NULL, address);
     if (allocations_find(ALLOCATION_LINEAR, base, &allocation) &&
         !share_export(&allocation, key_of(handle))) {
@@ -37,7 +37,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-/* The driver opened memory in the context of *charge*. */
+/* The driver opened memory in the context of *charge*: charge and enter it. */
 static CUresult conclude(struct charge *charge, struct allocation *opened)
 {
     CUresult result = share_pay(opened);
@@ -92,7 +92,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
     return open_handle(driver.cuIpcOpenMemHandle_v2, address, handle, flags);
 }
 
-/* The address is taken out before the driver is asked, since it may be given out again at once. */
+/* Take the address out before the driver call, since the driver may reuse it at once. */
 CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 {
     struct allocation opened;

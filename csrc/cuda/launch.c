@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch.c -- hooks that launch kernels: each is paid by what its function and its grid cost. */
+/* launch.c -- hooks that launch kernels: each pays the cost of its function and grid. */
 #include "cuda/context.h"
 #include "cuda/pace.h"
 #include "driver.h"
@@ -93,7 +93,7 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function
           cuLaunchKernelEx_ptsz, config, function, params, extra);
 }
 
-/* The forms of before CUDA 4, whose blocks and arguments are noted with the function. */
+/* The forms from before CUDA 4, whose block size and arguments are set on the function. */
 
 CUresult cuLaunch(CUfunction function)
 {
@@ -115,8 +115,8 @@ CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream 
           cuLaunchGridAsync, function, width, height, stream);
 }
 
-/* One of several kernels: each is on a stream of another device, whose context need not be current,
- * and what is paid is what the current one's device has. */
+/* One kernel of a multi-device launch. Each is on a stream of another device, whose context need
+ * not be current; but the device of the current context pays, so push the stream's context. */
 static CUresult on_its_device(struct pace_work *work, const CUDA_LAUNCH_PARAMS *launch, int paid)
 {
     struct costs_key key =
@@ -149,7 +149,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
     for (; list && paid < count && paid < REGION_DEVICES && result == CUDA_SUCCESS; paid++)
         result = on_its_device(&works[paid], &list[paid], 0);
     if (result != CUDA_SUCCESS)
-        return result; /* of what was paid nothing was given: it is there for what comes next */
+        return result; /* the driver got nothing: the time paid is left for the next launches */
     for (unsigned i = 0; i < paid; i++)
         on_its_device(&works[i], &list[i], 1);
     result = driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* limit.c -- the hook of a context's limits, some of which set device memory aside.
+/* limit.c -- hook of cuCtxSetLimit; some of a context's limits reserve device memory.
  *
- * What the defaults take is in the reserve of the context. What goes beyond is charged before the
- * driver is asked, brought to what the driver then says that the limit is, and given back with the
- * context, or when the limit is lowered.
+ * The context's reserve covers the defaults. What goes beyond is charged before the driver call,
+ * adjusted to the limit that the driver then reports, and refunded with the context, or when the
+ * limit is lowered.
  */
 #include "cuda/limit.h"
 #include "cuda/charge.h"
@@ -11,12 +11,12 @@
 
 #include <pthread.h>
 
-/* What a level of nested synchronisation, and a launch that waits on the device, take at most. */
+/* The most that a level of nested synchronisation, and a pending launch on the device, take. */
 #define DEPTH_BYTES  (UINT64_C(150) << 20)
 #define LAUNCH_BYTES UINT64_C(1024)
 
-/* One limit is set at a time: what it was must not change between asking and charging. Not taken by
- * any other hook, but recursive, as the driver may call programs that look on. */
+/* One limit is set at a time: its value must not change between the query and the charge. No other
+ * hook takes the lock, but it is recursive, as the driver may call tools that call us. */
 static pthread_mutex_t limit_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 void limit_after_fork(void)
@@ -52,7 +52,7 @@ static uint64_t unit_of(CUlimit limit)
     return LAUNCH_BYTES;
 }
 
-/* What a limit takes beyond its default. */
+/* The bytes that a limit takes beyond its default. */
 static uint64_t beyond(size_t value, size_t standard, uint64_t unit)
 {
     uint64_t bytes;
@@ -62,7 +62,7 @@ static uint64_t beyond(size_t value, size_t standard, uint64_t unit)
     return __builtin_mul_overflow(value - standard, unit, &bytes) ? UINT64_MAX : charge_size(bytes);
 }
 
-/* The first value that is seen is the default: every change comes through here. */
+/* The first value seen is the default, since every change comes through here. */
 static size_t standard_of(struct context *context, CUlimit limit, size_t value)
 {
     if (!(context->limits_known & 1u << limit)) {
@@ -100,13 +100,13 @@ static CUresult set(struct context *context, uint32_t life, CUlimit limit, size_
     after = result == CUDA_SUCCESS ? value : before;
     driver.cuCtxGetLimit(&after, limit);
     takes = beyond(after, standard, unit);
-    /* The driver may make more of it than was asked for. */
+    /* The driver may set a higher limit than requested. */
     if (takes > covered && charge_device(context->device, takes - covered) != CUDA_SUCCESS) {
         driver.cuCtxSetLimit(limit, before);
         result = CUDA_ERROR_OUT_OF_MEMORY;
         takes = had;
     }
-    /* What was charged just now and is not taken; what was charged before is the context's. */
+    /* Refund what was charged just now and is not taken; earlier charges belong to the context. */
     kept = larger(takes, had);
     if (covered > kept)
         ledger_refund(&shim.ledger, context->device, covered - kept);

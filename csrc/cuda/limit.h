@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* limit.h -- the limits of contexts that set device memory aside. */
+/* limit.h -- context limits (cuCtxSetLimit) that reserve device memory. */
 #ifndef PYVGPU_CUDA_LIMIT_H
 #define PYVGPU_CUDA_LIMIT_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* managed.c -- hooks that move managed memory to a device; see managed.h.
  *
- * Each device's charge is an entry of the table with a kind of its own, whose owner is that of the
- * allocation: so it goes with its context, too.
+ * Each device's charge is an entry of the allocation table with a kind of its own. Its owner is
+ * that of the allocation, so it goes with its context, too.
  */
 #include "cuda/managed.h"
 #include "blocks.h"
@@ -16,7 +16,7 @@ int managed_moved;
 
 static int has_managed;
 
-/* What one call has charged, as far as there is room: beyond it stays charged until it is freed. */
+/* The first UNDONE charges of one call: further ones stay until the memory is freed. */
 struct move {
     unsigned count;
     struct allocation made[UNDONE];
@@ -80,7 +80,7 @@ static CUresult charge_on(const struct allocation *memory, unsigned device, stru
         charge_release(&made);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    /* It may have been freed before this was to be seen. */
+    /* It may have been freed before this entry was visible. */
     if (!allocations_find(ALLOCATION_LINEAR, memory->address, &found) ||
         found.owner != memory->owner || found.life != memory->life) {
         if (allocations_take_back(&made))
@@ -91,14 +91,14 @@ static CUresult charge_on(const struct allocation *memory, unsigned device, stru
     return CUDA_SUCCESS;
 }
 
-/* Whether a call that moves memory is to be looked at, by arguments that the driver may refuse. */
+/* Whether calls that move memory have to be examined at all; the driver may still refuse them. */
 static int may_move(void)
 {
     return unlikely(__atomic_load_n(&has_managed, __ATOMIC_RELAXED)) && shim.open &&
            shim.region.device_count > 1;
 }
 
-/* Charge *device*, an index of the quota or none of it, for what lies in a range. */
+/* Charge *device* (an index in the quota; below 0: none) for the memory in a range. */
 static CUresult charge_range(CUdeviceptr address, size_t bytes, int device, struct move *move)
 {
     CUdeviceptr end = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
@@ -120,7 +120,7 @@ static CUresult charge_range(CUdeviceptr address, size_t bytes, int device, stru
     return result;
 }
 
-/* The same for a list of ranges: places[k] is that of the ranges from indices[k] on. */
+/* The same for a list of ranges: places[k] applies to the ranges from indices[k] on. */
 static CUresult charge_list(const CUdeviceptr *list, const size_t *sizes, size_t count,
                             const CUmemLocation *places, const size_t *indices, size_t place_count,
                             struct move *move)
@@ -138,7 +138,7 @@ static CUresult charge_list(const CUdeviceptr *list, const size_t *sizes, size_t
     return result;
 }
 
-/* A hook: charge, move and pay for it, undo what was charged if the driver did not. */
+/* A hook: charge, pay for the time and move; undo the charges if the driver refused. */
 #define MOVE(symbol, charged, bytes, stream, params, ...)                                 \
     static CUresult paced_##symbol params                                                 \
     {                                                                                     \
@@ -186,7 +186,7 @@ MOVE_LIST(cuMemPrefetchBatchAsync_ptsz, STREAM_PER_THREAD(on))
 MOVE_LIST(cuMemDiscardAndPrefetchBatchAsync, STREAM_LEGACY(on))
 MOVE_LIST(cuMemDiscardAndPrefetchBatchAsync_ptsz, STREAM_PER_THREAD(on))
 
-/* Memory goes to the place that it is to have when it is touched, by whichever device. */
+/* Memory moves to its preferred location when it is touched, by whichever device. */
 #define ADVISE(symbol, place, params, ...)                                \
     CUresult symbol params                                                \
     {                                                                     \

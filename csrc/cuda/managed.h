@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* managed.h -- managed memory on other devices than the one that it was allocated on.
+/* managed.h -- charges managed memory on devices other than the one that it was allocated on.
  *
- * It is charged in full where it was allocated, wherever its pages lie, and from then on in full to
- * each device, too, that it is prefetched to or that is to be its place (cuMemAdvise), until it is
- * freed: when its pages leave a device again nobody says. Pages that move by being touched alone
- * are found by NVML.
+ * It is charged in full to the device where it was allocated, wherever its pages lie; and also in
+ * full to each device that it is prefetched to, or that becomes its preferred location
+ * (cuMemAdvise), until it is freed: the driver does not report when its pages leave a device again.
+ * Pages that move only by being touched are found by NVML.
  */
 #ifndef PYVGPU_CUDA_MANAGED_H
 #define PYVGPU_CUDA_MANAGED_H
@@ -14,19 +14,19 @@
 #include "hooks.h"
 #include "region.h"
 
-extern int managed_moved; /* whether this process ever was charged for such memory elsewhere */
+extern int managed_moved; /* whether this process was ever charged for such memory elsewhere */
 
-/* There is managed memory, from now on. */
+/* This process has managed memory from now on. */
 void managed_note(void);
 
-/* The charges of an allocation on devices that it was moved to. */
+/* The charges of an allocation on the devices that it was moved to. */
 struct managed_charges {
     unsigned count;
     struct allocation charges[REGION_DEVICES];
 };
 
-/* Take those of what begins at *address* out of the table, before the driver is asked to free it;
- * it was freed, is freed on *stream*, or was not. */
+/* Take the charges of the allocation at *address* out of the table, before the driver call that
+ * frees it; then release them, or restore them if the call failed. */
 void managed_take(CUdeviceptr address, struct managed_charges *taken);
 void managed_release(const struct managed_charges *taken);
 void managed_restore(const struct managed_charges *taken);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mark.c -- events in the program's streams; see mark.h. */
+/* mark.c -- sets and reads events in the program's streams; see mark.h. */
 #include "cuda/mark.h"
 #include "cuda/capture.h"
 #include "cuda/context.h"
@@ -9,7 +9,7 @@
 
 enum { HOMES = 16, SPARE = 64 };
 
-/* Times come as milliseconds in a float, which has 24 bits: up to here to 0.1 us. */
+/* The driver reports milliseconds in a float, which has 24 bits: exact to 0.1 us up to here. */
 #define BASE_LASTS_NS INT64_C(1000000000)
 
 struct mark_home {
@@ -17,18 +17,18 @@ struct mark_home {
     uint32_t life;    /* counted up when its marks are lost */
     unsigned spare_count;
     CUevent spare[SPARE];
-    CUevent base;      /* what times are counted from; NULL: none yet */
-    int base_is_spare; /* no mark is it any more */
+    CUevent base;      /* event that times are counted from; NULL: none yet */
+    int base_is_spare; /* it is no longer the event of a mark */
     uint64_t base_ns;
 };
 
 static struct mark_home homes[HOMES];
-static int taken; /* somebody has the marks */
+static int taken; /* a thread holds the marks */
 static CUstreamCaptureMode mode_before;
 static int mode_exchanged;
 
-/* A query would break captures of other threads, unless this one is relaxed about them. Under the
- * lock none can begin, since whoever begins one stops the marks first. */
+/* A query would break captures of other threads, unless this thread is in relaxed capture mode. No
+ * capture can begin under the lock, since a thread that begins one stops the marks first. */
 static void relax(void)
 {
     mode_before = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -78,7 +78,7 @@ static int is_alive(const struct mark *mark)
     return mark->event && mark->home->life == mark->life;
 }
 
-/* Make the context of *stream* current: *pushed* says whether it was not. */
+/* Make the context of *stream* current; *pushed* says whether it had to be pushed. */
 static int enter(const struct stream *stream, CUcontext *handle, int *pushed)
 {
     CUcontext current;
@@ -104,7 +104,7 @@ static void leave(int pushed)
         driver.cuCtxPopCurrent_v2(&popped);
 }
 
-/* The context of the mark is current. */
+/* Get an event for the mark; its context is current. */
 static int take_in(struct mark *mark, CUcontext handle)
 {
     struct mark_home *home = home_of(handle);
@@ -134,7 +134,7 @@ void mark_give_back(struct mark *mark)
     *mark = (struct mark) {NULL};
 }
 
-/* An event is recorded in the context of its stream. */
+/* An event must be recorded in the context of its stream. */
 int mark_set(struct mark *mark, const struct stream *stream)
 {
     CUcontext handle;
@@ -181,8 +181,7 @@ static int64_t elapsed(CUevent begin, CUevent end)
     return (int64_t) ((double) milliseconds * 1e6);
 }
 
-/* Times are counted from an event that has been passed, between these two times. Others bring that
- * nearer. */
+/* Count times from *event*, which was passed at *when*, about. Later marks narrow that down. */
 static void begin_base(struct mark_home *home, CUevent event, uint64_t when)
 {
     if (home->base && home->base_is_spare && home->spare_count < SPARE)
@@ -209,7 +208,7 @@ uint64_t mark_when(const struct mark *mark, uint64_t likely_ns, uint64_t now)
             return 0;
     }
     when = home->base_ns + (uint64_t) since;
-    if (when > now) /* it may have been passed since now was read */
+    if (when > now) /* the device may have passed it since *now* was read */
         now = clock_now_ns(CLOCK_MONOTONIC);
     if (when < mark->set_ns) {
         home->base_ns += mark->set_ns - when;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory.c -- hooks that create or free linear device memory.
  *
- * One shape throughout: charge, ask the driver, settle or refund. A free takes the address out of
- * the table first, since it may be given out again before we return, and gives the bytes back only
- * after the driver freed them.
+ * The same pattern throughout: charge, call the driver, settle or refund. A free takes the address
+ * out of the table first, since the driver may reuse it before we return, and refunds the bytes
+ * only after the driver has freed them.
  */
 #include "cuda/charge.h"
 #include "cuda/managed.h"
@@ -12,13 +12,13 @@
 
 #define PITCH 512 /* rows begin at multiples of it on every device seen */
 
-/* A request that the driver answers without allocating: its own words are the right ones. */
+/* A request that allocates nothing: the driver returns its own error. */
 static int allocates_nothing(const CUdeviceptr *address, size_t bytes)
 {
     return !address || !bytes;
 }
 
-/* What every allocating hook ends with. */
+/* The end of every allocating hook. */
 static CUresult conclude(struct charge *charge, CUresult result, const CUdeviceptr *address)
 {
     if (likely(result == CUDA_SUCCESS)) {
@@ -71,8 +71,8 @@ static size_t rows_size(size_t width, size_t height)
     return __builtin_mul_overflow(width, height, &bytes) ? SIZE_MAX : bytes;
 }
 
-/* What rows of *width* bytes will take; the driver then says what they really take. A narrow row
- * takes hundreds of times its width, so that must be charged before and not after. */
+/* The expected size of rows of *width* bytes; the driver then reports the real one. A narrow row
+ * can take hundreds of times its width, so that is charged before the call and not after. */
 static size_t rows_expected(size_t width, size_t height)
 {
     return width > SIZE_MAX - PITCH ? SIZE_MAX
@@ -101,7 +101,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
     return conclude(&charge, result, address);
 }
 
-/* Free linear memory, of which there is perhaps more on other devices. */
+/* Free linear memory that may be charged on other devices, too. */
 static CUresult free_moved(const struct allocation *allocation)
 {
     struct managed_charges moved;

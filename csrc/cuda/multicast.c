@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* multicast.c -- hooks of multicast objects, which take no device memory and keep what is bound.
+/* multicast.c -- hooks of multicast objects, which take no memory themselves and keep bound memory.
  *
- * An object has a handle and is mapped as memory is, so it has such a record, with nothing charged.
- * A binding holds the record of the memory until it is undone, or the object is gone. If other
- * processes may have the object too, nobody here can tell when it is gone: then what was left bound
- * to it stays charged.
+ * An object has a handle and is mapped like memory, so it has a record like memory, with no charge.
+ * A binding holds the record of the memory until it is undone, or the object is destroyed. If other
+ * processes may have the object, too, this process cannot tell when it is destroyed: then memory
+ * left bound to it stays charged.
  *
- * Stream-ordered memory can be bound by its address. It is charged by its pool, which goes on
- * holding it.
+ * Stream-ordered memory can be bound by its address. Its pool is charged for it, and keeps holding
+ * it.
  */
 #include "cuda/multicast.h"
 #include "cuda/physical.h"
@@ -24,8 +24,8 @@ struct binding {
     size_t bytes;
 };
 
-/* Of the bindings of all objects; never held over a call into the driver, which may wait there
- * until all devices have been added to an object. */
+/* Lock of the bindings of all objects; never held during a driver call, which may block until all
+ * devices have been added to an object. */
 static int lock;
 
 static void drop(struct binding *binding)
@@ -51,7 +51,7 @@ static void attach(struct physical *object, struct binding *bindings)
     spin_unlock(&lock);
 }
 
-/* Take out what is bound of *device* within a part of the object. */
+/* Take out the bindings of *device* within a part of the object. */
 static struct binding *detach(struct physical *object, int device, size_t offset, size_t bytes)
 {
     struct binding *detached = NULL;
@@ -85,7 +85,7 @@ void multicast_after_fork(void)
     lock = 0;
 }
 
-/* Prepare to bind *memory*, which is held; NULL without memory, and it is held no more. */
+/* Prepare to bind *memory*, which is held; NULL, after dropping it, if allocation fails. */
 static struct binding *prepare(struct physical *memory, size_t offset, size_t bytes)
 {
     struct binding *binding = malloc(sizeof(*binding));
@@ -97,7 +97,7 @@ static struct binding *prepare(struct physical *memory, size_t offset, size_t by
     return binding;
 }
 
-/* Prepare to bind what is mapped in *bytes* from *address* on; 0 without memory. */
+/* Prepare to bind the memory mapped in *bytes* from *address* on; 0 if allocation fails. */
 static int prepare_mapped(struct binding **bindings, size_t offset, CUdeviceptr address,
                           size_t bytes)
 {
@@ -121,8 +121,8 @@ static int prepare_mapped(struct binding **bindings, size_t offset, CUdeviceptr 
     return 1;
 }
 
-/* The driver has answered whether this is bound to *object* now. What it bound to an object without
- * a record is kept for good. */
+/* Finish after the driver call; *bound* says whether the bindings exist now. Memory bound to an
+ * object without a record stays held for ever. */
 static void settle(struct physical *object, struct binding *bindings, int bound)
 {
     if (!bound)
@@ -163,7 +163,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
     return CUDA_SUCCESS;
 }
 
-/* One shape for both forms: hold what is to be bound and what it is bound to, ask, settle. */
+/* The body of both forms: hold the memory and the object, call the driver, settle. */
 #define BIND_MEMORY(symbol, ...)                                          \
     do {                                                                  \
         struct physical *memory;                                          \

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* multicast.h -- what is bound to a multicast object, and so kept by it. */
+/* multicast.h -- memory bound to multicast objects, which keep it alive. */
 #ifndef PYVGPU_CUDA_MULTICAST_H
 #define PYVGPU_CUDA_MULTICAST_H
 
 struct physical;
 
-/* The driver says that this process has no use of *object* any more. */
+/* This process has ended its last use of *object*. */
 void multicast_end(struct physical *object);
 
 void multicast_after_fork(void);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opened.c -- a short list, its lock never held over a call into the driver; see opened.h. */
+/* opened.c -- a short list, whose lock is never held during a driver call; see opened.h. */
 #include "cuda/opened.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ struct opened {
 static struct opened *all;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Where the record of *address* hangs, or would. Lock held. */
+/* The link to the record of *address*, or to where it would be. Lock held. */
 static struct opened **find(CUdeviceptr address)
 {
     struct opened **place = &all;
@@ -55,7 +55,7 @@ int opened_add(const struct allocation *allocation)
         free(made);
         charge_release(allocation);
     } else if (context_life(allocation->owner) != allocation->life) {
-        opened_forget(allocation->owner); /* it went before we got here */
+        opened_forget(allocation->owner); /* the context was destroyed meanwhile */
     }
     return 0;
 }

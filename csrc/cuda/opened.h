@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opened.h -- memory of other processes that this one has open, by address, and how often.
+/* opened.h -- reference-counted list of other processes' memory that this process has open.
  *
- * The driver counts: who opens a handle again gets the address that it has, and it stays until it
+ * The driver counts, too: opening a handle again gives the same address, which stays open until it
  * was closed as often.
  */
 #ifndef PYVGPU_CUDA_OPENED_H
@@ -10,14 +10,14 @@
 #include "cuda/charge.h"
 
 /* The driver opened memory at the address of *allocation*, which has its link or its charge; if it
- * was open already, these are given back. 0 or -ENOMEM. */
+ * was open already, these are released again. 0 or -ENOMEM. */
 int opened_add(const struct allocation *allocation);
 
-/* The driver is about to close *address*: what is to be released then, which is nothing where it
- * was opened more often. 0 if it is not open. */
+/* The driver is about to close *address*: *taken* is to be released then; it is empty if the
+ * address was opened more often. 0 if it is not open. */
 int opened_take(CUdeviceptr address, struct allocation *taken);
 
-/* The context *owner* is gone, and what was opened in it. */
+/* The context *owner* was destroyed, and with it the memory opened in it. */
 void opened_forget(const struct context *owner);
 
 void opened_after_fork(void);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* order.c -- hooks of what makes a stream wait, and of questions whether work is done.
+/* order.c -- hooks of calls that make a stream wait, and of queries whether work is done.
  *
- * What a stream waits for is no work: what was put into it before ends there, and what comes behind
- * begins when the wait is over. A program that asks until its work is done never calls a function
- * that waits, so a question is a look at what is done.
+ * A stream's wait is not work: the piece before it ends there, and work behind it begins when the
+ * wait is over. A program that polls until its work is done never calls a function that waits, so a
+ * query, too, checks which work is done.
  */
 #include "cuda/pace.h"
 #include "driver.h"

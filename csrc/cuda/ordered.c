@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ordered.c -- hooks that allocate and free in the order of a stream.
+/* ordered.c -- hooks of the stream-ordered allocator (cuMemAllocAsync, cuMemFreeAsync).
  *
- * A pool grows in chunks and keeps what is freed, so it is charged for what it holds and not for
+ * A pool grows in chunks and keeps freed memory, so the charge is for what it holds and not for
  * requests. No call here waits for a stream or for the device.
  */
 #include "cuda/capture.h"
@@ -29,7 +29,7 @@ static CUresult ask(const struct order *order)
     return STREAM_CALL(stream, cuMemAllocAsync)(order->address, order->bytes, stream->handle);
 }
 
-/* The pool that a request on a stream is served from, NULL with an error if there is none. */
+/* The pool that serves requests on a stream; NULL, with an error, if there is none. */
 static struct pool *pool_of_stream(CUstream stream, CUresult *error)
 {
     CUcontext context = NULL;
@@ -45,7 +45,7 @@ static struct pool *pool_of_stream(CUstream stream, CUresult *error)
     return device < 0 ? NULL : pool_current((unsigned) device, error);
 }
 
-/* The driver took more than was charged for: the pool gives it back as soon as it can. */
+/* The driver took more than was charged: free the block, and trim the pool. */
 static CUresult undo(struct pool *pool, const struct order *order)
 {
     const struct stream *stream = &order->stream;
@@ -58,8 +58,7 @@ static CUresult undo(struct pool *pool, const struct order *order)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* What the driver gave is a block of the pool, unless the stream captures: then it is of a graph.
- */
+/* Note the allocated block of the pool, unless the stream captures: then it belongs to a graph. */
 static void note_block(struct claim *claim, const struct order *order)
 {
     const struct stream *stream = &order->stream;
@@ -96,7 +95,7 @@ static CUresult allocate_from(struct pool *pool, const struct order *order, unsi
     if (unlikely(__atomic_load_n(&pool->grew, __ATOMIC_RELAXED)))
         poolroom_look(pool);
     if (unlikely(result != CUDA_SUCCESS))
-        pool_note_free(); /* the claim came to nothing */
+        pool_note_free(); /* the claim became no block */
     return result;
 }
 
@@ -148,7 +147,7 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
     return allocate(&(struct order) {address, bytes, {stream, 1}, 1, pool});
 }
 
-/* A free of linear memory on a stream takes its entry out as cuMemFree does. */
+/* Free linear memory on a stream. Like in cuMemFree, its entry was taken out first. */
 static CUresult release_linear(const struct allocation *allocation, const struct stream *stream)
 {
     struct managed_charges moved = {.count = 0};
@@ -168,8 +167,8 @@ static CUresult release_linear(const struct allocation *allocation, const struct
     return result;
 }
 
-/* The pool keeps what is freed until it is trimmed or synchronised with, so nothing is given back
- * here. */
+/* Free a block. The pool keeps it until it is trimmed or the program synchronises, so nothing is
+ * refunded here. */
 static CUresult release(CUdeviceptr address, const struct stream *stream)
 {
     struct allocation allocation;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pace.c -- pays for work, and waits until it may begin; see pace.h. */
+/* pace.c -- pays for work, and delays launches while the budget is spent; see pace.h. */
 #include "cuda/pace.h"
 #include "cuda/held.h"
 #include "driver.h"
@@ -10,18 +10,16 @@
 
 #define MILLISECOND UINT64_C(1000000)
 
-#define LONGEST_SLEEP_NS (4 * MILLISECOND) /* then what is in flight and new limits are seen */
-#define OTHERS_SLEEP_NS  (MILLISECOND / 2) /* what other threads begin may cover it */
-#define END_SLEEP_NS     (MILLISECOND / 5) /* beside others: when its work ends they want to know */
-#define GUESS_SLEEP_NS                                                                            \
-    (MILLISECOND / 20)                     /* at first, while what is in flight may be known soon \
-                                            */
-#define PATIENCE_NS      (4 * MILLISECOND) /* beyond the time in which the debt is paid */
-#define WAY_IN_FLIGHT_NS (MILLISECOND / 2) /* where others of higher priority may begin to work */
-#define WAY_SLEEP_NS     (MILLISECOND / 5) /* as often as the clock is read then, at most */
+#define LONGEST_SLEEP_NS (4 * MILLISECOND)  /* then work in flight and new limits are checked */
+#define OTHERS_SLEEP_NS  (MILLISECOND / 2)  /* work that other threads begin may cover it */
+#define END_SLEEP_NS     (MILLISECOND / 5)  /* beside others, which need to learn when work ends */
+#define GUESS_SLEEP_NS   (MILLISECOND / 20) /* at first, while work in flight may be known soon */
+#define PATIENCE_NS      (4 * MILLISECOND)  /* beyond the time in which the debt is paid */
+#define WAY_IN_FLIGHT_NS (MILLISECOND / 2)  /* most in flight while others may get priority */
+#define WAY_SLEEP_NS     (MILLISECOND / 5)  /* at most as often as the clock is read then */
 #define WAY_NAP_NS       (MILLISECOND / 20)
 #define WAY_MOST_NS      (100 * MILLISECOND) /* for each process with work */
-#define ASK_NS           (MILLISECOND / 10)  /* from one question to the next that is looked into */
+#define ASK_NS           (MILLISECOND / 10)  /* between two queries that are looked into */
 #define END_PATIENCE_NS  (1000 * MILLISECOND)
 
 struct costs pace_costs;
@@ -40,7 +38,8 @@ static uint64_t now_ns(void)
     return clock_now_ns(CLOCK_MONOTONIC);
 }
 
-/* A cancelled thread goes on until the driver has its work: as without us. */
+/* Not a cancellation point: a cancelled thread still gives its work to the driver, as it would
+ * without the shim. */
 static void sleep_until(uint64_t until_ns)
 {
     struct timespec until = {.tv_sec = (time_t) (until_ns / (1000 * MILLISECOND)),
@@ -52,7 +51,7 @@ static void sleep_until(uint64_t until_ns)
     pthread_setcancelstate(cancel, NULL);
 }
 
-/* The caller has the marks. */
+/* The caller holds the marks. */
 static void look_at(struct pace_device *device, uint64_t now)
 {
     held_read_clock(device, now);
@@ -74,7 +73,7 @@ static void try_look(struct pace_device *device, uint64_t now)
     }
 }
 
-/* The thread pauses: what it has given is measured by itself. */
+/* The thread is about to pause: close its pieces, so that they are measured without the pause. */
 static void end_pieces(void)
 {
     if (!marks_try())
@@ -85,14 +84,14 @@ static void end_pieces(void)
     marks_leave();
 }
 
-/* Of low priority: how much may be in flight in each process while no others have work. */
+/* Low priority: how much each process may have in flight while no others have work. */
 static int64_t way_in_flight(const struct pace_device *device)
 {
     return (int64_t) WAY_IN_FLIGHT_NS / clock_sharers(&device->clock);
 }
 
-/* Of low priority: 0, or how long to sleep since *ns* more would be in the way of others. Those
- * that have no work now may have some at any moment, and wait then for what is in flight. */
+/* Low priority: 0, or how long to sleep because *ns* more would delay others. Others without work
+ * may get some at any moment, and then have to wait for our work in flight. */
 static uint64_t way_sleep(const struct pace_device *device, int64_t ns)
 {
     uint32_t above = __atomic_load_n(&device->above, __ATOMIC_RELAXED);
@@ -106,12 +105,12 @@ static uint64_t way_sleep(const struct pace_device *device, int64_t ns)
     return (uint64_t) within(in_flight / 8, WAY_NAP_NS, WAY_SLEEP_NS);
 }
 
-/* What a launch that waits knows. */
+/* State of a launch that waits. */
 struct patience {
     uint64_t now;
     uint64_t sleep_ns;
     uint64_t patient_until; /* 0: it has not waited for the budget yet */
-    uint64_t way_until;     /* likewise, for others */
+    uint64_t way_until;     /* likewise for others' work */
 };
 
 static void pause_until(struct pace_device *device, struct patience *wait, uint64_t until_ns)
@@ -132,7 +131,8 @@ static void begin_wait(struct pace_device *device, struct flight_lane *lane)
     end_pieces();
 }
 
-/* 1: it has waited, and looks again. Not for long, since others may never have no work. */
+/* Give way to others' work. 1: it has slept, and has to check again. The total is bounded, since
+ * others may never run out of work. */
 static int give_way(struct pace_device *device, struct flight_lane *lane, struct patience *wait,
                     int64_t ns)
 {
@@ -170,9 +170,9 @@ static void sleep_for_budget(struct pace_device *device, struct patience *wait, 
     pause_until(device, wait, until_ns);
 }
 
-/* Wait until *ns* of work may begin; returns where it ends on the governor's axis. No longer than
- * what is owed at first takes to be paid, since what grows meanwhile may wait for this very work:
- * then *least_ns* of it begins. */
+/* Wait until *ns* of work may begin, and return where it ends on the governor's axis. Wait no
+ * longer than the debt found at first takes to be paid, since work that makes it grow meanwhile may
+ * wait for this very launch: then *least_ns* of it begins. */
 static uint64_t buy(struct pace_device *device, struct flight_lane *lane, int64_t *ns,
                     int64_t least_ns)
 {
@@ -210,7 +210,7 @@ static uint64_t buy(struct pace_device *device, struct flight_lane *lane, int64_
 
 /* --- work ------------------------------------------------------------------------------------- */
 
-/* The device that the current context is of, NULL if it is not limited. */
+/* The device of the current context, NULL if it is not limited. */
 static struct pace_device *device_of_work(void)
 {
     struct pace_device *device = __atomic_load_n(&pace.only, __ATOMIC_ACQUIRE);
@@ -236,7 +236,7 @@ static struct flight_lane *lane_of(struct pace_device *device, const struct stre
     return lane;
 }
 
-/* Not the same each time: pieces that end where a turn ends would be measured wrongly each time. */
+/* Randomize: pieces that always end where a time slice ends would always be measured wrongly. */
 static int64_t any_part_of(int64_t ns)
 {
     static __thread uint32_t seed __attribute__((tls_model("initial-exec"))) = 1;
@@ -245,7 +245,7 @@ static int64_t any_part_of(int64_t ns)
     return ns - (int64_t) (seed >> 16) * ns / (2 << 16);
 }
 
-/* How much is bought at once beyond a launch, so that not each one has to. */
+/* How much to buy at once beyond a launch, so that not every launch has to buy. */
 static int64_t chunk_of(const struct pace_device *device, const struct flight_lane *lane)
 {
     int64_t chunk = any_part_of(governor_chunk(&device->governor, &device->share));
@@ -262,7 +262,7 @@ static void top_up(struct pace_device *device, struct flight_lane *lane, int64_t
                         : larger(cost_ns, chunk_of(device, lane));
     uint64_t end_ns;
 
-    if (flight_is_held(lane)) /* it has not begun, and costs nothing until then */
+    if (flight_is_held(lane)) /* its work has not begun, and costs nothing until then */
         end_ns = governor_place(&device->governor, lane->end_ns, chunk);
     else
         end_ns = buy(device, lane, &chunk, cost_ns);
@@ -271,7 +271,7 @@ static void top_up(struct pace_device *device, struct flight_lane *lane, int64_t
     lane->left_ns += chunk;
 }
 
-/* Work like this took longer than expected, or may: what was bought in advance says nothing. */
+/* Work like this took longer than expected, or may: time bought in advance does not cover it. */
 static int is_owed(const struct pace_device *device, const struct flight_lane *lane,
                    const struct cost *cost)
 {
@@ -359,7 +359,7 @@ void pace_end_slowly(struct pace_work *work, CUresult result)
             marks_leave();
     }
     if (work->lane && result != CUDA_SUCCESS)
-        work->lane->left_ns += work->paid_ns; /* the driver refused it, so nothing is under way */
+        work->lane->left_ns += work->paid_ns; /* the driver refused it, so nothing is in flight */
     errno = error;
 }
 
@@ -370,7 +370,7 @@ static int is_paced(void)
     return unlikely(pace.state == PACE_HELD);
 }
 
-/* Lanes in *stream*, of all threads; or with NULL, the calling thread's. */
+/* Whether the lane is in *stream*, of any thread; or with NULL, the calling thread's. */
 static int is_in(const struct flight_lane *lane, const struct stream *stream)
 {
     return stream ? lane->name == flight_name(stream) : lane->thread == &flight_thread;
@@ -394,16 +394,16 @@ void pace_held(struct stream stream)
         return;
     device = device_of_work();
     if (device && !captures_going_on())
-        lane_of(device, &stream); /* what is launched there first waits, too */
+        lane_of(device, &stream); /* this thread's first launch there waits, too */
     FLIGHT_EACH(lane)
     if (is_in(lane, &stream))
         __atomic_store_n(&lane->need, FLIGHT_WAITS, __ATOMIC_RELAXED);
 }
 
-/* What is waited for: a stream, or with NULL a context, of which a device may have several. */
+/* The target of a wait: a stream, or with NULL a context, of which a device may have several. */
 struct wait {
     const struct stream *stream;
-    const struct pace_device *device; /* NULL: the name of the stream says all */
+    const struct pace_device *device; /* NULL: the name of the stream is enough */
     CUcontext context;                /* NULL: the device has no other */
 };
 
@@ -419,8 +419,8 @@ static struct wait wait_of(const struct stream *stream)
     return wait;
 }
 
-/* Whether nothing is left in the lane when the wait is over; of default streams that is said only
- * where there is one of each. The caller has the marks. */
+/* Whether nothing is left in the lane when the wait is over; for default streams that is known only
+ * where there is one of each. The caller holds the marks. */
 static int ends_with(const struct flight_lane *lane, const struct wait *wait)
 {
     if (wait->stream && lane->name != flight_name(wait->stream))
@@ -506,7 +506,8 @@ static int is_anything_ahead(CUcontext context)
     return 0;
 }
 
-/* What was not measured is not charged; and the end of a context waits for its work anyway. */
+/* Measure what is left: unmeasured work is not charged, and the end of a context waits for its work
+ * anyway. */
 static void see_the_rest(CUcontext context)
 {
     uint64_t now = now_ns();

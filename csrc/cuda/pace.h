@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pace.h -- what each call goes through that gives work to a device: it is paid, and perhaps waits
- * for that.
+/* pace.h -- launch throttling: charges each call that gives work to a device, and delays it if the
+ * budget is spent.
  *
- *     pace_begin()    pay what work of this shape is expected to take
+ *     pace_begin()    charge the time that work of this shape is expected to take
  *     the driver
- *     pace_end()      the driver refused, and what was paid is given back; or a sample ends
+ *     pace_end()      refund the charge if the driver refused; or end a sample
  *
- * Work that need not wait looks up its shape and takes what it costs from what its lane has bought:
- * no lock, no system call, and no word that other threads write. All else is done when a lane has
- * used up what it bought, about once in a millisecond: it looks at what is done, and buys again as
- * the governor allows (governor.h).
+ * On the fast path, a launch looks up the cost of its shape and takes it from the time that its
+ * lane has bought: no lock, no system call, and no word that other threads write. The slow path
+ * runs when a lane has used up what it bought, about once in a millisecond: it checks which work is
+ * done, and buys more time as the governor allows (governor.h).
  *
- * What makes a stream wait goes through pace_hold(), what waits for the device through pace_wait()
- * and pace_waited(), so that waiting is not taken for work.
+ * Calls that make a stream wait go through pace_hold(), calls that wait for the device through
+ * pace_wait() and pace_waited(), so that waiting is not taken for work.
  */
 #ifndef PYVGPU_CUDA_PACE_H
 #define PYVGPU_CUDA_PACE_H
@@ -25,26 +25,26 @@
 
 enum pace_state {
     PACE_CLOSED, /* before cuInit, and in a forked child */
-    PACE_FREE,   /* no device is limited, or has others on it */
+    PACE_FREE,   /* no device is limited or shared with others */
     PACE_HELD,
 };
 
 struct pace_device {
     struct governor_share share;
     struct clock_view clock;
-    uint64_t clock_read_ns; /* when it was tried last */
-    uint64_t unsure_ns;     /* when it last had work that is known by a guess alone; 0: never */
-    uint64_t unseen_ns; /* when it last had work of which nobody knows when it is done; 0: never */
-    int beside;         /* it is not limited, but others are on it */
-    int lanes_begun;    /* that have something in flight, */
-    uint64_t ended_ns;  /* and when work of any was last seen to end */
-    uint32_t above;     /* as in clock_above(), if this container gives way to others; else 0 */
+    uint64_t clock_read_ns; /* last attempt to read it */
+    uint64_t unsure_ns;     /* when it last had work whose cost is a mere guess; 0: never */
+    uint64_t unseen_ns;     /* when it last had work whose end cannot be observed; 0: never */
+    int beside;             /* it is not limited, but shared with others */
+    int lanes_begun;        /* lanes with something in flight, */
+    uint64_t ended_ns;      /* and when work of any lane was last seen to end */
+    uint32_t above;         /* as in clock_above(), if this container gives way to others; else 0 */
     struct governor governor;
 };
 
 struct pace {
     enum pace_state state;
-    struct pace_device *only; /* the device, if the quota has one alone and it is limited */
+    struct pace_device *only; /* the device, if the quota has only one and it is limited */
     int gives_way;            /* this container is of low priority */
 };
 
@@ -54,17 +54,17 @@ extern struct costs pace_costs;
 /* Work on its way to the driver. */
 struct pace_work {
     struct pace_device *device; /* NULL: nothing was paid */
-    struct flight_lane *lane;   /* NULL: it was paid by itself */
+    struct flight_lane *lane;   /* NULL: it was paid without a lane */
     int64_t paid_ns;
     int is_sample;
 };
 
-/* Now and then: whether there are others now on a device that is not limited. */
+/* Called now and then: whether an unlimited device is shared with others by now. */
 int pace_watch(void);
 
 extern __thread int32_t pace_calls __attribute__((tls_model("initial-exec")));
 
-/* Whether no device is limited, now: then a call is the driver's and nothing else. */
+/* Whether no device needs throttling now: then a call goes straight to the driver. */
 static inline int pace_is_free(void)
 {
     return likely(pace.state == PACE_FREE) &&
@@ -72,18 +72,18 @@ static inline int pace_is_free(void)
            (likely(--pace_calls > 0) || !pace_watch());
 }
 
-/* What remains of pace_begin(). */
+/* The slow path of pace_begin(). */
 CUresult pace_begin_slowly(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
                            const struct stream *stream);
 
-/* Both of its steps, for a call that gives work to several devices: first all is paid, which may
- * wait, then all is about to be given to the driver. */
+/* The two steps of pace_begin(), for a call that gives work to several devices: first pay for all
+ * of it, which may wait, then announce that all of it is about to be given to the driver. */
 CUresult pace_pay(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
                   const struct stream *stream);
 void pace_give(struct pace_work *work, const struct costs_key *key, int64_t guess_ns);
 
-/* Pay work of the shape *key* on *stream*; *guess_ns*, if nothing like it was ever measured. An
- * error is what to answer. */
+/* Pay for work of the shape *key* on *stream*; *guess_ns* is its cost if nothing like it was ever
+ * measured. The hook returns an error to its caller. */
 static inline CUresult pace_begin(struct pace_work *work, struct costs_key key, int64_t guess_ns,
                                   struct stream stream)
 {
@@ -114,7 +114,8 @@ static inline CUresult pace_end(struct pace_work *work, CUresult result)
     return result;
 }
 
-/* One shape for all hooks of work: pay, ask, measure or take back. *begin* fills in `work`. */
+/* The body of every hook that gives work: pay, call the driver, then measure or refund. *begin*
+ * fills in `work`. */
 #define PACED(begin, symbol, ...)                           \
     do {                                                    \
         struct pace_work work;                              \
@@ -128,27 +129,27 @@ static inline CUresult pace_end(struct pace_work *work, CUresult result)
         return pace_end(&work, driver.symbol(__VA_ARGS__)); \
     } while (0)
 
-/* *stream* is about to be given something that it waits for: what is in it ends here. Afterwards,
- * if that was accepted, what comes behind it is not begun until the wait is over. */
+/* A call is about to make *stream* wait: close the piece before the wait. Then, if the driver
+ * accepted it, work behind the wait counts as not begun until the wait is over. */
 void pace_hold(struct stream stream);
 void pace_held(struct stream stream);
 
-/* The calling thread is about to wait for *stream*, for what it has in all (NULL), and has waited:
- * *done* says whether all of that is done. */
+/* The calling thread is about to wait for *stream*, or for its whole context (NULL); and it has
+ * waited: *done* says whether all of that work is done. */
 void pace_wait(const struct stream *stream);
 void pace_waited(const struct stream *stream, int done);
 
-/* It has asked whether something is done. */
+/* It has queried whether something is done. */
 void pace_asked(const struct stream *stream, CUresult answer);
 
-/* A stream, or a context (NULL: any), is about to end, and what is marked in it with it. */
+/* A stream, or a context (NULL: any), is about to end, and its marks with it. */
 void pace_end_stream(CUstream stream);
 void pace_end_context(CUcontext context);
 
-/* It has ended. Threads that launched in it meanwhile have left marks in it again. */
+/* The context has ended. Drop the marks of threads that launched in it meanwhile. */
 void pace_ended_context(CUcontext context);
 
-/* The limits are these now; cuInit has succeeded, and this process has a slot. */
+/* Apply new limits; start once cuInit has succeeded and this process has a slot. */
 void pace_take_limits(const struct quota_limits *limits);
 void pace_open(void);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* physical.c -- who uses which physical memory; see physical.h.
+/* physical.c -- counts the uses of physical memory; see physical.h.
  *
- * An entry of the table is a use, or as many as its handle has references, which are its bytes.
- * Whoever meets a record by an entry, under the entry's lock, may count itself in: it is there.
+ * A mapping's entry in the table is one use; a handle's entry is as many uses as the handle has
+ * references, and keeps that number as its bytes. A thread that finds a record by an entry, under
+ * the entry's lock, may add a use: the entry's own use keeps the record alive.
  */
 #include "cuda/physical.h"
 #include "cuda/charge.h"
@@ -41,7 +42,7 @@ void physical_drop(struct physical *physical)
     end_uses(physical, 1);
 }
 
-/* A key comes again only after what it named is gone, in a way that no hook saw. */
+/* Insert an entry. If its key exists, the driver reused it after a free that no hook saw. */
 static int enter(const struct allocation *entry)
 {
     struct allocation replaced;
@@ -133,7 +134,8 @@ int physical_add_reference(CUmemGenericAllocationHandle handle)
     return allocations_change(ALLOCATION_HANDLE, handle, add_reference, NULL);
 }
 
-/* Whose number is another's now keeps its use for good: rather that than too little charged. */
+/* If the handle's number belongs to other memory by now, the use stays for ever: rather charge too
+ * much than too little. */
 static int give_reference(struct allocation *entry, void *physical)
 {
     if (likely(physical_of(entry) == physical))

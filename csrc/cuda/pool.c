@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.c -- memory pools: made, chosen for a device, trimmed, destroyed.
+/* pool.c -- hooks that create, select, trim and destroy memory pools, and their registry.
  *
  * A pool that is destroyed while blocks of it are in use lives on in the driver until the last one
- * is freed, and nobody can ask what it holds any more. So the driver is told only when a pool is
- * empty; until then its handle is kept here, and hooks answer as if it were gone.
+ * is freed, and its size can no longer be queried. So a pool is destroyed in the driver only when
+ * it is empty; until then its handle is kept here, and hooks answer as if it were destroyed.
  */
 #include "cuda/pool.h"
 #include "cuda/poolroom.h"
@@ -13,13 +13,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#define SMALL_CHUNK (UINT64_C(2) << 20) /* what the driver takes at least, if it is short */
+#define SMALL_CHUNK (UINT64_C(2) << 20) /* the driver's smallest chunk, used if it is short */
 
 static struct pool *pools; /* only ever grows at the head; read without a lock */
 static struct pool *current[REGION_DEVICES];
-static unsigned changes; /* of the pools above */
-static long freed;       /* claims that came to nothing, and blocks; at least so many */
-static long unasked;     /* blocks that came without a claim */
+static unsigned changes; /* of the current pools */
+static long freed;       /* failed claims and freed blocks; may be too low */
+static long unasked;     /* blocks created without a claim */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CUmemoryPool handle_of(const struct pool *pool)
@@ -27,7 +27,7 @@ static CUmemoryPool handle_of(const struct pool *pool)
     return __atomic_load_n(&pool->handle, __ATOMIC_ACQUIRE);
 }
 
-/* 0 if the driver would not say. A pool that is gone holds nothing. */
+/* 0 if the driver does not say. A destroyed pool holds nothing. */
 static int read_attribute(const struct growth *growth, CUmemPool_attribute name, uint64_t *value)
 {
     CUmemoryPool handle = handle_of((const struct pool *) growth);
@@ -45,7 +45,7 @@ static int read_held(const struct growth *growth, uint64_t *held)
     return read_attribute(growth, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, held);
 }
 
-/* How many blocks all pools have, at most: every claim became one, or is about to. */
+/* The most blocks that all pools can have: every claim became one, or is about to. */
 static uint64_t count_blocks(void)
 {
     const struct pool *pool = __atomic_load_n(&pools, __ATOMIC_ACQUIRE);
@@ -57,8 +57,8 @@ static uint64_t count_blocks(void)
     return count > 0 ? (uint64_t) count : 0;
 }
 
-/* Blocks and the ends of chunks divide what is not used into so many pieces at most, however the
- * driver placed them. So the largest has at least the average, and a request of that size fits. */
+/* Blocks and the ends of chunks divide the unused memory into at most *pieces* pieces, however the
+ * driver placed them. So the largest has at least their average size, and such a request fits. */
 static int fits_average(const struct growth *growth, uint64_t held, uint64_t bytes)
 {
     uint64_t pieces = held / (held % GROWTH_CHUNK ? SMALL_CHUNK : GROWTH_CHUNK) + count_blocks();
@@ -68,8 +68,8 @@ static int fits_average(const struct growth *growth, uint64_t held, uint64_t byt
            pieces && (held - used) / pieces >= bytes + 511;
 }
 
-/* What is held may have become less since it was looked at last: then what is known is too old.
- * The average says nothing if some of it waits for other streams. */
+/* If the held memory has shrunk since the last query, what is known is outdated. The average proves
+ * nothing if some of the memory waits for other streams. */
 static int has_room(const struct growth *growth, const struct claim *claim)
 {
     struct pool *pool = (struct pool *) growth;
@@ -80,7 +80,8 @@ static int has_room(const struct growth *growth, const struct claim *claim)
             (!poolroom_streams && fits_average(growth, held, claim->bytes)));
 }
 
-/* Tell the driver that a pool is destroyed, once it is empty and nobody asks about it. */
+/* Destroy a pool in the driver that the program has destroyed, once it is empty and no other thread
+ * uses it. */
 static void bury(struct pool *pool)
 {
     CUmemoryPool handle = NULL;
@@ -153,7 +154,7 @@ static struct pool *search(CUmemoryPool handle)
     return pool;
 }
 
-/* The record of *handle*, made if there is none; NULL without memory. */
+/* Find or create the record of *handle*; NULL if allocation fails. */
 static struct pool *keep(CUmemoryPool handle, unsigned device)
 {
     struct pool *pool;
@@ -177,7 +178,7 @@ static struct pool *keep(CUmemoryPool handle, unsigned device)
     return pool;
 }
 
-/* A pool that nobody was seen to make is a device's default one, or holds nothing of ours. */
+/* A pool whose creation was not seen is a device's default pool, or holds no memory of ours. */
 static struct pool *find_default(CUmemoryPool handle)
 {
     for (CUdevice ordinal = 0; ordinal < SHIM_ORDINALS && shim_device(ordinal) >= 0; ordinal++) {
@@ -268,7 +269,7 @@ void pool_note_blocks(int more)
 
 void pool_note_free(void)
 {
-    /* Of two threads at once one may count for both: too many blocks are believed to be there. */
+    /* Two threads at once may count only once: then the number of blocks is overestimated. */
     __atomic_store_n(&freed, __atomic_load_n(&freed, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
 
@@ -281,7 +282,7 @@ void pool_after_fork(void)
         current[device] = NULL;
 }
 
-/* Managed memory without a place of its own is charged where cuMemAllocManaged charges it. */
+/* Managed memory without a location is charged to the same device as by cuMemAllocManaged. */
 int pool_device(const CUmemPoolProps *props)
 {
     CUdevice ordinal = 0;
@@ -325,7 +326,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
     return CUDA_SUCCESS;
 }
 
-/* As the driver does: the device goes back to its default pool. */
+/* Like the driver: the device goes back to its default pool. */
 static void leave_current(const struct pool *pool)
 {
     CUdevice ordinal = shim_ordinal((int) pool->growth.device);

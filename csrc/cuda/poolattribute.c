@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* poolattribute.c -- hooks of what the driver knows about a pool: nothing, once it is destroyed. */
+/* poolattribute.c -- hooks of pool attributes and access, which fail once the pool is destroyed. */
 #include "cuda/pool.h"
 #include "driver.h"
 

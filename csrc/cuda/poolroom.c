@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* poolroom.c -- free ranges of pools, and the streams in which they were freed; see poolroom.h.
  *
- * A stream in which blocks were freed is a lane, its frees numbered. If several streams use pools
- * and the quota is short, an event is recorded behind frees, for requests of other streams.
+ * A stream in which blocks were freed is a lane, and its frees are numbered. If several streams use
+ * pools and the quota is short, an event is recorded behind frees, for requests of other streams.
  *
- * A range is forgotten rather than doubted: after anything shrank, and after a growth that was not
- * expected. Two kinds of drivers are served exactly: one that places a block in a range, and says
- * which by its address; and one that moves free memory together, for which the sum counts.
+ * In doubt, ranges are forgotten: after anything shrank, and after unexpected growth. The rules fit
+ * two kinds of drivers exactly: one that places a block in a range, which its address shows; and
+ * one that moves free memory together, for which only the sum counts.
  */
 #include "cuda/poolroom.h"
 #include "cuda/charge.h"
@@ -15,14 +15,14 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#define CANDIDATES 4 /* lanes of which one is asked whether it is past */
+#define CANDIDATES 4 /* most lanes whose event is queried for a request */
 
 struct lane {
     struct extents_lane extents; /* first */
     struct lane *next;
-    uint64_t key;      /* key_of(); 0: the stream is gone */
+    uint64_t key;      /* key_of(); 0: the stream was destroyed */
     uint64_t freed;    /* the number of the last free */
-    uint64_t marked;   /* behind which the event was recorded */
+    uint64_t marked;   /* the number of the free that the event was recorded behind */
     CUevent event;     /* NULL: none yet */
     CUcontext context; /* of the event */
     unsigned users;    /* of the event */
@@ -30,9 +30,9 @@ struct lane {
 };
 
 static struct extents extents;
-static struct lane *lanes; /* records live for as long as the process */
-static int locked;         /* for all of this, never over a call */
-static int following;      /* blocks of any pool */
+static struct lane *lanes; /* records live as long as the process */
+static int locked;         /* for all of this file; never held during a call */
+static int following;      /* blocks of at least one pool */
 
 int poolroom_streams;
 uintptr_t poolroom_first;
@@ -42,7 +42,7 @@ static struct pool *pool_of(struct extents_owner *owner)
     return (struct pool *) ((char *) owner - offsetof(struct pool, extents));
 }
 
-/* What tells the stream from all others; never used again while it matters, and never 0. */
+/* A stream's unique key; never reused while it matters, and never 0. */
 static uint64_t key_of(const struct stream *stream)
 {
     static uint64_t threads;
@@ -74,7 +74,7 @@ static struct lane *find_lane(uint64_t key)
     return lane;
 }
 
-/* Lock held. NULL without memory. */
+/* Lock held. NULL if allocation fails. */
 static struct lane *lane_of(uint64_t key)
 {
     struct lane *lane = find_lane(key);
@@ -96,7 +96,7 @@ static struct lane *lane_of(uint64_t key)
     return lane;
 }
 
-/* The event of the lane, made in the context of the stream, which is current. */
+/* The lane's event, created in the stream's context, which is current. */
 static CUevent event_in(struct lane *lane, CUcontext context)
 {
     CUevent old = lane->context == context ? NULL : lane->event;
@@ -132,7 +132,7 @@ static CUresult record(struct lane *lane, const struct stream *stream)
     return result;
 }
 
-/* Have an event behind the frees of the lane so far; not while it is in use, or being recorded. */
+/* Record the lane's event behind its frees so far; not while it is in use, or being recorded. */
 static void mark(struct lane *lane, const struct stream *stream)
 {
     uint64_t freed;
@@ -175,14 +175,14 @@ void poolroom_end_context(CUcontext context)
             lane->event = NULL;
             lane->context = NULL;
             lane->marked = 0;
-            lane->extents.done = lane->freed; /* its work is over */
+            lane->extents.done = lane->freed; /* all of its work has ended */
         }
     spin_unlock(&locked);
 }
 
 /* --- room ------------------------------------------------------------------------------------- */
 
-/* Whether what the pool holds could not be taken once more. */
+/* Whether the rest of the quota is less than what the pool holds. */
 static int is_short(const struct pool *pool, uint64_t held)
 {
     unsigned device = pool->growth.device;
@@ -203,7 +203,7 @@ static struct extent *next_free(const struct pool *pool, const struct extent *ex
     return extents_next_free(&pool->extents, extent, claim->bytes, charge_size(claim->bytes));
 }
 
-/* Whether a range is free for the stream now. Lock held. */
+/* Whether a range is free for the stream with *key* now. Lock held. */
 static int has_free(const struct pool *pool, const struct claim *claim, uint64_t key)
 {
     const struct lane *lane = find_lane(key);
@@ -215,7 +215,8 @@ static int has_free(const struct pool *pool, const struct claim *claim, uint64_t
     return extent != NULL;
 }
 
-/* Lanes with a range for the claim and an event behind its free. Lock held; their users go. */
+/* Find lanes with a range for the claim and an event behind its free, and count a user of each.
+ * Lock held. */
 static unsigned find_marked(const struct pool *pool, const struct claim *claim, struct lane **found)
 {
     const struct extent *extent = next_free(pool, NULL, claim);
@@ -242,7 +243,8 @@ static int allows(CUmemoryPool handle, CUmemPool_attribute name)
     return driver.cuMemPoolGetAttribute(handle, name, &allowed) == CUDA_SUCCESS && allowed;
 }
 
-/* The lane is past, or the stream waits for it: where the pool is allowed to reuse memory so. */
+/* 1 if the lane has passed its event, or the stream waits for it: where the pool's attributes allow
+ * such reuse. */
 static int open_lane(struct lane *lane, CUmemoryPool handle, const struct stream *stream, int wait)
 {
     uint64_t marked = lane->marked;
@@ -266,7 +268,7 @@ static int open_one(struct lane **found, unsigned count, CUmemoryPool handle,
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     int opened = 0;
 
-    /* Captures in other streams must not notice, whenever they begin. */
+    /* Captures in other streams must not be disturbed, whenever they begin. */
     driver.cuThreadExchangeStreamCaptureMode(&mode);
     for (unsigned i = 0; i < count && !opened; i++)
         opened = open_lane(found[i], handle, stream, 0);
@@ -316,7 +318,8 @@ void poolroom_use(struct pool *pool, struct claim *claim, CUdeviceptr address)
     spin_unlock(&locked);
 }
 
-/* Memory of a block can be another's before the free of the block has returned. Lock held. */
+/* Remove free ranges that the driver has used. It can reuse a block before the free of the block
+ * has returned: that is owed. Lock held. */
 static void shave(struct pool *pool, uint64_t bytes, uint64_t most)
 {
     pool->owed += extents_shave(&extents, &pool->extents, bytes, most);
@@ -324,14 +327,15 @@ static void shave(struct pool *pool, uint64_t bytes, uint64_t most)
         pool->owed = pool->leaving;
 }
 
-/* What shrank may be of a block whose free has not returned. Lock held. */
+/* Forget all free ranges. The memory that shrank may belong to blocks whose free has not returned,
+ * so all of those are owed. Lock held. */
 static void forget(struct pool *pool)
 {
     extents_forget(&extents, &pool->extents);
     pool->owed = pool->leaving;
 }
 
-/* The free of a block has returned. Lock held. */
+/* The free of a block has returned: deduct what is owed. Lock held. */
 static void pay(struct pool *pool, uint64_t bytes)
 {
     pool->leaving -= bytes;
@@ -356,13 +360,13 @@ void poolroom_note_held(struct growth *growth, const struct claim *claim, int64_
     if (more < 0 || (more && claim->relying)) {
         forget(pool);
     } else if (claim->fresh && (uint64_t) more >= claim->fresh) {
-        rest.start = claim->address + claim->fresh; /* of the chunk that was taken for it */
+        rest.start = claim->address + claim->fresh; /* the rest of the chunk taken for it */
         rest.bytes = (uint64_t) more - claim->fresh;
         block = extents_find(&extents, claim->address);
         rest.region = block ? block->region : 0;
         if (claim->alone && block && rest.bytes && rest.bytes < GROWTH_CHUNK)
             extents_put(&extents, &rest);
-    } else if (claim->fresh) { /* moved together from ranges that were free, as it seems */
+    } else if (claim->fresh) { /* the driver seems to have moved free ranges together */
         shave(pool, claim->bytes, claim->fresh - (uint64_t) more);
     }
     spin_unlock(&locked);
@@ -382,7 +386,7 @@ void poolroom_forget(struct pool *pool)
     spin_unlock(&locked);
 }
 
-/* A block that is older than the following of its pool: the driver knows its size. */
+/* Look up a block that was allocated before its pool was followed: the driver knows its size. */
 static struct poolroom_block ask_block(CUdeviceptr address)
 {
     struct poolroom_block block = {.pool = NULL};

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* poolshare.c -- hooks of pools that other processes have: the pool by a handle, its blocks by
- * data.
+/* poolshare.c -- hooks that share pools between processes: pools by handle, blocks by export data.
  *
- * A pool is charged for what it holds, and its owner goes on being. When the owner dies, that stays
- * charged while somebody has the pool or a block of it open, or a descriptor of it. An imported
- * pool holds nothing: no memory can be allocated from it. A block is a part of its pool: so who
- * imports one of a pool of another container pays for it.
+ * The owner is charged for what a pool holds. After the owner's death that stays charged while a
+ * process has the pool, a block of it or a descriptor of it open. An imported pool holds nothing:
+ * no memory can be allocated from it. A block is a part of its pool: so a process that imports a
+ * block from another container's pool pays for the block.
  */
 #include "cuda/poolshare.h"
 #include "cuda/charge.h"
@@ -29,14 +28,14 @@ CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPool handle,
     pool = result == CUDA_SUCCESS ? pool_find(handle) : NULL;
     if (!pool)
         return result;
-    do /* again if another thread was faster, by its link */
+    do /* repeated, with its link, if another thread was faster */
         link = share_offer(__atomic_load_n(&pool->growth.link, __ATOMIC_ACQUIRE),
                            pool->growth.device, 0, shareable, type);
     while (link && !growth_export(&pool->growth, link));
     return link ? CUDA_SUCCESS : share_take_back(shareable, type);
 }
 
-/* The driver imported a pool of this container, of which *link* is the import. */
+/* The driver imported a pool; *link* is its import if it belongs to this container. */
 static CUresult enter(CUmemoryPool handle, link_t link)
 {
     struct allocation pool = {
@@ -60,7 +59,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shareabl
         return driver.cuMemPoolImportFromShareableHandle(handle, shareable, type, flags);
     held = share_hold(&shared, shareable, type);
     share_find(&shared, &opened);
-    result = opened.bytes ? CUDA_ERROR_OUT_OF_MEMORY /* its owner is about to give it up */
+    result = opened.bytes ? CUDA_ERROR_OUT_OF_MEMORY /* its export is ending */
                           : driver.cuMemPoolImportFromShareableHandle(handle, held, type, flags);
     if (result == CUDA_SUCCESS) {
         result = enter(*handle, opened.link);
@@ -84,7 +83,7 @@ CUresult poolshare_destroy(CUmemoryPool handle)
     return result;
 }
 
-/* An import of the pool that *handle* is, if that is paid for by another process here. */
+/* An import of the pool *handle*, if another process of this container pays for it; else 0. */
 static link_t import_of(CUmemoryPool handle)
 {
     struct allocation pool;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* primary.c -- hooks of primary contexts, of which a device has one at most.
+/* primary.c -- hooks of primary contexts, of which a device has at most one.
  *
- * The driver counts how often it is retained, and does not say which release is the last: so it is
- * asked after each whether the context is still there.
+ * The driver counts how often it is retained, and does not say which release is the last: so after
+ * each release it is asked whether the context is still active.
  */
 #include "cuda/primary.h"
 #include "cuda/charge.h"
@@ -13,12 +13,12 @@
 #include <pthread.h>
 #include <string.h>
 
-/* Retain, release and reset of primary contexts, one at a time as in the driver: whether a release
- * was the last must not change between asking and acting. Never taken by any other hook, but
- * recursive: the driver tells profilers of a new context, and these may ask for it. */
+/* Serializes retain, release and reset of primary contexts, like the driver: whether a release was
+ * the last must not change between the query and the action. No other hook takes it, but it is
+ * recursive: the driver notifies profilers of a new context, and these may retain it. */
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-/* How often programs retained it at least: the runtime has a way of its own besides. */
+/* How often programs retained it at least: the CUDA runtime also retains it in a way of its own. */
 static unsigned retained[REGION_DEVICES];
 
 void primary_after_fork(void)
@@ -27,7 +27,7 @@ void primary_after_fork(void)
     lock = (pthread_mutex_t) PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 }
 
-/* Nobody has the primary context yet: it takes its reserve, as a created one does. */
+/* The first retain creates the primary context: charge its reserve, like for a created one. */
 static CUresult retain_first(CUcontext *context, CUdevice ordinal, unsigned device)
 {
     CUresult result = charge_device(device, context_reserve(device));
@@ -89,7 +89,7 @@ void primary_leave(CUdevice ordinal)
     pthread_mutex_unlock(&lock);
 }
 
-/* The handle of a primary context that came into use in a way that no hook saw; NULL: of none. */
+/* The handle of an active primary context that no hook saw being retained; NULL: there is none. */
 static CUcontext unseen_handle(CUdevice ordinal)
 {
     CUcontext handle = NULL;
@@ -103,7 +103,7 @@ static CUcontext unseen_handle(CUdevice ordinal)
     return handle;
 }
 
-/* The primary context is about to end, and its green contexts with it; NULL: there is none. */
+/* The primary context is about to end, and its green contexts with it. Returns it; NULL: none. */
 static CUcontext end_work(CUdevice ordinal, unsigned device)
 {
     const struct context *primary = context_find_primary(device);

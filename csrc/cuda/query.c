@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* query.c -- hooks that tell a program how much memory there is: the quota is the device. */
+/* query.c -- hooks of memory size queries, which report the quota as the device's memory. */
 #include "cuda/context.h"
 #include "cuda/deferred.h"
 #include "cuda/growth.h"
@@ -25,8 +25,8 @@ CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
     if (unlikely(!available || !total || !known)) {
         size_t ignored;
 
-        /* The driver's own error, and never the whole device's figures. A primary context that was
-         * reset stays current, and only the driver knows that nothing can be asked of it. */
+        /* Return the driver's own error, but never the whole device's figures. A primary context
+         * that was reset stays current, and only the driver knows that it can no longer be used. */
         result = driver.cuMemGetInfo_v2(available ? &ignored : NULL, total ? &ignored : NULL);
         if (result != CUDA_SUCCESS || device < 0)
             return result;
@@ -36,7 +36,7 @@ CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
     growth_reread(device);
     limit = __atomic_load_n(&shim.ledger.limit[device], __ATOMIC_RELAXED);
     used = ledger_used(&shim.ledger, (unsigned) device);
-    if (unlikely(share_collect((unsigned) device))) /* what was open of the dead, too */
+    if (unlikely(share_collect((unsigned) device))) /* also memory that dead processes had open */
         used = ledger_used(&shim.ledger, (unsigned) device);
     if (available)
         *available = used < limit ? limit - used : 0;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* refused.c -- hooks of what cannot be counted: it is not supported, whatever is asked.
+/* refused.c -- hooks of calls that cannot be accounted for: they always return NOT_SUPPORTED.
  *
- * The entries of before CUDA 3.2 have addresses and sizes of 32 bits: an address that was cut names
- * no allocation, and a device of 4 GiB has no size. Nothing that was built since 2010 calls them.
- * The endpoints of a fabric (CUDA 13.3) keep memory that was bound to them and then released.
+ * The entry points from before CUDA 3.2 have addresses and sizes of 32 bits: a truncated address
+ * identifies no allocation, and 4 GiB of memory overflow a size. Nothing built since 2010 calls
+ * them. The endpoints of a fabric (CUDA 13.3) keep memory that was bound to them and then released.
  */
 #include "shim.h"
 
-/* Whatever is asked, the answer is the same. */
+/* The hooks ignore their parameters. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #define HOOK(base, since, result, symbol, params)                                 \

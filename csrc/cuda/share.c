@@ -23,12 +23,12 @@ static link_t make_export(uint64_t key, unsigned device, uint64_t bytes)
 
 uint16_t share_export(const struct allocation *allocation, uint64_t key)
 {
-    /* The block of a small one may be given back before those who open it close it. */
+    /* The block of a small one may be refunded before importers close it, so charge one more. */
     uint64_t added = allocation->in_block ? BLOCKS_BYTES : 0;
     link_t link;
 
     if (allocation->link)
-        return allocation->link; /* the driver gives the same handle out again */
+        return allocation->link; /* the driver returns the same handle again */
     if (added && charge_device(allocation->device, added) != CUDA_SUCCESS)
         return 0;
     link = make_export(key, allocation->device, added ? added : allocation->bytes);
@@ -53,7 +53,7 @@ uint16_t share_offer(uint16_t link, unsigned device, uint64_t bytes, const void 
 
     if (made && is_carried)
         done = links_carry(&shim.region, has, *(const int *) shareable);
-    else if (made && !links_same_key(has, key)) /* who opens this cannot find it */
+    else if (made && !links_same_key(has, key)) /* its importers cannot find the export */
         done = links_lose_track(&shim.region, has);
     if (!done && !link)
         links_cancel_export(&shim.region, made);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sparse.c -- hooks of memory that is mapped into sparse arrays, and arrays mapped later.
+/* sparse.c -- hooks that map memory into sparse and deferred-mapping arrays.
  *
  * A tile is a part of an array with memory behind it, which it holds until the same part is
- * unmapped or mapped anew, once the stream has come to that, or until the array is gone. Streams
- * are in no order among each other, so only the stream that mapped a tile can end it; and parts
- * that merely overlap are not the same. What cannot be told is held until the array is gone.
+ * unmapped or remapped, once the stream has got there, or until the array is destroyed. Streams are
+ * not ordered among each other, so only the stream that mapped a tile can end it; and parts that
+ * merely overlap are not the same. In doubt, memory is held until the array is destroyed.
  */
 #include "cuda/sparse.h"
 #include "cuda/context.h"
@@ -17,11 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A part of an array, and on which stream it was mapped; compared by its bytes. */
+/* A part of an array, and the stream on which it was mapped; compared by its bytes. */
 struct part {
     uint64_t array;
     uint64_t where[9];
-    uint64_t stream[3]; /* which without a name is another one in each context, or in each thread */
+    uint64_t stream[3]; /* a default stream is another one in each context, or in each thread */
 };
 
 struct tile {
@@ -33,8 +33,8 @@ struct tile {
 static struct tile *tiles;
 static int lock; /* of the tiles */
 
-/* One thread at a time asks the driver, which only queues what is asked for: so the order of the
- * tiles is that of the work on a stream. */
+/* One thread at a time calls the driver, which only queues the work: so the order of the tiles is
+ * that of the work on a stream. */
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 
 static struct part part_of(const CUarrayMapInfo *info, CUcontext context,
@@ -74,7 +74,7 @@ static void add_tile(struct tile *tile)
     spin_unlock(&lock);
 }
 
-/* Take out the tile of that very part, or the next one of an array; NULL if there is none. */
+/* Take out the tile of exactly that part, or the next one of an array; NULL if there is none. */
 static struct tile *take_tile(uint64_t array, const struct part *part)
 {
     struct tile *found = NULL;
@@ -108,7 +108,7 @@ void sparse_after_fork(void)
     tiles = NULL;
 }
 
-/* The driver lets go of a tile's memory when the stream has come so far. */
+/* The driver releases a tile's memory once the stream has got there. */
 static void end_tile(struct tile *tile, const struct stream *stream)
 {
     deferred_add(&(struct allocation) {.owner = tile->memory, .kind = ALLOCATION_MAPPING},
@@ -116,7 +116,7 @@ static void end_tile(struct tile *tile, const struct stream *stream)
     free(tile);
 }
 
-/* One operation; what it refers to is held before the driver is asked. */
+/* Perform one operation; its memory is held before the driver call. */
 static CUresult operate(CUarrayMapInfo *info, CUcontext context, const struct stream *stream)
 {
     struct part part = part_of(info, context, stream);
@@ -145,8 +145,8 @@ static CUresult operate(CUarrayMapInfo *info, CUcontext context, const struct st
     return result;
 }
 
-/* The list is the program's, and its threads may write to it: each operation is copied, looked at
- * and given to the driver by itself. */
+/* The program's threads may write to the list meanwhile: so each operation is copied, examined and
+ * passed to the driver by itself. */
 static CUresult map_arrays(const CUarrayMapInfo *list, unsigned int count,
                            const struct stream *stream)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sparse.h -- physical memory that is mapped into arrays, and so kept by them. */
+/* sparse.h -- physical memory mapped into sparse arrays, which keep it alive. */
 #ifndef PYVGPU_CUDA_SPARSE_H
 #define PYVGPU_CUDA_SPARSE_H
 
 #include <stdint.h>
 
-/* The array is gone, and what was mapped into it is not any more. */
+/* The array was destroyed: drop the memory mapped into it. */
 void sparse_forget(uint64_t array);
 
 void sparse_after_fork(void);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* streams.c -- hooks that end streams: what is noted of one goes before it does. */
+/* streams.c -- hooks that destroy streams, after dropping all records of the stream. */
 #include "cuda/pace.h"
 #include "cuda/poolroom.h"
 #include "driver.h"

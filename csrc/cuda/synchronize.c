@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* synchronize.c -- hooks of what waits for the device: there the driver lets go of memory.
+/* synchronize.c -- hooks of calls that wait for the device, during which the driver frees memory.
  *
- * Pools give up what is over their threshold when somebody synchronises, and other processes of the
- * container must see it, even if this one asks for nothing more. So must they see that what others
- * had open of freed memory is closed. For a program that has no pools, frees nothing on streams and
- * shares nothing, it is a few loads behind a call that waits.
+ * Pools release memory beyond their threshold when the program synchronises, and other processes of
+ * the container must see that, even if this one asks for nothing more. They must also see that
+ * importers have closed freed memory. For a program that has no pools, frees nothing on streams and
+ * shares nothing, this costs a few loads after a call that waits.
  */
 #include "cuda/deferred.h"
 #include "cuda/growth.h"
@@ -21,7 +21,7 @@ static CUresult after(CUresult result, const struct stream *stream, int all)
     return result;
 }
 
-/* *stream*: what is waited for; NULL and *all*: everything that the calling thread has given. */
+/* Wait for *stream*; NULL and *all*: for everything that the calling thread has launched. */
 #define SYNCHRONIZE(stream, all, symbol, ...)                  \
     do {                                                       \
         if (unlikely(!shim.open))                              \

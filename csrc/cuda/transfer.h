@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer.h -- what copies and sets cost: by their kind and size. */
+/* transfer.h -- costs of copies and memsets, by kind and size. */
 #ifndef PYVGPU_CUDA_TRANSFER_H
 #define PYVGPU_CUDA_TRANSFER_H
 
@@ -7,17 +7,17 @@
 #include "driver.h"
 
 enum transfer {
-    TRANSFER_ANYWHERE = 1, /* the driver finds out by the addresses */
+    TRANSFER_ANYWHERE = 1, /* the addresses decide */
     TRANSFER_TO_DEVICE,
     TRANSFER_TO_HOST,
-    TRANSFER_WITHIN, /* a device */
+    TRANSFER_WITHIN, /* one device */
     TRANSFER_TO_PEER,
     TRANSFER_MOVED, /* managed memory */
     TRANSFER_DECOMPRESSED,
     TRANSFER_FILLED,
 };
 
-/* Of a longer list as many speak for the rest. */
+/* Entries read of a list; in a longer one they stand for the rest. */
 enum { TRANSFER_LIST_READ = 256 };
 
 static inline uint64_t transfer_list_bytes(const size_t *sizes, size_t count)
@@ -37,14 +37,14 @@ static inline uint64_t transfer_class(uint64_t bytes)
     return 4 * octave + ((bytes | 4) >> (octave - 2) & 3);
 }
 
-/* Before one was measured: some microseconds, and 64 bytes in a nanosecond. What is too large to be
- * true is for the driver to refuse. */
+/* The guess before one was measured: some microseconds, and 64 bytes per nanosecond. Capped at
+ * 1 GiB: the driver refuses impossible sizes. */
 static inline int64_t transfer_guess(uint64_t bytes)
 {
     return 4000 + (int64_t) (bytes < (UINT64_C(1) << 30) ? bytes : UINT64_C(1) << 30) / 64;
 }
 
-/* Pay for it. One copy of its code for all hooks: there are a hundred. */
+/* Pay for a transfer. A function, not inline: a hundred hooks share its code. */
 CUresult transfer_begin(struct pace_work *work, enum transfer kind, uint64_t bytes,
                         struct stream stream);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vmm.c -- hooks of virtual memory management: physical memory, and where it is mapped.
+/* vmm.c -- hooks of virtual memory management: physical memory and its mappings.
  *
- * Memory is charged when it is created, to the device that its properties name, and without asking
- * for a context: none need be current. Addresses take no memory. Host memory is not charged, but
- * known by its handle and mappings as everything else is.
+ * Memory is charged when it is created, to the device in its properties; no context need be
+ * current. Address ranges take no memory. Host memory is not charged, but registered by its handle
+ * and mappings like all other memory.
  */
 #include "cuda/charge.h"
 #include "cuda/export.h"
@@ -17,7 +17,7 @@ static CUresult ask_unit(size_t *unit, const CUmemAllocationProp *properties)
     return driver.cuMemGetAllocationGranularity(unit, properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 }
 
-/* The driver is asked, and what it creates is entered with *bytes* charged to *device*. */
+/* Create memory in the driver, and register it with *bytes* charged to *device*. */
 static CUresult create_charged(CUmemGenericAllocationHandle *handle, size_t size,
                                const CUmemAllocationProp *properties, unsigned long long flags,
                                unsigned device, uint64_t bytes)
@@ -49,7 +49,7 @@ static CUresult create_on_device(CUmemGenericAllocationHandle *handle, size_t si
             ledger_refund(&shim.ledger, device, bytes);
         return result;
     }
-    /* What would not be granted with the whole device free has its answer from the driver. */
+    /* A request that is invalid even on an empty device gets the driver's own error. */
     result = ask_unit(&unit, properties);
     if (result != CUDA_SUCCESS)
         return result;
@@ -57,8 +57,8 @@ static CUresult create_on_device(CUmemGenericAllocationHandle *handle, size_t si
                                : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* A location that the driver does not know, which it is to say; or one that only we do not know,
- * where nothing may be taken. */
+/* A location that the driver does not know gets the driver's error; at one that only we do not
+ * know, nothing may be allocated. */
 static CUresult create_nowhere(CUmemGenericAllocationHandle *handle, size_t size,
                                const CUmemAllocationProp *properties, unsigned long long flags)
 {
@@ -76,7 +76,7 @@ static CUresult create_nowhere(CUmemGenericAllocationHandle *handle, size_t size
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                      const CUmemAllocationProp *properties, unsigned long long flags)
 {
-    CUmemAllocationProp copy; /* what is charged is what the driver is asked for */
+    CUmemAllocationProp copy; /* so that the driver gets exactly what was charged */
     int place;
 
     if (unlikely(!shim.open))
@@ -109,11 +109,11 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     return result;
 }
 
-/* Count a reference that the driver has given out of what is, or was, mapped at *address*. Such
- * memory lives, and *handle* is its alone: so it is that which has references of this handle; or
- * without any, that which is mapped there now and was mapped with this handle. Else it has been
- * unmapped meanwhile, or no hook saw it made, and it would be kept and not be charged: then the
- * answer is that of an address where nothing is mapped. */
+/* Count a reference that the driver has given out, of memory that is or was mapped at *address*.
+ * That memory exists, and *handle* is its alone: so it is the memory that has references of this
+ * handle; or, if none has, the memory that is mapped there now and was mapped with this handle.
+ * Else it has been unmapped meanwhile, or no hook saw its creation, and it would be kept without
+ * being charged: then return the error for an address where nothing is mapped. */
 static CUresult settle_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address)
 {
     struct allocation mapping;
@@ -141,7 +141,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!handle)
         return driver.cuMemRetainAllocationHandle(handle, address);
-    /* Whoever unmaps it meanwhile does not end its last use. */
+    /* Hold it, so that a thread that unmaps it meanwhile does not end its last use. */
     physical = physical_hold_mapped((CUdeviceptr) address, &mapping);
     result = driver.cuMemRetainAllocationHandle(&retained, address);
     if (result == CUDA_SUCCESS)
@@ -177,7 +177,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     return result;
 }
 
-/* The driver is asked, with the entries of *count* mappings taken out of the table. */
+/* Unmap in the driver; the entries of *count* mappings were taken out of the table. */
 static CUresult unmap(CUdeviceptr address, size_t bytes, const struct allocation *taken,
                       size_t count)
 {
@@ -186,13 +186,13 @@ static CUresult unmap(CUdeviceptr address, size_t bytes, const struct allocation
     for (size_t i = 0; i < count; i++) {
         if (likely(result == CUDA_SUCCESS))
             physical_drop(physical_of(&taken[i]));
-        else /* room was made by the take */
+        else /* cannot fail: taking it out has left room */
             physical_map(physical_of(&taken[i]), taken[i].address, taken[i].bytes);
     }
     return result;
 }
 
-/* How many mappings lie one behind the other in *bytes* from *address* on. */
+/* The number of adjacent mappings in *bytes* from *address* on. */
 static size_t count_mappings(CUdeviceptr address, size_t bytes)
 {
     struct allocation mapping;
@@ -204,7 +204,7 @@ static size_t count_mappings(CUdeviceptr address, size_t bytes)
     return count;
 }
 
-/* Behind the first mapping, which is taken out already, there are more. */
+/* Unmap several mappings; the first one is taken out of the table already. */
 static CUresult unmap_several(CUdeviceptr address, size_t bytes, const struct allocation *first)
 {
     size_t limit = 1 + count_mappings(address + first->bytes, bytes - first->bytes);

@@ -2,16 +2,16 @@
 /* kernels.h -- the tenant's three kernels, as PTX.
  *
  * Real code for real devices, for a grid of any size. The simulated driver executes no PTX: it
- * knows these kernels by their names and does the same.
+ * recognizes these kernels by their names and does the same.
  *
  *   sim_fill(pointer, value, count)   count words of value
  *   sim_add(out, a, b, count)         out = a + b, count floats
- *   sim_spin(ns)                      nothing, for so long by the device's own timer
+ *   sim_spin(ns)                      spin for this time, by the device's own timer
  */
 #ifndef PYVGPU_DEMO_KERNELS_H
 #define PYVGPU_DEMO_KERNELS_H
 
-/* %rd1: this thread's index; %rd2: how many threads there are */
+/* %rd1: this thread's index; %rd2: the number of threads */
 #define PTX_THREADS                      \
     "    mov.u32 %r1, %ctaid.x;\n"       \
     "    mov.u32 %r2, %ntid.x;\n"        \

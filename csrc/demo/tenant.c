@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tenant.c -- an ordinary CUDA program, for the demonstration and the tests.
  *
- *   tenant steady BYTES [SECONDS]   compute in BYTES of device memory, look at every word, again
- *   tenant grow STEP [PAUSE_MS]     take STEP more at a time; refused, hold on and go on asking
- *   tenant hold BYTES               take BYTES and hold them
- *   tenant spin MICROSECONDS        launch kernels of that length, and never wait in vain
+ *   tenant steady BYTES [SECONDS]   compute in BYTES of device memory, check every word, repeat
+ *   tenant grow STEP [PAUSE_MS]     allocate STEP more at a time; if refused, keep it and retry
+ *   tenant hold BYTES               allocate BYTES and hold them
+ *   tenant spin MICROSECONDS        launch kernels of that length, and keep the stream full
  *
  * It knows nothing of pyvgpu: plain cuda.h, linked to libcuda.so.1. Each event is one line of JSON
- * on standard output; what is done is reported with the time, by CLOCK_MONOTONIC. It ends when
- * standard input does, or after SECONDS. The exit code is 0, 1 after a CUDA error that was not
- * asked for or a wrong word, 2 for arguments that make no sense.
+ * on standard output; finished kernels are reported with the time, by CLOCK_MONOTONIC. It ends when
+ * standard input does, or after SECONDS. The exit code is 0, 1 after an unexpected CUDA error or a
+ * wrong word, 2 for invalid arguments.
  */
 #include "kernels.h"
 
@@ -30,9 +30,9 @@ enum {
     BLOCKS = 1024,
     CHUNK_WORDS = 1 << 20, /* copied back at a time */
     ASK_AGAIN_MS = 200,
-    PAUSE_MS = 100,      /* between rounds; others want the processor too */
-    MOST_BLOCKS = 65536, /* that grow keeps */
-    AHEAD = 32,          /* kernels that spin has launched before the first of them is done */
+    PAUSE_MS = 100,      /* between rounds; others need the CPU, too */
+    MOST_BLOCKS = 65536, /* the most that grow keeps */
+    AHEAD = 32,          /* kernels that spin launches before the first of them is done */
     REPORT_MS = 100,
 };
 
@@ -97,7 +97,7 @@ static double seconds_now(void)
 }
 
 /* Wait that long, -1: for ever. 1 if standard input has ended meanwhile. */
-static int told_to_end(int milliseconds)
+static int input_ends(int milliseconds)
 {
     double until = seconds_now() + milliseconds * 1e-3;
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -155,7 +155,7 @@ static uint32_t bits_of(float number)
     return bits;
 }
 
-/* Copy count words back; how many of them are not value. */
+/* Copy *count* words back, and count those that are not *value*. */
 static size_t count_wrong(CUdeviceptr from, size_t count, uint32_t value)
 {
     static uint32_t words[CHUNK_WORDS];
@@ -211,7 +211,7 @@ static int steady(size_t bytes, long seconds)
         printf("{\"event\": \"round\", \"number\": %u, \"bytes\": %zu, \"wrong\": %zu}\n", round,
                bytes / 12 * 12, 4 * found);
         wrong += found;
-        ended = seconds < 0 ? told_to_end(PAUSE_MS) : seconds_now() >= until;
+        ended = seconds < 0 ? input_ends(PAUSE_MS) : seconds_now() >= until;
     }
     return wrong != 0;
 }
@@ -223,7 +223,7 @@ static int grow(size_t step, int pause)
     int refused = 0;
 
     start("grow");
-    while (count < MOST_BLOCKS && !told_to_end(refused ? ASK_AGAIN_MS : pause)) {
+    while (count < MOST_BLOCKS && !input_ends(refused ? ASK_AGAIN_MS : pause)) {
         CUresult result = cuMemAlloc(&blocks[count], step);
         size_t available;
         size_t total;
@@ -252,7 +252,7 @@ static int hold(size_t bytes)
     start("hold");
     check("cuMemAlloc", cuMemAlloc(&address, bytes));
     printf("{\"event\": \"held\", \"bytes\": %zu}\n", bytes);
-    while (!told_to_end(-1))
+    while (!input_ends(-1))
         ;
     check("cuMemFree", cuMemFree(address));
     return 0;
@@ -264,7 +264,7 @@ static void report_spun(uint64_t count, uint64_t length)
            count, count * length, seconds_now());
 }
 
-/* There is always work in the stream; what is reported is done. */
+/* Keep work in the stream at all times; report only finished kernels. */
 static int spin(uint64_t length)
 {
     CUevent done[AHEAD];
@@ -292,7 +292,7 @@ static int spin(uint64_t length)
             continue;
         next = now + REPORT_MS * 1e-3;
         report_spun(launched >= AHEAD ? launched - AHEAD + 1 : 0, length);
-        if (told_to_end(0))
+        if (input_ends(0))
             break;
     }
     return 0;

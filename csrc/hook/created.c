@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* created.c -- a hook of OCI runtimes (createRuntime): tell the node agent that a container is
- * there.
+/* created.c -- OCI runtime hook (createRuntime) that notifies the node agent of a new container.
  *
- *   pyvgpu-created SOCKET GRANT     the state of the container, as JSON, on standard input
+ *   pyvgpu-created SOCKET GRANT     the container's state, as JSON, on standard input
  *
- * The container has a process and its cgroups, and its program has not begun: that is when the
- * agent can set what holds for the cgroup. The question is one packet, {"grant": GRANT, "pid":
- * PID}, as pyvgpu/packets.py has them; the answer, or two seconds without one, lets the container
- * go on. It ends with 0 whatever happens: without the agent the container is held by the shim all
- * the same.
+ * At this point the container has a process and its cgroups, and its program has not begun: so the
+ * agent can still configure the cgroup. The request is one packet, {"grant": GRANT, "pid": PID}, as
+ * in pyvgpu/packets.py; the answer, or two seconds without one, lets the container go on. The exit
+ * code is always 0: even without the agent the shim enforces the container's quota.
  */
 #include "../bare.h"
 
@@ -16,7 +14,7 @@
 #include <linux/fcntl.h>
 
 enum {
-    MOST_BYTES = 1 << 20, /* annotations have 256 KiB, all of them together */
+    MOST_BYTES = 1 << 20, /* all annotations together have at most 256 KiB */
     MOST_QUESTION = 256,
     MOST_PATH = 108, /* of a socket */
     UNIX = 1,        /* AF_UNIX */
@@ -57,8 +55,8 @@ static long read_state(void)
     return length;
 }
 
-/* What stands behind "pid": outside of strings, where each quote has a backslash before it; 0 if no
- * number does. A string can be called so, too, but its value is no number. */
+/* The number after the key "pid"; 0 if there is none. Text in a string cannot match, since its
+ * quotes have a backslash before them; another "pid" whose value is a string has no number. */
 static long find_pid(long length)
 {
     static const char key[] = "\"pid\"";

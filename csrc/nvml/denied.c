@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* denied.c -- hooks that give one answer, whatever is asked of a device that is the quota's.
+/* denied.c -- NVML hooks that always return NO_PERMISSION or NOT_SUPPORTED.
  *
- * Whatever changes a device, or the machine, is not permitted, as it is not to an ordinary user: a
- * device is everybody's. What tells of others is not supported, as on many devices: instances and
- * guests that are not ours, and counters in which the work of everybody on a device is added up and
- * cannot be told apart. (Heat, power, clocks and errors are the device's own, and shown.) The
- * driver is never asked.
+ * Calls that change a device or the machine return NO_PERMISSION, as for an ordinary user, since
+ * the device is shared. Calls that reveal others return NOT_SUPPORTED, as on many devices:
+ * instances and guests that are not ours, and counters that add up the work of all processes on a
+ * device. (Temperature, power, clocks and errors belong to the device, and are shown.) The driver
+ * is never called.
  */
 #include "nvml/device.h"
 
-/* The arguments are there for the signature alone; nothing looks at them. */
+/* The parameters are only there for the signature. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #define HOOK(result, symbol, params) \

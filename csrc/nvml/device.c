@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.c -- hooks that start NVML and find devices.
+/* device.c -- hooks that initialise NVML and look up devices.
  *
- * Handles are the driver's own, so everything that is not hooked works on them. NVML takes no
- * slot: it reads the ledger and charges nothing. CUDA_VISIBLE_DEVICES means nothing to it.
+ * Handles are the driver's own, so calls that are not hooked work on them. NVML takes no slot: it
+ * reads the ledger and charges nothing. It ignores CUDA_VISIBLE_DEVICES.
  */
 #include "nvml/device.h"
 #include "driver.h"
@@ -29,7 +29,7 @@ int nvml_is_open(void)
 
 void nvml_after_fork(void)
 {
-    pthread_mutex_init(&lock, NULL); /* a thread that is not here may have held it */
+    pthread_mutex_init(&lock, NULL); /* a thread that does not exist here may have held it */
 }
 
 int nvml_device_index(nvmlDevice_t device)
@@ -51,12 +51,12 @@ nvmlReturn_t nvml_enter(nvmlDevice_t device, unsigned *index)
     }
     if (!nvml_loaded())
         return NVML_ERROR_UNINITIALIZED;
-    /* The driver says what is wrong with a handle that is no handle. */
+    /* For an invalid handle, return the driver's own error. */
     result = driver.nvmlDeviceGetIndex(device, &(unsigned) {0});
     return result == NVML_SUCCESS ? NVML_ERROR_NO_PERMISSION : result;
 }
 
-/* The driver's handle of one of the quota's devices, asked by UUID until it answers once. */
+/* The driver's handle of one of the quota's devices, looked up by UUID and cached once found. */
 static nvmlReturn_t find_handle(unsigned index, nvmlDevice_t *device)
 {
     nvmlReturn_t result = NVML_SUCCESS;
@@ -79,7 +79,7 @@ static int prepare(void)
     return shim_attach() == 0 && nvml_loaded();
 }
 
-/* The driver has started: count it, and learn the handles anew if it is the first. */
+/* Count a successful nvmlInit; the first one looks up all handles again. */
 static nvmlReturn_t started(nvmlReturn_t result)
 {
     nvmlDevice_t ignored;
@@ -152,7 +152,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-/* What the driver finds by a name is given out only if it is one of the quota's. */
+/* Return a device that the driver finds by a name only if it is in the quota. */
 #define FIND_BY(symbol, name)                                 \
     do {                                                      \
         nvmlDevice_t found = NULL;                            \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.h -- the devices that NVML shows: the quota's, in its order. */
+/* device.h -- restricts NVML to the quota's devices, in the quota's order. */
 #ifndef PYVGPU_NVML_DEVICE_H
 #define PYVGPU_NVML_DEVICE_H
 
@@ -9,14 +9,14 @@
 /* Whether the entry points of the driver's NVML are known; finds them at the first call. */
 int nvml_loaded(void);
 
-/* Whether nvmlInit succeeded more often than nvmlShutdown; else the driver gives its own error. */
+/* Whether nvmlInit succeeded more often than nvmlShutdown. */
 int nvml_is_open(void);
 
 /* The index in the quota of a handle that the driver gave out, -1 for any other. */
 int nvml_device_index(nvmlDevice_t device);
 
-/* First line of a hook on one device: NVML_SUCCESS and its index in the quota, or what the hook has
- * to answer at once. Of a device that is not the quota's nothing is told. */
+/* First line of a hook on one device: NVML_SUCCESS and its index in the quota, or the error to
+ * return at once. Nothing is revealed about a device that is not in the quota. */
 nvmlReturn_t nvml_enter(nvmlDevice_t device, unsigned *index);
 
 #define ENTER_DEVICE(device, index)                          \
@@ -27,14 +27,14 @@ nvmlReturn_t nvml_enter(nvmlDevice_t device, unsigned *index);
             return entered;                                  \
     } while (0)
 
-/* The same for a hook on no device. */
+/* The same for a hook without a device. */
 #define ENTER()                              \
     do {                                     \
         if (!nvml_is_open())                 \
             return NVML_ERROR_UNINITIALIZED; \
     } while (0)
 
-/* In a forked child, where NVML goes on as it was. */
+/* In a forked child, where NVML stays initialised. */
 void nvml_after_fork(void);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layout.c -- what is known of NVML's private tables; see layout.h. */
+/* layout.c -- the measured layouts of NVML's private table; see layout.h. */
 #include "nvml/layout.h"
 #include "compiler.h"
 
-/* Releases whose entries are known, though the size of their table and its records are not. */
+/* Releases whose process entries are known, though their table size and load records are not. */
 #define FIRST_RELEASE 535
 #define LAST_RELEASE  580
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load.c -- what the driver measured of each process, kept to ours and scaled; see load.h.
+/* load.c -- filters the driver's per-process utilization to our processes, and scales it; see
+ * load.h.
  *
- * The driver knows the load of a device, and that of each process by its pid. The former is
- * everybody's, so ours is the sum of the latter.
+ * The driver knows the utilization of a device, and of each process by its pid. The former includes
+ * all processes, so ours is the sum of the latter.
  */
 #include "nvml/load.h"
 #include "cleanup.h"
@@ -14,9 +15,9 @@
 
 #define WHOLE     100 /* vcore of a device */
 #define SECOND_US UINT64_C(1000000)
-#define TRIES     4 /* at a list that grows while it is read */
+#define TRIES     4 /* for a list that grows while it is read */
 
-/* *amount* in parts of *most*, which is what the whole device would come to. */
+/* Scale *amount* to the share; at most *most*, the amount of a whole device. */
 static uint64_t part_of_share(unsigned index, uint64_t amount, uint64_t most)
 {
     uint32_t vcore;
@@ -55,7 +56,7 @@ static nvmlReturn_t read_new_form(nvmlDevice_t device, unsigned long long last_s
     return result;
 }
 
-/* In drivers before 550; it knows two engines less. */
+/* For drivers before 550; it has two engines less. */
 static nvmlReturn_t read_old_form(nvmlDevice_t device, unsigned long long last_seen,
                                   nvmlProcessUtilizationInfo_v1_t **samples, unsigned *count)
 {
@@ -122,7 +123,7 @@ nvmlReturn_t load_of_processes(nvmlDevice_t device, unsigned index, unsigned lon
     return result == NVML_SUCCESS && !*count ? NVML_ERROR_NOT_FOUND : result;
 }
 
-/* Of a process with several samples the newest counts. */
+/* If a process has several samples, the newest counts. */
 static int is_newest(const nvmlProcessUtilizationInfo_v1_t *samples, unsigned count, unsigned i)
 {
     for (unsigned j = 0; j < count; j++)

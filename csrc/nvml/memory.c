@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory.c -- NVML's memory figures: total is the quota, used what this container holds. */
+/* memory.c -- hooks of NVML's memory info: total is the quota, used what this container holds. */
 #include "driver.h"
 #include "nvml/device.h"
 #include "shim.h"
@@ -18,7 +18,7 @@ static uint64_t read_total(unsigned index)
     return __atomic_load_n(&shim.ledger.limit[index], __ATOMIC_RELAXED);
 }
 
-/* After the quota was lowered, more may be held than it allows: then nothing is free. */
+/* After a quota was lowered, the container may hold more than it allows: then nothing is free. */
 static struct figures read_figures(unsigned index)
 {
     uint64_t total = read_total(index);
@@ -49,7 +49,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     ENTER_DEVICE(device, index);
     if (!memory)
         return driver.nvmlDeviceGetMemoryInfo_v2(device, memory);
-    if (memory->version != nvmlMemory_v2) /* a newer one would be the whole device's */
+    if (memory->version != nvmlMemory_v2) /* the driver would fill a newer one for the device */
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     figures = read_figures(index);
     *memory = (nvmlMemory_v2_t) {.version = nvmlMemory_v2,
@@ -60,8 +60,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     return NVML_SUCCESS;
 }
 
-/* The window through which the host sees the memory: no larger than the memory. Who uses it the
- * driver does not say, so nobody does. */
+/* BAR1, the window through which the host sees the memory: report it no larger than the memory. The
+ * driver does not report use by process, so report none. */
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1Memory)
 {
     nvmlReturn_t result;
@@ -98,7 +98,7 @@ nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device,
     return NVML_SUCCESS;
 }
 
-/* A device that protects no memory says that it has none of it. */
+/* A device without protected memory reports a total of 0. */
 nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     nvmlReturn_t result;

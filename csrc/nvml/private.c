@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* private.c -- the private table through which nvidia-smi reads processes and their load.
+/* private.c -- NVML's private export table, by which nvidia-smi reads processes and utilization.
  *
- * The shim hands out a copy of the driver's table in which four functions are ours; the driver's
- * own is never changed, and every other function in it is handed on. Word 0 is the size in bytes,
- * slot s the pointer at word s.
+ * The shim returns a copy of the driver's table in which four functions are ours; the driver's own
+ * table is never changed, and all other functions are passed through. Word 0 is the size in bytes,
+ * slot s is the pointer at word s.
  */
 #include "cleanup.h"
 #include "driver.h"
@@ -28,7 +28,7 @@ enum {
 
 #define NAME_BYTES 4096
 
-/* An entry up to its name; the older form ends before the last word. */
+/* A process entry up to its name; the older form ends before the last word. */
 struct entry {
     uint32_t pid;
     uint32_t unknown;
@@ -39,7 +39,7 @@ struct entry {
 };
 _Static_assert(sizeof(struct entry) == 32, "name of a process entry");
 
-/* What one engine did at one instant. */
+/* A sample of one engine. */
 struct engine_load {
     uint64_t time_us;
     uint64_t percent;
@@ -55,8 +55,8 @@ static struct table_layout layout;
 static read_loads *driver_loads;
 static const void **copy; /* of the driver's table, for as long as the process */
 
-/* The name that nvidia-smi shows; it leaves out a process without one. Where /proc is that of
- * another PID namespace, the pid is somebody else's there. */
+/* The name that nvidia-smi shows; it omits a process without one. If /proc belongs to another PID
+ * namespace, the pid means another process there. */
 static void read_name(const struct nvml_process *process, char name[NAME_BYTES])
 {
     cleanup_close int file = -1;
@@ -82,7 +82,7 @@ static void describe_named(void *entries, size_t place, const struct nvml_proces
     read_name(process, at + layout.name_at);
 }
 
-/* nvidia-smi shows nothing at all, or hangs, if one of the lists fails: so none does. */
+/* nvidia-smi shows nothing at all, or hangs, if one of the lists fails: so none may fail. */
 static nvmlReturn_t give_compute(nvmlDevice_t device, unsigned int *count, void *entries)
 {
     unsigned found = 0;
@@ -115,8 +115,8 @@ static struct engine_load *load_at(void *first, size_t stride, unsigned record)
     return (struct engine_load *) ((char *) first + record * stride);
 }
 
-/* Clear the instants at which an engine worked for others; nvidia-smi shows the mean over all
- * records, so they must stay. What ours come to, as a part of the share, is spread over them. */
+/* Clear the samples in which an engine worked for others; nvidia-smi shows the mean over all
+ * records, so they must stay. Our total, relative to the share, is spread over ours. */
 static void keep_ours(void *first, size_t stride, unsigned count, unsigned index)
 {
     uint64_t sum = 0;
@@ -158,7 +158,7 @@ static nvmlReturn_t give_loads(nvmlDevice_t device, uint64_t last_seen_us, nvmlV
     return result;
 }
 
-/* Put *function* into the table, if the driver has one there. Returns the driver's. */
+/* Replace a function in the table, if the driver has one there. Returns the driver's. */
 static const void *replace(const void **table, size_t slot, const void *function)
 {
     size_t bytes = (size_t) table[0];
@@ -187,7 +187,7 @@ static const void **copy_table(const void *const *table)
     return made;
 }
 
-/* Other tables than this one are not known to exist; what the driver says of them it says. */
+/* No other export tables are known; requests for them get the driver's own answer. */
 nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *uuid)
 {
     static const unsigned char known[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e,
@@ -204,7 +204,7 @@ nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *uuid)
     made = __atomic_load_n(&copy, __ATOMIC_ACQUIRE);
     if (!made) {
         made = copy_table(*table);
-        /* Whoever was first has it; what threads write beside it is the same. */
+        /* The first thread's copy stays; the other variables get the same values from each. */
         if (made && !__atomic_compare_exchange_n(&copy, &first, made, 0, __ATOMIC_ACQ_REL,
                                                  __ATOMIC_ACQUIRE)) {
             free(made);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* process.c -- process lists: this container's processes, by the pids that they have themselves and
- * with the memory that the ledger says; the driver is not asked.
+/* process.c -- hooks of NVML's process lists, which show this container's processes.
  *
- * All are on the compute list. The others are empty, not refused, because clients take a refusal
- * for the whole picture.
+ * They have the pids that the processes see themselves, and the memory in the ledger; the driver is
+ * not called. All are on the compute list. The other lists are empty, not refused, because clients
+ * give up on all lists if one is refused.
  */
 #include "nvml/process.h"
 #include "driver.h"
@@ -21,7 +21,7 @@ static unsigned count_slots(void)
     return end <= REGION_SLOTS ? end : REGION_SLOTS;
 }
 
-/* What a slot has on a device; false if there is no process, or it holds nothing there. */
+/* A slot's process and its memory on a device; 0 if there is none, or it holds nothing there. */
 static int read_slot(unsigned index, unsigned place, struct nvml_process *process)
 {
     const struct usage_slot *slot = &shim.region.usage->slots[place];
@@ -65,7 +65,7 @@ int nvml_is_ours(uint32_t pid)
     return 0;
 }
 
-/* What the slot of process *pid* of ours says that it is called; NULL if there is none. */
+/* The name in the slot of our process *pid*; NULL if there is none. */
 static const char *find_comm(uint32_t pid)
 {
     const struct usage_slot *slots = shim.region.usage->slots;
@@ -76,8 +76,8 @@ static const char *find_comm(uint32_t pid)
     return NULL;
 }
 
-/* A process of ours that this one cannot see in its /proc has a name all the same: nvidia-smi 470
- * leaves out one without. */
+/* Also find a name for our processes that are not in this one's /proc: nvidia-smi 470 omits a
+ * process without a name. */
 nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length)
 {
     nvmlReturn_t result;
@@ -146,7 +146,7 @@ static nvmlReturn_t list_none(unsigned index, unsigned int *count, void *entries
     return nvml_fit(count, 0, entries);
 }
 
-/* What is wrong with the arguments the driver says; it writes to nothing but the count. */
+/* Without a count the driver returns its own error; it writes to nothing but the count. */
 #define LIST(name, entry, list, describe)                                                     \
     nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, entry *infos)                 \
     {                                                                                         \

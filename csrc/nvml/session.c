@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* session.c -- what the driver keeps by process: accounting, and sessions of the video engines. Of
- * others nothing is told; what is averaged over all is averaged over ours.
+/* session.c -- hooks of per-process accounting and video engine sessions, limited to our processes.
+ *
+ * Averages over all sessions become averages over ours.
  */
 #include "cleanup.h"
 #include "driver.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A list that the driver gives whole: how it is asked for, and where an entry has its pid. */
+/* A list that the driver returns as a whole: the function to read it, and the pid's offset. */
 struct list {
     nvmlReturn_t (*read)(nvmlDevice_t device, unsigned *count, void *entries);
     size_t stride;
@@ -47,7 +48,7 @@ static int entry_is_ours(const struct list *list, const char *entry)
     return nvml_is_ours(pid);
 }
 
-/* Our entries of a list; *entries is the caller's to free. */
+/* Read our entries of a list; the caller frees *entries. */
 static nvmlReturn_t read_ours(const struct list *list, nvmlDevice_t device, void **entries,
                               unsigned *ours)
 {
@@ -105,7 +106,7 @@ nvmlReturn_t nvmlDeviceGetFBCSessions(nvmlDevice_t device, unsigned int *session
     return give_ours(&capture, device, sessionCount, sessionInfo);
 }
 
-/* A utilisation that may be NVML_VALUE_NOT_AVAILABLE. */
+/* Scale a utilization that may be NVML_VALUE_NOT_AVAILABLE. */
 static unsigned scale_known(unsigned index, unsigned percent)
 {
     return percent <= 100 ? load_of_share(index, percent) : percent;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* topology.c -- what leads from one device to others: only to the quota's.
+/* topology.c -- hooks that lead from one device to others, limited to the quota's devices.
  *
- * No function of NVML gives out the handle of a device that is not one of the quota's, so nothing
- * that is asked of a handle needs to be guarded but by whom it is about.
+ * No function of NVML returns the handle of a device outside the quota, so a call on a handle needs
+ * a hook only if its answer is about others.
  */
 #include "driver.h"
 #include "nvml/device.h"
 
 #define NEIGHBOURS 64 /* more devices than a machine has */
 
-/* Keep the quota's of the devices that the driver found. As in the driver *count* comes in as the
- * room in *devices*, 0 to learn how many there are. */
+/* Keep only the quota's devices of those that the driver found. As in the driver, *count* is the
+ * room in *devices* on entry; 0 to query how many there are. */
 static nvmlReturn_t keep_ours(const nvmlDevice_t *found, unsigned all, unsigned *count,
                               nvmlDevice_t *devices)
 {
@@ -54,7 +54,7 @@ nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned int cpuNumber, unsigned int *c
     return result == NVML_SUCCESS ? keep_ours(found, all, count, deviceArray) : result;
 }
 
-/* A device that the driver leads to is given out if it is the quota's. */
+/* Return a device that the driver found only if it is in the quota. */
 static nvmlReturn_t give_ours(nvmlReturn_t result, nvmlDevice_t found, nvmlDevice_t *device)
 {
     if (result != NVML_SUCCESS)
@@ -89,8 +89,8 @@ nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t migDevice
         found, device);
 }
 
-/* Chassis of several devices, and devices that the administrator keeps from everybody: none of the
- * quota's. */
+/* Units (chassis of several devices) and devices that the administrator has excluded: none of them
+ * is in the quota. */
 static nvmlReturn_t count_none(unsigned int *count)
 {
     if (!count)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* utilization.c -- hooks on utilisation. The driver is asked first, so that what it does not
- * support and what is wrong with arguments is its own answer; then its figures, which are
- * everybody's, give way to ours.
+/* utilization.c -- hooks of NVML's utilization queries, which report only our processes.
+ *
+ * The driver is called first, so that unsupported queries and invalid arguments get its own error;
+ * then its figures, which cover all processes, are replaced by ours.
  */
 #include "cleanup.h"
 #include "driver.h"
@@ -46,7 +47,7 @@ ENGINE(nvmlDeviceGetDecoderUtilization, decUtil)
 ENGINE(nvmlDeviceGetJpgUtilization, jpgUtil)
 ENGINE(nvmlDeviceGetOfaUtilization, ofaUtil)
 
-/* Domains of a device, in the order in which NVML numbers them. */
+/* Utilization domains, in the order of NVML's numbers. */
 nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device,
                                              nvmlGpuDynamicPstatesInfo_t *pDynamicPstatesInfo)
 {
@@ -61,7 +62,7 @@ nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device,
         return result;
     load = load_now(device, index);
     for (int domain = 0; domain < NVML_MAX_GPU_UTILIZATIONS; domain++)
-        pDynamicPstatesInfo->utilization[domain].percentage = 0; /* the bus: not told apart */
+        pDynamicPstatesInfo->utilization[domain].percentage = 0; /* bus: not known by process */
     pDynamicPstatesInfo->utilization[GRAPHICS].percentage = load.smUtil;
     pDynamicPstatesInfo->utilization[FRAME_BUFFER].percentage = load.memUtil;
     pDynamicPstatesInfo->utilization[VIDEO].percentage =
@@ -69,7 +70,7 @@ nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device,
     return NVML_SUCCESS;
 }
 
-/* Our load, if that is what the samples of this type are about. */
+/* Read our utilization if this type of sample is one. */
 static int read_sampled_load(nvmlDevice_t device, unsigned index, nvmlSamplingType_t type,
                              unsigned *percent)
 {
@@ -101,7 +102,7 @@ static nvmlValue_t value_of(unsigned number, nvmlValueType_t type)
     return value;
 }
 
-/* The driver keeps no history by process, so each of its samples says how we are doing now. */
+/* The driver keeps no history by process, so each of its samples gets our present utilization. */
 nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type,
                                   unsigned long long lastSeenTimeStamp,
                                   nvmlValueType_t *sampleValType, unsigned int *sampleCount,
@@ -169,7 +170,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     return result;
 }
 
-/* Counters of traffic, and of stalls by it, in which everybody's is added up. */
+/* Counters of traffic, and of stalls by it, that add up all processes. */
 static int tells_of_others(unsigned field)
 {
     static const struct {
@@ -203,7 +204,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount,
         if (!tells_of_others(values[i].fieldId))
             continue;
         values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
-        values[i].value.ullVal = 0; /* nvidia-smi looks at it all the same */
+        values[i].value.ullVal = 0; /* nvidia-smi reads it all the same */
     }
     return result;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.c -- plain cuda.h, as a framework would call it; see device.h. */
+/* device.c -- makes the CUDA calls of a program, like a framework would; see device.h. */
 #include "device.h"
 #include "kernel.h"
 
@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 enum {
-    COPY_BYTES = 4096, /* of every copy: its duration is the recorded one, not that of its bytes */
+    COPY_BYTES = 4096, /* of every copy: its duration is the recorded one, whatever its size */
     BLOCK_BYTES = 64 << 10,
-    ONE_PROCESSOR = 1, /* so that streams run side by side wherever they did when recorded */
+    ONE_PROCESSOR = 1, /* so that streams run in parallel wherever they did when recorded */
     DEFAULT_SHARED_BYTES = 48 << 10,
     ENTRY_BYTES = 1024,
 };
@@ -28,10 +28,10 @@ static CUgraphExec *graphs;
 static CUdeviceptr there, also_there;
 static void *pinned;
 static char pageable[COPY_BYTES];
-static void (*transfer_takes)(uint64_t ns); /* of the simulated driver alone */
+static void (*transfer_takes)(uint64_t ns); /* only in the simulated driver */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static CUdeviceptr *blocks; /* that were allocated, the oldest first */
+static CUdeviceptr *blocks; /* allocated ones, the oldest first */
 static size_t first_block, block_count, block_room;
 
 static void check(const char *call, CUresult result)
@@ -161,7 +161,7 @@ static void launch(const struct program_call *call)
           streams[call->stream], arguments, NULL);
 }
 
-/* One that blocks is out to memory that is not pinned, or followed by a wait, as frameworks do. */
+/* A copy that blocks goes to pageable memory, or is followed by a wait, as in frameworks. */
 static void transfer(const struct program_call *call)
 {
     CUstream stream = streams[call->stream];
@@ -197,7 +197,7 @@ static void allocate(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* The oldest of what was allocated; what was allocated before the recording is not there. */
+/* Free the oldest block; blocks allocated before the recording do not exist here. */
 static void free_one(void)
 {
     CUdeviceptr block = 0;

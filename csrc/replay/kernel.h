@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel.h -- the kernel that stands for every recorded one, as PTX.
+/* kernel.h -- the kernel that replaces every recorded one, as PTX.
  *
- * The simulated driver knows it by its name up to the $ and gives it as many processors as it is
- * told, whatever its grid; on a real device each of its blocks takes as long.
+ * The simulated driver recognizes it by its name up to the $, and gives it the number of processors
+ * in its second argument, whatever its grid; on a real device each of its blocks takes k_ns.
  */
 #ifndef PYVGPU_REPLAY_KERNEL_H
 #define PYVGPU_REPLAY_KERNEL_H

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* player.c -- plays what a profiler recorded of a program, on the driver there is.
+/* player.c -- replays a program's CUDA calls, recorded by a profiler, on the installed driver.
  *
  *   player PROGRAM TIMES LINGER_NS    then "FROM", ns of CLOCK_MONOTONIC, on standard input
  *
- * A thread for each that was recorded makes its calls in their order and computes between them as
- * long as it did; how long a call takes is the driver's affair. It says "ready" when it has all
- * that the program uses, plays it TIMES times from FROM on, waits for the device, and ends with a
- * line of JSON, LINGER_NS later so that a witness sees its last work.
+ * One thread per recorded thread makes its calls in their order and computes between them as long
+ * as the original did; how long a call takes is up to the driver. The player prints "ready" when it
+ * has created all objects, plays the program TIMES times from FROM on, waits for the device, and
+ * prints a line of JSON. It exits LINGER_NS later, so that a witness sees its last work.
  */
 #include "bench/share/virtualclock.h"
 #include "device.h"
@@ -25,12 +25,12 @@
 #define LONG_NS   UINT64_C(10000000)
 #define TIMER_NS  UINT64_C(60000) /* timers are late by about as much */
 
-/* What one thread has done. */
+/* State and statistics of one thread. */
 struct thread {
     const struct program_range *calls;
     pthread_t handle;
     uint32_t done;
-    uint32_t wanted; /* the least that another thread waits for; UINT32_MAX: none does */
+    uint32_t wanted; /* the lowest `done` that another thread waits for; UINT32_MAX: none does */
     uint64_t launches, launching_ns, longest_ns, longest_others_ns, slow_launches;
     uint64_t *done_at_ns; /* of each of its calls, in the latest round */
 };
@@ -40,7 +40,7 @@ static struct thread *threads;
 static uint32_t rounds;
 static uint64_t from_ns;
 
-static uint32_t *last_order; /* by stream: the place of the call that was made last */
+static uint32_t *last_order; /* by stream: the order of the last call made */
 static uint64_t disorder;
 
 static virtualclock_compute_until_call *compute_until;
@@ -79,7 +79,7 @@ static void compute(uint64_t then)
         continue;
 }
 
-/* Wait until so many calls of a thread are done. */
+/* Wait until this number of calls of a thread is done. */
 static void wait_for(struct thread *thread, uint32_t calls)
 {
     if (__atomic_load_n(&thread->done, __ATOMIC_ACQUIRE) >= calls)
@@ -103,7 +103,7 @@ static void say_done(struct thread *thread)
         return;
     pthread_mutex_lock(&lock);
     __atomic_store_n(&thread->wanted, UINT32_MAX,
-                     __ATOMIC_SEQ_CST); /* those that wait say it again */
+                     __ATOMIC_SEQ_CST); /* waiting threads set it again */
     pthread_cond_broadcast(&progress);
     pthread_mutex_unlock(&lock);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* program.c -- maps a program and looks whether its tables fit together; see program.h. */
+/* program.c -- maps a program and checks that its tables are consistent; see program.h. */
 #include "program.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* program.h -- what the player plays: calls by thread, as pyvgpu/replay/program.py writes them.
+/* program.h -- file format of a recorded program: its calls by thread (pyvgpu/replay/program.py).
  *
- * A file is a header, then the tables in the order of their counts in it. All numbers are of the
- * machine that plays.
+ * A file is a header, then the tables in the order of their counts in the header. All numbers have
+ * the byte order of the machine that plays.
  */
 #ifndef PYVGPU_REPLAY_PROGRAM_H
 #define PYVGPU_REPLAY_PROGRAM_H
@@ -15,7 +15,7 @@
 enum program_kind {
     PROGRAM_LAUNCH,
     PROGRAM_GRAPH,
-    PROGRAM_COPY_IN,  /* host to device; those that block wait for their stream */
+    PROGRAM_COPY_IN,  /* host to device; one that blocks waits for its stream */
     PROGRAM_COPY_OUT, /* device to host */
     PROGRAM_COPY_ON,  /* device to device */
     PROGRAM_FILL,
@@ -37,7 +37,7 @@ enum { PROGRAM_BLOCKS = 1, PROGRAM_GAP_OF_FIRST = 2 /* the gap begins when after
 struct program_header {
     uint64_t magic;
     uint32_t threads, calls, streams, kernels, events, graphs, nodes;
-    uint32_t records; /* of the trace: a call's order is less */
+    uint32_t records; /* in the trace: greater than every call's order */
 };
 
 struct program_range {
@@ -58,25 +58,25 @@ struct program_shape {
 struct program_node {
     uint64_t ns;
     struct program_shape shape;
-    uint32_t after[2]; /* nodes of the same graph, counted in it */
+    uint32_t after[2]; /* nodes of the same graph, by their index in it */
 };
 
-/* So many calls of that thread must be done first. */
+/* That number of calls of that thread must be done first. */
 struct program_after {
     uint32_t thread; /* PROGRAM_NONE: nothing */
     uint32_t calls;
 };
 
 struct program_call {
-    uint64_t gap_ns; /* in which the thread computes, since its last call */
-    uint64_t ns;     /* what the work takes of the device */
+    uint64_t gap_ns; /* for which the thread computes after its last call */
+    uint64_t ns;     /* device time of the work */
     struct program_shape shape;
     struct program_after after[2];
     uint32_t kind;
     uint32_t flags;
     uint32_t stream; /* 0 is the default stream */
     uint32_t what;   /* the event or the graph */
-    uint32_t order;  /* the place of the call among all of the trace */
+    uint32_t order;  /* the call's index in the whole trace */
     uint32_t unused;
 };
 

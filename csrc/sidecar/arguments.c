@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arguments.c -- an argv written as a JSON array of strings.
+/* arguments.c -- parses an argv from a JSON array of strings.
  *
- * A string is never longer than what it was written as, so each is decoded where it stands. Bytes
- * that are not escaped are copied as they are, valid UTF-8 or not.
+ * A decoded string is never longer than its JSON, so each is decoded in place. Bytes that are not
+ * escaped are copied unchanged, valid UTF-8 or not.
  */
 #include "arguments.h"
 
@@ -53,7 +53,7 @@ static int32_t parse_unit(struct text *text)
     return unit;
 }
 
-/* A character above 0xFFFF is two units; half of one, or a NUL, is none. */
+/* A character above 0xFFFF is two units; a lone surrogate or a NUL is an error (-1). */
 static int32_t parse_character(struct text *text)
 {
     int32_t unit = parse_unit(text);
@@ -92,7 +92,7 @@ static char *write_utf8(char *to, int32_t character)
     return to;
 }
 
-/* What stands behind a backslash; returns where to go on writing, NULL if it means nothing. */
+/* Decode the escape behind a backslash; returns where to go on writing, NULL if it is invalid. */
 static char *unescape(struct text *text, char *to)
 {
     static const char escapes[] = "\"\\/bfnrt";

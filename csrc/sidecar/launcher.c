@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launcher.c -- the program of the fast-exit image, which is started in place of a sidecar's.
+/* launcher.c -- the program in the fast-exit image, which runs in place of a sidecar's program.
  *
- *   ANYTHING ...            end at once with code 0, whatever the arguments
- *   pyvgpu-launch FILE      become the program whose argv is in FILE, a JSON array of strings
+ *   ANYTHING ...            exit at once with code 0, whatever the arguments
+ *   pyvgpu-launch FILE      exec the program whose argv is in FILE, a JSON array of strings
  *   pyvgpu-launch -i FILE   copy itself to FILE, from where other containers of the pod start it
  *
- * The second is for nodes that do not expand $(NAME) in commands: FILE is an annotation of the pod,
- * by the downward API. In the fast-exit image it too ends with 0: the image was swapped, and FILE
- * may still be the old one. Codes of its own are those of a shell: 127 no such program, 126 it
- * cannot be started, and 125 no argv.
+ * The second form is for nodes that do not expand $(NAME) in commands: FILE is an annotation of the
+ * pod, by the downward API. In the fast-exit image it exits with 0, too: the image was swapped, and
+ * FILE may still be the old one. Its own exit codes are those of a shell: 127 no such program, 126
+ * it cannot be started, and 125 no argv.
  */
 #include "arguments.h"
 #include "../bare.h"
@@ -17,7 +17,7 @@
 #include <linux/fcntl.h>
 
 enum {
-    MOST_BYTES = 512 * 1024, /* annotations have 256 KiB, all of them together */
+    MOST_BYTES = 512 * 1024, /* all annotations together have at most 256 KiB */
     MOST_ARGUMENTS = 64 * 1024,
     MOST_PATH = 4096,
     NO_ARGV = 125,
@@ -115,7 +115,7 @@ static long start(const char *path, char **environment)
     return bare_call(__NR_execve, (long) path, (long) arguments, (long) environment, 0);
 }
 
-/* Try each folder of PATH, as the container's runtime does; returns why none would do. */
+/* Try each folder of PATH, like a container runtime; returns the error if none works. */
 static long search(const char *name, char **environment)
 {
     static char path[MOST_PATH];

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Two containers on one device of this machine, without Kubernetes, by Docker or Podman.
+# Two containers on one GPU of this machine with Docker or Podman, without Kubernetes.
 #
 #   make wheels
 #   sudo docker build --file examples/Containerfile --tag vgpu-examples .
 #   sudo sh examples/containers.sh
 #
-# Each begins with `pyvgpu run`. The machine's book of promises is one folder for both and for the
-# machine itself: so parts add up, `pyvgpu ps` there lists all, and what is not free is refused. With
-# a GPU it takes NVIDIA's container toolkit and its CDI specification; SIMULATE=h100 takes a simulated
-# device instead, ENGINE=podman Podman. It is for people who mean well: who starts a container without
-# `pyvgpu run` has the bare device (docs/enforced.md).
+# Each starts with `pyvgpu run`. Both containers and the host share one reservation folder: shares add
+# up, `pyvgpu ps` on the host lists all, and a run for which too little is free is refused. A GPU needs
+# NVIDIA's container toolkit and its CDI specification; SIMULATE=h100 uses a simulated device instead,
+# ENGINE=podman Podman. This is for cooperative users: a container started without `pyvgpu run` has the
+# bare device (docs/enforced.md).
 set -eu
 engine=${ENGINE:-docker}
 image=${IMAGE:-vgpu-examples}
@@ -18,7 +18,7 @@ book=/run/pyvgpu
 mkdir -p "$book"
 chmod 1777 "$book"
 set -- --rm --volume "$book:$book"
-if [ -n "${SIMULATE:-}" ]; then # one machine for both, as a GPU is
+if [ -n "${SIMULATE:-}" ]; then # both containers share one simulated machine
     machines=$(mktemp -d)
     trap 'rm -rf "$machines"' EXIT
     chmod 1777 "$machines"
@@ -26,7 +26,7 @@ if [ -n "${SIMULATE:-}" ]; then # one machine for both, as a GPU is
 else
     set -- "$@" --device nvidia.com/gpu=all
 fi
-# A container may not make the mount namespace that a run has elsewhere.
+# A container may not create the mount namespace that `pyvgpu run` uses elsewhere.
 set -- "$@" "$image" pyvgpu run ${SIMULATE:+--simulate "$SIMULATE"} --no-namespace
 
 "$engine" run "$@" --name small --vcore 30 --vmemory 4GiB -- python3 /examples/train.py 50 &

@@ -1,4 +1,4 @@
-"""For all tests: the same signals however they are started, and what may not differ for any."""
+"""Settings of all tests: default signals, readable files, no leftover threads, no skips in CI."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ import waiting
 
 pure.prefer()
 
-# A machine that stalls for seconds makes no example of a property slower, nor a strategy.
+# A machine that stalls for seconds must fail no property by a deadline or a health check.
 hypothesis.settings.register_profile(
     "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -21,11 +21,11 @@ hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_configure():
-    """Let the programs under test begin with the default signals, and files be readable.
+    """Start programs under test with default signals, and create readable files.
 
-    A shell starts what is in the background with Ctrl-C ignored, nohup with SIGHUP ignored, and
-    who is started so cannot trap it. A handler of ours does not outlive exec, and keeps us alive.
-    Some tests act as a second user, whom a private umask would keep from what they make.
+    A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, and a shell script
+    cannot trap a signal that was ignored at its start. An empty handler is reset by exec, and
+    keeps this process alive. Some tests act as a second user, who must be able to read files.
     """
     os.umask(0o022)
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
@@ -35,10 +35,10 @@ def pytest_configure():
 
 @pytest.fixture(autouse=True)
 def no_thread_outlives_its_test(request):
-    """Wait for the threads of a test: in the next they would draw, log and count what is not its.
+    """Wait for a test's threads: in the next test they would draw random numbers, log and count.
 
-    It is the first fixture to be set up, and so ends after what ends them; who watches a real
-    API server notices later.
+    This fixture is set up first, so it is torn down after the fixtures that end the threads.
+    Watches of a real API server end later; e2e tests are exempt.
     """
     before = set(threading.enumerate())
     yield
@@ -52,10 +52,10 @@ def no_thread_outlives_its_test(request):
 
 
 def acts_by_itself(thread):
-    """Tell whether a thread does anything that nobody asks it for.
+    """Return whether a thread acts without being asked.
 
-    One of an executor's waits for work; one of a server's, which may be the server of more tests
-    than one, for the next question on its connection.
+    An executor's thread waits for work; a thread of a server, which several tests may share, waits
+    for the next request on its connection.
     """
     runs = getattr(getattr(thread, "_target", None), "__name__", "")
     return runs not in ("_worker", "process_request_thread")
@@ -63,23 +63,23 @@ def acts_by_itself(thread):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
-    """Let a skip fail in CI; a GPU it never has."""
+    """Turn a skip into a failure in CI, except for the lack of a GPU."""
     report = yield
     return report if item.get_closest_marker("gpu") else judge(report)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report():
-    """Let the skip of a whole file fail there, too."""
+    """Turn the skip of a whole file into a failure in CI."""
     report = yield
     return judge(report)
 
 
 def judge(report):
-    """Turn a skip into a failure: a laptop may lack a tool, CI installs it.
+    """Turn a skip into a failure in CI: a laptop may lack a tool, CI installs it.
 
-    What the kernel allows is for whoever runs CI's container to say, and what Debian's archive has
-    is Debian's.
+    Excused are privileges, which depend on how CI's container is run, and packages that Debian's
+    archive lacks.
     """
     reason = str(report.longrepr)
     excused = rights.WANTING in reason or debian.WANTING in reason
@@ -91,7 +91,7 @@ def judge(report):
 
 @pytest.fixture
 def small():
-    """A small API server and a connection to it."""
+    """A fake API server and a connection to it."""
     pytest.importorskip("kubernetes", reason="needs the Kubernetes client")
     import small_api
 

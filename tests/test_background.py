@@ -1,4 +1,4 @@
-"""The tests themselves, started as `nohup make test &` starts them."""
+"""The test suite itself, started with ignored signals as by `nohup make test &`."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize("name", ["INT", "HUP"])
-def test_programs_under_test_can_be_interrupted_although_we_cannot(name, tmp_path):
+def test_programs_under_test_can_be_interrupted_although_pytest_cannot(name, tmp_path):
     (tmp_path / "conftest.py").symlink_to(HERE / "conftest.py")
     (tmp_path / "test_trap.py").write_text(
         "import subprocess\n"

@@ -1,4 +1,4 @@
-"""What Cython compiles is what runs, and the Python that it is made of passes the same tests."""
+"""Cython modules are imported compiled, and their Python sources pass the same tests."""
 
 import importlib
 import os
@@ -28,11 +28,11 @@ HEADERS = Path(sysconfig.get_path("include"), "Python.h")
     reason=f"{HEADERS}: missing (Debian: apt-get install python3-dev)",
 )
 @pytest.mark.parametrize("name", sorted(pure.sources()))
-def test_what_is_imported_was_compiled(name):
+def test_imported_modules_are_compiled(name):
     assert importlib.import_module(name).__file__.endswith(".abi3.so")
 
 
-def test_the_same_tests_pass_on_python_alone():
+def test_python_sources_pass_the_same_tests():
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *TESTS],
         cwd=pure.ROOT,
@@ -44,7 +44,7 @@ def test_the_same_tests_pass_on_python_alone():
     assert ran.returncode == 0, ran.stdout
 
 
-def test_a_run_can_have_them_as_python():
+def test_pyvgpu_pure_selects_python_sources():
     said = "import pure; pure.prefer(); from pyvgpu.region import words; print(words.__file__)"
     ran = subprocess.run(
         [sys.executable, "-c", said],

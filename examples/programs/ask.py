@@ -1,6 +1,6 @@
-"""Ask a server and say how long its answers take: `python3 ask.py PORT TIMES [WORDS]`.
+"""Measure the latency of a server's answers: `python3 ask.py PORT TIMES [WORDS]`.
 
-It waits for a server that has not begun, and asks at odd moments, as people do.
+It waits until the server has started, and sends requests at random times, as users do.
 """
 
 import http.client
@@ -9,11 +9,11 @@ import sys
 import time
 
 START_SECONDS = 60
-WAIT_SECONDS = 0.1  # from an answer to the next question, at most
+WAIT_SECONDS = 0.1  # longest pause from an answer to the next request
 
 
 def ask(port: int) -> float:
-    """Ask once; return how many seconds the answer took."""
+    """Send one request; return the seconds until its answer."""
     begun = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
@@ -28,7 +28,7 @@ def ask(port: int) -> float:
 
 
 def wait_for_start(port: int) -> None:
-    """Wait until the server answers; SystemExit if it does not begin."""
+    """Wait until the server answers; SystemExit if it does not start."""
     until = time.monotonic() + START_SECONDS
     while True:
         try:
@@ -41,7 +41,7 @@ def wait_for_start(port: int) -> None:
 
 
 def main(port: int, times: int, words: str) -> None:
-    """Ask so many times."""
+    """Send the requests and print the latencies."""
     wait_for_start(port)
     took = []
     for _ in range(times):

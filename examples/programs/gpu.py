@@ -1,6 +1,6 @@
-"""A device by plain functions of CUDA's driver: it takes no package, and no toolkit.
+"""Minimal GPU access through CUDA's driver API: needs no package and no toolkit.
 
-A simulated device knows these kernels by their names, and does the same without the code.
+A simulated device knows these kernels by name, and does the same without running their code.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ done:
     ret;
 }
 
-// nothing, for so long by the device's own clock
+// spins for ns nanoseconds of the device's clock
 .visible .entry sim_spin(.param .u64 ns)
 {
     .reg .pred %early;
@@ -70,7 +70,7 @@ _BLOCKS, _THREADS = 256, 256
 
 
 class Device:
-    """The first device that there is, for this process."""
+    """The first GPU that this process sees."""
 
     def __init__(self) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
@@ -85,41 +85,41 @@ class Device:
         self._call("cuModuleGetFunction", ctypes.byref(self._spin), module, b"sim_spin")
 
     def use(self) -> None:
-        """Let the thread that calls use it."""
+        """Make the context current in the calling thread."""
         self._call("cuCtxSetCurrent", self._context)
 
     def memory(self) -> tuple[int, int]:
-        """Return how many bytes are free, and how many there are."""
+        """Return the free and the total bytes."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
     def floats(self, count: int, value: float) -> ctypes.c_uint64:
-        """Return where so many floats of this value are in its memory."""
+        """Allocate *count* floats with this value; return their device address."""
         at, bits = ctypes.c_uint64(), ctypes.c_uint.from_buffer_copy(ctypes.c_float(value))
         self._call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(4 * count))
         self._call("cuMemsetD32_v2", at, bits, ctypes.c_size_t(count))
         return at
 
     def read(self, at: ctypes.c_uint64, count: int) -> list[float]:
-        """Return the floats that are there."""
+        """Copy *count* floats from the device."""
         found = (ctypes.c_float * count)()
         self._call("cuMemcpyDtoH_v2", found, at, ctypes.c_size_t(4 * count))
         return list(found)
 
     def add(self, to: ctypes.c_uint64, what: ctypes.c_uint64, count: int) -> None:
-        """Add floats to others, one to one, when what was asked before is done."""
+        """Add the floats at *what* to those at *to*, after all earlier work."""
         self._launch(self._add, to, to, what, ctypes.c_uint64(count))
 
     def compute(self, milliseconds: int) -> None:
-        """Work for so long of the device's time; back when all that was asked is done."""
-        for _ in range(milliseconds):  # many short kernels, as frameworks have
+        """Keep the device busy for that long; return when all work is done."""
+        for _ in range(milliseconds):  # many short kernels, as frameworks launch
             self._launch(self._spin, ctypes.c_uint64(1_000_000))
         self._call("cuCtxSynchronize")
 
     def _launch(self, kernel: ctypes.c_void_p, *values: ctypes.c_uint64) -> None:
         where = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        shape = (_BLOCKS, 1, 1, _THREADS, 1, 1, 0)  # and no memory of a block's own
+        shape = (_BLOCKS, 1, 1, _THREADS, 1, 1, 0)  # without dynamic shared memory
         self._call("cuLaunchKernel", kernel, *shape, None, where, None)
 
     def _call(self, name: str, *arguments: object) -> None:

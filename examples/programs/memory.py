@@ -1,4 +1,4 @@
-"""Ask CUDA what there is, take 1 GiB and use it, then ask for 1 GiB more (pip: cuda-bindings)."""
+"""Show CUDA's memory, allocate and use 1 GiB, try 1 GiB more (pip install cuda-bindings)."""
 
 from cuda.bindings import driver
 
@@ -6,7 +6,7 @@ GIB = 1 << 30
 
 
 def call(function, *arguments):
-    """Call the driver and return what it gives."""
+    """Call a driver function and return its results."""
     result, *values = function(*arguments)
     if result != driver.CUresult.CUDA_SUCCESS:
         raise SystemExit(f"{function.__name__}: {result.name}")

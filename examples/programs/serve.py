@@ -1,7 +1,7 @@
-"""Answer over HTTP by a model on a device: `python3 serve.py [PORT]`, 8000 where none is said.
+"""HTTP inference server on a GPU: `python3 serve.py [PORT]`; the default port is 8000.
 
-Where PyTorch is installed and has a GPU, the model is one of PyTorch's; else it is a stand-in that
-takes as much of the device's time. `/` asks the model, `/healthz` only whether there is one.
+If PyTorch is installed and has a GPU, the model is PyTorch's; otherwise it is a stand-in that only
+keeps the device busy. `/` runs the model, `/healthz` only reports that the server runs.
 """
 
 import http.server
@@ -16,26 +16,26 @@ SIZE = 4096  # of each layer
 
 
 class StandIn:
-    """What takes the time of a model, by CUDA's driver alone."""
+    """A model's load on the device, through CUDA's driver API only."""
 
     def __init__(self) -> None:
         self._device = gpu.Device()
         self._layer = self._device.floats(SIZE * SIZE, 0.5)
 
     def answer(self) -> float:
-        """Compute as a model would."""
+        """Keep the device busy as a model would."""
         self._device.use()
         self._device.compute(milliseconds=20)
         return self._device.read(self._layer, 1)[0]
 
     def memory(self) -> tuple[int, int]:
-        """Return how many bytes of the device are free, and how many there are."""
+        """Return the device's free and total bytes."""
         self._device.use()
         return self._device.memory()
 
 
 class Torch:
-    """Some layers of PyTorch's."""
+    """A model of some PyTorch layers."""
 
     def __init__(self) -> None:
         import torch
@@ -47,17 +47,17 @@ class Torch:
         self._layers = torch.nn.Sequential(*layers).cuda().eval()
 
     def answer(self) -> float:
-        """Ask the layers."""
+        """Run the layers."""
         with self._torch.inference_mode():
             return float(self._layers(self._torch.ones(64, SIZE, device="cuda")).mean())
 
     def memory(self) -> tuple[int, int]:
-        """Return how many bytes of the device are free, and how many there are."""
+        """Return the device's free and total bytes."""
         return self._torch.cuda.mem_get_info()
 
 
 def load() -> StandIn | Torch:
-    """Return a model, the better one where it can be had."""
+    """Return the PyTorch model if possible, otherwise the stand-in."""
     try:
         return Torch()
     except ImportError:
@@ -65,11 +65,11 @@ def load() -> StandIn | Torch:
 
 
 def handler(model: StandIn | Torch) -> type[http.server.BaseHTTPRequestHandler]:
-    """Return what answers by *model*."""
-    turn = threading.Lock()  # the model answers one after the other
+    """Return the HTTP handler for *model*."""
+    turn = threading.Lock()  # the model runs one request at a time
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # the library's name
+        def do_GET(self) -> None:  # http.server requires this name
             said = {"model": type(model).__name__}
             if self.path != "/healthz":
                 with turn:
@@ -82,13 +82,13 @@ def handler(model: StandIn | Torch) -> type[http.server.BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing of each question."""
+            """Do not log requests."""
 
     return Handler
 
 
 def main(port: int) -> None:
-    """Answer until it is told to end."""
+    """Serve until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     model = load()
     server = http.server.ThreadingHTTPServer(("", port), handler(model))

@@ -1,6 +1,6 @@
-"""Train on a device: some steps, of which each changes all weights; at the end they are checked.
+"""Toy training on a GPU: each step changes all weights, which are checked at the end.
 
-`python3 train.py STEPS`. As a rank of several it says which one it is.
+`python3 train.py STEPS`. In a distributed job it prints its rank.
 """
 
 import os
@@ -9,11 +9,11 @@ import sys
 import gpu
 
 WEIGHTS = 1 << 20
-RATE = 0.5  # what a step adds to each of them
+RATE = 0.5  # added to each weight per step
 
 
 def main(steps: int) -> None:
-    """Make so many steps."""
+    """Run the steps, and check the weights."""
     device = gpu.Device()
     free, total = device.memory()
     rank, ranks = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")

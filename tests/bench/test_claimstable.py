@@ -1,4 +1,4 @@
-"""What of the records of claims is held against which goal."""
+"""Goals of the claims benchmark's records."""
 
 import claimstable
 import pytest
@@ -18,7 +18,7 @@ def missed(figures):
     return [it.title for it in figures if it.used > 1]
 
 
-def test_what_keeps_its_goals():
+def test_rows_that_meet_their_goals():
     assert missed(claimstable.figures(ASKED)) == []
     assert missed(claimstable.of_pods(pods(1.09))) == []
 
@@ -31,12 +31,12 @@ def test_what_keeps_its_goals():
         ("many", [0.09, 0.101], "the last of 20 at once, p99"),
     ],
 )
-def test_an_answer_past_a_goal(name, driver, title):
+def test_answer_that_misses_its_goal(name, driver, title):
     record = {**ASKED, name: {**ASKED[name], "driver": driver}}
     assert missed(claimstable.figures(record)) == [title]
 
 
-def test_a_pod_that_starts_more_than_a_tenth_later_than_by_counters():
+def test_pod_more_than_a_tenth_slower_than_with_counters_misses_its_goal():
     found = claimstable.of_pods(pods(1.11))
     assert len(missed(found)) == len(found)
     assert "no device 0.90 s, by counters 1.00 s" in found[0].line.value

@@ -1,4 +1,4 @@
-"""What of the scheduler's and the webhook's records is held against which goal."""
+"""Goals of the scheduler's and the webhook's benchmark records."""
 
 import controllertable
 import pytest
@@ -35,7 +35,7 @@ def missed(read, record):
 
 
 @pytest.mark.parametrize("read", RECORDS)
-def test_what_keeps_its_goals(read):
+def test_rows_that_meet_their_goals(read):
     assert missed(read, RECORDS[read]) == []
 
 
@@ -48,22 +48,22 @@ def test_what_keeps_its_goals(read):
         ({"start_s": 31.0}, "until 5,000 nodes and 100,000 pods are known"),
     ],
 )
-def test_filter_past_a_goal(more, title):
+def test_filter_that_misses_a_goal(more, title):
     assert missed(controllertable.of_filter, {"small": SMALL, "large": LARGE | more}) == [title]
 
 
-def test_filter_that_grows_faster_than_the_nodes():
+def test_filter_time_that_grows_faster_than_the_nodes_misses_its_goal():
     record = {"small": SMALL | {"p50_ms": 0.1}, "large": LARGE}
     assert missed(controllertable.of_filter, record) == ["p50 of 5,000 names, beside 500"]
 
 
-def test_a_burst_that_is_too_slow():
+def test_slow_burst_misses_its_goal():
     rows = {"alone": {"per_second": 180}, "with us": {"pods": 1000, "per_second": 99}}
     record = {"nodes": 500, "rows": rows}
     assert missed(controllertable.of_burst, record) == ["1,000 pods at once on 500 nodes: bound"]
 
 
-def test_the_webhook_is_held_to_what_it_answers_to_one_about_pods_as_usual():
+def test_webhook_goals_apply_to_usual_pods_one_at_a_time():
     before = RECORDS[controllertable.of_webhook]
     answers = {title: [0.006] for title in before["answers"]}
     record = before | {"answers": answers, "resident_mib": 129}

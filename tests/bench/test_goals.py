@@ -1,4 +1,4 @@
-"""Figures are held against their goals in the right direction."""
+"""Comparison of benchmark figures with their goals."""
 
 import sys
 from pathlib import Path
@@ -56,6 +56,6 @@ import goals
         ),
     ],
 )
-def test_a_figure_says_whether_its_goal_is_kept(figure, words):
+def test_figure_shows_whether_its_goal_is_met(figure, words):
     assert goals.table([figure]).splitlines()[-1] == words
     assert goals.missed([figure]) == ("not kept" in words)

@@ -1,4 +1,4 @@
-"""Kubelet's looks, read from its log."""
+"""Times of kubelet's container relists (PLEG), parsed from its log."""
 
 import datetime
 
@@ -15,16 +15,16 @@ def read(*lines):
     return list(kubeletlooks.read(lines, NOW))
 
 
-def test_a_look_is_a_container_and_a_time():
+def test_look_has_a_container_and_a_time():
     at = datetime.datetime(2026, 11, 22, 3, 20, 59, 500_000, tzinfo=datetime.UTC).timestamp()
     assert read(EVENT) == [kubeletlooks.Look("test-1/j-x", "c201", at)]
 
 
-def test_what_else_a_log_has_is_passed_over():
+def test_other_log_lines_are_ignored():
     started = EVENT.replace("ContainerDied", "ContainerStarted")
     assert read("", "panic", started, EVENT.replace("I1122", "E1122"), EVENT[:90]) == []
 
 
-def test_a_log_of_last_december_is_of_last_year():
+def test_log_of_last_december_belongs_to_last_year():
     (look,) = read(EVENT.replace("I1122", "I1231"))
     assert datetime.datetime.fromtimestamp(look.at, datetime.UTC).year == 2025

@@ -1,4 +1,4 @@
-"""A launch that need not wait makes no system call: counted, not timed."""
+"""An unthrottled launch makes no system call, by a count of system calls."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ def load():
 
 
 def system_calls(load, environment, launches, place):
-    """Return how many system calls a program makes that launches so often."""
+    """Return the number of system calls of a program that makes *launches* launches."""
     out = place / f"calls-{launches}"
     subprocess.run(
         ["strace", "-f", "-o", out, load, "launch", str(launches)],
@@ -33,8 +33,8 @@ def system_calls(load, environment, launches, place):
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
 @pytest.mark.parametrize("vcore", [99, 100])
-def test_launch_that_need_not_wait_makes_no_system_call(load, tmp_path, vcore):
-    """What is left is the look for a clock, a few in a second."""
+def test_unthrottled_launch_makes_no_system_call(load, tmp_path, vcore):
+    """The remaining calls look for an arbiter's clock, a few times a second."""
     machine = simulator.open_machine("h100", tmp_path / "machines", mode="free")
     with room(tmp_path / "room", machine, vcore=vcore) as made:
         few = system_calls(load, made.environment(), FEW, tmp_path)

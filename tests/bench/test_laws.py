@@ -1,4 +1,4 @@
-"""The laws of the device that `make bench-share` plays its rows under."""
+"""The device laws under which `make bench-share` plays its rows."""
 
 import dataclasses
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_named_laws_are_as_documented():
     assert (events.event_ns, events.event_late_ns) == (3_000, 1_500)
 
 
-def test_law_of_the_h100_is_the_one_that_its_record_has():
+def test_h100_law_matches_its_record():
     folder = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
     seen = measured.values(record.load(folder / "2026-11-26-nvidia-h100-80gb-hbm3.json"))
     law = dataclasses.asdict(laws.named("h100").device)
@@ -50,7 +50,7 @@ def test_unknown_law_is_refused_with_the_known_ones():
         laws.named("slice")
 
 
-def test_switches_take_their_part_of_a_device_that_is_shared():
+def test_context_switches_reduce_a_shared_devices_capacity():
     assert laws.SLICES.capacity(1) == 100
     assert laws.SLICES.capacity(2) == pytest.approx(96.15, abs=0.01)
     assert laws.TODAY.capacity(8) == 100

@@ -1,4 +1,4 @@
-"""The load generator: each figure is measured on the bare driver and through the shim alike."""
+"""The load generator measures each figure on the bare driver and through the shim alike."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ FIGURES = (
     "start",
     "init-crowd",
 )
-QUOTA = 16 * GIB  # room for the eight contexts of a crowd
+QUOTA = 16 * GIB  # enough for the eight contexts of pair-crowd
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def load():
 
 @pytest.fixture(scope="module", params=["bare", "shim"])
 def meeting(request, tmp_path_factory):
-    """The side's environment, and what the driver says there is."""
+    """The environment of one side, and the total memory that it reports."""
     place = tmp_path_factory.mktemp("bench")
     machine = simulator.open_machine("h100", place / "machines", mode="free")
     with room(place, machine, vmemory=QUOTA) as made:
@@ -70,7 +70,7 @@ def test_each_figure_is_a_distribution(load, meeting, figure):
 
 
 @pytest.mark.parametrize("figure", ["pair", "pair-crowd", "launch-threads", "process-list"])
-def test_a_phase_is_measured_for_each_line(load, meeting, figure):
+def test_one_phase_is_measured_per_input_line(load, meeting, figure):
     done = subprocess.run(
         [load, figure, "64", "by-lines"],
         env=meeting[0],
@@ -85,7 +85,7 @@ def test_a_phase_is_measured_for_each_line(load, meeting, figure):
     assert all(0 < line["p50"] <= line["p99"] and line["count"] == 64 for line in lines)
 
 
-def test_what_is_not_hooked_is_the_drivers_own(load, meeting):
+def test_unhooked_functions_are_the_drivers_own(load, meeting):
     line = ask(load, meeting[0], "elsewhere")
     assert line["count"] > 300
     assert line["elsewhere"] == 0
@@ -97,19 +97,19 @@ def test_footprint_counts_this_process(load, meeting):
     assert line["threads"] == 1
 
 
-def test_total_tells_the_sides_apart(load, meeting):
+def test_total_memory_distinguishes_the_sides(load, meeting):
     environment, total = meeting
     assert ask(load, environment, "total")["total"] == total
 
 
-def test_what_cannot_be_measured_is_said_in_a_line(load):
+def test_unknown_figure_is_refused_with_the_known_ones(load):
     done = subprocess.run([load, "pairs"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "load pair 100000" in done.stderr
     assert "refusal" in done.stderr
 
 
-def test_a_program_without_a_driver_fails(load, tmp_path):
+def test_program_without_a_driver_fails(load, tmp_path):
     done = subprocess.run(
         [load, "pair", "16"],
         env={"LD_LIBRARY_PATH": str(tmp_path)},

@@ -1,4 +1,4 @@
-"""The page of figures and its pictures are those of the last record."""
+"""The page of benchmark figures and its pictures are up to date with the last record."""
 
 import subprocess
 import sys
@@ -10,12 +10,12 @@ sys.path.insert(0, str(BENCHMARKS))
 import publish  # noqa: E402
 
 
-def test_the_page_and_its_pictures_are_of_the_last_record():
+def test_page_and_pictures_are_up_to_date():
     command = [sys.executable, BENCHMARKS / "publish.py", "--check"]
     assert subprocess.run(command).returncode == 0, "run make pictures"
 
 
-def test_what_stands_around_the_figures_stays():
+def test_text_around_the_figures_is_kept():
     page = "before\n<!-- measured -->\n\n<!-- /measured -->\nafter\n"
     for tables in ("| first |\n", "| second |\n"):
         page = publish.replace_between(page, "measured", tables)

@@ -1,4 +1,4 @@
-"""Figures of launch patterns, by hand-made runs."""
+"""Figures of launch patterns, computed from synthetic runs."""
 
 import math
 
@@ -15,7 +15,7 @@ SECOND = 1000 * MS
 
 
 def ran(*had_ms, **said):
-    """One run: what was had by 0, 1, 2... seconds, in milliseconds, and what the program says."""
+    """Return a run: its GPU time in ms after 0, 1, 2... seconds, and the program's report."""
     at = [SECOND * number for number in range(len(had_ms))]
     had = scores.Had(at, [ms * MS for ms in had_ms])
     return ratios.Ran(said, had, SECOND, at[-1] if at else 0)
@@ -38,13 +38,13 @@ def measure(bound, given):
         pytest.param(0, 0, id="nothing"),
     ],
 )
-def test_kernels_are_those_per_second_of_what_the_share_allows(launches, percent):
+def test_rate_is_relative_to_the_share(launches, percent):
     limited = ran(launches=launches, elapsed_ns=SECOND)
     bare = ran(launches=2000, elapsed_ns=2 * SECOND)
     assert measure(patterns.RATE, pair(limited, bare)) == pytest.approx(percent)
 
 
-def test_share_is_that_after_the_first_second():
+def test_share_excludes_the_first_second():
     assert ratios.share(pair(ran(0, 900, 1400, 1900))) == pytest.approx(50)
 
 
@@ -56,8 +56,8 @@ def test_share_is_that_after_the_first_second():
         pytest.param(1000, 800, id="longer"),
     ],
 )
-def test_call_may_take_what_is_owed_divided_by_the_rate(longest_ms, beyond_ms):
-    had = (0, 500, 1100, 1600)  # at most 100 ms above half of the time
+def test_call_may_take_the_debt_divided_by_the_rate(longest_ms, beyond_ms):
+    had = (0, 500, 1100, 1600)  # at most 100 ms more than half of the time
     given = pair(ran(*had, longest_ns=longest_ms * MS))
     assert measure(patterns.CALL, given) == pytest.approx(beyond_ms)
 
@@ -76,11 +76,11 @@ def test_call_may_take_the_longest_kernel_divided_by_the_rate():
         pytest.param((0, 700, 1400, 1400), 400, id="adds up"),
     ],
 )
-def test_debt_is_the_most_above_the_rate_in_any_span(had, debt_ms):
+def test_debt_is_the_largest_excess_over_the_rate_in_any_span(had, debt_ms):
     assert ratios.debt_ns(ran(*had).had, 0.5) == pytest.approx(debt_ms * MS)
 
 
-def test_time_for_the_same_work_is_held_against_what_the_share_allows():
+def test_time_of_the_same_work_is_relative_to_the_share():
     bare = ran(work_ns=100, returned=1)
     assert measure(patterns.TIME, pair(ran(work_ns=200, returned=1), bare)) == pytest.approx(1)
     assert measure(patterns.TIME, pair(ran(work_ns=400, returned=1), bare)) == pytest.approx(2)
@@ -95,21 +95,21 @@ def test_time_for_the_same_work_is_held_against_what_the_share_allows():
         pytest.param(0, 0, math.inf, id="nor to the first"),
     ],
 )
-def test_other_shapes_are_held_against_known_ones(few, other, ratio):
+def test_unseen_shapes_are_compared_with_known_ones(few, other, ratio):
     assert measure(patterns.UNSEEN, pair(ran(few_ns=few, other_ns=other))) == ratio
 
 
-def test_known_shapes_are_held_against_what_the_share_allows():
+def test_known_shapes_are_compared_with_the_share():
     assert measure(patterns.KNOWN, pair(ran(few_ns=220), ran(few_ns=100))) == pytest.approx(1.1)
     assert measure(patterns.KNOWN, pair(ran(few_ns=0), ran(few_ns=100))) == math.inf
 
 
-def test_call_that_does_not_return_takes_for_ever():
+def test_call_that_does_not_return_takes_infinitely_long():
     assert measure(patterns.RETURNS, pair(ran(returned=1, elapsed_ns=3 * MS))) == 3
     assert measure(patterns.RETURNS, pair(ran(returned=0, elapsed_ns=3 * MS))) == math.inf
 
 
-def test_time_is_paid_by_that_which_passes():
+def test_used_time_is_paid_by_elapsed_time():
     # 4 s of the device at 10 % are 40 s.
     assert measure(patterns.PAID, pair(ran(0, 4000, work_ns=40 * SECOND), None, 10)) == 1
     assert measure(patterns.PAID, pair(ran(0, 4000, work_ns=4 * SECOND), None, 10)) == 0.1
@@ -124,12 +124,12 @@ def test_time_is_paid_by_that_which_passes():
         pytest.param(15.1, False, id="longer"),
     ],
 )
-def test_a_request_may_take_a_slice_and_a_third_longer_than_alone(took_ms, kept):
+def test_latency_may_grow_by_a_slice_and_a_third(took_ms, kept):
     alone, beside = ran(p99_ns=10 * MS), ran(p99_ns=round(took_ms * MS))
     assert patterns.LATENCY.is_kept(measure(patterns.LATENCY, pair(beside, alone))) is kept
 
 
-def test_the_control_of_a_priority_is_the_same_without_one():
+def test_control_of_a_priority_pattern_has_normal_priority():
     for pattern in patterns.PRIORITIES:
         assert pattern.reference == (pattern.program,)
         assert {it.priority for it in pattern.control} == {quota.Priority.NORMAL}
@@ -148,18 +148,18 @@ def test_bounds_are_within_themselves(bound, kept):
     assert [bound.is_kept(value) for value in (0.5, 1, 2)] == kept
 
 
-def test_every_bound_is_of_a_figure_and_has_a_side():
+def test_every_bound_has_a_figure_and_a_limit():
     for pattern in patterns.PATTERNS:
         for bound in pattern.bounds:
             assert bound.figure in ratios.FIGURES
             assert (bound.least, bound.most) != (None, None)
 
 
-def test_names_of_patterns_differ():
+def test_pattern_names_are_unique():
     names = [pattern.name for pattern in patterns.PATTERNS]
     assert len(set(names)) == len(names)
 
 
-def test_bounds_are_said_in_words():
+def test_bounds_as_text():
     assert patterns.words({"least": 0.9, "most": 1.1}) == "at least 0.9, at most 1.1"
     assert patterns.words({"least": 95, "most": None}) == "at least 95"

@@ -1,4 +1,4 @@
-"""Records in benchmarks/results: the last of each benchmark and machine, and no raw samples."""
+"""Benchmark records: only the last of each benchmark and machine is kept, without raw samples."""
 
 import json
 import math
@@ -13,7 +13,7 @@ MOST_LINES = 5_000
 NAMED = re.compile(r"\d{4}-\d\d-\d\d-(.+)\.json")
 
 
-def test_there_is_one_record_of_each_benchmark_and_machine():
+def test_one_record_per_benchmark_and_machine():
     kinds = [
         (path.parent, found[1])
         for path in RESULTS.rglob("*.json")
@@ -23,7 +23,7 @@ def test_there_is_one_record_of_each_benchmark_and_machine():
     assert len(kinds) == len(set(kinds))
 
 
-def test_records_are_few_lines():
+def test_records_have_few_lines():
     records = list(RESULTS.rglob("*.json"))
     assert sum(len(path.read_text().splitlines()) for path in records) <= MOST_LINES
     for path in records:
@@ -44,7 +44,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_record_replaces_earlier_ones_of_its_machine(places, monkeypatch):
+def test_record_replaces_earlier_ones_of_its_machine(places, monkeypatch):
     host.keep({"date": "2026-11-01T10:00:00", "value": 1}, "load", kind="burst")
     host.keep({"date": "2026-11-01T10:00:00", "value": 1}, "load", kind="burst-filter")
     monkeypatch.setattr(host, "short_name", lambda: "other-cpu-4c")
@@ -59,7 +59,7 @@ def test_a_record_replaces_earlier_ones_of_its_machine(places, monkeypatch):
     assert json.loads(host.last("load", "burst").read_text())["value"] == 2
 
 
-def test_samples_are_kept_as_percentiles_and_written_whole_elsewhere(places, capsys):
+def test_samples_are_stored_as_percentiles_with_raw_data_elsewhere(places, capsys):
     taken = [math.sin(number) for number in range(1000)]
     record = {"date": "2026-11-01T10:00:00", "taken": {"bare": taken, "few": [3.0, 1.0]}, "mib": 7}
     host.keep(record, samples=("taken",))
@@ -77,7 +77,7 @@ def test_samples_are_kept_as_percentiles_and_written_whole_elsewhere(places, cap
     assert json.loads((places / "raw" / name).read_text()) == record
 
 
-def test_a_line_of_a_record_is_a_member_of_a_member():
+def test_record_has_one_line_per_second_level_member():
     record = {"date": "today", "rows": [{"a": 1}, {"b": [1, 2]}], "host": {"cpu": "c"}, "none": []}
     text = host.text(record)
     assert json.loads(text) == record

@@ -1,4 +1,4 @@
-"""The bounds of `make bench-share`, by hand-made rows."""
+"""The bounds of `make bench-share`, computed for synthetic rows."""
 
 import laws
 import pytest
@@ -23,26 +23,26 @@ def test_bounds_are_looser_under_a_drawn_law():
 
 
 @pytest.mark.parametrize("law", [laws.TODAY, laws.SLICES, laws.EVENTS], ids=lambda law: law.name)
-def test_all_is_due_where_it_can_be_had(law):
+def test_full_shares_are_due_where_the_capacity_suffices(law):
     assert rows.dues(row(Kept(0, 30), Kept(1, 60)), law) == [Due(30, 30), Due(60, 60)]
 
 
-def test_less_is_due_where_switches_take_a_part():
+def test_less_is_due_where_switches_take_time():
     first, second = rows.dues(row(Kept(0, 30), Kept(1, 70)), laws.SLICES)
     assert (first.most, second.most) == (30, 70)
     assert first.least == pytest.approx(28.85, abs=0.01)  # in proportion
     assert second.least == pytest.approx(66.15, abs=0.01)  # the first has all of its 30
 
 
-def test_only_what_holds_at_the_same_time_takes_a_part():
+def test_only_simultaneous_claims_compete():
     claims = (Settled(0, 80, 0, 1), Settled(1, 60, 1, 2), Settled(0, 30, 1, 2))
     assert rows.dues(row(*claims), laws.SLICES) == [Due(80, 80), Due(60, 60), Due(30, 30)]
 
 
-def test_every_row_is_tried_under_a_law_that_there_is():
+def test_every_row_has_existing_laws():
     assert all(each.laws and set(each.laws) <= set(laws.NAMES) for each in rows.ROWS)
 
 
-def test_names_of_rows_differ():
+def test_row_names_are_unique():
     names = [each.name for each in rows.ROWS]
     assert len(set(names)) == len(names)

@@ -1,10 +1,10 @@
-"""The cluster that the scheduler is measured with is one that could be."""
+"""The synthetic cluster of the scheduler benchmark is consistent."""
 
 import json
 
 import pytest
 
-pytest.importorskip("cryptography", reason="needs what a cluster's programs need")
+pytest.importorskip("cryptography", reason="needs the kubernetes extra")
 
 import scheduler
 import schedulerserver
@@ -33,7 +33,7 @@ def check(known):
     assert sum(room.tenants for room in rooms) == len(known.pods)
 
 
-def test_every_pod_has_a_device_with_room_for_it_also_while_they_come_and_go(world):
+def test_every_pod_fits_its_device_while_pods_come_and_go(world):
     known, news = world
     assert PODS // 2 < len(known.pods) <= PODS
     before = set(known.pods)
@@ -44,7 +44,7 @@ def test_every_pod_has_a_device_with_room_for_it_also_while_they_come_and_go(wor
     assert set(known.pods) != before
 
 
-def test_what_is_asked_names_every_node_in_any_order():
+def test_requests_name_every_node_in_random_order():
     one, two = (json.loads(it)["NodeNames"] for it in scheduler.bodies(NODES, 2))
     assert one != two
     assert sorted(one) == sorted(two) == [schedulerworld.name_of(at) for at in range(NODES)]

@@ -1,4 +1,4 @@
-"""The scores of `make bench-share` say what was off, by hand-made traces."""
+"""The scores of `make bench-share`, computed from synthetic traces."""
 
 import pytest
 import scores
@@ -8,7 +8,7 @@ SECOND = 1000 * MS
 
 
 def had(*parts):
-    """Shares of the device one after the other: (milliseconds, percent)."""
+    """Return a trace of successive shares of the device: (milliseconds, percent)."""
     at, got = [0], [0]
     for milliseconds, percent in parts:
         for _ in range(milliseconds // 5):
@@ -21,14 +21,14 @@ def exactly(share):
     return scores.Due(share, share)
 
 
-def test_an_even_share_has_no_error():
+def test_even_share_has_no_error():
     result = scores.judge(had((4000, 30)), exactly(30), 1 * SECOND, 4 * SECOND, SECOND)
     assert result.mean == pytest.approx(30)
     assert result.mean_error == pytest.approx(0)
     assert len(result.windows) == 3
 
 
-def test_errors_to_both_sides_add_up_in_the_mean_error_alone():
+def test_opposite_errors_add_up_only_in_the_mean_error():
     result = scores.judge(had((1000, 20), (1000, 40)), exactly(30), 0, 2 * SECOND, SECOND)
     assert result.mean == pytest.approx(30)
     assert result.mean_error == pytest.approx(10)
@@ -40,7 +40,7 @@ def test_one_bad_window_is_the_worst():
     assert result.mean_error == pytest.approx(2)
 
 
-def test_between_two_moments_a_share_is_even():
+def test_share_between_two_samples_is_interpolated():
     assert had((1000, 40)).share(2.5 * MS, 7.5 * MS) == pytest.approx(40)
 
 
@@ -53,7 +53,7 @@ def test_between_two_moments_a_share_is_even():
         pytest.param([(900, 50), (100, 10)], None, 0, id="never"),
     ],
 )
-def test_settling_is_the_last_window_that_was_off(parts, settled_ms, overshoot):
+def test_settling_time_is_the_last_window_that_was_off(parts, settled_ms, overshoot):
     result = scores.settle(had(*parts), exactly(50), 0, SECOND, 100 * MS)
     assert result.settled_ns == (None if settled_ms is None else settled_ms * MS)
     assert result.overshoot == pytest.approx(overshoot, abs=0.1)
@@ -70,10 +70,10 @@ def test_settling_is_the_last_window_that_was_off(parts, settled_ms, overshoot):
         pytest.param([25] * 4, 80, 20, id="four alike"),
     ],
 )
-def test_due_is_less_where_not_all_can_be_had(wanted, capacity, least):
+def test_less_is_due_where_the_capacity_is_too_small(wanted, capacity, least):
     assert scores.due(0, wanted, capacity) == scores.Due(least, wanted[0])
 
 
 @pytest.mark.parametrize(("share", "off"), [(24, 2), (26, 0), (30, 0), (33, 3)])
-def test_share_between_the_two_is_not_off(share, off):
+def test_share_within_the_due_range_is_not_off(share, off):
     assert scores.Due(26, 30).off(share) == off

@@ -1,4 +1,4 @@
-"""Which rows `make bench-share` tries under which laws, and what decides its exit code."""
+"""Selection of rows and laws in `make bench-share`, and its exit code."""
 
 import argparse
 import io
@@ -32,7 +32,7 @@ def find(name):
         pytest.param("30/60: both async 300 us", ["slices"], ["slices", "h100"], id="of some"),
     ],
 )
-def test_row_is_tried_under_its_laws(name, quick, default):
+def test_row_is_played_under_its_laws(name, quick, default):
     assert list(share.laws_of(find(name), options(quick=True))) == list(quick)
     assert list(share.laws_of(find(name), options())) == list(default)
     assert list(share.laws_of(find(name), options(full=True))) == list(laws.NAMES)
@@ -50,7 +50,7 @@ def test_row_is_tried_under_its_laws(name, quick, default):
         pytest.param({"passed": False, "decides": False}, 0, id="missed, and decides nothing"),
     ],
 )
-def test_exit_code_is_of_the_rows_that_decide(line, code):
+def test_exit_code_depends_on_the_deciding_rows(line, code):
     usual = {"passed": True, "judged": True, "decides": True, "control_fails": True}
     said = io.StringIO()
     assert share.conclude([{**usual, **line}], Console(file=said)) == code

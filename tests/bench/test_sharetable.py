@@ -1,4 +1,4 @@
-"""What a record of `make bench-share` shows of launch patterns, and of other laws."""
+"""Tables of launch patterns and other laws in a record of `make bench-share`."""
 
 import patterns
 import sharetable
@@ -49,9 +49,9 @@ UNDER_OTHER_LAWS = """\
 """
 
 
-def test_others_are_shown_with_their_law_and_what_was_missed():
+def test_other_rows_are_shown_with_their_law_and_misses():
     assert sharetable.table({"rows": [], "others": [KEPT, MISSED]}) == UNDER_OTHER_LAWS
 
 
-def test_record_without_others_shows_none():
+def test_record_without_other_rows_shows_none():
     assert sharetable.table({"rows": []}) == ""

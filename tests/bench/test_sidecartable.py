@@ -1,4 +1,4 @@
-"""The record of how soon sidecars end, as lines that are held against goals."""
+"""The table of the sidecar benchmark's latencies and their goals."""
 
 import percentiles
 import pytest
@@ -18,7 +18,7 @@ MANY = {"pods": 10_000, "bytes_of_one": 9000, "list_seconds": 2.5, "resident_mib
 
 
 @pytest.mark.parametrize(("part", "value"), [(50, 3), (99, 5), (100, 5), (1, 1), (20, 1), (21, 2)])
-def test_percentiles_are_values_that_were_seen(part, value):
+def test_percentiles_are_sample_values(part, value):
     assert percentiles.percentile([5, 3, 1, 2, 4], part) == value
 
 
@@ -26,7 +26,7 @@ def missed(record):
     return [line.title for line in sidecartable.lines(record) if not line.kept]
 
 
-def test_what_keeps_its_goals():
+def test_rows_that_meet_their_goals():
     record = {"latency": {"stop": [ROW], "native": [ROW]}, "burst": BURST, "many": MANY}
     assert missed(record) == []
     table = sidecartable.table(sidecartable.lines(record))
@@ -49,7 +49,7 @@ def test_what_keeps_its_goals():
         ({"many": MANY | {"resident_mib": 150.5}}, ["the controller's resident"]),
     ],
 )
-def test_what_does_not(record, titles):
+def test_rows_that_miss_their_goals(record, titles):
     found = missed(record)
     assert [title.startswith(begin) for title, begin in zip(found, titles, strict=True)] == [
         True for _ in titles
@@ -68,16 +68,16 @@ LOOKED = WAY | {
 }
 
 
-def test_what_is_kubelets_stands_by_itself():
+def test_kubelets_part_of_the_latency_has_its_own_lines():
     found = {it.title: it for it in sidecartable.lines({"latency": {"swap": [WAY, LOOKED]}})}
     values = [it.value for it in found.values()]
     assert values == [
         "p50 0.10 s, p99 1.06 s of 2",
         "p50 1.90 s, p99 3.10 s of 2",
-        "p50 0.08 s, p99 0.08 s of 1",  # until the controller had written
-        "p50 0.10 s, p99 0.10 s of 1",  # where kubelet had not looked in between
-        "p50 1.01 s, p99 1.01 s of 1",  # from its look, where it had
-        "p50 1.10 s, p99 1.10 s of 2",  # from its last look to the pod's end
+        "p50 0.08 s, p99 0.08 s of 1",  # until the controller's write
+        "p50 0.10 s, p99 0.10 s of 1",  # without a kubelet relist in between
+        "p50 1.01 s, p99 1.01 s of 1",  # from kubelet's relist, if there was one
+        "p50 1.10 s, p99 1.10 s of 2",  # from its last relist to the pod's end
     ]
     assert [it.kept for it in found.values()] == [False, False, True, True, True, True]
 
@@ -89,8 +89,8 @@ SLOW = ROW | {"terminal": 2.3}
 @pytest.mark.parametrize(
     ("latency", "kept", "past"),
     [
-        ({"stop": [SLOW]}, False, False),  # nothing is beside it
-        ({"stop": [SLOW], "none": [ROW]}, False, False),  # what is, keeps the goal
+        ({"stop": [SLOW]}, False, False),  # no reference row
+        ({"stop": [SLOW], "none": [ROW]}, False, False),  # the reference meets the goal
         ({"stop": [SLOW], "none": [ROW | {"terminal": 2.1}]}, True, True),
         ({"stop": [ROW | {"terminal": 2.7}], "none": [ROW | {"terminal": 2.1}]}, False, True),
         ({"stop": [ROW], "none": [ROW | {"terminal": 2.1}]}, True, False),
@@ -99,11 +99,11 @@ SLOW = ROW | {"terminal": 2.3}
         ({"hybrid": [ROW | {"terminal": 3.4}], "native": [ROW | {"terminal": 1.9}]}, False, False),
     ],
 )
-def test_a_goal_that_kubelet_alone_is_past(latency, kept, past):
+def test_goal_that_kubelet_alone_misses_is_excused(latency, kept, past):
     lines, way = sidecartable.lines({"latency": latency}), next(iter(latency))
     title = f"{sidecartable.TITLES[way]}: main's end to the pod's"
     (line,) = [it for it in lines if it.title.startswith(title)]
-    if "none" in latency:  # which has no goal, and stands first
+    if "none" in latency:  # it has no goal and comes first
         assert sidecartable.lines({"latency": latency})[0].goal == ""
     assert (line.kept, line.past) == (kept, past)
     assert sidecartable.table([line]).count("past it") == (kept and past)

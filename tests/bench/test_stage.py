@@ -1,4 +1,4 @@
-"""The stage of `make bench-share`, without the shim: what shares the device, and the clock."""
+"""The stage of `make bench-share` without the shim: device sharing and the virtual clock."""
 
 import subprocess
 
@@ -27,18 +27,18 @@ def shares(trace, begin_s, end_s):
 
 
 @pytest.mark.parametrize("kind", ["async", "graph", "streams", "mixed"])
-def test_whoever_is_alone_and_never_waits_has_the_device(cache, kind):
+def test_lone_tenant_that_never_waits_has_the_whole_device(cache, kind):
     trace = stage.play(Scene((Tenant(None, kind, MS),), 0.5), cache)
     assert shares(trace, 0.1, 0.5) == [pytest.approx(100, abs=1)]
 
 
-def test_processes_that_have_work_have_equal_parts(cache):
+def test_busy_processes_have_equal_shares(cache):
     pair = (Tenant(None, "async", MS // 4), Tenant(None, "async", 8 * MS, processes=3))
     trace = stage.play(Scene(pair, 0.5), cache)
     assert shares(trace, 0.1, 0.5) == [pytest.approx(25, abs=2), pytest.approx(75, abs=2)]
 
 
-def test_who_pauses_half_of_the_time_has_half(cache):
+def test_tenant_that_pauses_half_of_the_time_has_half(cache):
     trace = stage.play(Scene((Tenant(None, "bursty", MS),), 0.6), cache)
     assert shares(trace, 0.1, 0.6) == [pytest.approx(50, abs=2)]
 
@@ -66,7 +66,7 @@ def test_kernels_of_two_streams_run_together(cache):
     assert said["long_launches"] == pytest.approx(20, abs=1)
 
 
-def test_time_of_a_child_is_that_of_its_tenant(cache):
+def test_time_of_a_child_counts_for_its_tenant(cache):
     trace = stage.play(Scene((Tenant(None, "brief", 10 * MS),), 2, witness_ns=MS), cache)
     assert trace.had_ns[0][-1] == pytest.approx(80 * MS, abs=8 * MS)
 
@@ -88,7 +88,7 @@ def test_clock_is_loaded_from_a_checkout_at_any_path(tmp_path, monkeypatch, name
     assert "/libvirtualclock.so\n" in ran.stdout
 
 
-def test_an_hour_of_nothing_takes_no_hour(cache):
+def test_idle_hour_is_skipped(cache):
     tenants = (Tenant(None, "idle", 1), Tenant(None, "sync", MS, begin_s=3599.9))
     trace = stage.play(Scene(tenants, 3600, witness_ns=SECOND), cache)
     assert trace.at_ns[-1] >= 3600 * SECOND

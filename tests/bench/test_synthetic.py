@@ -1,4 +1,4 @@
-"""Patterns show the figures of the recordings that they are made to, and can be replayed."""
+"""Synthetic launch patterns reproduce the figures of their recordings, and can be replayed."""
 
 import functools
 
@@ -19,7 +19,8 @@ def near(value, part):
     return pytest.approx(value, rel=part)
 
 
-# What the recordings show: launches a second, and kernels at the quantiles 0.5, 0.9 and 0.99, us.
+# From the recordings: launches per second, kernel length quantiles 0.5, 0.9 and 0.99 in us,
+# overlap and busy time in percent.
 RECORDED = [
     pytest.param("forward", 3575, (12.9, 64.6, 2181), 0, 47, id="forward"),
     pytest.param("training", 18438, (9, 41, 572), 26.8, 84, id="training"),
@@ -31,7 +32,7 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(("name", "rate", "us", "overlap", "busy"), RECORDED)
-def test_pattern_shows_what_was_recorded(name, rate, us, overlap, busy):
+def test_pattern_reproduces_its_recording(name, rate, us, overlap, busy):
     pattern = next(each for each in synthetic.PATTERNS if each.name == name)
     found = synthetic.measure(made(name))
     assert found.ms == near(pattern.ms, 0.02)
@@ -44,7 +45,7 @@ def test_pattern_shows_what_was_recorded(name, rate, us, overlap, busy):
     assert found.busy == near(busy, 0.2)
 
 
-def test_a_seed_gives_the_same_trace_each_time_and_another_one_another():
+def test_seed_determines_the_trace():
     assert synthetic.make("decode", 1) == synthetic.make("decode", 1)
     assert synthetic.make("decode", 1) != synthetic.make("decode", 2)
 
@@ -61,6 +62,6 @@ def test_all_work_of_a_pattern_is_played(name):
     assert launched + nodes == pytest.approx(kernels, rel=1e-6)
 
 
-def test_an_unknown_pattern_is_named():
+def test_unknown_pattern_is_named():
     with pytest.raises(errors.UsageError, match="pattern 'sleeping': must be one of forward"):
         synthetic.make("sleeping")

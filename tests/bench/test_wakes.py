@@ -1,4 +1,4 @@
-"""The program that only wakes, beside which the arbiter is measured."""
+"""The program that only wakes periodically, the baseline of the arbiter's measurement."""
 
 import subprocess
 from pathlib import Path
@@ -13,7 +13,7 @@ def wakes(pid):
     return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
 
 
-def test_it_goes_on_waking():
+def test_program_keeps_waking():
     with subprocess.Popen([built.tool("wakes"), "1000000"]) as program:
         try:
             before = wakes(program.pid)
@@ -23,7 +23,7 @@ def test_it_goes_on_waking():
 
 
 @pytest.mark.parametrize("often", [(), ("0",), ("soon",), ("1000",), ("1000000", "2")])
-def test_what_is_no_time_to_sleep_is_refused(often):
+def test_invalid_sleep_time_is_refused(often):
     done = subprocess.run(
         [built.tool("wakes"), *often], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Chromium without a screen, and the status page in it."""
+"""Headless Chromium, and the status page in it."""
 
 import contextlib
 import dataclasses
@@ -16,14 +16,14 @@ SECONDS = 30
 
 @pytest.fixture(scope="session")
 def chromium():
-    """Give the browser of this machine."""
+    """Start this machine's Chromium; skip if there is none."""
     from playwright import sync_api
 
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("needs a browser: apt-get install chromium")
     with sync_api.sync_playwright() as driver:
-        # Root runs no sandbox, and a container has little shared memory.
+        # Chromium has no sandbox as root, and containers have little shared memory.
         started = driver.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
@@ -33,7 +33,7 @@ def chromium():
 
 @dataclasses.dataclass
 class Shown:
-    """A page that is served: its document may be another at any time."""
+    """A served status page; a test may replace its document at any time."""
 
     document: dict[str, Any]
     port: int = 0
@@ -54,7 +54,7 @@ class Shown:
 
 @pytest.fixture
 def serve():
-    """Give what serves a document."""
+    """Return a function that serves a document."""
     with contextlib.ExitStack() as stack:
 
         def begin(document):
@@ -68,7 +68,7 @@ def serve():
 
 @pytest.fixture
 def opened(chromium):
-    """Give what opens an address; at the end nothing may have been complained of."""
+    """Return a function that opens an address; fail on any error in the browser's console."""
     with contextlib.ExitStack() as stack:
         complaints = []
 

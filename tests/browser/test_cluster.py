@@ -1,4 +1,4 @@
-"""The page of a cluster in a real browser: who is let in, what is searched, page by page."""
+"""The cluster's status page in a real browser: sign-in, search, and paging."""
 
 import json
 
@@ -27,7 +27,7 @@ def address():
 
 
 def refused(page, *codes):
-    """Take from the complaints what the browser says of answers that refuse."""
+    """Remove the browser's complaints about answers with these status codes."""
     page.complaints[:] = [it for it in page.complaints if not any(str(c) in it for c in codes)]
 
 
@@ -36,14 +36,14 @@ def sign_in(page, token):
     page.get_by_role("button", name="Show", exact=True).click()
 
 
-def test_who_has_no_token_sees_nothing_and_who_has_one_everything(address, opened):
+def test_page_is_shown_only_with_a_valid_token(address, opened):
     page = opened(address, wait=False)
     form = page.locator("#login")
     form.wait_for()
     assert "gpu-node" not in page.content()
     assert page.evaluate("document.activeElement.id") == "token"
     assert page.get_by_label("Token").get_attribute("type") == "password"
-    sign_in(page, "nobody's")
+    sign_in(page, "unknown")
     page.get_by_text("The cluster does not know this token").wait_for()
     sign_in(page, STRANGER)
     page.get_by_text("eve may not get /pyvgpu/status").wait_for()
@@ -54,7 +54,7 @@ def test_who_has_no_token_sees_nothing_and_who_has_one_everything(address, opene
     refused(page, 401, 403)
 
 
-def test_a_token_is_kept_in_its_tab_alone(address, opened):
+def test_token_is_kept_only_in_its_tab(address, opened):
     page = opened(address, wait=False)
     sign_in(page, VIEWER)
     page.wait_for_selector(".nodes")
@@ -69,7 +69,7 @@ def test_a_token_is_kept_in_its_tab_alone(address, opened):
     refused(page, 401)
 
 
-def test_a_token_that_is_over_is_asked_for_again(address, opened):
+def test_expired_token_is_asked_for_again(address, opened):
     page = opened(address, wait=False)
     sign_in(page, VIEWER)
     page.wait_for_selector(".nodes")
@@ -98,12 +98,12 @@ def many():
         stand = stands.Stand(f"node-{number}")
         sick = "Xid 79" if number % 100 == 7 else ""
         had = scheduling_api.devices(stand.name, sick=sick)
-        stand.tell(annotations.Published(scheduling_api.UNIT, had), "")
+        stand.update(annotations.Published(scheduling_api.UNIT, had), "")
         found.append(rows.row_of(stand, ""))
     return found
 
 
-def test_five_thousand_nodes_are_searched_page_by_page(many, serve, opened):
+def test_five_thousand_nodes_are_searched_and_paged(many, serve, opened):
     whole = json.loads(json.dumps(status_pictures.cluster()))
 
     def document(asked):
@@ -125,5 +125,5 @@ def test_five_thousand_nodes_are_searched_page_by_page(many, serve, opened):
     assert page.get_by_label("Node", exact=True).input_value() == "node-49"
     page.reload()
     page.wait_for_selector(".nodes tbody tr")
-    assert listed.count() == 1  # what was asked for stands in the address
+    assert listed.count() == 1  # the URL holds the query
     assert page.get_by_label("Node", exact=True).input_value() == "node-49"

@@ -1,4 +1,4 @@
-"""The status page in a real browser: what it shows, how it looks, and whom it shuts out."""
+"""The status page in a real browser: content, layout, accessibility, and updates."""
 
 import importlib.resources
 import json
@@ -20,7 +20,7 @@ LOOKS = pytest.mark.parametrize(
     ids=["light", "dark", "phone-light", "phone-dark"],
 )
 
-# How far apart in lightness are what is drawn and what it is drawn on, as WCAG has it.
+# Contrast ratio of foreground and background, as WCAG defines it.
 CONTRAST = """(pairs) => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const light = (colour) => {
@@ -60,19 +60,19 @@ def size(number):
 
 @BOTH
 @LOOKS
-def test_it_can_be_read_by_everybody(serve, opened, document, colours, size):
+def test_page_has_no_accessibility_violations(serve, opened, document, colours, size):
     page = opened(serve(status_pictures.document(document)).address, size, colours)
     axe = importlib.resources.files("axe_playwright_python") / "axe.min.js"
     page.evaluate(axe.read_text())
     found = page.evaluate("axe.run({ resultTypes: ['violations'] })")
-    told = [(it["id"], [one["html"] for one in it["nodes"][:3]]) for it in found["violations"]]
-    assert told == []
+    wrong = [(it["id"], [one["html"] for one in it["nodes"][:3]]) for it in found["violations"]]
+    assert wrong == []
     widths = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert widths[0] <= widths[1]
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
-def test_what_is_drawn_stands_out_from_its_ground(serve, opened, colours):
+def test_drawings_have_enough_contrast(serve, opened, colours):
     page = opened(serve(status_pictures.node()).address, colours=colours)
     pairs = [
         (".meter.time > .fill", "backgroundColor", ".meter.time"),
@@ -86,7 +86,7 @@ def test_what_is_drawn_stands_out_from_its_ground(serve, opened, colours):
         assert ratio >= 3, what
 
 
-def test_the_numbers_are_those_of_the_document(serve, opened):
+def test_page_shows_the_numbers_of_the_document(serve, opened):
     document = status_pictures.node()
     page = opened(serve(document).address)
     assert page.title() == "(2) gpu-node-7 · pyvgpu"
@@ -121,7 +121,7 @@ def test_bars_and_lines_are_as_long_as_the_numbers(serve, opened):
     assert heights == pytest.approx(wanted, abs=0.06)
 
 
-def test_the_cluster_says_how_full_each_node_is_and_why_pods_wait(serve, opened):
+def test_cluster_page_shows_node_usage_and_why_pods_wait(serve, opened):
     document = status_pictures.cluster()
     page = opened(serve(document).address)
     nodes = page.get_by_role("region", name="Nodes", exact=True)
@@ -139,7 +139,7 @@ def test_the_cluster_says_how_full_each_node_is_and_why_pods_wait(serve, opened)
     assert "20 min" in waits
 
 
-def test_it_is_used_by_keyboard_alone(serve, opened):
+def test_page_works_by_keyboard_alone(serve, opened):
     node, whole = status_pictures.node(), status_pictures.cluster()
     shown = serve(lambda asked: node if asked.query.get("node") else whole)
     page = opened(shown.address)
@@ -186,7 +186,7 @@ def test_colours_are_chosen_and_remembered(serve, opened):
 
 
 @pytest.mark.parametrize(("motion", "moves"), [("reduce", False), ("no-preference", True)])
-def test_nothing_moves_where_that_is_not_wished(serve, opened, motion, moves):
+def test_animations_respect_reduced_motion(serve, opened, motion, moves):
     page = opened(serve(status_pictures.node()).address, reduced_motion=motion)
     taken = page.evaluate("getComputedStyle(document.querySelector('.fill')).transitionDuration")
     assert (taken != "0s") is moves
@@ -203,8 +203,8 @@ COUNT = """() => {
 }"""
 
 
-# All of it is asked for, as if nothing were known; what was drawn anew is told.
-ASK_ANEW = """async () => {
+# Fetch the document without its ETag; return the keys of the redrawn elements.
+REFETCH = """async () => {
   tag = null;
   await ask();
   await new Promise((done) => setTimeout(done));
@@ -212,7 +212,7 @@ ASK_ANEW = """async () => {
 }"""
 
 
-def test_of_128_containers_only_those_that_are_others_are_drawn_anew(serve, opened):
+def test_only_the_changed_one_of_128_containers_is_redrawn(serve, opened):
     tenants = tuple(
         Tenant(f"team/pod-{it}/main", it % 2, 1, GIB // 2, 0.005, 0.002) for it in range(128)
     )
@@ -221,15 +221,15 @@ def test_of_128_containers_only_those_that_are_others_are_drawn_anew(serve, open
     page = opened(shown.address)
     assert page.locator(".device tbody tr").count() == 128
     page.evaluate(COUNT)
-    assert page.evaluate(ASK_ANEW) == []
+    assert page.evaluate(REFETCH) == []
     other = json.loads(json.dumps(document))
     other["devices"][0]["containers"][7]["usedBytes"] += 100 << 20
     pod = other["devices"][0]["containers"][7]["pod"]
     shown.document = other
-    assert page.evaluate(ASK_ANEW) == [f"team/{pod}/main"]
+    assert page.evaluate(REFETCH) == [f"team/{pod}/main"]
 
 
-def test_who_has_the_numbers_is_not_sent_them_again(serve, opened):
+def test_unchanged_document_is_answered_with_304(serve, opened):
     shown = serve(status_pictures.node())
     page = opened(shown.address)
     with page.expect_response("**/status.json?*") as answered:
@@ -238,7 +238,7 @@ def test_who_has_the_numbers_is_not_sent_them_again(serve, opened):
     assert "if-none-match" in shown.asked[-1].fields
 
 
-def test_a_node_that_does_not_answer_is_said_until_it_does(serve, opened):
+def test_failed_refresh_shows_an_alert_until_it_succeeds(serve, opened):
     from pyvgpu.status import site
 
     shown = serve(status_pictures.node())
@@ -248,14 +248,14 @@ def test_a_node_that_does_not_answer_is_said_until_it_does(serve, opened):
     alert = page.get_by_role("alert")
     alert.wait_for()
     assert "the nodes were not read yet" in alert.inner_text()
-    assert page.locator(".device").count() == 4  # what was known is there still
+    assert page.locator(".device").count() == 4  # the last data stays visible
     shown.refusal = None
     page.evaluate("void ask()")
     alert.wait_for(state="hidden")
     page.complaints[:] = [it for it in page.complaints if "503" not in it]
 
 
-def test_what_a_pod_is_called_is_text_and_nothing_else(serve, opened):
+def test_pod_names_are_shown_as_plain_text(serve, opened):
     name = "<img src=x onerror=alert(1)>"
     document = json.loads(json.dumps(status_pictures.node()))
     document["devices"][0]["containers"][0]["pod"] = name
@@ -266,8 +266,8 @@ def test_what_a_pod_is_called_is_text_and_nothing_else(serve, opened):
 
 
 @pytest.mark.parametrize("name", status_pictures.PICTURES)
-def test_its_picture_is_taken(serve, opened, tmp_path, name):
-    """With PYVGPU_PICTURES they are those of docs/; else it is seen that they can be taken."""
+def test_picture_can_be_taken(serve, opened, tmp_path, name):
+    """With PYVGPU_PICTURES the pictures go to docs/; without, they go to a temporary folder."""
     from PIL import Image, PngImagePlugin
 
     of, colours, size = status_pictures.PICTURES[name]

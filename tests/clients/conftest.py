@@ -4,16 +4,16 @@ import runner
 
 @pytest.fixture
 def held(tmp_path):
-    """Return a function that runs a command with 2 GiB of an H100 and returns what it printed.
+    """Return a function that runs a command with 2 GiB of an H100 and returns its output.
 
-    It is `pyvgpu run` itself; every call is a run of its own, on one machine.
+    It uses `pyvgpu run` itself; every call is a separate run on the same machine.
     """
     return _held(tmp_path, "h100", "--vmemory", "2GiB")
 
 
 @pytest.fixture
 def held_of_two(tmp_path):
-    """Return the same with the second of two devices, an H100 beside a T4."""
+    """Return the same for the second of two devices, an H100 beside a T4."""
     return _held(tmp_path, "t4,h100", "--vmemory", "2GiB", "--device", "1")
 
 

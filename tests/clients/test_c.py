@@ -1,4 +1,4 @@
-"""A C program on cuda.h under `pyvgpu run`, however it finds the driver."""
+"""A C program under `pyvgpu run`: linked to the driver, with dlopen, or cuGetProcAddress."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ beyond 2
 {full}returned 1
 {end}"""
 
-# A context takes 520 MiB; what is held when the program is refused is 1472 MiB more.
+# A context takes 520 MiB; at the refusal the program holds 1472 MiB more.
 NVML = {
     "start": "nvml start 1 2147483648 545259520\n",
     "full": "nvml full 1 2147483648 2088763392\n",
@@ -42,7 +42,7 @@ def client(name, how, *options):
         pytest.param("asked", "opened", ["-ldl", "-DASK_THE_DRIVER"], id="cuGetProcAddress"),
     ],
 )
-def test_cuda_program_computes_right_and_is_held(held, name, how, options):
+def test_cuda_program_computes_correctly_within_its_quota(held, name, how, options):
     assert held(client(name, how, *options)) == CUDA.format(start="", full="", end="")
 
 
@@ -54,6 +54,6 @@ def test_cuda_program_computes_right_and_is_held(held, name, how, options):
         pytest.param("nvml-only", "opened", [LIBNVIDIA_ML, "-ldl"], id="libcuda by dlopen"),
     ],
 )
-def test_program_linked_to_nvml_too_sees_one_account(held, name, how, libraries):
+def test_cuda_and_nvml_report_the_same_memory_in_one_program(held, name, how, libraries):
     program = client(name, how, "-DWITH_NVML", "-Wl,--no-as-needed", *libraries)
     assert held(program) == CUDA.format(**NVML)

@@ -1,4 +1,4 @@
-"""numba-cuda's own driver tests through the shim: the same ones pass as on the bare simulator."""
+"""numba-cuda's own driver tests pass through the shim as on the bare simulator."""
 
 import numba_suite
 import pytest
@@ -10,8 +10,8 @@ GIB = 1 << 30
 
 
 @pytest.mark.timeout(numba_suite.TIMEOUT + 60)
-def test_numbas_own_driver_tests_pass_but_for_the_known_ones(tmp_path):
-    # Little memory, since numba fills half of it; two devices, since some tests need them.
+def test_numbas_own_driver_tests_pass_except_known_failures(tmp_path):
+    # Little memory, because numba fills half of it; two devices, because some tests need them.
     machine = simulator.open_machine("h100:2", tmp_path / "machines")
     with room(tmp_path / "room", machine, vmemory=2 * GIB, ordinals=(0, 1)) as held:
         assert held.ask("context(); answer(info()[1])") == 2 * GIB

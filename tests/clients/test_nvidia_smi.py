@@ -31,7 +31,7 @@ def fixture_machine(tmp_path_factory):
 
 @pytest.fixture(name="held", scope="module")
 def fixture_held(machine):
-    """Let a process hold a GiB on each device."""
+    """Run one process per device that holds 1 GiB there."""
     with holder(machine, 0, GIB) as one, holder(machine, 1, GIB) as two:
         yield one, two
 
@@ -53,7 +53,7 @@ def fixture_smi(program, machine, held):
 
 
 def memory(machine: simulator.Machine, device: int) -> int:
-    """MiB that a holder of one GiB has on the device."""
+    """Return the MiB that a process with a context and 1 GiB uses on the device."""
     return machine.devices[device].context_bytes // MIB + 1024
 
 

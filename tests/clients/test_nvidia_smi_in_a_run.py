@@ -1,7 +1,7 @@
-"""The real nvidia-smi of three releases under `pyvgpu run`: the quota and our processes are all.
+"""The real nvidia-smi of three releases under `pyvgpu run` shows only the quota and our processes.
 
-Each asks in its own way: release 470 through public functions alone, 535 and 550 through NVML's
-private table too, in which 550 lays out loads as the simulated driver does.
+Release 470 uses public functions only; 535 and 550 also use NVML's private table, in which 550
+lays out utilizations as the simulated driver does.
 """
 
 import json
@@ -31,9 +31,9 @@ def fixture_program(request):
     params=["one namespace", pytest.param("PID namespace", marks=rights.needs_pid_namespace)],
 )
 def fixture_smi(request, program, held_of_two):
-    """Run it within 2 GiB of the second of two devices, beside a program that holds 512 MiB.
+    """Run it with 2 GiB of the second of two devices, beside a program that holds 512 MiB.
 
-    The program is the only one in its PID namespace, if it has one.
+    With a PID namespace, that program has pid 1.
     """
     own = request.param == "PID namespace"
 
@@ -47,7 +47,7 @@ def fixture_smi(request, program, held_of_two):
     return smi
 
 
-def test_query_gives_the_quota_and_what_the_program_holds(smi):
+def test_query_shows_the_quota_and_the_programs_memory(smi):
     text = smi("--query-gpu=index,memory.total,memory.used,memory.free", "--format=csv,nounits")
     assert text.splitlines()[1:] == ["0, 2048, 1032, 1016"]
 
@@ -68,7 +68,7 @@ def test_list_has_one_device(smi):
     assert line.startswith("GPU 0: pyvgpu simulated H100 (UUID: GPU-")
 
 
-def test_query_of_applications_has_ours(smi):
+def test_compute_apps_query_shows_our_process(smi):
     text = smi("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
     assert re.fullmatch(rf"{smi.pid}, 1032\n", text)
 

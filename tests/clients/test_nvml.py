@@ -1,4 +1,4 @@
-"""NVML's clients under `pyvgpu run`: the quota is the device, our processes are all."""
+"""NVML clients under `pyvgpu run` see a device of the quota's size with only our processes."""
 
 import functools
 import json
@@ -15,7 +15,7 @@ import rights
 MIB = 1 << 20
 NO_PERMISSION = 4
 GO_CLIENT = Path(__file__).parent / "programs" / "go"
-# 2 GiB in all; 512 MiB and a context of 520 MiB are held.
+# A quota of 2 GiB; a program holds 512 MiB and a context of 520 MiB.
 TOTAL, USED, FREE = 2048 * MIB, 1032 * MIB, 1016 * MIB
 
 
@@ -24,7 +24,7 @@ TOTAL, USED, FREE = 2048 * MIB, 1032 * MIB, 1016 * MIB
     params=["one namespace", pytest.param("PID namespace", marks=rights.needs_pid_namespace)],
 )
 def fixture_start(request, held_of_two):
-    """Run a command on the second of two devices, also where its first process has pid 1."""
+    """Run a command on the second of two devices, with and without a PID namespace of its own."""
     if request.param == "one namespace":
         return held_of_two
     return functools.partial(held_of_two, *rights.PID_NAMESPACE)
@@ -32,7 +32,7 @@ def fixture_start(request, held_of_two):
 
 @pytest.fixture(name="python")
 def fixture_python(start):
-    """Run a program of Python that holds 512 MiB."""
+    """Run a Python program that holds 512 MiB."""
 
     def run(source, *arguments):
         command = (sys.executable, "-W", "ignore", "-c", source, 512 * MIB, *arguments)

@@ -24,7 +24,7 @@ def python(held, source, *arguments):
         pytest.param(FREE + 1, [REFUSED, REFUSED], 0, id="past the quota"),
     ],
 )
-def test_cuda_bindings_copies_unchanged_and_is_held(held, size, answers, charged):
+def test_cuda_bindings_copies_correctly_within_its_quota(held, size, answers, charged):
     assert python(held, python_clients.BINDINGS_MEMORY, size) == [
         [1, TOTAL, FREE, TOTAL],
         True,
@@ -34,7 +34,7 @@ def test_cuda_bindings_copies_unchanged_and_is_held(held, size, answers, charged
 
 
 @pytest.mark.parametrize("kind", ["CUBIN", "PTX"])
-def test_what_nvrtc_compiles_is_loaded_launched_and_right(held, kind):
+def test_nvrtc_kernels_load_and_compute_correctly(held, kind):
     assert python(held, python_clients.BINDINGS_KERNELS, kind) == [
         [[0, 8], [8, 4], [12, 4]],
         True,
@@ -49,7 +49,7 @@ def test_what_nvrtc_compiles_is_loaded_launched_and_right(held, kind):
         pytest.param(2 * GIB, REFUSED, id="past the quota"),
     ],
 )
-def test_numba_compiles_launches_copies_unchanged_and_is_held(held, size, answer):
+def test_numba_computes_correctly_within_its_quota(held, size, answer):
     assert python(held, python_clients.NUMBA, size) == [
         "pyvgpu simulated H100",
         TOTAL,

@@ -1,4 +1,4 @@
-"""What the chart makes of the agent: versions, options and paths that exist, no privilege."""
+"""The chart's agent objects: valid versions, options and paths, and no privileges."""
 
 import argparse
 import importlib
@@ -19,7 +19,7 @@ MODULES = {name: module for name, module, _ in COMMANDS}
 
 
 @pytest.mark.parametrize("spec", PARTS)
-def test_image_and_options_are_of_this_version(spec):
+def test_image_and_options_match_this_version(spec):
     (container,) = spec["containers"]
     assert container["image"] == f"localhost/pyvgpu:{release.version()}"
     command, *options = container["args"]
@@ -31,7 +31,7 @@ def test_image_and_options_are_of_this_version(spec):
 
 
 @pytest.mark.parametrize("spec", PARTS)
-def test_what_containers_are_given_has_the_same_path_inside_and_outside(spec):
+def test_host_paths_are_mounted_at_the_same_path(spec):
     (container,) = spec["containers"]
     outside = {it["name"]: it["hostPath"]["path"] for it in spec["volumes"]}
     inside = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
@@ -45,7 +45,7 @@ def test_what_containers_are_given_has_the_same_path_inside_and_outside(spec):
 
 
 @pytest.mark.parametrize("spec", PARTS)
-def test_no_part_has_any_privilege(spec):
+def test_no_component_has_any_privilege(spec):
     assert not spec.keys() & {"hostNetwork", "hostIPC"}
     (container,) = spec["containers"]
     assert spec.get("hostPID", False) == (container["name"] == "agent")  # for the audit
@@ -58,7 +58,7 @@ def test_no_part_has_any_privilege(spec):
     }
 
 
-def test_nobody_reaches_a_part_but_who_may_read_the_figures():
+def test_network_policies_admit_only_metrics_clients():
     policies = {
         it["metadata"]["name"]: it["spec"] for it in THINGS if it["kind"] == "NetworkPolicy"
     }

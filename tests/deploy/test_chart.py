@@ -1,4 +1,4 @@
-"""The chart: versions, what is made for which values, and what it refuses to make."""
+"""The chart: versions, the objects rendered for values, and values that it refuses."""
 
 import re
 from pathlib import Path
@@ -14,11 +14,11 @@ from pyvgpu.controller.scheduler import configured
 SECOND = ("scheduler.mode=second", "kubeScheduler.image=own/kube-scheduler:1")
 
 
-def test_the_chart_is_of_this_version():
+def test_chart_has_this_version():
     assert charted.ABOUT["version"] == charted.VERSION == release.version()
 
 
-def test_everything_that_is_made_has_the_labels_by_which_it_is_found():
+def test_every_object_has_the_standard_labels():
     settings = (*SECOND, "dra.enabled=true", "profile=gaia", "webhook.environmentPolicy=true")
     for thing in made(*settings).values():
         labels = thing["metadata"]["labels"]
@@ -35,7 +35,7 @@ PARTS = [
 
 
 def selected(kind, labels):
-    """Return what of a kind selects pods with these labels."""
+    """Return the specs of the objects of a kind that select pods with these labels."""
     found = {name: it["spec"] for (a, name), it in ALL.items() if a == kind}
     return [
         spec
@@ -45,7 +45,7 @@ def selected(kind, labels):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_part_is_fenced_watched_and_bounded(part):
+def test_every_workload_has_network_policy_probes_and_limits(part):
     template = part["spec"]["template"]
     labels, spec = template["metadata"]["labels"], template["spec"]
     assert part["spec"]["selector"] == {"matchLabels": labels}
@@ -68,7 +68,7 @@ def test_every_part_is_fenced_watched_and_bounded(part):
     assert not ports or {"livenessProbe", "readinessProbe"} <= set(container)
 
 
-def test_no_role_says_everything():
+def test_no_role_has_wildcards():
     roles = [it for (kind, _), it in ALL.items() if kind in ("Role", "ClusterRole")]
     assert len(roles) > 10
     for rule in (rule for role in roles for rule in role["rules"]):
@@ -78,7 +78,7 @@ def test_no_role_says_everything():
         assert not set(rule.get("resources", ())) & {"pods/exec", "serviceaccounts/token"}
 
 
-def test_nothing_is_left_of_the_usual_namespaces_where_there_are_others():
+def test_other_namespaces_replace_the_defaults_everywhere():
     settings = ("agentNamespace.name=nodes,dra.enabled=true,profile=gaia", *SECOND)
     text = charted.text(*settings, namespace="control")
     assert "serviceaccount:pyvgpu" not in text
@@ -87,7 +87,7 @@ def test_nothing_is_left_of_the_usual_namespaces_where_there_are_others():
         assert thing["metadata"].get("namespace", "control") in ("control", "nodes", "kube-system")
 
 
-def test_simulated_devices_need_no_driver_and_nobody_who_opens_nodes():
+def test_simulated_devices_need_neither_driver_nor_control_nodes():
     things = made("simulate=h100:2")
     assert ("DaemonSet", "control-nodes") not in things
     assert "--simulate=h100:2" in arguments(things, "DaemonSet", "agent")
@@ -99,7 +99,7 @@ def test_simulated_devices_need_no_driver_and_nobody_who_opens_nodes():
 
 
 @pytest.mark.parametrize("mode", ["none", "patch", "second"])
-def test_agents_take_the_choices_of_who_chooses(mode):
+def test_placement_option_follows_the_scheduler_mode(mode):
     things = made(f"scheduler.mode={mode}", *SECOND[1:])
     placed = "--placement=extender" in arguments(things, "DaemonSet", "agent")
     assert placed is (mode != "none")
@@ -109,7 +109,7 @@ def test_agents_take_the_choices_of_who_chooses(mode):
     assert sent is (mode == "second")
 
 
-def test_the_second_scheduler_asks_about_all_nodes_and_shows_who_it_is():
+def test_second_scheduler_samples_all_nodes_and_authenticates():
     things = made(*SECOND, "scheduler.clusterIP=10.96.0.50")
     text = things["ConfigMap", "kube-scheduler"]["data"]["config.yaml"]
     config = yaml.safe_load(text)
@@ -127,7 +127,7 @@ def test_the_second_scheduler_asks_about_all_nodes_and_shows_who_it_is():
     assert "serviceaccount:pyvgpu:kube-scheduler" in status[0]["expression"]
 
 
-def test_agents_see_the_nodes_cgroups_only_where_the_driver_is_to_hold_containers():
+def test_cgroups_are_mounted_only_for_driver_limits():
     for settings, seen, option in (
         ((), True, False),
         (("agent.driverLimits=false",), False, True),
@@ -141,7 +141,7 @@ def test_agents_see_the_nodes_cgroups_only_where_the_driver_is_to_hold_container
         assert ("--no-driver-limits" in container["args"]) is option
 
 
-def test_agents_have_the_capabilities_that_are_chosen_and_no_others():
+def test_agent_has_only_the_configured_capabilities():
     kill = "agent.options={--audit-action=kill}"
     for settings, added in (
         ((), None),
@@ -154,7 +154,7 @@ def test_agents_have_the_capabilities_that_are_chosen_and_no_others():
         assert (found["drop"], found.get("add")) == (["ALL"], added)
 
 
-def test_agents_beside_nvidias_plugin_offer_devices_only_where_that_is_chosen():
+def test_beside_nvidia_option_is_set_only_if_configured():
     said, without = (
         arguments(made(*settings), "DaemonSet", "agent")
         for settings in (("agent.besideNvidia=true",), ())
@@ -169,20 +169,20 @@ def test_agents_beside_nvidias_plugin_offer_devices_only_where_that_is_chosen():
         ("scheduler.resync=60", "scheduler", "--resync=60"),
     ],
 )
-def test_a_value_becomes_an_option(setting, part, option):
+def test_value_becomes_an_option(setting, part, option):
     said = arguments(made("scheduler.mode=patch", setting), "Deployment", part)
     without = arguments(made("scheduler.mode=patch"), "Deployment", part)
     assert set(said) - set(without) == {option}
 
 
-def test_the_api_server_reaches_agents_where_it_is_said_where_it_is():
+def test_network_policy_admits_the_configured_api_server():
     things = made("networkPolicy.apiServer={10.0.0.10/32,fd00::a/128}")
     (named, addressed) = things["NetworkPolicy", "agent"]["spec"]["ingress"]
     assert [it["ipBlock"]["cidr"] for it in addressed["from"]] == ["10.0.0.10/32", "fd00::a/128"]
     assert addressed["ports"] == named["ports"]
 
 
-def test_the_page_on_the_scheduler_tells_kube_scheduler_the_same():
+def test_scheduler_page_has_the_same_configuration():
     page = Path(__file__).parents[2] / "docs/scheduler.md"
     (block,) = re.findall(r"```yaml\n(apiVersion: kubescheduler.*?)```", page.read_text(), re.S)
     documented = yaml.safe_load(block)
@@ -202,18 +202,18 @@ def test_the_page_on_the_scheduler_tells_kube_scheduler_the_same():
         ((*SECOND, "webhook.enabled=false"), "valid would be webhook.enabled=true"),
     ],
 )
-def test_values_that_make_no_sense_together_are_refused(settings, why):
+def test_contradictory_values_are_refused(settings, why):
     with pytest.raises(charted.RefusedError, match=why):
         made(*settings)
 
 
 @pytest.mark.parametrize("more", [{}, {"webhook": {"imageRules": [{"prefix": "a", "to": "b/"}]}}])
-def test_without_settings_of_sidecars_it_is_made_as_with_none(more):
+def test_null_sidecar_settings_render_no_configmap(more):
     given = {"sidecar": {"settings": None}}
     assert "name: pyvgpu-sidecars" not in charted.text(values={**given, **more})
 
 
-def test_a_rule_of_images_that_changes_lets_the_webhook_start_again():
+def test_changed_image_rule_restarts_the_webhook():
     def noted(rule):
         things = made(f"webhook.imageRules[0].prefix={rule}", "webhook.imageRules[0].to=a/")
         return things["Deployment", "webhook"]["spec"]["template"]["metadata"]["annotations"]
@@ -221,7 +221,7 @@ def test_a_rule_of_images_that_changes_lets_the_webhook_start_again():
     assert noted("b/") == noted("b/") != noted("c/")
 
 
-def test_what_kube_scheduler_is_told_anew_lets_it_start_again():
+def test_changed_configuration_restarts_kube_scheduler():
     def noted(*more):
         things = made(*SECOND, *more)
         return things["Deployment", "kube-scheduler"]["spec"]["template"]["metadata"]
@@ -239,7 +239,7 @@ def test_what_kube_scheduler_is_told_anew_lets_it_start_again():
         (("agent.audit=false", "agent.options={--audit-action=kill}"), None, None),
     ],
 )
-def test_the_audit_is_on_and_takes_no_privilege_but_to_end_processes(given, sees_pids, added):
+def test_audit_needs_capabilities_only_to_kill_processes(given, sees_pids, added):
     spec = made(*given)["DaemonSet", "agent"]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert spec.get("hostPID") == sees_pids

@@ -1,4 +1,4 @@
-"""The API server asks a webhook about each pod that it would change, refuse or warn about."""
+"""The chart's matchConditions pass every pod that a webhook would change, refuse or warn about."""
 
 import copy
 import json
@@ -40,7 +40,7 @@ T4 = facts.Device("", 0, 16 << 30, "Tesla T4", least_bytes=1 << 30)
 
 
 def renames():
-    """Return the rules, read from a file as the webhook reads them."""
+    """Return RULES, loaded from a file as the webhook loads them."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(json.dumps(RULES))
         file.flush()
@@ -75,7 +75,7 @@ ALL = {
 
 
 def by_path(hooks):
-    """Return the entries that lead to one mutation; one that is asked will do."""
+    """Return the webhook entries by kind and path; it suffices if one of them is called."""
     found = {}
     for (kind, _), hook in hooks.items():
         found.setdefault((kind, hook["clientConfig"]["service"]["path"]), []).append(hook)
@@ -99,7 +99,7 @@ def mutation_of(path, source):
 
 @st.composite
 def cased(draw, text):
-    """Return *text* in any mixture of small and capital letters."""
+    """Return *text* in any mix of lower and upper case."""
     small = draw(st.lists(st.booleans(), min_size=len(text), max_size=len(text)))
     return "".join(it.lower() if one else it for it, one in zip(text, small, strict=True))
 
@@ -153,7 +153,7 @@ LABELS = st.dictionaries(
 
 
 def present(**members):
-    """Return members of an object as the API server has them: what is empty is not there."""
+    """Return members of an object as the API server stores them: without empty ones."""
     return {key: it for key, it in members.items() if it}
 
 
@@ -226,7 +226,7 @@ CASES = [
 @pytest.mark.parametrize(("hooks", "mutation"), CASES)
 @settings(max_examples=100)
 @given(pods(), st.sampled_from(NAMESPACES))
-def test_where_the_webhook_would_say_something_it_is_asked(hooks, mutation, pod, namespace):
+def test_conditions_pass_every_pod_the_webhook_would_answer(hooks, mutation, pod, namespace):
     if says_something(hooks[0], mutation, pod, namespace):
         assert any(conditions.holds(it, pod, namespace) for it in hooks)
 
@@ -248,7 +248,7 @@ PLAIN = {
     },
 }
 SMALLEST = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "resources": {}}]}}
-ASKED = [  # namespace, source, and which of them are asked all the same
+ASKED = [  # namespace, source, and the webhooks that are called all the same
     ("other", "hami", set()),
     ("other", "chart", set()),
     ("other", "converting", set()),
@@ -263,18 +263,18 @@ ASKED = [  # namespace, source, and which of them are asked all the same
 
 @pytest.mark.parametrize("pod", [PLAIN, SMALLEST])
 @pytest.mark.parametrize(("namespace", "source", "asked"), ASKED)
-def test_about_a_pod_that_asks_for_nothing_of_ours_none_is_asked(namespace, source, asked, pod):
+def test_pod_without_devices_or_sidecars_calls_no_webhook(namespace, source, asked, pod):
     found = {it["name"] for it in ALL[source].values() if conditions.holds(it, pod, namespace)}
     assert found == asked
 
 
-def test_a_webhook_that_may_be_away_holds_a_pod_up_for_two_seconds_at_most():
+def test_fail_open_webhook_delays_a_pod_by_at_most_two_seconds():
     hooks = [it for found in ALL.values() for it in found.values()]
     for hook in hooks:
         assert hook["timeoutSeconds"] <= (2 if hook["failurePolicy"] == "Ignore" else 5)
 
 
-def test_image_rules_without_namespaces_are_about_every_pod():
+def test_image_rules_without_namespaces_match_every_pod():
     hooks = of_chart({"webhook": {"imageRules": [{"prefix": "a", "to": "b/"}]}})
     hook = hooks["MutatingWebhookConfiguration", "images.pyvgpu.io"]
     assert conditions.holds(hook, SMALLEST, "any")

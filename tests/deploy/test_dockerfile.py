@@ -1,4 +1,4 @@
-"""The Dockerfile makes the images that deploy/images.py makes, by the same steps."""
+"""The Dockerfile builds the same images as deploy/images.py, by the same steps."""
 
 import io
 import json
@@ -25,13 +25,13 @@ TARGETS = {"pyvgpu": "pyvgpu", "pyvgpu-fast-exit": "fast-exit"}
 
 
 def options_of(name):
-    """Return what image.py is told of an image."""
+    """Return the options of image.py for an image."""
     words = iter(images.IMAGES[name])
     return {word.lstrip("-"): next(words) for word in words}
 
 
 @pytest.mark.parametrize("name", images.IMAGES)
-def test_an_image_starts_alike(name):
+def test_image_has_the_same_entrypoint_user_and_env(name):
     stage, options = STAGES[TARGETS[name]], options_of(name)
     assert json.loads(stage["ENTRYPOINT"]) == [options["entrypoint"]]
     assert stage.get("USER") == options.get("user")
@@ -40,7 +40,7 @@ def test_an_image_starts_alike(name):
     assert stage["COPY"] == f"--from=build /trees/{name}/ /"
 
 
-def test_what_is_in_them_comes_from_the_same_program():
+def test_images_are_filled_by_the_same_program():
     (command,) = re.findall(r"python (/deploy/images.py .*)$", STAGES["build"]["RUN"], re.M)
     program, trees, folder, wheel = shlex.split(command)
     assert (rig.DEPLOY / program.removeprefix("/deploy/")).samefile(images.__file__)
@@ -50,8 +50,8 @@ def test_what_is_in_them_comes_from_the_same_program():
     assert {machine: name for name, machine in machines.items()} == image.ARCHITECTURES
 
 
-def test_packages_are_where_this_python_looks_for_them():
-    """Debian's own looks for none in site-packages."""
+def test_packages_are_on_pythons_search_path():
+    """Debian's own Python does not search site-packages."""
     program = Path(sys.executable).resolve()
     command = [program, "-I", "-c", "import site; print(*site.getsitepackages(), sep='\\n')"]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -59,13 +59,13 @@ def test_packages_are_where_this_python_looks_for_them():
     assert any(it.endswith(wanted) for it in said.splitlines())
 
 
-def test_the_folders_of_every_image_are_in_trees_too(tmp_path):
+def test_trees_have_the_folders_of_every_image(tmp_path):
     images.stand(tmp_path)
     assert {it.name: stat.S_IMODE(it.stat().st_mode) for it in tmp_path.iterdir()} == image.FOLDERS
-    images.stand(tmp_path)  # some of them have something in them
+    images.stand(tmp_path)  # a second run accepts existing folders
 
 
-def test_the_fast_exit_image_has_one_program_of_many_names(tmp_path):
+def test_fast_exit_image_has_one_program_with_many_names(tmp_path):
     wheel = tmp_path / "pyvgpu-1-py3.whl"
     with zipfile.ZipFile(wheel, "w") as made:
         made.writestr("pyvgpu/lib/sidecar/pyvgpu-exit", b"program")

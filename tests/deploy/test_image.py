@@ -1,4 +1,4 @@
-"""Image archives are made from files alone, and always the same."""
+"""Image archives depend on the given files only, and are reproducible."""
 
 import gzip
 import hashlib
@@ -24,7 +24,7 @@ def blobs(archive):
         return {it.name: tar.extractfile(it).read() for it in tar if it.isfile()}
 
 
-def test_the_same_files_give_the_same_image(tmp_path):
+def test_same_files_give_the_same_image(tmp_path):
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
@@ -33,7 +33,7 @@ def test_the_same_files_give_the_same_image(tmp_path):
     assert make(tmp_path, "--file", f"{program}=/bin/program") == first
 
 
-def test_what_is_in_it_is_named_by_what_it_is(tmp_path):
+def test_blobs_are_named_by_their_digest(tmp_path):
     found = blobs(make(tmp_path, "--user", "65534", "--entrypoint", "/a", "b"))
     for name, content in found.items():
         if name.startswith("blobs/"):
@@ -52,7 +52,7 @@ def test_what_is_in_it_is_named_by_what_it_is(tmp_path):
     assert config["rootfs"]["diff_ids"] == ["sha256:" + hashlib.sha256(unpacked).hexdigest()]
 
 
-def test_everything_is_roots_and_may_be_read_by_all(tmp_path):
+def test_files_belong_to_root_and_are_world_readable(tmp_path):
     (tmp_path / "secret").write_text("x")
     (tmp_path / "secret").chmod(0o600)
     layer = image.layer([f"{tmp_path}/secret=/etc/secret"], ["/bin/sh=/etc/secret"])
@@ -62,8 +62,8 @@ def test_everything_is_roots_and_may_be_read_by_all(tmp_path):
     assert (link.issym(), link.linkname) == (True, "/etc/secret")
 
 
-def test_no_path_is_twice_in_a_layer(tmp_path):
-    """Podman takes no such image."""
+def test_no_path_repeats_in_a_layer(tmp_path):
+    """Podman refuses an image with a repeated path."""
     (tmp_path / "some").write_text("x")
     layer = image.layer([f"{tmp_path}=/etc"], [])
     with tarfile.open(fileobj=io.BytesIO(layer)) as tar:

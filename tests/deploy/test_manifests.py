@@ -1,4 +1,4 @@
-"""The manifests name what there is: versions, options, paths; what they make runs in a cluster."""
+"""The chart's sidecar, webhook and DRA objects agree with the programs and with each other."""
 
 import argparse
 import importlib
@@ -29,7 +29,7 @@ CONVERSIONS = (
     "webhook.imageRules[0].prefix=docker.io/,webhook.imageRules[0].to=mirror.example/",
     DRA,
 )
-PLACES = (webhook.DEVICES, webhook.IMAGES, webhook.CLAIMS)  # of what these add
+PLACES = (webhook.DEVICES, webhook.IMAGES, webhook.CLAIMS)  # paths that these settings add
 MODULES = {name: module for name, module, _ in COMMANDS}
 
 
@@ -54,7 +54,7 @@ def parse(arguments):
 
 
 @pytest.mark.parametrize(("container", "spec"), list(containers()))
-def test_images_are_of_this_version_and_never_strangers(container, spec):
+def test_images_are_ours_with_this_version(container, spec):
     name, _, version = container["image"].rpartition(":")
     assert name in ("localhost/pyvgpu", "localhost/pyvgpu-fast-exit")
     assert version == release.version()
@@ -73,7 +73,7 @@ def test_arguments_are_options_of_the_command(container, spec):
 
 
 @pytest.mark.parametrize(("container", "spec"), list(containers()))
-def test_nothing_has_more_rights_on_its_machine_than_it_needs(container, spec):
+def test_containers_have_restricted_security_contexts(container, spec):
     context = {**spec.get("securityContext", {}), **container["securityContext"]}
     assert context["readOnlyRootFilesystem"]
     assert not context["allowPrivilegeEscalation"]
@@ -97,7 +97,7 @@ def hooks(kind):
 
 
 def added(setting):
-    """Return the webhook's arguments with a setting, and the entries that it adds by name."""
+    """Return the webhook's arguments with a setting, and the entries it adds, by name."""
     things = {
         (it["kind"], it["metadata"]["name"]): it for it in charted.part(["webhook/"], setting)
     }
@@ -110,7 +110,7 @@ def added(setting):
     return charted.arguments(things, "Deployment", "webhook"), entries
 
 
-def test_the_webhook_is_found_by_the_names_that_it_has():
+def test_webhook_configurations_point_to_its_service():
     place = identity.Place("pyvgpu", webhook.NAME)
     service = find("Service", place.name)
     for kind in (MUTATING, VALIDATING):
@@ -120,23 +120,23 @@ def test_the_webhook_is_found_by_the_names_that_it_has():
             assert asked["path"] == PATHS[kind, name]
             assert asked["port"] == service["spec"]["ports"][0]["port"]
             assert hook["sideEffects"] == "None"
-    assert "data" not in find("Secret", place.name)  # what it wrote stays when this is applied
+    assert "data" not in find("Secret", place.name)  # applying this keeps what the webhook wrote
 
 
-def test_each_entry_says_by_conditions_which_objects_it_is_about():
+def test_each_webhook_entry_has_match_conditions():
     for kind in (MUTATING, VALIDATING):
         for name, hook in hooks(kind).items():
             assert hook["matchConditions"]
             assert (hook["failurePolicy"] == "Ignore") is (name == "sidecars.pyvgpu.io")
 
 
-def test_the_condition_about_sidecars_has_all_marks():
+def test_sidecar_condition_has_all_marks():
     (condition,) = hooks(MUTATING)["sidecars.pyvgpu.io"]["matchConditions"]
     marks = [name for name, _ in marking.MARKS]
     assert re.findall(r'"([A-Z_]+)"', condition["expression"]) == marks
 
 
-def test_the_sidecars_part_is_never_in_the_way():
+def test_sidecar_webhook_fails_open_and_skips_system_namespaces():
     hook = hooks(MUTATING)["sidecars.pyvgpu.io"]
     assert hook["failurePolicy"] == "Ignore"
     (left_out,) = hook["namespaceSelector"]["matchExpressions"]
@@ -146,13 +146,13 @@ def test_the_sidecars_part_is_never_in_the_way():
     assert (rule["operations"], rule["resources"]) == (["CREATE"], ["pods"])
 
 
-def test_no_part_for_devices_leaves_a_namespace_out():
+def test_device_webhooks_skip_no_namespace():
     for kind in (MUTATING, VALIDATING):
         for name, hook in hooks(kind).items():
             assert "namespaceSelector" not in hook or name == "sidecars.pyvgpu.io"
 
 
-def test_the_policy_and_the_webhook_know_the_same_annotations():
+def test_state_policy_and_webhook_have_the_same_annotations():
     policy = find("ValidatingAdmissionPolicy", "pyvgpu-state")["spec"]
     (changed,) = (it["expression"] for it in policy["variables"] if it["name"] == "changed")
     (condition,) = hooks(MUTATING)["devices.pyvgpu.io"]["matchConditions"]
@@ -162,7 +162,7 @@ def test_the_policy_and_the_webhook_know_the_same_annotations():
         assert set(found) == {*state.KEYS, state.PREFIX}
 
 
-def test_everybody_means_the_same_pods_by_those_that_ask():
+def test_device_conditions_are_the_same_everywhere():
     conditions = [
         it
         for thing in THINGS
@@ -176,7 +176,7 @@ def test_everybody_means_the_same_pods_by_those_that_ask():
 
 
 @pytest.mark.parametrize("setting", CONVERSIONS)
-def test_what_a_setting_adds_there_is(setting):
+def test_added_options_and_paths_exist(setting):
     base = find("Deployment", "webhook")["spec"]["template"]["spec"]["containers"][0]["args"]
     arguments, entries = added(setting)
     assert set(arguments) > set(base)
@@ -185,7 +185,7 @@ def test_what_a_setting_adds_there_is(setting):
         assert hook["clientConfig"]["service"]["path"] in PLACES
 
 
-def test_templates_of_pods_are_called_alike_everywhere():
+def test_claim_templates_have_the_same_names_everywhere():
     (policy,) = find("ValidatingAdmissionPolicy", "pyvgpu-claim-templates")["spec"][
         "matchConditions"
     ]
@@ -195,7 +195,7 @@ def test_templates_of_pods_are_called_alike_everywhere():
         assert json.loads(f"[{listed}]") == [shapes.SHARE, shapes.WHOLE]
 
 
-def test_the_class_that_claims_of_pods_name_is_shipped():
+def test_device_class_of_pod_claims_is_in_the_chart():
     assert find("DeviceClass", shapes.CLASS)
     whole = find("DeviceClass", "vgpu-whole")["spec"]
     assert whole["extendedResourceName"] == names.DEVICE_RESOURCE
@@ -204,7 +204,7 @@ def test_the_class_that_claims_of_pods_name_is_shipped():
         assert f'device.driver == "{names.DRA_DRIVER}"' in selector["cel"]["expression"]
 
 
-def test_the_policy_of_configurations_knows_what_the_driver_does():
+def test_claim_configuration_policy_matches_the_driver():
     spec = find("ValidatingAdmissionPolicy", "pyvgpu-claim-configuration")["spec"]
     said = " ".join(it["expression"] for it in (*spec["variables"], *spec["validations"]))
     assert f'"{names.DRA_DRIVER}"' in said
@@ -214,7 +214,7 @@ def test_the_policy_of_configurations_knows_what_the_driver_does():
     assert spare.EXAMPLE in said
 
 
-def test_claims_are_counted_where_the_namespace_says_so_and_never_past_us():
+def test_claim_quota_webhook_fails_closed_in_labelled_namespaces():
     (hook,) = added(DRA)[1].values()
     assert hook["failurePolicy"] == "Fail"
     assert hook["sideEffects"] == "NoneOnDryRun"
@@ -223,13 +223,13 @@ def test_claims_are_counted_where_the_namespace_says_so_and_never_past_us():
     assert (rule["operations"], rule["resources"]) == (["CREATE"], ["resourceclaims"])
 
 
-def test_a_template_is_made_for_a_pod_and_none_for_a_dry_run():
+def test_device_webhook_has_no_side_effects_on_dry_run():
     (configuration,) = charted.part(["webhook/mutating.yaml"], DRA)
     effects = {it["name"]: it["sideEffects"] for it in configuration["webhooks"]}
     assert effects == {"devices.pyvgpu.io": "NoneOnDryRun", "sidecars.pyvgpu.io": "None"}
 
 
-def test_the_entry_for_hami_asks_about_what_is_hamis_alone():
+def test_hami_entry_matches_hami_resources_only():
     (hook,) = added("webhook.convert={hami}")[1].values()
     (condition,) = hook["matchConditions"]
     found = re.findall(r'"([^"]+)" in r', condition["expression"])
@@ -237,7 +237,7 @@ def test_the_entry_for_hami_asks_about_what_is_hamis_alone():
     assert hook["failurePolicy"] == "Fail"
 
 
-def test_the_example_of_image_rules_is_valid(tmp_path):
+def test_documented_image_rules_are_valid(tmp_path):
     blocks = documented.blocks(documented.ROOT / "docs/webhook.md")
     (example,) = (text for _, language, text in blocks if language == "yaml" and "to: " in text)
     file = tmp_path / "rules.yaml"

@@ -1,4 +1,4 @@
-"""What the chart makes for Prometheus' operator and for Grafana."""
+"""The chart's objects for Prometheus' operator and Grafana."""
 
 import json
 
@@ -10,23 +10,23 @@ from charted import EVERYTHING, MONITORED, made
 ALL = made(MONITORED, *EVERYTHING)
 
 
-def test_nothing_is_made_that_a_cluster_may_not_know():
+def test_default_needs_no_monitoring_crds():
     kinds = {kind for kind, _ in made()}
     assert not kinds & {"PodMonitor", "PrometheusRule"}
     assert ("ConfigMap", "pyvgpu-dashboard") not in made()
 
 
-def test_the_rules_are_those_of_the_file():
+def test_rules_are_those_of_the_file():
     assert ALL["PrometheusRule", "pyvgpu"]["spec"] == yaml.safe_load(alerts.RULES.read_text())
 
 
-def test_the_dashboard_is_that_of_the_file_and_found_by_its_label():
+def test_dashboard_is_that_of_the_file_with_grafanas_label():
     found = ALL["ConfigMap", "pyvgpu-dashboard"]
     assert json.loads(found["data"]["pyvgpu.json"]) == alerts.DASHBOARD
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
-def test_all_that_show_figures_are_asked_and_nobody_else():
+def test_pod_monitor_selects_exactly_the_pods_with_metrics():
     (endpoint,) = alerts.pod_monitor()["podMetricsEndpoints"]
     (selected,) = alerts.pod_monitor()["selector"]["matchExpressions"]
     assert (selected["key"], selected["operator"]) == ("app", "In")
@@ -44,12 +44,12 @@ def test_all_that_show_figures_are_asked_and_nobody_else():
 @pytest.mark.parametrize(
     ("kind", "switch"), [("PrometheusRule", "rules"), ("PodMonitor", "podMonitor")]
 )
-def test_the_operator_finds_them_by_labels_of_ones_own(kind, switch):
+def test_monitoring_objects_have_the_configured_labels(kind, switch):
     things = made(f"monitoring.{switch}.enabled=true", "monitoring.labels.release=stack")
     assert things[kind, "pyvgpu"]["metadata"]["labels"]["release"] == "stack"
 
 
-def test_how_often_they_are_asked_is_said_where_somebody_says_it():
+def test_scrape_interval_is_set_only_if_configured():
     (plain,) = alerts.pod_monitor()["podMetricsEndpoints"]
     things = made(MONITORED, "monitoring.podMonitor.interval=15s")
     (often,) = things["PodMonitor", "pyvgpu"]["spec"]["podMetricsEndpoints"]

@@ -1,4 +1,4 @@
-"""`pyvgpu manifests` prints what helm renders of the chart now, and says how helm renders more."""
+"""`pyvgpu manifests` prints helm's current output of the chart, and the helm command for more."""
 
 import shlex
 import subprocess
@@ -16,22 +16,22 @@ PLAIN = rig.DEPLOY / "plain"
 
 @charted.needs_helm
 @pytest.mark.parametrize("name", manifests.SETS)
-def test_it_prints_what_helm_renders_of_the_chart_now(name, capsys):
+def test_manifests_match_helms_output(name, capsys):
     assert main(["manifests", name]) == 0
     assert capsys.readouterr().out == render.render(name), "run `make manifests`"
 
 
-def test_without_a_name_it_is_the_default(capsys):
+def test_default_set_needs_no_name(capsys):
     assert main(["manifests"]) == 0
     assert capsys.readouterr().out == (PLAIN / "default.yaml").read_text()
 
 
-def test_there_is_no_other_file():
+def test_every_rendered_file_belongs_to_a_set():
     assert {it.name for it in PLAIN.iterdir()} == {f"{it}.yaml" for it in manifests.SETS}
 
 
 @pytest.mark.parametrize("name", manifests.SETS)
-def test_the_namespace_comes_before_what_lives_in_it(name):
+def test_namespaces_come_first(name):
     things = yaml.safe_load_all((PLAIN / f"{name}.yaml").read_text())
     first, *others = filter(None, things)
     assert (first["kind"], first["metadata"]["name"]) == ("Namespace", manifests.NAMESPACE)
@@ -44,7 +44,7 @@ def test_the_namespace_comes_before_what_lives_in_it(name):
 
 @charted.needs_helm
 @pytest.mark.parametrize("name", manifests.SETS)
-def test_the_helm_command_that_it_prints_renders_the_same(name, capsys):
+def test_printed_helm_command_renders_the_same(name, capsys):
     assert main(["manifests", name, "--helm"]) == 0
     program, *arguments = shlex.split(capsys.readouterr().out)
     assert program == "helm"
@@ -53,14 +53,14 @@ def test_the_helm_command_that_it_prints_renders_the_same(name, capsys):
     assert (PLAIN / f"{name}.yaml").read_text().endswith(said)
 
 
-def test_without_helm_a_file_that_needs_it_is_skipped(monkeypatch, tmp_path):
+def test_file_that_needs_helm_is_skipped_without_it(monkeypatch, tmp_path):
     monkeypatch.setattr(render, "HELM", str(tmp_path / "helm"))
     with pytest.raises(pytest.skip.Exception, match=charted.WITHOUT_HELM) as raised:
         charted.text("image.tag=of-this-test")
     assert raised.value.allow_module_level
 
 
-def test_it_prints_where_the_chart_is(capsys):
+def test_chart_option_prints_the_charts_path(capsys):
     assert main(["manifests", "--chart"]) == 0
     assert (rig.DEPLOY / "chart/pyvgpu").samefile(capsys.readouterr().out.strip())
 
@@ -73,7 +73,7 @@ def test_it_prints_where_the_chart_is(capsys):
         (["dra", "-f", "mine.yaml"], "mine.yaml: values are for helm, such as: helm"),
     ],
 )
-def test_other_values_are_refused_with_the_helm_command_in_a_line(capsys, asked, said):
+def test_values_are_refused_with_the_helm_command(capsys, asked, said):
     assert main(["manifests", *asked]) == 64
     found = capsys.readouterr().err
     assert found.startswith(f"pyvgpu: {said}")

@@ -1,4 +1,4 @@
-"""What a release must be: one version wherever one is said, and that is git's tag."""
+"""Release checks: changelog, chart and git tag agree on one version."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ OPEN = DAY.replace("2026-12-01", "unreleased")
 CHART = ("0.2.0", "0.2.0")
 
 
-def test_what_is_checked_out_agrees_with_itself():
+def test_checkout_is_consistent():
     assert release.disagreements(release.changelog(), release.charted()) == []
 
 
@@ -25,7 +25,7 @@ def test_what_is_checked_out_agrees_with_itself():
     ("text", "chart", "tagged", "wrong"),
     [
         pytest.param(DAY, CHART, ["v0.2.0"], [], id="a release"),
-        pytest.param(OPEN, CHART, ["v0.2.0"], ["must have its day"], id="without its day"),
+        pytest.param(OPEN, CHART, ["v0.2.0"], ["must have its date"], id="without its day"),
         pytest.param(DAY, CHART, ["v0.3.0"], ["tag v0.3.0: must be v0.2.0"], id="other tag"),
         pytest.param(
             DAY, CHART, ["v0.2.0", "v0.1.0"], ["v0.2.0 and v0.1.0: must be v0.2.0"], id="two tags"
@@ -45,11 +45,11 @@ def test_what_is_checked_out_agrees_with_itself():
             OPEN.replace("2026-11-22", "unreleased"),
             CHART,
             [],
-            ["no tag", "[0.1.0] - unreleased: must be a day"],
+            ["no tag", "[0.1.0] - unreleased: must be a date"],
             id="two that are open",
         ),
         pytest.param(
-            DAY.replace("[0.1.0]", "[0.3.0]"), CHART, ["v0.2.0"], ["must go down"], id="order"
+            DAY.replace("[0.1.0]", "[0.3.0]"), CHART, ["v0.2.0"], ["must descend"], id="order"
         ),
         pytest.param(
             DAY.replace("[0.1.0]", "[first]"), CHART, ["v0.2.0"], ["[first]: must be"], id="name"
@@ -57,7 +57,7 @@ def test_what_is_checked_out_agrees_with_itself():
         pytest.param("", CHART, ["v0.2.0"], ["must be ", "must be ", "tag"], id="nothing"),
     ],
 )
-def test_a_release_has_one_version_everywhere(text, chart, tagged, wrong):
+def test_release_has_one_version_everywhere(text, chart, tagged, wrong):
     found = release.complaints(text, chart, tagged)
     assert len(found) == len(wrong), found
     assert all(part in said for part, said in zip(wrong, found, strict=True)), found
@@ -78,8 +78,9 @@ class Checkout:
         self.commit()
 
     def git(self, *words):
-        who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
-        subprocess.run(["git", *who, *words], cwd=self.folder, env=self.environment, check=True)
+        author = ("-c", "user.name=author", "-c", "user.email=author@example.com")
+        command = ["git", *author, *words]
+        subprocess.run(command, cwd=self.folder, env=self.environment, check=True)
 
     def commit(self):
         self.git("commit", "--quiet", "--allow-empty", "--message", "more")
@@ -101,7 +102,7 @@ def checkout(tmp_path):
     return Checkout(tmp_path)
 
 
-def test_version_is_that_of_the_tag_and_then_of_what_is_to_come(checkout):
+def test_version_is_the_tag_and_then_the_next_development_version(checkout):
     assert checkout.version() == "0.1.0.dev1"
     checkout.git("tag", "v0.1.0")
     assert checkout.version() == "0.1.0"
@@ -109,7 +110,7 @@ def test_version_is_that_of_the_tag_and_then_of_what_is_to_come(checkout):
     assert checkout.version() == "0.2.0.dev1"
 
 
-def test_other_tags_are_no_versions(checkout):
+def test_other_tags_are_ignored(checkout):
     for tag in NOT_OURS:
         checkout.git("tag", tag)
     assert checkout.version() == "0.1.0.dev1"
@@ -120,7 +121,7 @@ def test_other_tags_are_no_versions(checkout):
     assert checkout.version() == "0.2.0.dev1"
 
 
-def test_shallow_clone_and_a_head_of_no_branch_have_a_version(checkout, tmp_path):
+def test_shallow_clone_and_detached_head_have_a_version(checkout, tmp_path):
     checkout.commit()
     checkout.git("checkout", "--quiet", "--detach")
     assert checkout.version() == "0.1.0.dev2"
@@ -129,7 +130,7 @@ def test_shallow_clone_and_a_head_of_no_branch_have_a_version(checkout, tmp_path
     assert checkout.version() == "0.1.0.dev1"
 
 
-def test_without_git_it_is_the_least(checkout, tmp_path):
+def test_version_without_git_is_zero(checkout, tmp_path):
     (tmp_path / "nothing").mkdir()
     assert checkout.version(PATH=str(tmp_path / "nothing")) == "0.0.0"
     shutil.rmtree(tmp_path / ".git")

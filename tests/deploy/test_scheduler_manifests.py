@@ -1,4 +1,4 @@
-"""The scheduler's manifests: what there is of names, versions and options; the agents' beside."""
+"""The scheduler's manifests agree with the program's names and options, and with the agent's."""
 
 import argparse
 import importlib
@@ -42,7 +42,7 @@ def template():
     return find("Deployment", "scheduler")["spec"]["template"]
 
 
-def test_image_options_and_ports_are_of_this_version(template):
+def test_image_options_and_ports_match_this_version(template):
     (container,) = template["spec"]["containers"]
     assert container["image"] == f"localhost/pyvgpu:{release.version()}"
     parsed = parse(container["args"])
@@ -51,10 +51,10 @@ def test_image_options_and_ports_are_of_this_version(template):
     assert parsed.listen == f"0.0.0.0:{ports['metrics']}"
     assert (parsed.name, parsed.key) == (command.NAME, command.KEY)
     (variable,) = container["env"]
-    assert variable["name"] == "POD_NAME"  # by which it labels itself
+    assert variable["name"] == "POD_NAME"  # it labels its own pod
 
 
-def test_it_has_no_rights_on_its_machine(template):
+def test_security_context_is_restricted(template):
     (container,) = template["spec"]["containers"]
     context = {**template["spec"]["securityContext"], **container["securityContext"]}
     assert context == {
@@ -67,33 +67,33 @@ def test_it_has_no_rights_on_its_machine(template):
     }
 
 
-def test_the_service_leads_to_the_one_that_leads(template):
+def test_service_selects_the_leader(template):
     service = find("Service", PLACE.name)["spec"]
     labels = template["metadata"]["labels"]
     assert service["selector"] == {**labels, leading.LABEL: leading.LEADS}
     assert leading.LABEL not in labels
 
 
-def test_what_it_wrote_stays_when_it_is_applied_again():
+def test_applying_the_secrets_keeps_their_data():
     for place in (PLACE, KEY):
         assert "data" not in find("Secret", place.name, place.namespace)
 
 
-def test_its_rights_are_for_the_names_that_it_has():
+def test_rbac_rules_are_limited_to_its_object_names():
     for place, kind in ((PLACE, "secrets"), (KEY, "secrets"), (PLACE, "leases")):
         rules = find("Role", "scheduler", place.namespace)["rules"]
         of_kind = [it for it in rules if it["resources"] == [kind] and it["verbs"] != ["create"]]
         assert [it["resourceNames"] for it in of_kind] == [[place.name]]
 
 
-def test_the_policy_knows_what_it_writes_to_its_own_pod():
+def test_policy_allows_the_schedulers_label_and_annotation():
     policy = find("ValidatingAdmissionPolicy", "pyvgpu-scheduler")["spec"]
     (rule,) = policy["validations"]
     assert f'"{leading.LABEL}"' in rule["expression"]
     assert f'"{waking.ANNOTATION}"' in rule["expression"]
 
 
-def test_agents_read_the_key_from_the_secret_that_it_makes():
+def test_agents_mount_the_schedulers_key_secret():
     spec = AGENT["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     parsed = parse(container["args"])

@@ -1,4 +1,4 @@
-"""Rules for the chart's values: helm keeps them, each has an example, all fit our programs."""
+"""The schema of the chart's values: helm enforces it, and its examples suit our programs."""
 
 import fnmatch
 import re
@@ -27,7 +27,7 @@ def rules(rule, at=""):
 
 
 def whole(rule):
-    """Return a rule with what its reference says."""
+    """Return a rule with its reference resolved."""
     if "$ref" not in rule:
         return rule
     return {**SCHEMA["$defs"][rule["$ref"].rpartition("/")[2]], **rule}
@@ -41,21 +41,21 @@ RULES = [pytest.param(rule, id=at or "all") for at, rule in rules(SCHEMA)]
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_has_an_example_that_is_valid(rule):
+def test_every_rule_has_a_valid_example(rule):
     pattern = rule.get("pattern", "^$")
     assert (pattern[0], pattern[-1]) == ("^", "$")
     known = whole(rule)
     if "type" not in known or known.get("properties", {}).keys() >= {"agent", "global"}:
         return
     if "examples" not in known:
-        assert known == {"type": "object"}  # whatever others put there
+        assert known == {"type": "object"}  # free-form
         return
     for example in known["examples"]:
         one = {**known, "$defs": SCHEMA["$defs"]}
         jsonschema.Draft7Validator(one).validate(example)
 
 
-def test_the_defaults_are_valid_and_every_one_has_a_rule():
+def test_defaults_are_valid_and_each_has_a_rule():
     check(charted.VALUES)
 
     def names(defaults, rule, at):
@@ -83,14 +83,14 @@ def test_the_defaults_are_valid_and_every_one_has_a_rule():
         ("sidecar.settings.insits=true", "/sidecar/settings"),
     ],
 )
-def test_helm_refuses_what_breaks_a_rule_and_says_where(setting, place):
+def test_helm_refuses_invalid_values_with_their_path(setting, place):
     with pytest.raises(charted.RefusedError) as caught:
         charted.made(setting)
     assert f"at '{place}'" in str(caught.value)
 
 
 @pytest.mark.parametrize("field", config.FIELDS, ids=lambda it: it.name)
-def test_a_setting_of_the_sidecar_file_is_a_value_of_the_chart(field):
+def test_each_sidecar_setting_is_a_chart_value(field):
     setting = {field.name: yaml.safe_load(field.example)}
     check({**charted.VALUES, "sidecar": {**charted.VALUES["sidecar"], "settings": setting}})
 
@@ -100,8 +100,6 @@ def test_a_setting_of_the_sidecar_file_is_a_value_of_the_chart(field):
     st.from_regex(SCHEMA["$defs"]["namespace"]["pattern"], fullmatch=True),
     st.from_regex(r"[abt0-]{1,4}", fullmatch=True),
 )
-def test_a_pattern_of_namespaces_means_the_same_to_the_api_server_and_to_the_webhook(
-    pattern, namespace
-):
+def test_namespace_patterns_match_alike_in_cel_and_in_the_webhook(pattern, namespace):
     expression = pattern.replace("[!", "[^").replace("*", ".*").replace("?", ".")
     assert bool(re.fullmatch(expression, namespace)) is fnmatch.fnmatchcase(namespace, pattern)

@@ -1,4 +1,4 @@
-"""The status page's manifests: names, version, options as they are; rights to look alone."""
+"""The status page's manifests: valid names, version and options; read-only RBAC rules."""
 
 import argparse
 
@@ -16,7 +16,7 @@ def find(kind, name):
     return found
 
 
-def test_image_options_and_ports_are_of_this_version():
+def test_image_options_and_ports_match_this_version():
     spec = find("Deployment", "status-page")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["image"] == f"localhost/pyvgpu:{release.version()}"
@@ -32,14 +32,14 @@ def test_image_options_and_ports_are_of_this_version():
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_service_and_secret_are_called_as_it_looks_for_them():
+def test_service_and_secret_have_the_expected_names():
     assert find("Service", command.NAME)
     assert find("Secret", command.NAME)
     (rule,) = find("Role", "status-page")["rules"]
     assert (rule["resourceNames"], rule["verbs"]) == ([command.NAME], ["get", "update"])
 
 
-def test_it_may_look_and_ask_who_somebody_is_and_nothing_else():
+def test_rbac_rules_allow_only_list_watch_and_access_reviews():
     rules = find("ClusterRole", "pyvgpu-status-page")["rules"]
     for rule in rules:
         if rule["resources"] in (["tokenreviews"], ["subjectaccessreviews"]):
@@ -49,6 +49,6 @@ def test_it_may_look_and_ask_who_somebody_is_and_nothing_else():
             assert "secrets" not in rule["resources"]
 
 
-def test_viewers_may_get_the_path_that_is_asked_about():
+def test_viewer_role_allows_the_checked_path():
     (rule,) = find("ClusterRole", "pyvgpu-status-viewer")["rules"]
     assert rule == {"nonResourceURLs": [guard.PATH], "verbs": [guard.VERB]}

@@ -1,13 +1,13 @@
-"""Every command that a reader may copy out of README.md or docs/ would work.
+"""Commands in README.md and docs/ are valid: options, make targets and paths exist.
 
-A `console` block is run, and what it shows is compared: see test_readme. A block of `sh`, or one
-without a language that begins with a command, is an example: it names files and pods of the
-reader's. Of each of its commands all is looked at that can be without them: options by the parser
-itself, targets of make, folders and files of this project.
+test_readme runs `console` blocks and compares their output. A block of `sh`, or one without a
+language that begins with a command, is an example with files and pods of the reader's. These tests
+check what needs no such objects: options by the parser itself, make targets, and paths of this
+project.
 
-Pages that begin `start-` are paths from a bare machine, of which every step counts. There each
-block of `sh` says above it who runs it: `<!-- cluster -->`, the suite that installs pyvgpu in one,
-or `<!-- not run: WHY -->`.
+Pages that begin with `start-` are complete instructions for a bare machine. Above each of their
+`sh` blocks a mark names its runner: `<!-- cluster -->` for the e2e install suite, or
+`<!-- not run: WHY -->`.
 """
 
 import re
@@ -29,7 +29,7 @@ MARK = re.compile(rf"{documented.CLUSTER}|not run: \S.+")
 
 
 def blocks(page):
-    """Give the mark, the language and the text of each block of a page that has commands."""
+    """Yield the mark, the language and the text of each block with commands on a page."""
     for mark, language, text in documented.blocks(page):
         begins = text.lstrip("$ ").split(maxsplit=1)[:1]
         if language in ("sh", "console") or (language == "" and begins and begins[0] in PROGRAMS):
@@ -37,7 +37,7 @@ def blocks(page):
 
 
 def commands(page):
-    """Give every simple command of a page's blocks, as its words."""
+    """Yield the words of every simple command in a page's blocks."""
     for _, language, text in blocks(page):
         if language == "console":
             lines = re.findall(r"^\$ (.*(?:\n> .*)*)", text, re.MULTILINE)
@@ -46,7 +46,7 @@ def commands(page):
 
 
 def simple(text):
-    """Give the simple commands of a script: their words, without what stands before a name."""
+    """Yield the words of each simple command of a script, split at operators and newlines."""
     text = re.sub(r"\s+#\s.*$", "", text.replace("\\\n", " "), flags=re.MULTILINE)
     lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>()")
     lexer.whitespace = " \t"
@@ -62,7 +62,7 @@ def simple(text):
 
 
 def parse(words):
-    """Let the parser of a command judge its options, as the program itself would."""
+    """Parse a command's options with the program's own parser."""
     program, given = (PYVGPU, words[1:]) if words[0] == "pyvgpu" else (KUBECTL, words[2:])
     if given[0] not in ("--version", "--help"):
         PARSERS[program.name].parse_args(given)
@@ -73,7 +73,7 @@ def target_of(words):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_options_are_those_of_the_commands(page):
+def test_documented_options_exist(page):
     for words in commands(page):
         while words and re.match(r"[A-Z_]+=|sudo$|do$|until$|exec$|grep$", words[0]):
             words = words[1:]
@@ -87,7 +87,7 @@ def test_options_are_those_of_the_commands(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_commands_name_of_this_project_is_there(page):
+def test_documented_paths_and_make_targets_exist(page):
     makefile = (ROOT / "Makefile").read_text()
     for words in commands(page):
         if words[0] == "make":
@@ -101,12 +101,12 @@ def test_what_commands_name_of_this_project_is_there(page):
 @pytest.mark.parametrize(
     "page", [it for it in PAGES if it.stem.startswith("start-")], ids=lambda page: page.stem
 )
-def test_each_step_of_a_path_is_run_or_says_why_not(page):
+def test_each_step_of_a_start_page_is_run_or_says_why_not(page):
     found = list(blocks(page))
     assert len(found) >= 3
     for mark, language, text in found:
         if language != "console":
-            assert MARK.fullmatch(mark), f"{page.name}: says not who runs it:\n{text}"
+            assert MARK.fullmatch(mark), f"{page.name}: block without a mark:\n{text}"
 
 
 def test_words_of_a_script_are_found():
@@ -119,12 +119,12 @@ def test_words_of_a_script_are_found():
     ]
 
 
-def test_option_that_is_none_is_found():
+def test_unknown_option_is_found():
     with pytest.raises(errors.UsageError, match="--nothing"):
         parse(["pyvgpu", "ps", "--nothing"])
 
 
-def test_there_are_commands_to_look_at():
+def test_pages_have_commands():
     found = [words for page in PAGES for words in commands(page)]
     assert sum(words[0] == "pyvgpu" for words in found) > 40
     assert sum(words[0] == "kubectl" for words in found) > 10

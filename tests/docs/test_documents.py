@@ -1,4 +1,4 @@
-"""What is said twice is said alike: options in docs/, the models."""
+"""Tables in docs/ agree with the code: options, simulated models, claims of the demo."""
 
 import argparse
 import importlib
@@ -14,7 +14,7 @@ from pyvgpu.demo import claims
 from pyvgpu.models import MIB
 
 ROOT = Path(__file__).parents[2]
-PAGES = {  # those that are not called as their command is
+PAGES = {  # pages that are not named like their command
     "device-plugin": ("agent", "gaia"),
     "claim-controller": ("dra",),
     "manifests": ("install",),
@@ -31,7 +31,7 @@ DOCUMENTED = [entry for entry in COMMANDS if pages_of(entry[0])]
 
 
 def options_of(module):
-    """Return the options of a command as its parser has them, each with what it takes."""
+    """Return the options of a command from its parser, each with its value's name."""
     parser = argparse.ArgumentParser(add_help=False)
     importlib.import_module(module).prepare_parser(parser)
     return {
@@ -42,7 +42,7 @@ def options_of(module):
 
 
 def value_of(action):
-    """Return how --help calls the value of an option, nothing if it takes none."""
+    """Return the name of an option's value in --help, in a list; empty if it takes none."""
     if action.nargs == 0:
         return []
     return [action.metavar or action.dest.upper()]
@@ -55,12 +55,12 @@ def table_of(page):
 
 
 @pytest.mark.parametrize(("command", "module", "summary"), DOCUMENTED)
-def test_table_of_options_is_the_parsers(command, module, summary):
+def test_table_of_options_matches_the_parser(command, module, summary):
     documented = set().union(*map(table_of, pages_of(command)))
     assert documented == options_of(module)
 
 
-def test_page_on_the_plugin_has_the_options_of_its_commands():
+def test_kubectl_page_has_the_options_of_its_commands():
     own = [module for name, module, _ in kubectl.COMMANDS if name != "explain"]
     assert table_of(ROOT / "docs" / "kubectl.md") == set().union(*map(options_of, own))
 
@@ -69,7 +69,7 @@ def test_run_and_demo_are_documented():
     assert {"run", "demo"} <= {command for command, _, _ in DOCUMENTED}
 
 
-def test_table_of_models_is_theirs():
+def test_table_of_models_matches_the_models():
     page = (ROOT / "docs" / "simulator.md").read_text()
     rows = re.findall(
         r"^\| `([a-z0-9-]+)` \| (\d+) \| (\d+) \| (\d+) \| ([0-9.]+) \|$", page, re.M
@@ -86,7 +86,7 @@ def test_table_of_models_is_theirs():
     ]
 
 
-def test_page_on_the_demonstration_has_every_claim():
+def test_demo_page_has_every_claim():
     page = (ROOT / "docs" / "demo.md").read_text()
     rows = re.findall(r"^\| ([a-z][^|]+) \| [^|]+ \|$", page, re.MULTILINE)
     assert [row for row in rows if row in dict(claims.CLAIMS)] == [c for c, _ in claims.CLAIMS]

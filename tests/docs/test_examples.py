@@ -1,4 +1,4 @@
-"""What stands in examples/: it is explained, and the webhook has nothing to say against it."""
+"""Files in examples/ are documented and consistent, and the webhook accepts their pods."""
 
 import re
 import runpy
@@ -37,33 +37,33 @@ def files():
     return [it for it in example_files.FOLDER.rglob("*") if it.is_file() and it.suffix != ".pyc"]
 
 
-def test_each_file_is_on_the_page():
+def test_each_example_is_on_the_page():
     linked = set(re.findall(r"\]\(\.\./(examples/[^)#]+)\)", PAGE))
     assert linked == {str(it.relative_to(ROOT)) for it in files()}
 
 
 @pytest.mark.parametrize("name", example_files.MANIFESTS)
-def test_head_says_how_it_is_used(name):
-    told = example_files.commands(name)
-    assert any(f"examples/{name}" in it for it in told)
+def test_head_has_the_commands_to_use_it(name):
+    typed = example_files.commands(name)
+    assert any(f"examples/{name}" in it for it in typed)
     programs = "kubectl create configmap examples --from-file=examples/programs"
     needed = "configMap: {name: examples}" in (example_files.FOLDER / name).read_text()
-    assert (programs in told) == needed
+    assert (programs in typed) == needed
 
 
 @pytest.mark.parametrize("name", example_files.MANIFESTS)
-def test_all_name_one_image(name):
+def test_examples_use_one_image(name):
     found = set(example_files.images(example_files.objects(name)))
     assert found <= {example_files.IMAGE}
 
 
 @pytest.mark.parametrize("name", example_files.MANIFESTS)
-def test_words_of_ours_are_words_of_ours(name):
+def test_pyvgpu_names_in_examples_exist(name):
     text = (example_files.FOLDER / name).read_text()
     assert set(re.findall(rf"{re.escape(names.DOMAIN)}/[\w-]+", text)) <= KNOWN
 
 
-def test_files_that_containers_run_are_there():
+def test_files_that_containers_run_exist():
     run = {
         word
         for pod in PODS
@@ -76,7 +76,7 @@ def test_files_that_containers_run_are_there():
 
 
 @pytest.mark.parametrize("pod", PODS)
-def test_webhook_has_nothing_against_a_pod(pod):
+def test_webhook_accepts_each_pod(pod):
     request = review.Request("u", "CREATE", "pods", "team", pod)
     rules = devices.Rules()
     changes = devices.mutation(rules, lambda: (H100,), lambda *_: None)
@@ -87,12 +87,12 @@ def test_webhook_has_nothing_against_a_pod(pod):
     assert asks.read(pod) is not None or pod["spec"].get("resourceClaims")
 
 
-def test_there_are_pods_to_look_at():
+def test_examples_have_pods():
     assert len(PODS) >= 10
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_100"])
-def test_kernels_are_code_for_real_devices(architecture):
+def test_kernels_compile_for_real_devices(architecture):
     text = runpy.run_path(str(example_files.PROGRAMS / "gpu.py"))["KERNELS"]
     linker = nvjitlink.create(1, [f"-arch={architecture}"])
     try:

@@ -1,4 +1,4 @@
-"""Examples without a cluster: what they start does what they say."""
+"""Examples that need no cluster: the systemd unit and the server beside a batch job."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def free_port():
         return taken.getsockname()[1]
 
 
-def test_unit_is_one_that_systemd_takes(tmp_path):
+def test_unit_is_valid_for_systemd(tmp_path):
     if not shutil.which("systemd-analyze"):
         pytest.skip("needs systemd-analyze (apt-get install systemd)")
     file = tmp_path / "answers.service"
@@ -35,10 +35,10 @@ def test_unit_is_one_that_systemd_takes(tmp_path):
     command = ["systemd-analyze", "verify", file]
     done = subprocess.run(command, capture_output=True, text=True)
     said = (done.stdout + done.stderr).splitlines()
-    assert [it for it in said if file.name in it] == []  # others may be of the machine's own units
+    assert [it for it in said if file.name in it] == []  # others may be about this machine's units
 
 
-def test_what_the_unit_starts_answers_until_it_is_told_to_end(tmp_path):
+def test_command_of_the_unit_serves_until_sigterm(tmp_path):
     starts, (*program, script, _) = STARTS[: STARTS.index("--")], STARTS[STARTS.index("--") + 1 :]
     assert (starts[:2], program) == (["/opt/pyvgpu/bin/pyvgpu", "run"], ["/usr/bin/python3"])
     name = starts[starts.index("--name") + 1]
@@ -57,14 +57,14 @@ def test_what_the_unit_starts_answers_until_it_is_told_to_end(tmp_path):
             said = process.stdout.readline()
             port = int(said.removeprefix("StandIn answers on port "))
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=120) as answer:
-                told = json.load(answer)
+                answered = json.load(answer)
         finally:
             process.send_signal(signal.SIGTERM)
-    assert told == {"model": "StandIn", "answer": 0.5, "memory": 20 * GIB}
+    assert answered == {"model": "StandIn", "answer": 0.5, "memory": 20 * GIB}
     assert process.returncode == 0
 
 
-def test_server_answers_beside_a_job_of_each_priority(tmp_path):
+def test_server_and_batch_example_runs_with_each_priority(tmp_path):
     environment = {
         **os.environ,
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
@@ -79,8 +79,8 @@ def test_server_answers_beside_a_job_of_each_priority(tmp_path):
     script = example_files.FOLDER / "server-and-batch.sh"
     done = subprocess.run(["sh", script], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    told = [line.partition(":")[0] for line in done.stdout.splitlines()]
+    headings = [line.partition(":")[0] for line in done.stdout.splitlines()]
     beside = "beside a job of"
     batch = f"batch{environment['NAMED']}"
-    assert told == ["alone", f"{beside} normal priority", batch, f"{beside} low priority"]
+    assert headings == ["alone", f"{beside} normal priority", batch, f"{beside} low priority"]
     assert "vcore 40, priority low, vmemory 8GiB of " in done.stdout

@@ -1,4 +1,4 @@
-"""Pages that install pyvgpu in a cluster bring every image, and wait for everything they start."""
+"""Installation pages import every image and wait for every workload that they create."""
 
 import fnmatch
 import re
@@ -10,13 +10,13 @@ import yaml
 from images import IMAGES
 
 PAGE = "start-cluster.md"
-ARCHIVES = {f"dist/{it}.tar" for it in IMAGES}  # which `make images` writes
-# The agent has a device of control-nodes, so it does not come up without that.
+ARCHIVES = {f"dist/{it}.tar" for it in IMAGES}  # written by `make images`
+# The agent's pod requests a device of control-nodes, so it starts only after that.
 IMPLIED = {"pyvgpu-agent daemonset/control-nodes"}
 
 
 def imported(text):
-    """Return which archives the commands of a page import into containerd."""
+    """Return the archives that the commands of a page import into containerd."""
     names = set()
     for line in text.splitlines():
         loop = re.search(r"for (\w+) in ([^;]+);", line)
@@ -40,12 +40,12 @@ def applying():
 
 
 def named(step):
-    """Return the archives of the images that the manifests of a step name, anywhere in them."""
+    """Return the archives of all images that the manifests of a step name."""
     return {f"dist/{it}.tar" for it in re.findall(r"localhost/([\w-]+):", text_of(step))}
 
 
 @pytest.mark.parametrize("page", [PAGE, "sidecar.md"])
-def test_a_page_imports_every_image_that_the_manifests_name(page):
+def test_page_imports_every_image_of_the_manifests(page):
     text = "".join(it for _, _, it in documented.blocks(documented.ROOT / "docs" / page))
     wanted = set().union(*map(named, applying()))
     assert len(wanted) > 1
@@ -54,7 +54,7 @@ def test_a_page_imports_every_image_that_the_manifests_name(page):
 
 
 @pytest.mark.parametrize("step", applying(), ids=["devices", "simulated"])
-def test_the_page_waits_for_every_workload_that_it_starts(step):
+def test_page_waits_for_every_workload_it_starts(step):
     things = filter(None, yaml.safe_load_all(text_of(step)))
     made = {
         f"{it['metadata']['namespace']} {it['kind'].lower()}/{it['metadata']['name']}"

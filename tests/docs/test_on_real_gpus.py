@@ -1,4 +1,4 @@
-"""docs/on-real-gpus.md is of the records that are there, and of no simulated device."""
+"""docs/on-real-gpus.md shows the existing GPU records, and none of a simulated device."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ import publish  # noqa: E402
 
 @pytest.fixture
 def page(tmp_path):
-    """A page of its own, like the real one, with a folder for records."""
+    """A copy of the page, with a folder for records of its own."""
     copy = tmp_path / "on-real-gpus.md"
     copy.write_text((ROOT / "docs/on-real-gpus.md").read_text())
     made = publish.OnGpus(tmp_path / "gpu", copy)
@@ -32,11 +32,11 @@ def first_sentence(text):
     return " ".join(rest.replace("<!-- measured -->", "").split()).partition(". ")[0]
 
 
-def test_the_page_is_of_the_records_that_are_there():
+def test_page_is_up_to_date_with_the_records():
     assert publish.ON_GPUS.is_current(), "run make pictures"
 
 
-def test_page_and_readme_say_that_no_gpu_was_tried_as_long_as_there_is_no_record():
+def test_page_and_readme_say_no_gpu_was_tried_until_there_is_a_record():
     found = gputable.records()
     never = first_sentence((ROOT / "docs/on-real-gpus.md").read_text())
     assert (f"{never}." == gputable.NEVER) == (not found)
@@ -49,7 +49,7 @@ def test_every_record_is_of_a_gpu():
         assert json.loads(path.read_text())["simulated"] is None, path
 
 
-def test_a_new_record_makes_the_page_stale_until_it_is_made_again(page):
+def test_new_record_makes_the_page_stale_until_regenerated(page):
     assert page.is_current()
     tenants = kit_records.stage(
         figures={"30 percent, 300 us beside 60 percent, 300 us: 30 percent, 300 us": 29.5}
@@ -72,7 +72,7 @@ def test_a_new_record_makes_the_page_stale_until_it_is_made_again(page):
     assert not page.picture.exists()
 
 
-def test_the_last_record_is_first(page):
+def test_newest_record_comes_first(page):
     for year in ("2027", "2026"):
         path = kit_records.write(page.folder / f"{year}.json")
         path.write_text(path.read_text().replace("2026-11-23T", f"{year}-11-23T"))
@@ -81,13 +81,13 @@ def test_the_last_record_is_first(page):
     assert "2 machines with a GPU" in text
 
 
-def test_a_record_of_the_simulator_is_refused(page):
+def test_record_of_the_simulator_is_refused(page):
     kit_records.write(page.folder / "rehearsal.json", "h100")
     with pytest.raises(errors.DataError, match="a record of a simulated device: must be of a GPU"):
         page.write()
 
 
-def test_a_device_without_a_model_is_shown_without_comparison(page):
+def test_device_without_a_model_is_shown_without_comparison(page):
     facts = kit_records.stage(facts={"device": "NVIDIA GeForce RTX 4090"})
     kit_records.write(page.folder / "other.json", facts=facts)
     page.write()

@@ -1,7 +1,7 @@
-"""Every command in a ```console block of README.md and docs/ runs, and says what it shows.
+"""Every command in a ```console block of README.md and docs/ runs and prints the shown output.
 
 A block is one shell session. Lines after "$ " are commands, "> " continues one, anything else is
-output, in which "..." stands for whatever is there.
+output, in which "..." matches any text.
 """
 
 import doctest
@@ -31,7 +31,7 @@ BLOCKS = [
 
 
 def session(block):
-    """Return the commands of a block and what each shows."""
+    """Return the commands of a block and the output shown for each."""
     commands, shown = [], []
     for line in block.splitlines():
         if line.startswith("$ "):
@@ -45,7 +45,7 @@ def session(block):
 
 
 def with_names_of_its_own(block):
-    """Names of runs are the machine's; others may be testing on it too."""
+    """Make run names unique: they are shared by the whole machine, and so by concurrent tests."""
     for name in set(re.findall(r"--name ([-a-z0-9]+)", block)):
         block = re.sub(rf"(?<![-\w]){name}(?![-\w])", f"{name}-{secrets.token_hex(4)}", block)
     return block
@@ -65,7 +65,7 @@ def environment(tmp_path):
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_commands_do_what_the_page_shows(block, environment):
+def test_commands_print_what_the_page_shows(block, environment):
     commands, shown = session(with_names_of_its_own(block))
     script = "".join(f"{command}\nprintf '{MARK}'\n" for command in commands)
     ran = subprocess.run(
@@ -84,22 +84,22 @@ def test_commands_do_what_the_page_shows(block, environment):
         matches = doctest.OutputChecker().check_output(
             expected, rights.without_line(result), AS_SHOWN
         )
-        assert matches, f"{command}\nshows:\n{expected}\nand says:\n{result}"
+        assert matches, f"{command}\nexpected:\n{expected}\nprinted:\n{result}"
 
 
-def test_there_are_commands_to_check():
+def test_pages_have_console_blocks():
     assert len(BLOCKS) >= 4
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page):
+def test_relative_links_exist(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         there = page.parent / target
         made = {(ROOT / "docs" / name).resolve() for name in pages.REFERENCE}
         assert there.exists() or there.resolve() in made, f"{page.name} links to {target}"
 
 
-def test_recorded_demonstration_is_what_it_says_today():
+def test_recorded_demo_has_the_current_claims():
     from pyvgpu.demo import claims
 
     recorded = (ROOT / "docs" / "demo.md").read_text()

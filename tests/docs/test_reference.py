@@ -1,4 +1,4 @@
-"""The reference pages have everything: it is looked for in other ways than they are made."""
+"""The generated reference pages are complete, by other searches than the generator's own."""
 
 import re
 import subprocess
@@ -21,14 +21,14 @@ SOURCES = [
 
 
 def sections(page):
-    """Return the text below each heading of the second level."""
+    """Return the text below each second-level heading."""
     parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 @pytest.fixture(scope="module")
 def reference():
-    """Give the texts of all reference pages by their names."""
+    """Return the texts of all reference pages by name."""
     return {name: make(ROOT) for name, make in pages.REFERENCE.items()}
 
 
@@ -40,26 +40,27 @@ def reference():
         for name, module, _ in program.commands
     ],
 )
-def test_every_option_that_help_has_is_there(command, module):
-    told = sections(commands.text(ROOT))[command]
+def test_every_option_is_in_the_reference(command, module):
+    section = sections(commands.text(ROOT))[command]
     help_text = commands.parser_of(command, module).format_help()
     options = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", help_text, re.MULTILINE))
     assert "--help" in options
-    assert {it for it in options if f"`{it}`" not in told and f"`{it} " not in told} == set()
+    missing = {it for it in options if f"`{it}`" not in section and f"`{it} " not in section}
+    assert missing == set()
 
 
-def test_help_of_a_real_command_is_what_the_page_has(reference):
+def test_usage_in_the_reference_matches_the_command(reference):
     ran = subprocess.run(
         [PROGRAM, "run", "--help"],
         capture_output=True,
         text=True,
         check=True,
     )
-    told = sections(reference["reference/commands.md"])["pyvgpu run"]
-    assert ran.stdout.splitlines()[0].removeprefix("usage: ") in told
+    section = sections(reference["reference/commands.md"])["pyvgpu run"]
+    assert ran.stdout.splitlines()[0].removeprefix("usage: ") in section
 
 
-def test_every_name_of_ours_is_there(reference):
+def test_every_pyvgpu_name_is_in_the_reference(reference):
     page = reference["reference/names.md"]
     ours = re.compile(r"\b((?:pyvgpu\.io|(?:gaia\.)?tencent\.com)/[a-z_-]*[a-z0-9])")
     found = set()
@@ -69,16 +70,16 @@ def test_every_name_of_ours_is_there(reference):
         if name.isupper() and isinstance(value, str):
             found |= set(ours.findall(value))
     missing = {it for it in found if it not in page} - NO_NAMES
-    assert missing == set(), "docs/generator/vocabulary.py says nothing of these"
+    assert missing == set(), "docs/generator/vocabulary.py lacks these"
 
 
 NO_NAMES = {
     "pyvgpu.io/grants",  # the format of a file
-    "pyvgpu.io/device-plugin",  # who reports an event
+    "pyvgpu.io/device-plugin",  # the reportingController of events
 }
 
 
-def test_every_variable_of_ours_is_there(reference):
+def test_every_environment_variable_is_in_the_reference(reference):
     page = reference["reference/names.md"]
     found = set()
     for file in [*SOURCES, *sorted((ROOT / "csrc").rglob("*.c"))]:
@@ -88,7 +89,7 @@ def test_every_variable_of_ours_is_there(reference):
     assert {it for it in found if it not in page} == set()
 
 
-def test_every_figure_that_the_code_names_is_there(reference):
+def test_every_metric_in_the_code_is_in_the_reference(reference):
     page = reference["reference/metrics.md"]
     found = set()
     for file in SOURCES:
@@ -97,28 +98,28 @@ def test_every_figure_that_the_code_names_is_there(reference):
     assert {it for it in found if f"`{it}`" not in page} == set()
 
 
-def test_figures_are_what_a_program_shows():
+def test_metrics_match_a_programs_output():
     from pyvgpu.controller import metrics
 
     shown = metrics.WebhookMeter().text().decode()
-    told = {it.name: it for it in measures.measures(ROOT) if "webhook" in it.program}
+    documented = {it.name: it for it in measures.measures(ROOT) if "webhook" in it.program}
     for name, kind in re.findall(r"^# TYPE (pyvgpu_webhook_\w+) (\w+)$", shown, re.MULTILINE):
-        assert told[name].kind == kind
-    assert told["pyvgpu_webhook_reviews_total"].labels == ("path", "result")
+        assert documented[name].kind == kind
+    assert documented["pyvgpu_webhook_reviews_total"].labels == ("path", "result")
 
 
-def test_figures_are_of_a_program_that_is_known():
+def test_every_metric_belongs_to_a_program():
     assert {it.name for it in measures.measures(ROOT) if it.program == "Others"} == set()
 
 
-def test_every_kind_of_error_says_what_to_do(reference):
-    told = sections(reference["reference/messages.md"])["What kind it is"]
+def test_every_error_class_has_an_answer(reference):
+    section = sections(reference["reference/messages.md"])["Exit codes"]
     text = "".join(file.read_text() for file in SOURCES)
     named = re.findall(r"^class (\w+)\((?:errors\.)?\w*Error\)", text, re.MULTILINE)
     kinds = {it.__name__ for it in messages.kinds(ROOT)}
     assert {"MirrorError", "RefusedError", "NotFoundError"} <= kinds & set(named)
     for kind in kinds:
-        assert f"| `{kind}` |" in told
+        assert f"| `{kind}` |" in section
     assert all(messages.answer(it) for it in messages.kinds(ROOT))
     assert all(vars(errors)[it.__name__] is it for it in messages.ANSWERS)
 
@@ -129,11 +130,11 @@ def test_every_kind_of_error_says_what_to_do(reference):
         pytest.param(["run", "--vmemory", "25%", "--", "true"], id="size"),
         pytest.param(["run", "--simulate", "nothing", "--", "true"], id="model"),
         pytest.param(["top", "--interval", "0"], id="interval"),
-        pytest.param(["set", "nobody-is-called-so", "--vcore", "3"], id="name"),
+        pytest.param(["set", "no-such-run", "--vcore", "3"], id="name"),
         pytest.param(["mirror", "--driver-root", "/nowhere", "--dry-run"], id="driver"),
     ],
 )
-def test_what_a_command_says_is_there(arguments, reference, tmp_path):
+def test_error_messages_are_in_the_reference(arguments, reference, tmp_path):
     ran = subprocess.run(
         [PROGRAM, *arguments],
         capture_output=True,
@@ -151,24 +152,24 @@ def test_what_a_command_says_is_there(arguments, reference, tmp_path):
     assert [it for it in patterns if re.fullmatch(it, said)], said
 
 
-def test_every_refusal_of_the_shim_is_there():
-    told = set(messages.shim_says(ROOT))
+def test_every_refusal_of_the_shim_is_in_the_reference():
+    listed = set(messages.shim_says(ROOT))
     text = "".join((ROOT / file).read_text() for file in messages.SHIM_FILES)
     text = re.sub(r"^static void complain.*?^}", "", text, flags=re.MULTILINE | re.DOTALL)
     said = re.findall(r'(?:complain\(|region_fail\(reason)[^;]*?"((?:[^"\\]|\\.)*)"', text)
     assert len(said) > 15
-    assert {it for it in said if messages.FORMAT.sub("…", it) not in told} == set()
+    assert {it for it in said if messages.FORMAT.sub("…", it) not in listed} == set()
 
 
-def test_every_event_is_there(reference):
+def test_every_event_reason_is_in_the_reference(reference):
     from pyvgpu.deviceplugin import events
 
-    told = sections(reference["reference/messages.md"])["Events"]
+    section = sections(reference["reference/messages.md"])["Events"]
     for reason in [*events.Reason, "VGPUWaits", "VGPUPreempted"]:
-        assert re.search(rf"^\| `{reason}` \| \S.+ \|$", told, re.MULTILINE), reason
+        assert re.search(rf"^\| `{reason}` \| \S.+ \|$", section, re.MULTILINE), reason
 
 
-def test_names_have_a_meaning_each():
+def test_every_name_has_one_meaning():
     for rows in (vocabulary.RESOURCES, vocabulary.WRITTEN_ON_PODS, vocabulary.KEPT):
         assert all(all(row) for row in rows)
         assert len({row[0] for row in rows}) == len(rows)

@@ -1,7 +1,7 @@
-"""The site of the documentation: where pages stand, and where their links lead.
+"""The documentation site: navigation, rewritten links, copy buttons, pictures.
 
-`make docs` builds it and fails at a page that is in no navigation, and at a link or an anchor that
-leads nowhere. Here is what that cannot tell.
+`make docs` builds the site and fails at pages outside the navigation and at broken links and
+anchors. These tests check what the build cannot.
 """
 
 import re
@@ -14,7 +14,7 @@ from generator import copying, links, navigation, pages
 ROOT = Path(__file__).parents[2]
 TEXTS = {it.name: it.read_text() for it in (ROOT / "docs").glob("*.md")}
 TROUBLE = TEXTS["troubleshooting.md"]
-OUTSIDE = {  # every address outside that a page leads to
+OUTSIDE = {  # all external links of the pages
     "https://github.com/cncf-tags/container-device-interface",
     "https://github.com/dequelabs/axe-core",
     "https://keepachangelog.com/en/1.1.0/",
@@ -22,7 +22,7 @@ OUTSIDE = {  # every address outside that a page leads to
 }
 
 
-def test_page_stands_where_it_says():
+def test_page_is_placed_by_its_nav_line():
     texts = {
         "b.md": "<!-- nav: In a cluster, 20 -->\n\n# B\n",
         "a.md": "<!-- nav: In a cluster, 30 -->\n\n# A\n",
@@ -34,22 +34,22 @@ def test_page_stands_where_it_says():
     ]
 
 
-def test_page_that_says_nothing_is_not_left_out():
+def test_page_without_a_nav_line_goes_into_more():
     assert navigation.navigation({"new.md": "# New\n"}) == [{"More": ["new.md"]}]
 
 
-def test_section_that_is_none_is_named_with_those_that_are():
+def test_unknown_section_is_refused():
     with pytest.raises(navigation.NavigationError, match=r"docs/x\.md: nav: 'Nowhere': must be"):
         navigation.navigation({"x.md": "<!-- nav: Nowhere, 1 -->\n\n# X\n"})
 
 
-def test_pages_stand_in_sections_that_there_are():
+def test_every_page_is_in_the_navigation():
     sections = navigation.navigation(TEXTS)
     listed = [page for section in sections for found in section.values() for page in found]
     assert sorted(listed) == sorted(TEXTS)
 
 
-def test_readers_do_not_see_where_a_page_stands():
+def test_nav_line_is_removed_from_the_page():
     assert navigation.without_line("<!-- nav: More, 1 -->\n\n# X\n") == "# X\n"
 
 
@@ -71,18 +71,18 @@ def test_readers_do_not_see_where_a_page_stands():
         pytest.param("agent.md", "mailto:a@b", "mailto:a@b", id="elsewhere"),
     ],
 )
-def test_link_leads_to_the_page_of_the_site(page, link, leads):
+def test_links_are_rewritten_for_the_site(page, link, leads):
     assert pages.target(ROOT, page, link) == leads
 
 
-def test_links_in_what_is_shown_as_it_is_stay():
+def test_links_in_code_blocks_are_kept():
     text = "[a](b.md)\n\n```text\n[a](b.md)\n```\n\n[a](b.md)\n"
     assert links.rewritten(text, str.upper) == (
         "[a](B.MD)\n\n```text\n[a](b.md)\n```\n\n[a](B.MD)\n"
     )
 
 
-def test_link_that_is_called_by_its_file_has_the_title_of_the_page():
+def test_link_labelled_with_its_file_gets_the_page_title():
     text = "[run.md](run.md#limits), [it](run.md), [no.md](no.md)\n"
     titles = {"run.md#limits": "`pyvgpu run`"}
     assert links.labelled(text, titles.get) == (
@@ -99,12 +99,12 @@ def test_button_copies_commands_without_prompts_and_output():
     assert "print(&quot;a&quot;)" in made
 
 
-def test_file_with_a_fence_in_it_is_shown_whole(tmp_path):
+def test_file_that_contains_a_fence_is_shown_whole(tmp_path):
     (tmp_path / "x.md").write_text("```sh\ntrue\n```\n")
     assert links.shown(tmp_path, "x.md") == "# x.md\n\n````text\n```sh\ntrue\n```\n\n````\n"
 
 
-def test_links_to_the_outside_are_few_and_known():
+def test_external_links_are_known():
     found = set()
     for text in [*TEXTS.values(), *((ROOT / file).read_text() for file in pages.BESIDE)]:
         found |= set(re.findall(r"https?://[^\s)>`'\"]+", re.sub(links.FENCE, "", text)))
@@ -112,23 +112,23 @@ def test_links_to_the_outside_are_few_and_known():
 
 
 @pytest.mark.parametrize("name", ["call", "pod", "job", "launch"])
-def test_picture_is_told_in_words_and_has_both_lights(name):
+def test_picture_has_a_description_and_a_dark_mode(name):
     text = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text()
     picture = ElementTree.fromstring(text)
-    told = {it.tag.rpartition("}")[2]: it.text for it in picture if it.text}
-    assert told["title"]
-    assert len(told["desc"]) > 100
-    assert "prefers-color-scheme: dark" in told["style"]
+    parts = {it.tag.rpartition("}")[2]: it.text for it in picture if it.text}
+    assert parts["title"]
+    assert len(parts["desc"]) > 100
+    assert "prefers-color-scheme: dark" in parts["style"]
     assert "http://www.w3.org/2000/svg" in text
     assert len(re.findall(r"https?://", text)) == 1  # nothing is loaded
-    light, _, dark = told["style"].partition("@media")
+    light, _, dark = parts["style"].partition("@media")
     used = set(re.findall(r'class="([\w-]+)', text))
     assert {it for it in used if f".{it}" not in light} == set()
     colours = set(re.findall(r"\.([\w-]+) \{[^}]*(?:fill|stroke): #", light))
     assert {it for it in colours if f".{it} " not in dark} == set()
 
 
-def test_page_on_hami_has_every_annotation_that_is_converted():
+def test_hami_page_has_every_converted_annotation():
     from pyvgpu.controller.webhook import conversions
 
     rows = re.findall(r"^\| (.+) \| (.+) \|$", TEXTS["migrate-hami.md"], re.MULTILINE)
@@ -137,7 +137,7 @@ def test_page_on_hami_has_every_annotation_that_is_converted():
         assert [it for it in rows if word in it[0] and ours.rpartition("/")[2] in it[1]], theirs
 
 
-def test_page_on_trouble_names_events_that_there_are():
+def test_troubleshooting_names_existing_events():
     from generator import messages
 
     known = {name for name, _ in messages.events(ROOT)}
@@ -146,7 +146,7 @@ def test_page_on_trouble_names_events_that_there_are():
     assert named <= known
 
 
-def test_refusals_of_the_shim_that_trouble_is_about_are_said():
+def test_refusals_in_troubleshooting_are_the_shims():
     from generator import messages
 
     said = re.findall(
@@ -159,7 +159,7 @@ def test_refusals_of_the_shim_that_trouble_is_about_are_said():
         assert [it for it in patterns if core in it or it.startswith(core)], words
 
 
-def test_files_that_the_map_of_the_house_names_are_there():
+def test_files_named_in_contributing_exist():
     page = (ROOT / "CONTRIBUTING.md").read_text()
     begin = page.index("## Where to change what")
     rows = re.findall(r"^\| [a-z].*\|$", page[begin : page.index("\n## ", begin + 1)], re.M)[1:]

@@ -1,4 +1,4 @@
-"""README.md says what this was run on: the tests and records of this tree say the same."""
+"""The tested platforms in README.md's Status section agree with the tests and records."""
 
 import importlib.util
 import json
@@ -12,12 +12,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def status():
-    """Return the section of README.md, on one line."""
+    """Return the Status section of README.md, on one line."""
     (found,) = re.findall(r"^## Status\n(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S)
     return " ".join(found.split())
 
 
-def test_driver_releases_are_those_that_the_tests_download(status):
+def test_driver_releases_match_the_tests(status):
     spec = importlib.util.spec_from_file_location("drivers", ROOT / "tests/drivers/conftest.py")
     drivers = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(drivers)
@@ -25,7 +25,7 @@ def test_driver_releases_are_those_that_the_tests_download(status):
     assert f"driver releases {first} to {last}, on a machine without a GPU" in status
 
 
-def test_kubernetes_is_the_one_that_the_tests_build(status):
+def test_kubernetes_release_matches_the_e2e_cluster(status):
     script = (ROOT / "tests/e2e/cluster/cluster").read_text()
     (release,) = re.findall(r"^KUBERNETES=(\d+\.\d+)\.", script, re.M)
     assert f"a real Kubernetes {release} " in status
@@ -38,7 +38,7 @@ def test_commands_are_targets_of_the_makefile(status):
     assert set(named) <= set(targets)
 
 
-def test_gpus_that_were_tried_are_those_of_which_there_is_a_record(status):
+def test_tried_gpus_match_the_records(status):
     records = [json.loads(it.read_text()) for it in (ROOT / "benchmarks/results").rglob("*.json")]
     drivers = {record["driver"] for record in records if "driver" in record}
     assert drivers, "no benchmark names its driver"

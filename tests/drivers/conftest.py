@@ -1,7 +1,7 @@
-"""Real drivers on a machine without a GPU, and what was found out about each.
+"""Real NVIDIA drivers on a machine without a GPU, and a report of the findings on each.
 
-The packages are Debian's. NVIDIA's libraries are only ever run in a mount namespace with a /dev
-of its own and without the right to make devices, which NVML would make as root.
+The packages are Debian's. NVIDIA's libraries run only in a mount namespace with a private /dev and
+without CAP_MKNOD, because NVML as root would create device nodes.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ import shim_room
 from pyvgpu import simulator
 from pyvgpu.volumes import find
 
-PACKAGES = {  # by the branch of the driver: the suite, and what its two packages are called after
+PACKAGES = {  # by driver branch: the Debian suite, and the name pattern of its two packages
     450: ("bullseye", "libnvidia-tesla-450-{}1"),
     470: ("bullseye", "lib{}1"),
     525: ("bookworm", "libnvidia-tesla-{}1"),
@@ -32,7 +32,7 @@ _table = pytest.StashKey[dict]()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """A driver, a quota for it, and a record for what is found out."""
+    """A driver, a quota for it, and a record of findings."""
 
     driver: find.Driver
     room: shim_room.Room
@@ -40,7 +40,7 @@ class Place:
     record: dict
 
     def ask(self, program, *arguments, bare=False, given=None):
-        """Run *program* with the shim, or without, apart from this machine; return its answer."""
+        """Run *program* isolated from this machine, bare or with the shim; return its answer."""
         folder = self.bare if bare else self.room.tree / "lib64"
         done = subprocess.run(
             ["unshare", "--mount", "sh", "-c", APART, "sh", sys.executable, program, *arguments],

@@ -1,7 +1,7 @@
-"""Ask whatever driver the loader finds how it begins; prints the answers as JSON.
+"""Makes the first calls to the driver that the loader finds; prints the answers as JSON.
 
-Every hook is called as well, with nothing but zeros, before and after the driver has said that
-there is no device; but not those in which a driver itself crashes then. A function that the driver
+It also calls every hooked function with zeros only, before and after the driver has reported that
+there is no device, except those in which a driver itself then crashes. A function that the driver
 lacks answers None.
 """
 

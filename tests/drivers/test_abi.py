@@ -1,7 +1,7 @@
-"""The mirrors of real drivers are whole: the loader finds in them all that they need.
+"""Mirrors of real drivers are complete: the loader finds all needed libraries in them.
 
-Every library of a volume is read for what it needs, and programs that are linked against the
-driver's libraries are started by the real loader; nothing of the driver is asked to do anything.
+The tests read the needed libraries of every library of a volume, and start programs linked against
+the driver's libraries with the real loader; they call no driver function.
 """
 
 import os
@@ -29,17 +29,17 @@ _COMMON = (
     "libnvcuvid1",
 )
 _NEWER = (*_COMMON, "libcudadebugger1", "libnvidia-allocator1", "libnvidia-nvvm4")
-PACKAGES = {  # by the branch of the driver
+PACKAGES = {  # by driver branch
     470: ("bullseye", *_COMMON, "libnvidia-compiler"),
     535: ("bookworm", *_NEWER),
     550: ("trixie", *_NEWER, "libnvidia-gpucomp"),
 }
-# What is no part of a driver: the C library, and for the debugger's library alone GCC's.
+# Libraries outside the driver: the C library, and libgcc for the debugger's library only.
 GLIBC = {"ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0"}
 GLIBC |= {"librt.so.1", "libutil.so.1"}
 BESIDES = {"libcudadebugger": {"libgcc_s.so.1"}}
-FOLDERS = ("lib64", "origin")  # a library finds what it needs in these
-# What programs are linked against.
+FOLDERS = ("lib64", "origin")  # where a library finds its needed libraries
+# Libraries that programs link against.
 LINKED = (
     names.LIBCUDA,
     names.LIBNVIDIA_ML,
@@ -51,7 +51,7 @@ LINKED = (
 
 @pytest.fixture(scope="module", params=PACKAGES)
 def mirrored(request, tmp_path_factory):
-    """The node on which the driver of a branch is mirrored, from where Debian installs it."""
+    """A node that mirrors the driver of a branch from where Debian installs it."""
     found = survey.find_installation(debian.unpacked(*PACKAGES[request.param]))
     kept = node.Node(tmp_path_factory.mktemp(found.release), built.shim_library())
     kept.mirror(found)
@@ -68,11 +68,11 @@ def libraries(volume):
 
 
 def foreign(library):
-    """What *library* may need that is not the driver's."""
+    """Return the libraries outside the driver that *library* may need."""
     return GLIBC | BESIDES.get(library.name.partition(".")[0], set())
 
 
-def test_all_that_the_libraries_need_is_in_the_volume_or_of_the_c_library(volume):
+def test_libraries_need_only_the_volume_and_the_c_library(volume):
     found = libraries(volume)
     assert len(found) >= 8
     missing = {
@@ -96,7 +96,7 @@ def test_loader_resolves_all_names_inside_the_volume(volume):
                 assert Path(where.partition(" (")[0]).is_relative_to(volume), line
 
 
-def test_shared_volume_has_the_shim_in_front_and_the_driver_behind_it(mirrored):
+def test_shared_volume_has_the_shim_in_front_of_the_driver(mirrored):
     shared = mirrored.current() / "shared"
     shim = (shared / "lib64" / names.LIBCUDA).stat()
     for name in names.SHIM_NAMES:
@@ -118,7 +118,7 @@ def test_exclusive_volume_has_the_driver_itself(mirrored):
 
 
 @pytest.mark.parametrize("soname", LINKED)
-def test_program_that_is_linked_against_a_library_of_the_driver_starts(volume, soname, tmp_path):
+def test_program_linked_against_a_driver_library_starts(volume, soname, tmp_path):
     if "nvvm" in soname and "/470." in str(volume):
         assert not list(volume.glob("*/libnvidia-nvvm*"))  # this driver has none
         return

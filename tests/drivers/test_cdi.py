@@ -1,4 +1,4 @@
-"""The CDI specification of a real driver's mirror: valid by its schema, taken by containerd."""
+"""The CDI specification of a real driver's mirror is valid and works in containerd."""
 
 import dataclasses
 import functools
@@ -23,14 +23,14 @@ DEVICES = {"nvidia0": (195, 0), "nvidia-uvm": (508, 0), "nvidiactl": (195, 255)}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A containerd whose folder of specifications is empty at first."""
+    """A containerd with an empty CDI directory at first."""
     with containerd.running(tmp_path_factory.mktemp("containerd")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory):
-    """A node with the driver 550 mirrored and three device nodes, and its specification."""
+    """A node with a mirror of driver 550, three device nodes, and a CDI specification."""
     folder = tmp_path_factory.mktemp("node")
     simulated_node.make_nodes(folder / "dev", DEVICES)
     found = survey.find_installation(
@@ -43,7 +43,7 @@ def mirrored(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def validator():
-    """What finds the errors of a document by the published schema."""
+    """A validator for the published CDI schema."""
     (folder,) = debian.unpacked("bookworm", SCHEMA, component="main").rglob("schema")
     schema, definitions = (
         json.loads((folder / name).read_text()) for name in ("schema.json", "defs.json")
@@ -68,7 +68,7 @@ def test_specification_is_valid_by_the_published_schema(mirrored, validator):
         (("devices", -1, "containerEdits", "mounts", 0, "options"), "ro"),
     ],
 )
-def test_schema_would_say_what_is_wrong(mirrored, validator, path, wrong):
+def test_schema_rejects_errors(mirrored, validator, path, wrong):
     document = json.loads(mirrored.specification.read_text())
     *folders, last = path
     functools.reduce(operator.getitem, folders, document)[last] = wrong
@@ -77,13 +77,13 @@ def test_schema_would_say_what_is_wrong(mirrored, validator, path, wrong):
 
 @pytest.fixture(scope="module")
 def given(server, mirrored):
-    """The server, with the node's specification written into its folder."""
+    """The containerd, with the node's specification in its CDI directory."""
     document = json.loads(mirrored.specification.read_text())
     cdi.write(document, server.specifications / "pyvgpu.io-driver.json")
     return server
 
 
-def test_container_gets_the_volume_read_only_and_its_files_in_their_places(given, mirrored):
+def test_container_gets_the_volume_read_only(given, mirrored):
     with given.container("pyvgpu.io/driver=shared") as container:
         listed = given.execute(container, "ls", "/usr/local/nvidia/lib64", "/usr/bin")
         assert {"libcuda.so.1", "libnvidia-ml.so.1", "nvidia-smi"} <= set(listed.split())
@@ -97,7 +97,7 @@ def test_container_gets_the_volume_read_only_and_its_files_in_their_places(given
     assert not (mirrored.current() / "shared/new").exists()
 
 
-def test_container_gets_the_nodes_of_its_device_and_the_variables(given):
+def test_container_gets_its_device_nodes_and_variables(given):
     wanted = [f"pyvgpu.io/driver={name}" for name in ("shared", "nvidia0", "library-path")]
     with given.container(*wanted) as container:
         assert DEVICES.keys() <= set(given.execute(container, "ls", "/dev").split())
@@ -109,7 +109,7 @@ def test_container_gets_the_nodes_of_its_device_and_the_variables(given):
         assert "LD_LIBRARY_PATH" not in given.execute(container, "env")
 
 
-def test_device_that_the_specification_does_not_name_is_refused(given):
+def test_device_outside_the_specification_is_refused(given):
     with (
         pytest.raises(containerd.RefusedError, match="unresolvable CDI devices"),
         given.container("pyvgpu.io/driver=nvidia1"),

@@ -1,4 +1,4 @@
-"""NVIDIA's own libraries under the shim, as far as they go without a GPU."""
+"""NVIDIA's own driver libraries under the shim, as far as they work without a GPU."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ pytestmark = [pytest.mark.drivers, rights.needs_mounts]
 FIRST_CALLS = Path(__file__).with_name("first_calls.py")
 INVALID_VALUE, NOT_INITIALIZED, NO_DEVICE, INVALID_HANDLE = 1, 3, 100, 400
 NOT_LOADED = 9
-# Some functions of some drivers look at their arguments before anything else: (shim, driver).
+# Code pairs (shim, driver) of functions in which some drivers check arguments first.
 EARLY = {(NOT_INITIALIZED, INVALID_VALUE), (NOT_INITIALIZED, INVALID_HANDLE)}
-# The shim has the answer where the driver asks its device files first; and one that is not for us.
+# The shim answers these where the driver first needs its device files; the last is private.
 ANSWERED = {
     "nvmlGetBlacklistDeviceCount",
     "nvmlGetBlacklistDeviceInfoByIndex",
@@ -26,18 +26,18 @@ ANSWERED = {
 
 @pytest.fixture(scope="session")
 def began(place):
-    """What the driver answers in the beginning: under the shim, and bare."""
+    """The answers to the first calls: under the shim, and of the bare driver."""
     hooks = sorted(hook_table.symbols())
     return [place.ask(FIRST_CALLS, given=hooks, bare=bare) for bare in (False, True)]
 
 
 @pytest.fixture(scope="session")
 def found(place):
-    """What lookups.py says of every export and every base name."""
+    """The output of lookups.py for every export and every base name."""
     return place.ask(routes.LOOKUPS, given=routes.question(place.driver))
 
 
-def test_driver_begins_as_it_does_without_the_shim(place, began):
+def test_driver_starts_as_without_the_shim(place, began):
     shimmed, bare = (
         {k: v for k, v in each.items() if k not in ("before", "after")} for each in began
     )
@@ -51,7 +51,7 @@ def test_driver_begins_as_it_does_without_the_shim(place, began):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_hooks_refuse_with_the_drivers_own_codes(place, began, when):
+def test_hooks_return_the_drivers_own_error_codes(place, began, when):
     shimmed, bare = (each[when] for each in began)
     other = {n: (shimmed[n], code) for n, code in bare.items() if code not in (None, shimmed[n])}
     wrong = {n: codes for n, codes in other.items() if codes not in EARLY and n not in ANSWERED}
@@ -75,14 +75,14 @@ def test_no_hook_shares_its_function_with_another_name(found):
     assert found["aliases"] == []
 
 
-def test_get_proc_address_gives_the_drivers_answer_with_hooks_in_place(place, found):
+def test_get_proc_address_returns_the_drivers_answers_with_hooks_substituted(place, found):
     answers = found["answers"]
     assert answers["wrong"] == []
     place.record["answers of cuGetProcAddress"] = answers["asked"]
     assert answers["asked"] > 10_000 or "cuGetProcAddress" not in found["exports"]
 
 
-def test_get_proc_address_gives_each_hook_from_its_version_on(found):
+def test_get_proc_address_returns_each_hook_from_its_version_on(found):
     if "cuGetProcAddress" not in found["exports"]:
         assert found["answers"]["asked"] == 0  # a driver of CUDA 11.0
         return

@@ -1,4 +1,4 @@
-"""All that belongs to a real driver is found where Debian's packages put it."""
+"""The survey finds all files of a real driver where Debian's packages install them."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ COMMON = (
     "nvidia-vdpau-driver",
     "nvidia-vulkan-common",
 )
-SUITES = {  # by the branch of the driver: the suite, and what only this branch has
+SUITES = {  # by driver branch: the Debian suite, and packages that only this branch has
     470: ("bullseye", ("libnvidia-cbl", "libnvidia-compiler", "libnvidia-ifr1")),
     535: ("bookworm", ("libcudadebugger1", "libnvidia-api1", "libnvidia-pkcs11-openssl3")),
     550: ("trixie", ("libcudadebugger1", "libnvidia-api1", "libnvidia-gpucomp")),
@@ -41,7 +41,7 @@ SUITES = {  # by the branch of the driver: the suite, and what only this branch 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unpacked:
-    """The packages of a driver below a root, and what was found there."""
+    """The packages of a driver below a root, and the survey's result."""
 
     branch: int
     root: object
@@ -59,7 +59,7 @@ def unpacked(request):
     return Unpacked(request.param, root, survey.find_installation(root))
 
 
-def test_its_release_is_that_of_its_branch(unpacked):
+def test_release_belongs_to_the_branch(unpacked):
     assert unpacked.found.release.startswith(f"{unpacked.branch}.")
     assert unpacked.found.remarks == ()
 
@@ -72,7 +72,7 @@ def test_every_library_of_the_packages_is_found(unpacked):
     assert len(installed) > 20
 
 
-def test_every_link_of_the_packages_is_a_name_of_its_library(unpacked):
+def test_every_symlink_of_the_packages_is_found(unpacked):
     links = {
         path.name: path.resolve().name
         for path in unpacked.root.rglob("lib*.so*")
@@ -82,11 +82,11 @@ def test_every_link_of_the_packages_is_a_name_of_its_library(unpacked):
     assert links.items() <= known.items()
 
 
-def test_every_library_is_one_that_the_catalogue_knows(unpacked):
+def test_every_library_is_in_the_catalogue(unpacked):
     assert [path for path, file in unpacked.files.items() if not file.capability] == []
 
 
-def test_what_is_no_library_is_found(unpacked):
+def test_files_other_than_libraries_are_found(unpacked):
     assert {
         "bin/nvidia-cuda-mps-control",
         "bin/nvidia-cuda-mps-server",

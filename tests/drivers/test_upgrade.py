@@ -1,4 +1,4 @@
-"""`pyvgpu mirror --follow` through the life of a real driver, by the hands of a real dpkg."""
+"""`pyvgpu mirror --follow` while a real dpkg installs, upgrades and removes a real driver."""
 
 import json
 import os
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.drivers
 
 PACKAGES = ("libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "nvidia-smi")
 DRIVERS = {"535": "bookworm", "550": "trixie"}  # by branch
-# What dpkg unpacks one after the other: a driver is half there in between, for a moment.
+# dpkg unpacks these packages one after the other, so the driver is incomplete for a moment.
 SPLIT = ("libcuda.so", "libnvidia-ml.so", "")
-# Nothing is looked at without a reason: what is awaited was noticed.
+# No periodic checks: the follower must notice each change itself.
 MAIN = """
 import sys
 from pyvgpu import cli
@@ -50,7 +50,7 @@ class System:
         subprocess.run(command, check=True, capture_output=True, timeout=waiting.PROMPT)
 
     def _packages(self, branch):
-        """Make packages of the files of a driver; return them in the order to install them in."""
+        """Build packages from a driver's files; yield them in installation order."""
         source = debian.unpacked(DRIVERS[branch], *PACKAGES)
         for number, beginning in enumerate(SPLIT):
             content = self._folder / f"content-{branch}-{number}"
@@ -64,7 +64,7 @@ class System:
             (content / "DEBIAN").mkdir()
             (content / "DEBIAN/control").write_text(
                 f"Package: driver-{number}\nVersion: {branch}\nArchitecture: all\n"
-                "Maintainer: nobody\nDescription: a part of a driver\n"
+                "Maintainer: none\nDescription: a part of a driver\n"
             )
             package = self._folder / f"{branch}-{number}.deb"
             subprocess.run(
@@ -76,7 +76,7 @@ class System:
 
 
 class Follower:
-    """The command at work, and what it says."""
+    """The running command, and its output."""
 
     def __init__(self, root, output):
         arguments = ["mirror", "--follow", "--json", "--driver-root", root, "--output", output]
@@ -93,7 +93,7 @@ class Follower:
                 self._said.put(json.loads(line))
 
     def next(self, driver, branch):
-        """What is said first of such a driver; a half one is said before, if it is seen."""
+        """Return the first report of such a driver, after any reports of an incomplete one."""
         while True:
             said = self._said.get(timeout=waiting.PROMPT)
             if said["driver"] == driver and said["release"].startswith(branch):
@@ -108,7 +108,7 @@ class Follower:
 
 
 @rights.as_root
-def test_mirror_follows_a_driver_that_dpkg_installs_upgrades_and_removes(tmp_path):
+def test_mirror_follows_installation_upgrade_and_removal_by_dpkg(tmp_path):
     system, output = System(tmp_path), tmp_path / "output"
     system.install("535")
     follower = Follower(system.root, output)
@@ -129,7 +129,7 @@ def test_mirror_follows_a_driver_that_dpkg_installs_upgrades_and_removes(tmp_pat
 
 
 def check_whole(tree, release):
-    """All libraries of both volumes are of one release, and are there."""
+    """Assert that both volumes have all libraries, of this release only."""
     assert (tree / "shared/origin/libcuda-origin.so.1").resolve().name == f"libcuda.so.{release}"
     for volume in ("shared", "exclusive"):
         found = {path.name for path in (tree / volume).rglob("lib*.so.*.*")}

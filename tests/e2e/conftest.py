@@ -1,4 +1,4 @@
-"""What every suite gets: a namespace of its own in the cluster that ``make e2e`` brought up."""
+"""Fixtures of all e2e suites: a namespace per test in the cluster that ``make e2e`` started."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from pyvgpu.controller.sidecar import cri
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
-    """End what the workers shared, after them."""
+    """Close the resources that the workers shared."""
     shared.end(session.config)
 
 
@@ -40,9 +40,9 @@ def runtime():
 
 @pytest.fixture(scope="session")
 def parts(tmp_path_factory):
-    """What ends sidecars, the controller and the node part: both, as processes.
+    """sidecar-controller and sidecar-node as processes.
 
-    With several workers they are everybody's, and nobody's to end.
+    With several xdist workers all workers share them, and none stops them.
     """
     if folder := os.environ.get(sidecars.SHARED):
         yield sidecars.Parts(Path(folder))

@@ -1,4 +1,4 @@
-"""The suite that needs an NVIDIA GPU; without one every test says so and is skipped."""
+"""Fixtures of the tests that need an NVIDIA GPU; without one they are skipped."""
 
 import os
 import subprocess
@@ -25,13 +25,13 @@ def gpu():
 
 @pytest.fixture
 def bare(gpu):
-    """Return a function that runs a command on the GPU itself and returns its lines."""
+    """Return a function that runs a command without pyvgpu and returns its output lines."""
     return lambda *command: _run(command)
 
 
 @pytest.fixture
 def held(gpu):
-    """Return a function that runs a command under a quota and returns its lines."""
+    """Return a function that runs a command under a quota and returns its output lines."""
     return lambda vmemory, *command: _run(
         (PYVGPU, "run", "--vmemory", str(vmemory), "--", *command)
     )

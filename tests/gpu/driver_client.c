@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver_client.c -- total memory, an allocation there and back, and one past *argv[1]* bytes. */
+/* driver_client.c -- prints the total memory, copies both ways, allocates argv[1] bytes. */
 #include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>

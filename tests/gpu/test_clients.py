@@ -1,4 +1,4 @@
-"""Real clients on a real GPU, bare and under a quota: the same results, the quota shown."""
+"""Real clients on a real GPU compute the same with and without a quota, and see the quota."""
 
 import importlib.metadata
 import json
@@ -16,13 +16,13 @@ def lines(total, *, refused):
     return [f"total {total}", "same 1", f"beyond {2 if refused else 0}"]
 
 
-def test_driver_client_is_held(gpu, build, bare, held):
+def test_driver_client_is_limited(gpu, build, bare, held):
     program = build("driver_client", "-l:libcuda.so.1")
     assert bare(program, QUOTA)[1:] == lines(0, refused=False)[1:]
     assert held(QUOTA, program, QUOTA) == lines(QUOTA, refused=True)
 
 
-def test_runtime_client_is_held(gpu, build, bare, held):
+def test_runtime_client_is_limited(gpu, build, bare, held):
     wheel = importlib.metadata.files("nvidia-cuda-runtime") or []
     library = next(f.locate() for f in wheel if f.name.startswith("libcudart.so"))
     program = build("runtime_client", str(library), f"-Wl,-rpath,{library.parent}")
@@ -50,7 +50,7 @@ print(json.dumps([total, back == data, int(beyond)]))
 """
 
 
-def test_cuda_bindings_is_held(gpu, bare, held):
+def test_cuda_bindings_is_limited(gpu, bare, held):
     command = (sys.executable, "-c", BINDINGS, str(QUOTA))
     assert json.loads(bare(*command)[-1])[1:] == [True, 0]
     assert json.loads(held(QUOTA, *command)[-1]) == [QUOTA, True, 2]
@@ -70,7 +70,7 @@ print(json.dumps([total, result, beyond]))
 """
 
 
-def test_pytorch_is_held_and_computes_the_same(gpu, bare, held):
+def test_pytorch_is_limited_and_computes_the_same(gpu, bare, held):
     command = ("python3", "-c", TORCH, str(QUOTA))
     try:
         bare("python3", "-c", "import torch; assert torch.cuda.is_available()")

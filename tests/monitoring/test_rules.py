@@ -1,4 +1,4 @@
-"""Alerts and the dashboard: of figures that there are, and true where they should be."""
+"""Alert rules and dashboard: they use existing metrics, and alerts fire when they should."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ def promtool():
 
 @pytest.fixture(scope="module")
 def shown():
-    """Give the labels of each series that any program shows, by name."""
+    """Return the labels of each series that any program exports, by name."""
     found = {}
     for it in measures.measures(ROOT):
         more = ("le",) if it.kind == "histogram" else ()
@@ -37,7 +37,7 @@ def panels():
 
 
 def expressions():
-    """Return all that is asked of Prometheus, and where."""
+    """Return all PromQL expressions, each with the alert, panel or variable that uses it."""
     asked = [(it["alert"], it["expr"]) for it in RULES]
     for panel in panels():
         asked += [(panel["title"], it["expr"]) for it in panel["targets"]]
@@ -53,7 +53,7 @@ def ran(promtool, *arguments):
 
 
 @pytest.mark.parametrize(("where", "expression"), expressions())
-def test_every_figure_that_is_asked_for_is_shown_by_a_program(where, expression, shown):
+def test_every_queried_metric_is_exported_by_a_program(where, expression, shown):
     plain = re.sub(r"\{__name__=~.*?\}", " ", expression)
     names = set(NAME.findall(plain))
     names |= {
@@ -65,7 +65,7 @@ def test_every_figure_that_is_asked_for_is_shown_by_a_program(where, expression,
     assert names <= shown.keys()
 
 
-def test_every_label_that_is_asked_for_is_there(shown):
+def test_every_queried_label_exists(shown):
     of_prometheus = {"instance", "job", "__name__", "le"}
     for where, expression in expressions():
         for name, matched in re.findall(r"(pyvgpu_[a-z_]+)\{([^}]*)\}", expression):
@@ -73,26 +73,26 @@ def test_every_label_that_is_asked_for_is_there(shown):
             assert labels <= shown[name] | of_prometheus, (where, name)
 
 
-def test_promtool_takes_the_rules(promtool):
+def test_promtool_accepts_the_rules(promtool):
     code, said = ran(promtool, "check", "rules", "--lint=all", "--lint-fatal", alerts.RULES)
     assert code == 0, said
     assert f"SUCCESS: {len(RULES)} rules found" in said
 
 
-def test_each_alert_is_there_when_it_should_be_and_not_else(promtool, tmp_path):
+def test_each_alert_fires_exactly_when_it_should(promtool, tmp_path):
     file = tmp_path / "cases.yaml"
     file.write_text(alerts.text(alerts.CASES))
     code, said = ran(promtool, "test", "rules", file)
     assert code == 0, said
 
 
-def test_each_alert_is_tried_both_ways():
+def test_each_alert_has_a_case_that_fires_and_one_that_does_not():
     for rule in RULES:
         cases = [it for it in alerts.CASES if it.alert == rule["alert"]]
         assert {it.labels is None for it in cases} == {True, False}, rule["alert"]
 
 
-def test_a_rule_that_is_broken_fails(promtool, tmp_path):
+def test_broken_rule_fails(promtool, tmp_path):
     case = next(it for it in alerts.CASES if it.alert == "PyvgpuDeviceSick")
     document = yaml.safe_load(alerts.text([case]))
     broken = tmp_path / "rules.yaml"
@@ -104,13 +104,13 @@ def test_a_rule_that_is_broken_fails(promtool, tmp_path):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda it: it["alert"])
-def test_each_alert_says_how_bad_it_is_and_what_to_do(rule):
+def test_each_alert_has_a_severity_and_a_description(rule):
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert set(rule["annotations"]) == {"summary", "description"}
     assert len(rule["annotations"]["description"]) > 30
 
 
-def test_prometheus_understands_what_the_dashboard_asks(promtool, tmp_path):
+def test_promtool_accepts_the_dashboards_queries(promtool, tmp_path):
     asked = [
         re.sub(r"\$__\w+", "5m", re.sub(r'"\$\w+"', '".*"', it["expr"]))
         for panel in panels()
@@ -123,7 +123,7 @@ def test_prometheus_understands_what_the_dashboard_asks(promtool, tmp_path):
     assert code == 0, said
 
 
-def test_the_dashboard_has_every_panel_in_its_own_place():
+def test_dashboard_panels_do_not_overlap():
     taken = set()
     assert len({it["id"] for it in alerts.DASHBOARD["panels"]}) == len(alerts.DASHBOARD["panels"])
     for it in alerts.DASHBOARD["panels"]:
@@ -138,13 +138,13 @@ def test_the_dashboard_has_every_panel_in_its_own_place():
         taken |= own
 
 
-def test_the_dashboard_names_no_source_of_its_own():
+def test_dashboard_uses_the_source_variable():
     sources = {it["datasource"]["uid"] for it in panels()}
     assert sources == {"${source}"}
     assert all(it["title"] and it["targets"] for it in panels())
 
 
-def test_the_document_has_a_row_for_each_alert():
+def test_documentation_has_a_row_for_each_alert():
     text = (ROOT / "docs" / "monitoring.md").read_text()
     rows = re.findall(r"^\| `(Pyvgpu\w+)` \| (\w+) \|", text, re.MULTILINE)
     assert rows == [(it["alert"], it["labels"]["severity"]) for it in RULES]

@@ -1,4 +1,4 @@
-"""A real Prometheus reads what our programs show, with our rules, and answers the dashboard."""
+"""A real Prometheus scrapes our programs, evaluates our rules, and answers the dashboard."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ APPS = ("agent", "scheduler", "webhook", "sidecar-controller")
 
 @pytest.fixture(scope="module")
 def programs():
-    """Serve the figures of an agent, and of programs of the cluster side; give the ports."""
+    """Serve the metrics of an agent and of the cluster components; yield the ports."""
     agent = metrics.AgentMeter()
     agent.show(status_node.Node(looks=3).sources)
     scheduler = controller.SchedulerMeter()
@@ -40,7 +40,7 @@ def programs():
 
 
 def labels_of(app):
-    """Return what Prometheus' operator says of a pod, and what it lets Prometheus see of it."""
+    """Return the labels and meta labels that Prometheus' operator gives a pod."""
     return {
         **{"namespace": "pyvgpu", "pod": f"{app}-x", "container": app},
         "__meta_kubernetes_pod_name": f"{app}-x",
@@ -50,13 +50,13 @@ def labels_of(app):
 
 
 def plain(relabeling):
-    """Return what the operator calls sourceLabels as Prometheus does: source_labels."""
+    """Convert the operator's keys to Prometheus': sourceLabels to source_labels."""
     return {re.sub("[A-Z]", lambda it: f"_{it[0].lower()}", k): v for k, v in relabeling.items()}
 
 
 @pytest.fixture(scope="module")
 def prometheus(programs, tmp_path_factory):
-    """Give what asks a Prometheus that scrapes them, as pods that the chart's PodMonitor names."""
+    """Return the query function of a Prometheus that scrapes as the PodMonitor says."""
     program = debian.unpacked("bookworm", "prometheus", component="main") / "usr/bin/prometheus"
     folder, port = tmp_path_factory.mktemp("prometheus"), served.free_port()
     config = folder / "prometheus.yaml"
@@ -117,14 +117,14 @@ def values(ask, query):
     return [float(it["value"][1]) for it in ask("query", query=query)["result"]]
 
 
-def test_it_has_read_what_the_programs_show(prometheus):
+def test_prometheus_has_scraped_the_metrics(prometheus):
     assert sorted(values(prometheus, "pyvgpu_device_healthy")) == [0, 1, 1, 1]
     assert sum(values(prometheus, "pyvgpu_container_vcore_promised_ratio")) == pytest.approx(2.75)
     assert values(prometheus, 'pyvgpu_audit_findings{kind="no-shim"}') == [1]
     assert values(prometheus, "sum(pyvgpu_scheduler_answers_total)") == [1]
 
 
-def test_figures_of_containers_say_whose_they_are_and_not_who_shows_them(prometheus):
+def test_container_metrics_are_labelled_with_the_container_not_the_exporter(prometheus):
     for name in ("namespace", "pod", "container"):
         used = f"count by ({name}) (pyvgpu_container_vcore_promised_ratio)"
         found = {it["metric"][name] for it in prometheus("query", query=used)["result"]}
@@ -134,12 +134,12 @@ def test_figures_of_containers_say_whose_they_are_and_not_who_shows_them(prometh
     assert leads["metric"]["pod"] == "scheduler-x"
 
 
-def test_an_agent_is_called_as_its_node_and_others_as_their_pods(prometheus):
+def test_agents_instance_is_its_node_and_others_their_pod(prometheus):
     found = {it["metric"]["instance"] for it in prometheus("query", query="up")["result"]}
     assert found == {"node-1", "scheduler-x", "webhook-x", "sidecar-controller-x"}
 
 
-def test_the_documented_configuration_says_the_same_of_instances():
+def test_documented_configuration_sets_the_same_instances():
     page = (alerts.ROOT / "docs/monitoring.md").read_text()
     (block,) = re.findall(r"```yaml\n(rule_files.*?)```", page, re.DOTALL)
     (job,) = yaml.safe_load(block)["scrape_configs"]
@@ -152,7 +152,7 @@ def test_the_documented_configuration_says_the_same_of_instances():
     assert sorted(looked_at["namespaces"]["names"]) == sorted(wanted)
 
 
-def test_every_rule_is_evaluated_without_a_fault(prometheus):
+def test_every_rule_is_evaluated_without_error(prometheus):
     def judged():
         groups = prometheus("rules")["groups"]
         found = [it for group in groups for it in group["rules"]]
@@ -162,7 +162,7 @@ def test_every_rule_is_evaluated_without_a_fault(prometheus):
     wait_until(judged)
 
 
-def test_what_is_wrong_is_pending_until_it_has_lasted(prometheus):
+def test_alerts_are_pending_before_they_fire(prometheus):
     def pending():
         found = prometheus("alerts")["alerts"]
         return {"PyvgpuDeviceSick", "PyvgpuPastQuota"} <= {
@@ -172,14 +172,14 @@ def test_what_is_wrong_is_pending_until_it_has_lasted(prometheus):
     wait_until(pending)
 
 
-def test_it_answers_all_that_the_dashboard_asks(prometheus):
+def test_prometheus_answers_every_dashboard_query(prometheus):
     for panel in alerts.DASHBOARD["panels"]:
         for it in panel.get("targets", ()):
             asked = re.sub(r"\$__\w+", "5m", re.sub(r'"\$\w+"', '".*"', it["expr"]))
             prometheus("query", query=asked)
 
 
-def test_the_panels_of_devices_have_something_to_show(prometheus):
+def test_device_panels_have_data(prometheus):
     for panel in alerts.DASHBOARD["panels"][1:9]:
         for it in panel["targets"]:
             asked = re.sub(r'"\$\w+"', '".*"', it["expr"])

@@ -1,4 +1,4 @@
-"""`pyvgpu replay`, as it is called."""
+"""The command `pyvgpu replay`."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def fixture_report(tmp_path):
     return profiles.write_nsys(tmp_path / "serve.sqlite", served, Profile(steps=1))
 
 
-def test_share_that_is_half_of_the_need_takes_twice_as_long(trace):
+def test_job_with_half_the_vcore_it_needs_takes_twice_as_long(trace):
     ran = replay(trace, "--vcore", 44, "--json")
     assert (ran.returncode, ran.stderr) == (0, "")
     (job,) = json.loads(ran.stdout)["jobs"]
@@ -48,12 +48,12 @@ def test_jobs_beside_each_other_have_their_shares(trace, report):
     )
     first, second = json.loads(ran.stdout)["jobs"]
     assert (first["together"]["vcore"], second["together"]["vcore"]) == (60, 30)
-    # Both are played for a second or two, in which the first launches are guessed.
+    # Both run for a second or two, and the first launches are charged by estimates.
     assert first["together"]["held"] <= 65
     assert second["together"]["held"] <= 35
 
 
-def test_table_has_a_line_for_each_share_and_a_page_the_same(trace, tmp_path):
+def test_table_and_page_have_a_line_for_each_share(trace, tmp_path):
     page = tmp_path / "page.html"
     ran = replay(trace, "--vcore", 50, "--html", page)
     assert "63 kernels, copies and sets in 34.1 ms on NVIDIA H100 80GB HBM3" in ran.stdout
@@ -66,7 +66,7 @@ WRONG = [
     pytest.param(["--vcore", "0"], "--vcore '0': must be a whole percentage", id="vcore"),
     pytest.param(
         ["--beside", "b.json", "--vcore", "50"],
-        "--vcore is there 1 times for 2 jobs; with --beside each job must have one, such as",
+        "--vcore is given 1 times for 2 jobs; with --beside each job must have one, such as",
         id="too few",
     ),
     pytest.param(
@@ -74,7 +74,7 @@ WRONG = [
         "--vcore 60 and 50: must be 100 together at most, such as 60 and 40",
         id="too much",
     ),
-    pytest.param(["--beside=b"] * 4, "--beside b: must be there 3 times at most", id="too many"),
+    pytest.param(["--beside=b"] * 4, "--beside b: must be given 3 times at most", id="too many"),
     pytest.param(["--process", "x"], "--process 'x': must be a whole number from 0", id="process"),
     pytest.param(["--process", "9"], "--process 9: ", id="no such process"),
     pytest.param(["--device", "3"], "--device 3: ", id="no such device"),
@@ -82,14 +82,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG)
-def test_wrong_use_is_one_line_with_the_rule(trace, arguments, message):
+def test_wrong_use_prints_one_line_with_the_rule(trace, arguments, message):
     ran = replay(trace, *arguments)
     assert (ran.returncode, ran.stdout) == (64, "")
     assert ran.stderr.startswith(f"pyvgpu: {message}")
     assert ran.stderr.count("\n") == 1
 
 
-def test_file_that_is_not_there_is_named(tmp_path):
+def test_missing_file_is_named(tmp_path):
     ran = replay(tmp_path / "none.json")
     assert (ran.returncode, ran.stderr) == (
         69,
@@ -97,7 +97,7 @@ def test_file_that_is_not_there_is_named(tmp_path):
     )
 
 
-def test_page_that_cannot_be_written_is_named(trace, tmp_path):
+def test_unwritable_page_is_named(trace, tmp_path):
     ran = replay(trace, "--vcore", 90, "--html", tmp_path / "none" / "page.html")
     assert ran.returncode == 69
     assert "page.html: cannot be written: No such file or directory" in ran.stderr

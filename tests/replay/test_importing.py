@@ -1,4 +1,4 @@
-"""What is read of profilers' files, and what is said of those that cannot be."""
+"""Import of profilers' files, and error messages for unusable ones."""
 
 import gzip
 import json
@@ -39,7 +39,7 @@ def test_absolute_times_keep_their_nanoseconds(tmp_path):
     assert trace.records[1].start == 20_001
 
 
-def test_export_of_nsight_systems_is_read_alike(tmp_path):
+def test_nsight_systems_export_is_read_like_a_pytorch_profile(tmp_path):
     ours = read(profiles.write_nsys(tmp_path / "report.sqlite", Profile()))
     theirs = read(kineto(tmp_path / "trace.json"))
     assert ours.records == theirs.records
@@ -54,7 +54,7 @@ def test_only_whole_steps_are_played(tmp_path):
     assert (trace.steps, trace.activities) == (2, 42)
 
 
-def test_without_steps_all_is_played(tmp_path):
+def test_without_steps_the_whole_recording_is_played(tmp_path):
     path = tmp_path / "trace.json"
     trace = read(profiles.write_kineto(path, profiles.kineto(Profile(), marks=False)))
     assert (trace.steps, trace.activities) == (0, 63)
@@ -72,16 +72,16 @@ def test_process_with_most_work_is_chosen(tmp_path):
     assert (choice.processes, choice.devices) == ((profiles.PROCESS, 7), (0,))
 
 
-def test_another_process_can_be_asked_for(tmp_path):
+def test_another_process_can_be_selected(tmp_path):
     assert read(two(tmp_path / "report.sqlite"), process=7).activities == 21
 
 
-def test_process_that_is_not_there_is_named(tmp_path):
+def test_missing_process_is_named(tmp_path):
     with pytest.raises(errors.UsageError, match=r"--process 8: .* has work of 7, 4242, such as"):
         read(two(tmp_path / "report.sqlite"), process=8)
 
 
-def test_driver_calls_within_those_of_the_runtime_are_no_calls_of_their_own():
+def test_driver_calls_within_runtime_calls_are_not_counted():
     calls = [
         recording.Call(1, 1, 0, 9, "launch", "outer"),
         recording.Call(1, 1, 2, 5, "launch", "inner"),
@@ -92,7 +92,7 @@ def test_driver_calls_within_those_of_the_runtime_are_no_calls_of_their_own():
     assert [(r.kind, r.duration, r.device_start) for r in trace.records] == [("launch", 9, 20)]
 
 
-def test_several_activities_of_one_launch_are_a_graph():
+def test_several_activities_of_one_launch_become_a_graph():
     calls = [recording.Call(1, 1, 0, 9, "graph", 5)]
     work = [recording.Activity(5, 20 + at, 5, "kernel", 0, 7, "one") for at in (0, 10)]
     found = recording.Recording(calls, work, (), {})
@@ -100,7 +100,7 @@ def test_several_activities_of_one_launch_are_a_graph():
     assert [(r.kind, r.ref) for r in trace.records] == [("graph", None), ("node", 0), ("node", 0)]
 
 
-def test_late_activity_waits_for_what_ended_just_then_elsewhere():
+def test_late_activity_depends_on_the_one_that_just_ended_on_another_stream():
     calls = [recording.Call(1, 1, at, 2 * US, "launch", at) for at in (0, 9 * US)]
     work = [
         recording.Activity(0, 5 * US, MS, "kernel", 0, 7, "one"),
@@ -115,15 +115,18 @@ NO_CALL = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": {
 
 BAD = [
     pytest.param("x.nsys-rep", b"any", "must be exported first, by `nsys export", id="report"),
-    pytest.param("x.json", b"hello", "it is no profile; it must be JSON", id="text"),
-    pytest.param("x.json", b'{"traceEvents": [', "it is no whole JSON", id="cut JSON"),
-    pytest.param("x.json", b"{}", "it has no list of traceEvents", id="another JSON"),
+    pytest.param("x.json", b"hello", "is not a profile; must be JSON", id="text"),
+    pytest.param("x.json", b'{"traceEvents": [', "is not complete JSON", id="cut JSON"),
+    pytest.param("x.json", b"{}", "has no list of traceEvents", id="another JSON"),
     pytest.param(
-        "x.json.gz", gzip.compress(b"{}" * 99)[:20], "it is no whole gzip", id="cut gzip"
+        "x.json.gz", gzip.compress(b"{}" * 99)[:20], "is not a complete gzip file", id="cut gzip"
     ),
-    pytest.param("x.json", b'{"traceEvents": []}', "no GPU activity is in it", id="no GPU"),
+    pytest.param("x.json", b'{"traceEvents": []}', "has no GPU activity", id="no GPU"),
     pytest.param(
-        "x.json", json.dumps([NO_CALL]).encode(), "no call that launched its GPU", id="no calls"
+        "x.json",
+        json.dumps([NO_CALL]).encode(),
+        "has no calls that launched its GPU",
+        id="no calls",
     ),
     pytest.param(
         "x.json",
@@ -132,13 +135,13 @@ BAD = [
         id="no time",
     ),
     pytest.param(
-        "x.sqlite", b"SQLite format 3\0" + b"cut" * 99, "it is no whole export", id="cut"
+        "x.sqlite", b"SQLite format 3\0" + b"cut" * 99, "is not a complete export", id="cut"
     ),
 ]
 
 
 @pytest.mark.parametrize(("name", "data", "message"), BAD)
-def test_file_that_cannot_be_replayed_is_named_with_the_rule(tmp_path, name, data, message):
+def test_unusable_file_is_named_with_the_rule(tmp_path, name, data, message):
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(errors.DataError, match=message) as raised:
@@ -147,19 +150,19 @@ def test_file_that_cannot_be_replayed_is_named_with_the_rule(tmp_path, name, dat
     assert "such as" in str(raised.value) or "nsys export" in str(raised.value)
 
 
-def test_cut_export_is_named(tmp_path):
+def test_truncated_export_is_named(tmp_path):
     path = profiles.write_nsys(tmp_path / "report.sqlite", Profile())
     path.write_bytes(path.read_bytes()[:9000])
-    with pytest.raises(errors.DataError, match="it is no whole export of Nsight Systems"):
+    with pytest.raises(errors.DataError, match="is not a complete export of Nsight Systems"):
         read(path)
 
 
-def test_another_database_is_named(tmp_path):
+def test_database_of_another_kind_is_named(tmp_path):
     path = profiles.write_nsys(tmp_path / "report.sqlite", Profile())
     with sqlite3.connect(path) as db:
         db.execute("drop table StringIds")
     db.close()
-    with pytest.raises(errors.DataError, match="it has no table StringIds"):
+    with pytest.raises(errors.DataError, match="has no table StringIds"):
         read(path)
 
 
@@ -191,5 +194,5 @@ def test_another_database_is_named(tmp_path):
         ("cudaGetDevice", None),
     ],
 )
-def test_calls_are_known_by_their_names(name, kind):
+def test_calls_are_classified_by_name(name, kind):
     assert recording.kind_of(name) == kind

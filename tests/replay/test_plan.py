@@ -1,4 +1,4 @@
-"""What is played of a recording."""
+"""Compilation of a recorded trace into a replay plan."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def call(kind, start, duration=2 * US, *, thread=0, **more):
     return Record(thread, start, duration, kind, **more)
 
 
-def test_gap_before_a_call_is_from_the_end_of_the_one_before_it():
+def test_gap_of_a_call_starts_at_the_end_of_the_previous_call():
     (calls,) = program(launch(3 * US), launch(9 * US), launch(10 * US)).threads
     assert [each.gap_ns for each in calls] == [3 * US, 4 * US, 0]
 
@@ -46,27 +46,27 @@ def test_kernel_has_its_recorded_shape_and_length():
         pytest.param(None, (1, 1, 1), id="not recorded"),
     ],
 )
-def test_grid_is_one_that_can_be_launched(given, played):
+def test_grid_is_clamped_to_launchable_sizes(given, played):
     record = launch(0)
     record.grid = given
     assert program(record).threads[0][0].shape.grid == played
 
 
-def test_block_with_too_many_threads_is_made_smaller():
+def test_block_with_too_many_threads_is_shrunk():
     assert program(launch(0, block=(1024, 2, 1))).threads[0][0].shape.block == (1024, 1, 1)
 
 
-def test_default_stream_is_the_first_and_others_follow():
+def test_default_stream_comes_first():
     (calls,) = program(launch(0, stream=1), launch(9 * US), launch(20 * US, stream=2)).threads
     assert [each.stream for each in calls] == [1, 0, 2]
 
 
-def test_work_of_before_the_recording_is_left_out():
+def test_work_from_before_the_recording_is_left_out():
     orphan = Record(None, 0, 0, "orphan", 0, 0, 5 * US)
     assert program(orphan, launch(9 * US)).threads[0][0].order == 1
 
 
-def test_wait_without_a_stream_is_for_the_one_that_ended_last_before_it():
+def test_wait_without_a_stream_is_for_the_stream_that_ended_last():
     records = (
         launch(0, ns=MS),
         launch(3 * US, stream=1, ns=50 * MS),
@@ -82,7 +82,7 @@ def test_wait_that_ended_before_all_work_waits_for_nothing():
     assert (last.kind, last.what) == (Kind.EVENT_SYNC, plan.DONE)
 
 
-def test_wait_for_an_event_is_for_the_one_that_was_complete_then():
+def test_event_wait_is_for_the_event_that_was_complete_then():
     records = (
         launch(0, ns=MS),
         call("event_record", 10 * US),
@@ -94,7 +94,7 @@ def test_wait_for_an_event_is_for_the_one_that_was_complete_then():
     assert calls[-1].what == calls[1].what != calls[3].what
 
 
-def test_activity_that_waited_for_another_stream_waits_for_an_event():
+def test_activity_after_another_streams_waits_for_an_event():
     records = (launch(0, ns=MS), launch(9 * US, stream=1, device=2 * MS, after=0))
     calls = program(*records).threads[0]
     kinds = [Kind.LAUNCH, Kind.EVENT_RECORD, Kind.EVENT_WAIT, Kind.LAUNCH]
@@ -104,7 +104,7 @@ def test_activity_that_waited_for_another_stream_waits_for_an_event():
     assert [each.gap_ns for each in calls] == [0, 0, 7 * US, 0]
 
 
-def test_thread_that_goes_on_with_a_stream_waits_for_the_one_that_used_it():
+def test_thread_waits_for_the_previous_user_of_its_stream():
     records = (launch(0), launch(20 * US, thread=1), launch(30 * US, thread=1), launch(90 * US))
     first, second = program(*records).threads
     assert (second[0].first, second[0].flags, second[0].gap_ns) == ((0, 1), GAP_OF_FIRST, 18 * US)
@@ -112,7 +112,7 @@ def test_thread_that_goes_on_with_a_stream_waits_for_the_one_that_used_it():
     assert (first[1].first, first[1].gap_ns) == ((1, 2), 58 * US)
 
 
-def test_threads_with_streams_of_their_own_do_not_wait_for_each_other():
+def test_threads_with_separate_streams_do_not_wait_for_each_other():
     records = (launch(0), launch(20 * US, thread=1, stream=1), launch(90 * US))
     assert [each.first for calls in program(*records).threads for each in calls] == [None] * 3
 
@@ -127,7 +127,7 @@ def test_threads_with_streams_of_their_own_do_not_wait_for_each_other():
         pytest.param("d2d", 200 * US, False, id="on the device"),
     ],
 )
-def test_copy_blocks_if_it_kept_its_thread(kind, duration, blocks):
+def test_copy_blocks_if_its_recorded_call_did(kind, duration, blocks):
     copy = Record(0, 0, duration, kind, 0, 20 * US, 60 * US)
     assert bool(program(copy).threads[0][0].flags & BLOCKS) is blocks
 
@@ -138,13 +138,13 @@ def graph(number, start, *lengths):
         yield Record(None, start, 0, "node", 0, start + 9 * US, length, 0, (4, 1, 1), ref=number)
 
 
-def test_graphs_that_are_alike_are_one_that_takes_as_long_on_average():
+def test_similar_graphs_are_merged_with_average_durations():
     made = program(*graph(0, 0, 10, 20), *graph(3, MS, 30, 20))
     assert [each.what for each in made.threads[0]] == [0, 0]
     assert [(node.ns, node.after) for node in made.graphs[0]] == [(20, ()), (20, (0,))]
 
 
-def test_program_has_the_layout_of_its_file():
+def test_packed_program_has_the_file_layout():
     packed = program(*graph(0, 0, 10, 20), launch(MS)).pack()
     threads, graphs, calls, nodes, kernels = 1, 1, 2, 2, 1
     assert len(packed) == 40 + 8 * (threads + graphs) + 88 * calls + 48 * nodes + 4 * kernels

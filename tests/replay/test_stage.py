@@ -1,4 +1,4 @@
-"""Programs are played on the simulated device as they were recorded."""
+"""Replay of plans on the simulated device, with the recorded timing."""
 
 import pytest
 
@@ -30,18 +30,18 @@ def near(ns):
     return pytest.approx(ns, abs=50 * US)
 
 
-def test_streams_run_side_by_side_and_are_counted_once(play):
+def test_concurrent_streams_count_as_busy_once(play):
     played = play(launch(0, 5 * MS), launch(9 * US, 4 * MS, stream=1))
     assert played.makespan_ns == near(5 * MS)
     assert played.busy_ns == near(5 * MS)
 
 
-def test_activity_that_waited_begins_after_the_other(play):
+def test_dependent_activity_starts_after_its_predecessor(play):
     played = play(launch(0, 5 * MS), launch(9 * US, 4 * MS, stream=1, after=0))
     assert played.makespan_ns == near(9 * MS)
 
 
-def test_copies_take_as_long_as_recorded_and_those_that_block_do(play):
+def test_copies_take_their_recorded_time_and_block_as_recorded(play):
     copy = Record(0, 0, 3 * MS, "d2h", 0, 5 * US, 3 * MS)
     assert play(copy, launch(3 * MS + 9 * US, MS)).makespan_ns == near(4 * MS)
     copy.duration = 2 * US
@@ -54,15 +54,15 @@ def test_graph_is_one_launch_of_all_its_kernels(play):
     assert (played.launches, played.makespan_ns) == (1, near(5 * MS))
 
 
-def test_thread_that_goes_on_after_another_is_late_with_it(play):
-    """Whatever the waits of the first one come to."""
+def test_thread_is_delayed_with_the_one_it_follows(play):
+    """However long the first thread's waits take."""
     wait = Record(0, 9 * US, 2 * US, "stream_sync", 0)
     played = play(launch(0, 5 * MS), wait, launch(2 * MS, MS, thread=1))
     assert played.makespan_ns == near(8 * MS)
     assert played.disorder == 0
 
 
-def test_every_kind_of_call_can_be_made(play):
+def test_every_kind_of_call_can_be_played(play):
     kinds = ("malloc", "malloc_host", "event_record", "event_wait", "event_query", "event_sync",
              "stream_sync", "device_sync", "free", "free")  # fmt: skip
     calls = [Record(0, at * US, US, kind) for at, kind in enumerate(kinds)]
@@ -72,12 +72,12 @@ def test_every_kind_of_call_can_be_made(play):
     assert play(*calls, *copies).makespan_ns < MS
 
 
-def test_rounds_follow_each_other(play):
+def test_rounds_run_one_after_another(play):
     played = play(launch(0, MS), launch(9 * US, MS, thread=1, stream=1), times=4)
     assert (played.launches, played.disorder, played.busy_ns) == (8, 0, near(4 * MS))
 
 
-def test_share_is_kept_and_the_clock_waits_for_all(play):
+def test_vcore_is_enforced_and_the_clock_waits_for_all(play):
     records = [launch(at * 10 * US, 500 * US) for at in range(400)]
     played = play(*records, vcore=50)
     assert 100 * played.busy_ns / played.makespan_ns == pytest.approx(50, abs=5)

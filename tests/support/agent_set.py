@@ -26,7 +26,7 @@ NAMESPACE, ACCOUNT = "pyvgpu-agent", "agent"
 
 
 def kubectl(*arguments: str | Path, text: str | None = None) -> str:
-    """Run kubectl in the agent's namespace, and return what it says."""
+    """Run kubectl in the agent's namespace and return its output."""
     command = ["kubectl", "--namespace", NAMESPACE, *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -34,11 +34,11 @@ def kubectl(*arguments: str | Path, text: str | None = None) -> str:
 
 
 def write_kubeconfig(path: Path, node: str) -> None:
-    """Write how to be the agent of *node*, with the rights that are shipped and no others."""
+    """Write a kubeconfig for the agent of *node*, with exactly the RBAC rules of the chart."""
     rig.apply("agent/rights.yaml")
-    ours = rig.everybodys(NAMESPACE)
+    ours = rig.as_admin(NAMESPACE)
     ours.until("serviceaccounts", ACCOUNT, lambda _: True)
-    # A token names the node of its pod, which need not run.
+    # A bound token names the node of its pod; the pod need not run.
     pod = rig.pod(
         f"account-{uuid.uuid4().hex[:8]}",
         rig.container("none", "true"),
@@ -50,7 +50,7 @@ def write_kubeconfig(path: Path, node: str) -> None:
 
 @contextlib.contextmanager
 def rights_of(template: str, setting: str) -> Iterator[None]:
-    """Let the account have what a template of the chart gives it beside, with its setting."""
+    """Grant the account the extra RBAC rules of a chart template rendered with *setting*."""
     rights = charted.listed(charted.part([template], setting))
     kubectl("apply", "-f", "-", text=rights)
     try:
@@ -60,9 +60,9 @@ def rights_of(template: str, setting: str) -> Iterator[None]:
 
 
 class AgentSet:
-    """What is installed, for the node of *agent*, whose own process must not run.
+    """The chart's agent objects for the node of *agent*, whose own process must not run.
 
-    *offered* waits until the cluster may give out what the node has.
+    *offered* waits until the node's devices are allocatable.
     """
 
     def __init__(self, agent: agents.Agent, offered: Callable[[], None] | None = None) -> None:
@@ -72,9 +72,9 @@ class AgentSet:
         self._is: tuple[str, ...] = ()
 
     def install(self, setting: str = "agent.enabled=true", *options: str) -> None:
-        """Apply the chart's agents, with *options* more; wait until the node has all of it.
+        """Apply the chart's agents with extra *options*; wait until the node offers its devices.
 
-        What is installed already and is not in it goes.
+        Objects of an earlier installation that this one lacks are deleted.
         """
         self._is = (setting, *options)
         before, self._objects = self._objects, list(self._adapted(setting, options))
@@ -89,28 +89,28 @@ class AgentSet:
         self._offered()
 
     def become(self, setting: str, *options: str) -> None:
-        """Install that, unless it is what is there."""
+        """Install this configuration unless it is installed already."""
         if self._is != (setting, *options):
             self.install(setting, *options)
 
     def roll_out(self, name: str = "agent") -> None:
-        """Wait until a part is as it is to be."""
+        """Wait for the rollout of a DaemonSet."""
         kubectl("rollout", "status", "--timeout=90s", f"daemonset/{name}")
 
     def remove(self) -> None:
-        """Remove it, and wait until its pods are gone."""
+        """Delete the objects, and wait until their pods are gone."""
         kubectl("delete", "--ignore-not-found", "-f", "-", text=_list(self._objects))
-        ours = rig.everybodys(NAMESPACE)
+        ours = rig.as_admin(NAMESPACE)
         self._agent.wait(lambda: not [it for it in ours.pods() if it["metadata"].get("labels")])
 
     def execute(self, name: str, program: str) -> str:
-        """Run a Python program in the container of a part; return what it says."""
+        """Run a Python program in a container of the DaemonSet *name*; return its output."""
         return kubectl(
             *("exec", f"daemonset/{name}", "--", "/usr/local/bin/python3.11", "-c", program)
         )
 
     def story(self) -> str:
-        """Return what became of all pods, for whoever wonders why."""
+        """Return the description and logs of all pods, for messages of failed tests."""
         return kubectl("describe", "pods") + "".join(
             subprocess.run(
                 ["kubectl", "--namespace", NAMESPACE, "logs", "--tail=-1", f"--selector=app={it}"],
@@ -122,14 +122,14 @@ class AgentSet:
         )
 
     def figures(self, name: str) -> dict[str, str]:
-        """Return a figure of each container, as the agent's pod shows it now."""
+        """Return the current value of a metric for each container, from the agent's pod."""
         found = rf'^{name}{{.*container="([^"]*)".*}} (\S+)$'
         return dict(re.findall(found, self.metrics(), re.MULTILINE))
 
     def metrics(self) -> str:
-        """Return all figures that the agent's pod shows."""
+        """Return all metrics of the agent's pod."""
         query = {"labelSelector": "app=agent"}
-        ours = rig.everybodys(NAMESPACE)
+        ours = rig.as_admin(NAMESPACE)
         (pod,) = ours.server.items(ours.path("pods"), query)[0]
         address = f"http://{pod['status']['podIP']}:5678/metrics"
         with urllib.request.urlopen(address, timeout=rig.SECONDS) as answer:
@@ -137,11 +137,11 @@ class AgentSet:
         return text
 
     def logs(self, name: str = "agent") -> str:
-        """Return what the pods of a part wrote."""
+        """Return the logs of a component's pods."""
         return kubectl("logs", f"--selector=app={name}", "--tail=-1")
 
     def _adapted(self, setting: str, options: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Give the objects but the rights; on the rig some of the node's folders are elsewhere."""
+        """Yield the objects without the RBAC rules, with host paths adapted to the rig."""
         for it in charted.part(["agent/"], setting):
             if it["kind"] == "DaemonSet":
                 spec = it["spec"]["template"]["spec"]
@@ -175,7 +175,7 @@ class AgentSet:
         (container,) = spec["containers"]
         container["args"] = [own(it) for it in container["args"]]
         for it in container["volumeMounts"]:
-            it.pop("mountPropagation", None)  # the rig's root is shared with nobody
+            it.pop("mountPropagation", None)  # the rig's root is not a shared mount
             it["mountPath"] = own(it["mountPath"])
         machine = str(agent.machine.folder)
         container["env"].append({"name": simulator.MACHINE_VARIABLE, "value": machine})

@@ -1,4 +1,4 @@
-"""The node agent in the real cluster, on a node whose driver is the simulated one."""
+"""Runs the node agent in the e2e cluster, on a node with the simulated driver."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pyvgpu.kube import apiserver
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-CLIENT = "localhost/cuda-client:1"  # an image whose /client says what it sees, and takes it all
-RED_HAT = "localhost/cuda-client:rh"  # the same where all libraries are in /usr/lib64
+CLIENT = "localhost/cuda-client:1"  # its /client reports what it sees and allocates all memory
+RED_HAT = "localhost/cuda-client:rh"  # the same, with all libraries in /usr/lib64
 TRIPLET = f"{platform.machine()}-linux-gnu"
 UNIT = 256 << 20
 NODE = "node-1"
@@ -40,36 +40,36 @@ _ANSWERS = "answering on port "
 _KUBELET_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
 _LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
 _LIBRARIES = ("libc.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6")
-# In the place of devices' numbers: of the kernel's own, and in no runtime's list of what all may.
+# Stand-ins for the device numbers: kernel devices that no runtime allows in every container.
 _STAND_INS = {
     "nvidia0": (10, 229),
     "nvidia1": (10, 234),
     "nvidiactl": (10, 237),
     "nvidia-uvm": (10, 235),
 }
-_MORE = (10, 200)  # of devices beyond the second, where it is of no matter which
+_MORE = (10, 200)  # for every device after the second; any number would do
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A node of the cluster, as it is found from here."""
+    """Where to find a node of the cluster from the test process."""
 
     node: str = NODE
-    kubelet: str = "kubelet"  # its root, in the cluster's folder
-    specifications: Path = Path("/var/run/cdi")  # where its container runtime looks
-    enter: tuple[str, ...] = ()  # what leads into its mounts
+    kubelet: str = "kubelet"  # kubelet's root directory, below the cluster's folder
+    specifications: Path = Path("/var/run/cdi")  # the container runtime's CDI directory
+    enter: tuple[str, ...] = ()  # command prefix that enters its mount namespace
 
 
 class Agent:
-    """One agent as a process of a node, which can be killed and started again."""
+    """The agent of a node as a process that tests can kill and restart."""
 
     def __init__(self, folder: Path, model: str = "t4:2", place: Place | None = None) -> None:
         self.folder = folder
         self.place = place or Place()
         machines = folder / "machines"
         machines.mkdir()
-        machines.chmod(0o1777)  # users of containers have any number
-        # As short as a path in an environment variable of a container should be.
+        machines.chmod(0o1777)  # containers run under any uid
+        # The machine's path, an environment variable of containers, must be short.
         law = simulator.Law(cgroup_limits=1)
         self.machine = simulator.open_machine(model, machines, mode="free", law=law)
         nodes = {f"nvidia{it.index}": _MORE for it in device.simulated(self.machine)} | _STAND_INS
@@ -77,39 +77,39 @@ class Agent:
         self.log = folder / "agent.log"
         self.log.touch()
         self._process: subprocess.Popen[bytes] | None = None
-        self._is: tuple[object, ...] | None = None  # what it was started with; None: it is not
+        self._is: tuple[object, ...] | None = None  # its options; None: not started
         self._kubeconfig = folder / "kubeconfig"
         agent_set.write_kubeconfig(self._kubeconfig, NODE)
 
     @property
     def specifications(self) -> Path:
-        """Where containerd looks."""
+        """containerd's CDI directory."""
         return self.place.specifications
 
     @property
     def units(self) -> int:
-        """Of memory, on all devices."""
+        """Memory units of all devices together."""
         return sum(it.memory_bytes // UNIT for it in self.machine.devices)
 
     def start(
         self, *options: object, resources: tuple[ids.Resource, ids.Resource] = ids.OURS
     ) -> None:
-        """Start the agent, and wait until the node has its *resources*."""
+        """Start the agent, and wait until its *resources* are allocatable on the node."""
         before = self.registrations()
         self.begin(*options)
-        # What the one before it has offered is there for a while yet.
+        # The resources of the previous agent stay allocatable for a while.
         self.wait(lambda: self.registrations() == before + len(resources))
         self.wait_for_offers(resources)
 
     def become(
         self, *options: object, resources: tuple[ids.Resource, ids.Resource] = ids.OURS
     ) -> None:
-        """Let the agent run with these *options* and no others, where nobody has anything."""
+        """Run the agent with exactly these *options*, restarting it without grants if needed."""
         if self.make_way(*options):
             self.start(*options, resources=resources)
 
     def make_way(self, *options: object) -> bool:
-        """End the agent once nobody has anything of it; false if it has these *options*."""
+        """Stop the agent once no grant is left; return False if it runs with these *options*."""
         if self._is == options:
             return False
         self.until_idle()
@@ -117,7 +117,7 @@ class Agent:
         return True
 
     def begin(self, *options: object) -> None:
-        """Start the agent."""
+        """Start the agent without waiting for it."""
         self._is = options
         kubelet = Path(os.environ["CLUSTER_RUN"], self.place.kubelet)
         with self.log.open("ab") as log:
@@ -140,7 +140,7 @@ class Agent:
             )
 
     def ask(self, path: str) -> str:
-        """Return what the agent answers at *path*."""
+        """Return the body of the agent's answer to GET *path*."""
         self.wait(lambda: _ANSWERS in self.log.read_text())
         port = int(self.log.read_text().rpartition(_ANSWERS)[2].split()[0])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=rig.SECONDS)
@@ -152,27 +152,27 @@ class Agent:
         return text
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End the agent, by that signal."""
+        """Stop the agent with this signal."""
         process, self._process, self._is = self._process, None, None
         if process is not None:
             process.send_signal(number)
             process.wait(rig.SECONDS)
 
     def wait_for_offers(self, resources: tuple[ids.Resource, ids.Resource] = ids.OURS) -> None:
-        """Wait until the scheduler may give out all that the node has."""
+        """Wait until all of the node's vcore and vmemory is allocatable."""
         vcore, vmemory = resources
         count = 100 * len(self.machine.devices)
         wanted = {vcore.name: str(count), vmemory.name: str(self.units)}
         self.wait(lambda: wanted.items() <= self.allocatable().items())
 
     def allocatable(self) -> dict[str, str]:
-        """Return what the node has to give by the API server."""
-        node = rig.everybodys().server.call("GET", f"/api/v1/nodes/{self.place.node}")
+        """Return the node's allocatable resources from the API server."""
+        node = rig.as_admin().server.call("GET", f"/api/v1/nodes/{self.place.node}")
         found: dict[str, str] = node["status"].get("allocatable") or {}
         return found
 
     def wait(self, true: Any) -> None:
-        """Wait until something is true."""
+        """Wait until *true* returns a true value, while the agent lives."""
         end = time.monotonic() + rig.SECONDS
         while not true():
             lives = self._process is None or self._process.poll() is None
@@ -181,20 +181,20 @@ class Agent:
             time.sleep(0.1)
 
     def until_idle(self) -> None:
-        """Wait until nothing is left of any grant."""
+        """Wait until no file of any grant is left."""
         self.wait(lambda: not self.present())
 
     def registrations(self) -> int:
-        """Return how often kubelet has been told of a resource."""
+        """Return how often the agent has registered a resource with kubelet."""
         return len(re.findall(r"registered \S+/\S+ with kubelet", self.log.read_text()))
 
     def limits(self, grant_id: str) -> tuple[region.DeviceLimits, ...]:
-        """Return what the quota of a grant says."""
+        """Return the limits in the quota file of a grant."""
         with (self.folder / "run/grants" / grant_id / names.QUOTA_FILE).open("rb") as file:
             return region.read_limits(file.fileno()).devices
 
     def present(self) -> set[str]:
-        """Return the ids of the grants of which anything is there."""
+        """Return the ids of the grants that have a folder or a CDI specification."""
         folders = {it.name for it in (self.folder / "run/grants").glob("*")}
         files = {
             it.stem.rpartition("-")[2] for it in self.specifications.glob("pyvgpu.io-grant-*")
@@ -204,15 +204,15 @@ class Agent:
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Agent]:
-    """Give the agent of the node to a suite's tests; its images are made, it is not started.
+    """Yield a node agent for a test suite: images are built, the agent is not yet started.
 
-    AssertionError where another agent's grants are left, or the rights that are shipped were not
-    enough for it.
+    AssertionError if grants of an earlier agent are left, or if the chart's RBAC rules did not
+    suffice.
     """
     make_image(folder)
     made = Agent(folder)
     left = sorted(it.name for it in made.specifications.glob("pyvgpu.io-grant-*"))
-    # Nobody would ever take them away, and every test would wait for that.
+    # Nothing would ever remove them, and every test would wait until they are gone.
     assert not left, f"{made.specifications} has {', '.join(left)} of an agent that is gone"
     try:
         yield made
@@ -224,7 +224,7 @@ def running(folder: Path) -> Iterator[Agent]:
 
 
 def restart_kubelet() -> None:
-    """Kill kubelet and start it again, until it has seen what runs and listens to plugins."""
+    """Kill and restart kubelet; return when it listens for device plugins."""
     before = _KUBELET_SOCKET.stat().st_ctime_ns
     subprocess.run([_CLUSTER, "restart", "kubelet"], check=True, capture_output=True)
     end = time.monotonic() + rig.SECONDS
@@ -234,7 +234,7 @@ def restart_kubelet() -> None:
 
 
 def make_image(folder: Path) -> None:
-    """Let the cluster have the images of the client; *folder* keeps CLIENT as `client.tar`."""
+    """Build the client images and load them into the cluster; CLIENT is `client.tar`."""
     program = (_SOURCES / "client.c", _SOURCES / "opened.c")
     nvml = (_SOURCES / "client.c", _SOURCES / "linked.c")
     driver = shim.simulator_libraries() / f"libcuda.so.{simulator.DRIVER_RELEASE}"
@@ -244,7 +244,7 @@ def make_image(folder: Path) -> None:
         "/nvml-client": programs.build("nvml-client", nvml, "-DWITH_NVML", *both),
         "/bare": programs.build_bare("bare", _SOURCES / "bare.c"),
         "/stays": programs.build("stays", (_SOURCES / "bare.c",), programs.LIBCUDA),
-        # An image may bring a driver of its own; this one would hold nobody.
+        # An image may contain a driver of its own; this one would enforce no quota.
         f"/usr/local/cuda-12.4/compat/{names.LIBCUDA}": driver,
         f"/opt/own/{names.LIBCUDA}": driver,
         "/bin/busybox": Path(os.environ["PATH"].partition(":")[0]) / "busybox",
@@ -273,7 +273,7 @@ def _make(archive: Path, name: str, files: Mapping[str, str | Path], *more: str)
 
 
 def container(name: str, vcore: int, units: int, script: str = "", **more: Any) -> dict[str, Any]:
-    """Return a container with a quota that writes what the client says to its status."""
+    """Return a container with a quota whose termination message is the client's output."""
     limits = {names.VCORE_RESOURCE: str(vcore), names.VMEMORY_RESOURCE: str(units)}
     made = rig.container(name, script or "/client > /dev/termination-log 2>&1", **more)
     made["image"] = more.get("image", CLIENT)
@@ -282,30 +282,30 @@ def container(name: str, vcore: int, units: int, script: str = "", **more: Any) 
 
 
 def said(pod: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return what the client of an ended container has said, by its first word."""
+    """Return the client's lines from a terminated container, keyed by their first word."""
     text = rig.state(dict(pod), name)["state"]["terminated"].get("message", "")
     return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
 
 
 def logs(space: rig.Space, pod: str, name: str) -> str:
-    """Return what a container has written so far."""
+    """Return the log of a container so far."""
     command = ["kubectl", "--namespace", space.name, "logs", pod, "--container", name]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def kill_sandbox(identity: str) -> None:
-    """Kill the process that keeps a pod's namespaces."""
+    """Kill the sandbox (pause) process of a pod."""
     subprocess.run(["ctr", "tasks", "kill", "--signal", "9", identity], check=True)
 
 
 def annotate(path: str, annotations: Mapping[str, str | None]) -> None:
-    """Let the object at *path* of the API server have annotations; None removes one."""
+    """Patch the annotations of the object at *path*; None removes one."""
     body = {"metadata": {"annotations": dict(annotations)}}
-    rig.everybodys().server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
+    rig.as_admin().server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
 
 
 def run_with(text: str, *command: object) -> tuple[int, str]:
-    """Run a program that reads *text*; return its exit code and all that it said."""
+    """Run a program with *text* as its input; return its exit code and output."""
     done = subprocess.run(
         list(map(str, command)),
         input=text,

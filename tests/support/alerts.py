@@ -1,4 +1,4 @@
-"""The alert rules as promtool's unit tests want them: what was seen, and who is told what then."""
+"""Cases for promtool's unit tests of the alert rules: input series and the expected alerts."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ CONTAINER = 'instance="node-1",namespace="a",pod="p",container="c",uuid="GPU-1"'
 
 
 def rules() -> list[dict[str, Any]]:
-    """Return all rules."""
+    """Return all alert rules."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
 def pod_monitor() -> dict[str, Any]:
-    """Return what the chart tells Prometheus' operator about whom to ask."""
+    """Return the spec of the chart's PodMonitor."""
     found: dict[str, Any] = charted.made(charted.MONITORED)["PodMonitor", "pyvgpu"]["spec"]
     return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What was seen each minute, in promtool's notation, and of whom the alert is at one."""
+    """Series with one sample per minute, in promtool's notation, and the alert at one minute."""
 
     alert: str
     seen: dict[str, str]  # values by series
     minute: int
-    labels: dict[str, str] | None  # of the alert; None: there is none
+    labels: dict[str, str] | None  # of the alert; None: it does not fire
 
 
 def text(cases: list[Case]) -> str:
-    """Return them as a file of promtool's."""
+    """Return *cases* as a promtool test file."""
     known = {it["alert"]: it for it in rules()}
     return yaml.safe_dump(
         {
@@ -58,11 +58,11 @@ def _test(case: Case, rule: dict[str, Any]) -> dict[str, Any]:
     labels = case.labels
     expected = []
     if labels is not None:
-        told = {
+        filled = {
             name: _LABEL.sub(lambda it: labels.get(it[1], ""), written)
             for name, written in rule["annotations"].items()
         }
-        expected = [{"exp_labels": {**labels, **rule["labels"]}, "exp_annotations": told}]
+        expected = [{"exp_labels": {**labels, **rule["labels"]}, "exp_annotations": filled}]
     return {
         "interval": "1m",
         "name": f"{case.alert} at {case.minute}",
@@ -84,7 +84,7 @@ def _labels(written: str) -> dict[str, str]:
 def _pair(
     alert: str, seen: dict[str, str], minute: int, labels: str, calm: dict[str, str]
 ) -> list[Case]:
-    """Return that it is there after what was *seen*, and not where all is *calm*."""
+    """Return two cases: *alert* fires for the series *seen*, and does not for those in *calm*."""
     return [
         Case(alert, seen, minute, _labels(labels)),
         Case(alert, calm, minute, None),
@@ -122,7 +122,7 @@ CASES = [
         {**_SHARE, _BUSY: "0+30x30"},
     ),
     Case(
-        "PyvgpuShareNotMet",  # it wants no more
+        "PyvgpuShareNotMet",  # the container never waits: it wants no more
         {**_SHARE, _BUSY: "0+6x30", next(reversed(_SHARE)): "0x30"},
         25,
         None,
@@ -144,7 +144,7 @@ CASES = [
         'uuid="GPU-1",index="0",model="H100"',
     ),
     Case(
-        "PyvgpuAgentGone",  # it is another pod by now
+        "PyvgpuAgentGone",  # a new pod reports the device
         {
             f"pyvgpu_device_healthy{{{DEVICE}}}": "1x9",
             f"pyvgpu_device_healthy{{{DEVICE.replace('node-1', 'node-2')}}}": "_x9 1x60",
@@ -228,7 +228,7 @@ CASES = [
         },
     ),
     *_same("PyvgpuCertificateEnds", _EXPIRY, "500000x99", "9000000x99", 90, 'instance="w:9472"'),
-    Case("PyvgpuCertificateEnds", {_EXPIRY: "0x99"}, 90, None),  # there is none yet
+    Case("PyvgpuCertificateEnds", {_EXPIRY: "0x99"}, 90, None),  # no certificate yet
     *_pair(
         "PyvgpuApiErrors",
         {

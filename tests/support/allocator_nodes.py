@@ -1,4 +1,4 @@
-"""Nodes for tests of the allocator, from few words."""
+"""Short constructors of nodes, devices and pods for allocator tests."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ def device(index, size=80, **fields):
 
 
 def with_links(devices, link):
-    """Link each two of *devices* as ``link(i, j)`` says."""
+    """Link each pair of *devices* with ``link(i, j)``."""
     return tuple(
         dataclasses.replace(
             one,

@@ -1,4 +1,4 @@
-"""Books, promises and arbiters in a place of one's own, without a program and without a device."""
+"""Reservations and their arbiters in a private folder, without any program or device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORK_UNIT_NS = ffi.integer_const("WORK_UNIT_NS")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """A promise, and who looks after the arbiter for it."""
+    """A reservation, and the attendant that keeps an arbiter running for it."""
 
     made: holders.Made
     attendant: arbiter.Attendant
@@ -32,13 +32,13 @@ class Run:
         return self.made.folder / "clock.0"
 
     def own(self, slot: int, pid: int) -> None:
-        """Say that a process has a slot, as its shim does."""
+        """Record that a process owns a slot, as its shim does."""
         place = ffi.offsetof("struct usage_file", "slots") + slot * ffi.sizeof("struct usage_slot")
         with (self.made.folder / "usage").open("r+b", 0) as file:
             os.pwrite(file.fileno(), pid.to_bytes(4, "little"), place)
 
     def work(self, slot: int, begun_ns: int, finished_ns: int = 0) -> None:
-        """Publish what a process has begun and finished, as a shim does."""
+        """Publish the work that a process has begun and finished, as a shim does."""
         place = ffi.offsetof("struct usage_file", "work") + 8 * slot
         words = [ns // WORK_UNIT_NS for ns in (begun_ns, finished_ns)]
         raw = b"".join(word.to_bytes(4, "little") for word in words)
@@ -47,7 +47,7 @@ class Run:
 
     @contextlib.contextmanager
     def process(self, slot: int) -> Iterator[None]:
-        """Hold the lock of a process that lives."""
+        """Hold the slot lock of a live process."""
         with (self.made.folder / "usage").open("r+b", 0) as file:
             assert locks.take(file.fileno(), ffi.integer_const("USAGE_LOCK_SLOT") + slot)
             yield
@@ -65,9 +65,9 @@ def run_in(
     nvml: arbiter.Nvml | None = None,
     **more: object,
 ) -> Iterator[Run]:
-    """Make a promise in the books of *place* that ends with the block.
+    """Make a reservation in the books of *place*, released at the end of the block.
 
-    *nvml* is that of the arbiter, if one is started for it.
+    An arbiter that is started for it uses *nvml*.
     """
     books = books_in(place)
     wish = holders.Wish(
@@ -88,7 +88,7 @@ def living(place: Path) -> tuple[arbiter.Arbiter, ...]:
 
 
 def processes(place: Path) -> list[int]:
-    """Return all arbiters that serve the books of *place*, whether they can be found or not."""
+    """Return the pids of all arbiters of *place*, also of those that find() does not return."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ def processes(place: Path) -> list[int]:
 
 
 def read_clock(path: Path):
-    """Return what a clock says once it is there, at a moment at which it is not being written."""
+    """Return a consistent copy of a clock file, once it exists."""
     page = ffi.new("struct clock_file *")
 
     def read() -> bool:

@@ -1,4 +1,4 @@
-"""Source for programs of `shim_room` that make arrays."""
+"""Prelude for `shim_room` programs that create CUDA arrays."""
 
 ARRAYS = """
 UINT8, HALF, FLOAT, BC7 = 1, 16, 32, 0x9d

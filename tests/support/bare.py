@@ -1,7 +1,7 @@
-"""pyvgpu as `pip install pyvgpu` leaves it, or with an extra: what that brings, and no test tool.
+"""Runs pyvgpu with only the dependencies of `pip install pyvgpu`, or of that with an extra.
 
-The distributions that come with `[project] dependencies` and the extra can be imported, those of
-every other distribution here cannot. No package is installed for it and no network is needed.
+Modules of the distributions in `[project] dependencies` and the extra can be imported; those of
+every other installed distribution cannot. Nothing is installed, and no network is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from packaging import requirements, utils
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What each command that needs an extra is started with, and the extra.
+# Each command that needs an extra: its arguments, and the extra.
 NEEDS = {
     ("main", "device-plugin"): (("--simulate", "h100"), "node"),
     ("main", "dra-driver"): (("--simulate", "h100"), "node"),
@@ -39,7 +39,7 @@ NEEDS = {
 }
 POD = "kind: Pod\nmetadata: {name: pod}\nspec: {containers: []}\n"  # pod.yaml
 
-# Finds none of the modules named in its first argument, then is the command line of the others.
+# Hides the modules named in the first argument, then runs the command line in the others.
 _PROGRAM = """
 import json, sys
 blocked = frozenset(json.loads(sys.argv.pop(1)))
@@ -60,7 +60,7 @@ sys.exit(getattr(cli, sys.argv.pop(1))())
 
 
 def installed(*extras: str) -> frozenset[str]:
-    """Return pyvgpu and every distribution that its installation with these extras brings."""
+    """Return pyvgpu and every distribution that pip installs with it and these extras."""
     found: set[tuple[str, str]] = set()
     waiting = [("pyvgpu", extra) for extra in ("", *extras)]
     while waiting:
@@ -77,7 +77,7 @@ def installed(*extras: str) -> frozenset[str]:
 
 
 def top_level(distribution: importlib.metadata.Distribution) -> set[Path]:
-    """Return the files and folders of a *distribution* that stand in site-packages itself."""
+    """Return the files and folders of a *distribution* directly below site-packages."""
     site = Path(str(distribution.locate_file("")))
     names = {file.parts[0] for file in distribution.files or ()}
     return {site / name for name in names - {"..", "__pycache__"}}
@@ -85,7 +85,7 @@ def top_level(distribution: importlib.metadata.Distribution) -> set[Path]:
 
 @functools.cache
 def blocked(*extras: str) -> tuple[str, ...]:
-    """Return the top-level modules that no distribution of :func:`installed` has."""
+    """Return the top-level modules that no distribution in :func:`installed` provides."""
     there = installed(*extras)
     return tuple(
         sorted(
@@ -99,7 +99,7 @@ def blocked(*extras: str) -> tuple[str, ...]:
 def run(
     main: str, *arguments: object, env: Mapping[str, str] | None = None, extra: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line *main* of pyvgpu.cli with *arguments*, to its end."""
+    """Run the entry point *main* of pyvgpu.cli with *arguments* to completion."""
     hidden = json.dumps(blocked(*filter(None, [extra])))
     command = [sys.executable, "-W", "ignore", "-c", _PROGRAM, hidden, main]
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""An image with NVIDIA's `cuda-bindings`, made on that of pyvgpu, which has a Python."""
+"""Builds an image with NVIDIA's `cuda-bindings` on top of pyvgpu's image, which has Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMMAND = [f"/usr/local/bin/python3.{sys.version_info.minor}", "/program.py"]
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("cuda/bindings", "cuda/pathfinder")
 _PROGRAM = """
-# Takes memory until it is refused; says what it was told, and what NVML says of its processes.
+# Allocates until refused; prints the driver's answers and what NVML reports of processes.
 import json, os
 import pynvml
 from cuda.bindings import driver
@@ -38,7 +38,7 @@ print(json.dumps({
 
 
 def make(folder: Path) -> None:
-    """Let the cluster have the image; `make images` must have made that below it."""
+    """Build the image and load it into the cluster; needs the base image of `make images`."""
     import cuda.bindings
 
     site = Path(cuda.bindings.__path__[0]).parents[1]

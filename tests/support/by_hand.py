@@ -1,4 +1,4 @@
-"""Pods with a sidecar, and what is done to them by hand: without any of our code."""
+"""Pods with a sidecar, and manual operations on them without the sidecar controller."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ MAIN = "sleep 1"
 
 
 def stop(runtime: cri.Runtime, pod: dict[str, Any], name: str, seconds: float = 30) -> None:
-    """Stop a container through the container runtime, as nobody tells kubelet of.
+    """Stop a container through the container runtime, without kubelet's knowledge.
 
-    It is killed after *seconds*: some for who ends when it is told, 1 for who does not.
+    It is killed after *seconds*: use 1 for a container that ignores SIGTERM.
     """
     found = {one.name: one for one in runtime.seen(pod["metadata"]["uid"])}
     runtime.stop(found[name].id, seconds, kill=True)
 
 
 def main_is_done(pod: dict[str, Any]) -> bool:
-    """Tell whether the work of a pod is done and its sidecar runs on."""
+    """Return whether the main container has succeeded while the sidecar still runs."""
     return rig.exit_code(pod, "main") == 0 and rig.runs(pod, "side")
 
 
 def started(space: rig.Space, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """Create a pod, and return it when its main container is done and its sidecar runs."""
+    """Create a pod; return it when its main container is done and its sidecar runs."""
     space.create("pods", rig.pod("p", *containers, **spec))
     return space.until("pods", "p", main_is_done)
 
 
 def started_job(space: rig.Space, template: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """Do the same with a Job, and return its first pod."""
+    """Do the same with a Job; return its first pod."""
     space.create("jobs", rig.job("j", template, **spec))
     return space.until_any("pods", "batch.kubernetes.io/job-name=j", main_is_done)
 
 
 def swap(space: rig.Space, pod: dict[str, Any], **annotations: str) -> None:
-    """Give the sidecar the fast-exit image, and the pod other annotations, in one write."""
+    """Set the sidecar's image to fast-exit and change annotations, in one JSON patch."""
     name = pod["metadata"]["name"]
     changes = [
         {"op": "replace", "path": f"/metadata/annotations/{key}", "value": value}
@@ -57,7 +57,7 @@ def swap(space: rig.Space, pod: dict[str, Any], **annotations: str) -> None:
 
 
 def moved(script: str, **more: Any) -> dict[str, Any]:
-    """Return a sidecar whose argv[0] comes out of an annotation."""
+    """Return a sidecar that takes its argv[0] from an annotation."""
     side = rig.container("side", script, **more)
     field = {"fieldRef": {"fieldPath": "metadata.annotations['program']"}}
     side["command"] = ["$(PROGRAM)", *side["command"][1:]]
@@ -66,6 +66,6 @@ def moved(script: str, **more: Any) -> dict[str, Any]:
 
 
 def with_program(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod with the annotation that such a sidecar starts by."""
+    """Return a pod with the annotation that such a sidecar needs to start."""
     pod["metadata"]["annotations"] = {"program": "/bin/sh"}
     return pod

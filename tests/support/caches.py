@@ -1,4 +1,4 @@
-"""The loader's cache in all its forms, written by the format's description and not by ldconfig."""
+"""Writes ld.so.cache files in every format from the format's description, without ldconfig."""
 
 import dataclasses
 import struct
@@ -39,7 +39,7 @@ def compat(lines, folders=()):
 
 
 def _new(lines, folders, order, endianness, before):
-    """Return the new table, which has *before* bytes before it in its file."""
+    """Return the new-format table, which starts *before* bytes into its file."""
     texts = _text(lines)
     hwcaps = b"".join(folder.encode() + b"\0" for folder in folders)
     first = 48 + 24 * len(lines)
@@ -77,7 +77,7 @@ def _old_entries(lines, first):
 
 
 def _places(lines):
-    """Return where in the text name and path of each line are; a name is the end of its path."""
+    """Yield each line's name and path offsets in the text; a name may be its path's suffix."""
     place = 0
     for line in lines:
         path = _encoded(line.path)

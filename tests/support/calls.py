@@ -1,4 +1,4 @@
-"""How much work something is, counted the same on every machine: calls of Python's functions."""
+"""Counts Python function calls, a measure of work that is the same on every machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Found = TypeVar("Found")
 
 
 def counted(do: Callable[[], Found]) -> tuple[Found, int]:
-    """Return what *do* returns, and how many calls that took in this thread."""
+    """Return the result of *do* and the number of Python calls it made in this thread."""
     count = 0
 
     def note(_frame: FrameType, event: str, _what: object) -> None:

@@ -1,4 +1,4 @@
-"""Cgroups of version 2 of a test's own, and programs in them."""
+"""Private cgroup v2 groups for tests, and programs in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def _lacks() -> str:
     own = cgroups.of_process()
     if own is None:
-        return "a mounted cgroup of version 2"
+        return "a mounted cgroup v2 hierarchy"
     return "" if os.access(own, os.W_OK) and os.geteuid() == 0 else "us to make cgroups"
 
 
@@ -31,7 +31,7 @@ needs_cgroups = pytest.mark.skipif(bool(LACKS), reason=f"{rights.WANTING} {LACKS
 
 @contextlib.contextmanager
 def cgroup(parent: Path | None = None) -> Iterator[Path]:
-    """Make a cgroup below *parent*, or the test's own, and remove it when it is empty."""
+    """Create a cgroup below *parent*, by default this process's; remove it once empty."""
     made = (parent or cgroups.of_process()) / f"test-{uuid.uuid4().hex[:8]}"
     made.mkdir()
     try:
@@ -39,9 +39,9 @@ def cgroup(parent: Path | None = None) -> Iterator[Path]:
     finally:
         until = time.monotonic() + 10
         while not cgroups.remove(made) and time.monotonic() < until:
-            time.sleep(0.01)  # a process that was killed leaves it in a moment
+            time.sleep(0.01)  # a killed process leaves its cgroup after a moment
 
 
 def joining(folder: Path) -> str:
-    """Return a line of Python with which a program goes into a cgroup."""
+    """Return a line of Python that moves its process into a cgroup."""
     return f"open({str(folder / 'cgroup.procs')!r}, 'w').write('0')\n"

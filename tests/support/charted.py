@@ -1,7 +1,7 @@
-"""The chart as helm renders it, whole or in parts; no cluster is needed.
+"""Renders the chart with helm, whole or in parts; needs no cluster.
 
-Without helm, which `make test` builds, the tests that need it are skipped, and files that render
-when they are collected; so that all others run where there is none.
+Without helm, which `make test` builds, tests that need it are skipped, and so are test files that
+render the chart at collection; all other tests still run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import yaml
 
 from pyvgpu.cli import manifests as command
 
-sys.path.append(str(Path(__file__).parents[2] / "deploy"))  # benchmarks have this folder alone
+sys.path.append(str(Path(__file__).parents[2] / "deploy"))  # benchmarks add only tests/support
 import render
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ ABOUT, VALUES, SCHEMA = (
     yaml.safe_load((render.CHART / it).read_text())
     for it in ("Chart.yaml", "values.yaml", "values.schema.json")
 )
-VERSION = ABOUT["appVersion"]  # and the tag of the images
+VERSION = ABOUT["appVersion"]  # also the tag of the images
 MONITORED = "monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true"
 SECOND = "scheduler.mode=second,kubeScheduler.image=own/kube-scheduler:1"
 EVERYTHING = (
@@ -47,13 +47,13 @@ _SOURCE = re.compile(r"^# Source: pyvgpu/templates/(\S+)$", re.MULTILINE)
 
 
 class RefusedError(Exception):
-    """helm renders nothing of such values, for this reason."""
+    """helm refuses to render these values; the message is its reason."""
 
 
 def text(
     *settings: str, values: Mapping[str, Any] | None = None, namespace: str = NAMESPACE
 ) -> str:
-    """Return what helm renders with values of a file and --set over them; RefusedError."""
+    """Return helm's output for a values file and --set options; may raise RefusedError."""
     return _text(settings, json.dumps(values or {}), namespace)
 
 
@@ -72,17 +72,17 @@ def _text(settings: tuple[str, ...], values: str, namespace: str) -> str:
 
 
 def documents(*settings: str, **more: Any) -> list[Any]:
-    """Return the objects; the arguments are those of `text`."""
+    """Return the rendered objects; arguments as for `text`."""
     return [it for it in yaml.safe_load_all(text(*settings, **more)) if it]
 
 
 def made(*settings: str, **more: Any) -> dict[tuple[str, str], Any]:
-    """Return the objects by their kinds and names; the arguments are those of `text`."""
+    """Return the rendered objects by kind and name; arguments as for `text`."""
     return {(it["kind"], it["metadata"]["name"]): it for it in documents(*settings, **more)}
 
 
 def part(templates: Iterable[str], *settings: str, **more: Any) -> list[Any]:
-    """Return the objects of templates whose paths begin so, such as `agent/rights.yaml`."""
+    """Return the objects of templates with these path prefixes, such as `agent/rights.yaml`."""
     begins, found = tuple(templates), []
     for document in text(*settings, **more).split("\n---\n"):
         source = _SOURCE.search(document)
@@ -93,13 +93,13 @@ def part(templates: Iterable[str], *settings: str, **more: Any) -> list[Any]:
 
 
 def namespaces() -> list[Any]:
-    """Return the namespaces that all of it lives in."""
+    """Return the Namespace objects of the installation."""
     ours = render.render("default").partition("\n---\n")[0]
     return [yaml.safe_load(ours), *part(["agent/namespace.yaml"])]
 
 
 def objects(*texts: str) -> dict[tuple[str, str, str], Any]:
-    """Return objects by their kinds, namespaces and names; each is there once."""
+    """Return objects by kind, namespace and name; assert that no key repeats."""
     found: dict[tuple[str, str, str], Any] = {}
     for thing in (it for text in texts for it in yaml.safe_load_all(text) if it):
         meta = thing["metadata"]
@@ -110,12 +110,12 @@ def objects(*texts: str) -> dict[tuple[str, str, str], Any]:
 
 
 def arguments(things: Mapping[tuple[str, str], Any], kind: str, name: str) -> list[str]:
-    """Return the arguments of the program of a part."""
+    """Return the arguments of a workload's only container."""
     (container,) = things[kind, name]["spec"]["template"]["spec"]["containers"]
     found: list[str] = container["args"]
     return found
 
 
 def listed(things: Iterable[Any]) -> str:
-    """Return objects as one text, for kubectl."""
+    """Return objects as a JSON List for kubectl."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(things)})

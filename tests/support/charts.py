@@ -1,4 +1,4 @@
-"""The chart in the cluster of ``make e2e``, installed by helm."""
+"""Installs the chart with helm in the cluster of ``make e2e``."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SECONDS = "150s"
 
 
 def run(*command: object, text: str | None = None) -> str:
-    """Run a program that must do what it is told; return what it says."""
+    """Run a program that must succeed; return its output."""
     done = subprocess.run(list(map(str, command)), input=text, capture_output=True, text=True)
     if done.returncode and command[:2] in (("kubectl", "wait"), ("kubectl", "rollout")):
         said = " ".join(done.stderr.split())
         raise rig.NotSeenError(
-            f"{' '.join(map(str, command))}: {said}; {rig.warnings(rig.everybodys().server)}"
+            f"{' '.join(map(str, command))}: {said}; {rig.warnings(rig.as_admin().server)}"
         )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
@@ -47,7 +47,7 @@ def helm(*arguments: object) -> str:
 
 
 def values(**changes: Any) -> dict[str, Any]:
-    """Return the values of an installation on the rig, whose folders are elsewhere."""
+    """Return the values of an installation with the host paths of the e2e rig."""
     place = Path(os.environ["CLUSTER_RUN"])
     return {
         "simulate": "h100:2",
@@ -66,7 +66,7 @@ def values(**changes: Any) -> dict[str, Any]:
 
 
 def write(path: Path, what: Mapping[str, Any]) -> Path:
-    """Write a file of values."""
+    """Write a values file."""
     path.write_text(json.dumps(what))
     return path
 
@@ -81,7 +81,7 @@ def install(file: Path, verb: str = "install") -> None:
 
 
 def clear() -> None:
-    """Remove what others have left that has names of ours, such as rights that they had."""
+    """Delete leftovers of other tests with names of ours, such as RBAC rules."""
     things = [*charted.namespaces(), *charted.documents(*charted.EVERYTHING)]
     text = charted.listed(things)
     run("kubectl", "delete", "--ignore-not-found", "--filename", "-", text=text)
@@ -89,7 +89,7 @@ def clear() -> None:
 
 @contextlib.contextmanager
 def monitored() -> Iterator[None]:
-    """Let the cluster know the kinds of Prometheus' operator meanwhile, as that has them."""
+    """Install the Prometheus operator's CRDs while the block runs."""
     (kinds,) = Path(os.environ["CLUSTER_RUN"]).parent.glob("monitoring-*")
     run("kubectl", "apply", "--server-side", "--filename", kinds)
     try:
@@ -101,7 +101,7 @@ def monitored() -> Iterator[None]:
 
 
 def tag_images(tag: str) -> dict[str, str]:
-    """Let the cluster have our images by another tag, too; return it as a value has it."""
+    """Add another tag to our images in the cluster; return it as the chart's image value."""
     for it in ("pyvgpu", "pyvgpu-fast-exit"):
         name = f"localhost/{it}"
         run("ctr", "images", "tag", "--force", f"{name}:{VERSION}", f"{name}:{tag}")
@@ -109,7 +109,7 @@ def tag_images(tag: str) -> dict[str, str]:
 
 
 def images() -> set[str]:
-    """Return the tags of our images that programs of ours run by."""
+    """Return the tags of the pyvgpu images in the release's workloads."""
     kinds = "deployments,daemonsets"
     found = run("kubectl", "get", kinds, "--all-namespaces", "--selector", LABEL, "--output=json")
     texts = [
@@ -121,12 +121,12 @@ def images() -> set[str]:
 
 
 def things(kinds: str) -> set[str]:
-    """Return what there is of some kinds in the namespace of the release."""
+    """Return the objects of these kinds in the namespace of the release."""
     return set(run("kubectl", "get", kinds, *_in_ours(), "--output=name").split())
 
 
 def notes(file: Path) -> str:
-    """Return what helm would say if the release were upgraded to other values."""
+    """Return helm's NOTES for a dry-run upgrade to other values."""
     asked = ("upgrade", RELEASE, CHART, "--values", file, "--dry-run=server")
     return helm(*asked).partition("NOTES:\n")[2]
 
@@ -138,13 +138,13 @@ def uninstall() -> None:
 
 
 def pods_are_gone() -> None:
-    """Wait until no pod of ours is there, and the agents' namespace neither."""
+    """Wait until our pods and the agents' namespace are gone."""
     run("kubectl", "wait", "pods", "--all", "--for=delete", f"--timeout={_SECONDS}", *_in_ours())
     run("kubectl", "wait", f"namespace/{AGENTS}", "--for=delete", f"--timeout={_SECONDS}")
 
 
 def roll_out() -> None:
-    """Wait until everything of both namespaces runs as it is to be."""
+    """Wait for the rollout of every workload in both namespaces."""
     for name in (NAMESPACE, AGENTS):
         kinds = "deployments,daemonsets"
         found = run("kubectl", "get", kinds, "--namespace", name, "--output", "name").split()
@@ -154,14 +154,14 @@ def roll_out() -> None:
 
 
 def left() -> list[str]:
-    """Return everything that has our label, of any kind in any namespace."""
+    """Return every object with the release's label, of any kind in any namespace."""
     kinds = run("kubectl", "api-resources", "--verbs=list", "--output=name").split()
     everywhere = ("--all-namespaces", "--selector", LABEL, "--output=name")
     return run("kubectl", "get", ",".join(kinds), *everywhere).split()
 
 
 def story() -> str:
-    """Return what became of all pods, for whoever wonders why."""
+    """Return the description and logs of all pods, for messages of failed tests."""
     said = []
     for name in (NAMESPACE, AGENTS):
         for command in (["describe", "pods"], ["logs", "--all-containers", "--prefix"]):
@@ -175,7 +175,7 @@ def story() -> str:
 
 @functools.cache
 def make_scheduler_image(folder: Path) -> str:
-    """Let the cluster have its own kube-scheduler as an image; return its name."""
+    """Build an image of the cluster's kube-scheduler and load it; return its name."""
     program = Path(run("which", "kube-scheduler").strip()).resolve()
     found = run("ldd", program)
     libraries = [word for line in found.splitlines() for word in line.split() if word[:1] == "/"]

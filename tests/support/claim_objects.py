@@ -1,4 +1,4 @@
-"""Slices, classes, claims and pods with claims, as the API server gives them, from few words."""
+"""Short constructors of ResourceSlices, DeviceClasses, ResourceClaims and pods with claims."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DRIVER = "pyvgpu.io"
 
 
 def device(number: int, memory: str = "16Gi", **more: Any) -> dict[str, Any]:
-    """Return a device of a slice: GPU-<number>."""
+    """Return the device GPU-<number> of a ResourceSlice."""
     return {
         "name": f"gpu-{number}",
         "attributes": {"uuid": {"string": f"GPU-{number}"}, "model": {"string": "Tesla T4"}},
@@ -22,7 +22,7 @@ def device(number: int, memory: str = "16Gi", **more: Any) -> dict[str, Any]:
 
 
 def slice_of(node: str, *devices: dict[str, Any], generation: int = 1) -> dict[str, Any]:
-    """Return the slice of a node, which is a pool of its own."""
+    """Return the ResourceSlice of a node; each node is a pool."""
     return {
         "metadata": {"name": f"{node}-{generation}"},
         "spec": {
@@ -35,7 +35,7 @@ def slice_of(node: str, *devices: dict[str, Any], generation: int = 1) -> dict[s
 
 
 def device_class(name: str, *expressions: str) -> dict[str, Any]:
-    """Return a class; of the driver alone, if nothing is said."""
+    """Return a DeviceClass; without *expressions* it selects all devices of the driver."""
     said = expressions or (f'device.driver == "{DRIVER}"',)
     return {
         "metadata": {"name": name},
@@ -44,7 +44,7 @@ def device_class(name: str, *expressions: str) -> dict[str, Any]:
 
 
 def request(vcore: int | None, vmemory: str | None, **more: Any) -> dict[str, Any]:
-    """Return a request of class vgpu; what is None is not said."""
+    """Return a request of class vgpu; an amount of None is left out."""
     said = {"vcore": vcore, "vmemory": vmemory}
     wanted = {key: str(value) for key, value in said.items() if value is not None}
     asked = {"deviceClassName": "vgpu", "allocationMode": "ExactCount", "count": 1, **more}
@@ -54,7 +54,7 @@ def request(vcore: int | None, vmemory: str | None, **more: Any) -> dict[str, An
 
 
 def claim(name: str, *requests: dict[str, Any], namespace: str = "team") -> dict[str, Any]:
-    """Return a claim that has nothing yet."""
+    """Return a claim without an allocation."""
     metadata = {"namespace": namespace, "name": name, "uid": f"uid-{name}"}
     return {"metadata": metadata, "spec": {"devices": {"requests": list(requests)}}}
 
@@ -62,7 +62,7 @@ def claim(name: str, *requests: dict[str, Any], namespace: str = "team") -> dict
 def got(
     made: dict[str, Any], pod: str, *results: tuple[str, int, str | None, str | None]
 ) -> dict[str, Any]:
-    """Return a claim that a pod has: for each device its node, number, vcore and vmemory."""
+    """Return *made* allocated to a pod; *results* are (node, device number, vcore, vmemory)."""
     listed = []
     for node, number, vcore, vmemory in results:
         said = {"vcore": vcore, "vmemory": vmemory}
@@ -83,7 +83,7 @@ def got(
 def pod(
     name: str, *entries: dict[str, Any], statuses: tuple[tuple[str, str], ...] = (), **meta: Any
 ) -> dict[str, Any]:
-    """Return a pod that waits; *statuses* are names of claims that were made for it."""
+    """Return a pending pod; *statuses* pair its claim entries with the generated claims."""
     made = [{"name": one, "resourceClaimName": two} for one, two in statuses]
     return {
         "metadata": {"namespace": "team", "name": name, "uid": f"uid-{name}", **meta},

@@ -1,7 +1,7 @@
-"""Users of claims in the real cluster: a node with devices on which nobody runs, and pods there.
+"""A kubelet-less node with DRA devices in the e2e cluster, and pods with claims for it.
 
-The node is there for kube-scheduler alone: pods are bound to it, and no kubelet starts them. So
-what becomes of claims is seen beside whatever gives out the devices of the cluster's own node.
+Only kube-scheduler uses the node: it binds pods there, and no kubelet starts them. So tests can
+watch claims being allocated whatever API offers the devices of the cluster's own node.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ DEVICES = 2  # of 16 GiB
 
 @contextlib.contextmanager
 def node() -> Iterator[None]:
-    """Let there be the node and its slice while the block runs."""
-    api = rig.everybodys().server
+    """Create the node and its ResourceSlice for the length of the block."""
+    api = rig.as_admin().server
     room = {"cpu": "64", "memory": "256Gi", "pods": "100"}
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "nobody"}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "fake"}
     labels = {"kubernetes.io/hostname": NODE}
     status = {"capacity": room, "allocatable": room, "conditions": [ready]}
     body = {"metadata": {"name": NODE, "labels": labels}, "status": status}
@@ -68,25 +68,25 @@ def pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def container(name: str, vcore: int | None, vmemory: int | None = None) -> dict[str, Any]:
-    """Return a container that asks by plain limits; *vmemory* in units of 256 MiB."""
+    """Return a container with extended-resource limits; *vmemory* in units of 256 MiB."""
     return rig.container(
         name, "sleep 1000", resources=gpu.container(name, vcore, vmemory)["resources"]
     )
 
 
 def limited(name: str, amounts: dict[str, str]) -> dict[str, Any]:
-    """Return a container with other limits."""
+    """Return a container with these limits."""
     return rig.container(name, "sleep 1000", resources={"limits": amounts})
 
 
 def claim_names(pod: dict[str, Any]) -> dict[str, str]:
-    """Return the claims that were made for a pod, by what it calls them."""
+    """Return the names of a pod's generated claims, by the names of its claim entries."""
     listed = pod["status"].get("resourceClaimStatuses") or ()
     return {it["name"]: it["resourceClaimName"] for it in listed if it.get("resourceClaimName")}
 
 
 def consumed(claim: dict[str, Any]) -> list[tuple[str, str | None, str | None]]:
-    """Return what a claim has got: of each device the name, vcore and vmemory."""
+    """Return the name, vcore and vmemory of each device allocated to a claim."""
     results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
     return [
         (it["device"], *(it.get("consumedCapacity", {}).get(k) for k in ("vcore", "vmemory")))
@@ -95,7 +95,7 @@ def consumed(claim: dict[str, Any]) -> list[tuple[str, str | None, str | None]]:
 
 
 def annotate(space: rig.Space, changes: dict[str, str]) -> None:
-    """Write on the namespace itself, as its administrator does."""
+    """Annotate the namespace itself, as its administrator does."""
     body = {"metadata": {"annotations": changes}}
     path = f"/api/v1/namespaces/{space.name}"
     space.server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)

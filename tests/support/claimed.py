@@ -1,4 +1,4 @@
-"""Pods that have devices by claims, in the real cluster, and what is told of the devices there."""
+"""Pods with DRA claims in the e2e cluster, and the ResourceSlices that the driver publishes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pyvgpu.kube import apiserver
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-CLASS = "rig"  # of all devices
-# Of the specification of a pod with claims. Without a token kubelet may ask for the claim before
-# the API server knows that the pod is on its node, and then it comes back no sooner than in a
-# minute; where there is one, it waits for that, which takes the same knowledge.
+CLASS = "rig"  # selects all devices
+# Part of the spec of every pod with claims. Without a token kubelet may request the claim before
+# the API server knows that the pod is on its node, and then retries only after a minute; with a
+# token it first waits for that, which needs the same knowledge.
 TOKEN = {"automountServiceAccountToken": True}
 _GROUP = "/apis/resource.k8s.io/v1"
 _SLICES = f"{_GROUP}/resourceslices"
@@ -25,7 +25,7 @@ _CLASSES = f"{_GROUP}/deviceclasses"
 
 @contextlib.contextmanager
 def device_class(name: str = CLASS, **attributes: str) -> Iterator[None]:
-    """Let there be a class of devices with these attributes."""
+    """Create a DeviceClass of devices with these attributes for the length of the block."""
     said = ['device.driver == "pyvgpu.io"'] + [
         f'device.attributes["pyvgpu.io"].{key} == "{value}"' for key, value in attributes.items()
     ]
@@ -33,7 +33,7 @@ def device_class(name: str = CLASS, **attributes: str) -> Iterator[None]:
         "metadata": {"name": name},
         "spec": {"selectors": [{"cel": {"expression": " && ".join(said)}}]},
     }
-    api = rig.everybodys().server
+    api = rig.as_admin().server
     api.call("POST", _CLASSES, body=made)
     try:
         yield
@@ -42,15 +42,15 @@ def device_class(name: str = CLASS, **attributes: str) -> Iterator[None]:
 
 
 def slices() -> list[dict[str, Any]]:
-    """Return the slices of this driver."""
-    found = rig.everybodys().server.items(_SLICES, {"fieldSelector": "spec.driver=pyvgpu.io"})[0]
+    """Return the ResourceSlices of this driver."""
+    found = rig.as_admin().server.items(_SLICES, {"fieldSelector": "spec.driver=pyvgpu.io"})[0]
     return list(found)
 
 
 def published(node: str = "") -> dict[str, list[str]]:
-    """Return the devices that claims may have, by UUID, and the keys of their taints.
+    """Return the keys of the taints of each published device, by its UUID.
 
-    Those of all nodes, or of a *node*.
+    Of all nodes, or of one *node*.
     """
     return {
         it["attributes"]["uuid"]["string"]: [each["key"] for each in it.get("taints", ())]
@@ -61,9 +61,9 @@ def published(node: str = "") -> dict[str, list[str]]:
 
 
 def become(agent: agents.Agent, *options: str) -> agents.Agent:
-    """Let *agent* run with these options; back when the cluster knows of its devices.
+    """Run *agent* with these options; return it when its devices are published.
 
-    What it knows of the devices of an agent before stays a while.
+    The slices of the previous agent stay for a while.
     """
     if agent.make_way(*options):
         agent.begin(*options)
@@ -73,8 +73,8 @@ def become(agent: agents.Agent, *options: str) -> agents.Agent:
 
 
 def registrations(agent: agents.Agent) -> int:
-    """Return how often a kubelet has taken the driver."""
-    return agent.log.read_text().count("kubelet has taken the DRA driver")
+    """Return how often kubelet has registered the driver."""
+    return agent.log.read_text().count("kubelet has registered the DRA driver")
 
 
 def request(
@@ -95,7 +95,7 @@ def request(
 
 
 def template(name: str, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return a template of claims."""
+    """Return a ResourceClaimTemplate."""
     devices = {"requests": list(requests), **more}
     return {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
 
@@ -106,14 +106,14 @@ def claim(name: str, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def container(name: str, script: str = "", *, part: str = "", **more: Any) -> dict[str, Any]:
-    """Return a container of the client that uses the pod's claim, or a *part* of it."""
+    """Return a client container that uses the pod's claim, or its request *part*."""
     made = agents.container(name, 0, 0, script, **more)
     used = {"name": "own", **({"request": part} if part else {})}
     return {**made, "resources": {"claims": [used]}}
 
 
 def pod(name: str, *containers: dict[str, Any], of: str, claim: str = "", **spec: Any) -> Any:
-    """Return a pod with a claim of the template *of*, or with a *claim*."""
+    """Return a pod with a claim from the template *of*, or with the existing *claim*."""
     own = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": of}
     more = {**TOKEN, **spec}
     return rig.pod(name, *containers, resourceClaims=[{"name": "own", **own}], **more)
@@ -122,17 +122,17 @@ def pod(name: str, *containers: dict[str, Any], of: str, claim: str = "", **spec
 def start(
     space: rig.Space, name: str, script: str, *requests: dict[str, Any], **spec: Any
 ) -> None:
-    """Create a pod of one container with a claim of these requests."""
+    """Create a one-container pod whose claim has these requests."""
     space.create("resourceclaimtemplates", template(name, *requests))
     space.create("pods", pod(name, container("main", script), of=name, **spec))
 
 
 def claim_of(pod: Mapping[str, Any]) -> str:
-    """Return the name of the claim that was made for a pod."""
+    """Return the name of the claim that was generated for a pod."""
     (status,) = pod["status"]["resourceClaimStatuses"]
     return str(status["resourceClaimName"])
 
 
 def merge(path: str, body: Mapping[str, Any]) -> None:
-    """Change an object of the API server."""
-    rig.everybodys().server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
+    """Merge-patch the object at *path*."""
+    rig.as_admin().server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)

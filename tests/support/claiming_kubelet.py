@@ -1,4 +1,4 @@
-"""A kubelet as DRA drivers meet it: it finds their sockets, and asks them about claims."""
+"""Fake kubelet for DRA drivers: registers their sockets, prepares and unprepares claims."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESULT = {"driver": "pyvgpu.io", "pool": "node-1"}
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What the driver has answered of one device."""
+    """One device in the driver's answer."""
 
     requests: list[str]
     pool: str
@@ -38,11 +38,11 @@ class Given:
 
 
 class RefusedError(Exception):
-    """A claim was not prepared."""
+    """The driver did not prepare a claim."""
 
 
 class ClaimingKubelet:
-    """It looks for drivers in a folder."""
+    """A kubelet that looks for DRA drivers in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.registry = folder / "plugins_registry"
@@ -51,16 +51,16 @@ class ClaimingKubelet:
 
     @property
     def options(self) -> tuple[object, ...]:
-        """Those by which an agent finds it."""
+        """The agent's options for this kubelet's paths."""
         return "--plugins-registry", self.registry, "--plugins", self.plugins
 
     def listens(self) -> bool:
-        """Tell whether a driver is to be found, and answers."""
+        """Return whether a driver accepts connections on its registration socket."""
         with socket.socket(socket.AF_UNIX) as ours:
             return ours.connect_ex(str(self.registry / "pyvgpu.io-reg.sock")) == 0
 
     def meet(self, error: str = "") -> plugin_registration_pb2.PluginInfo:
-        """Ask the driver who it is, and say whether it is taken."""
+        """Register the driver, or refuse it with *error*; return its PluginInfo."""
         path = self.registry / "pyvgpu.io-reg.sock"
         said = plugin_registration_pb2.RegistrationStatus(plugin_registered=not error, error=error)
         with contextlib.closing(grpc.insecure_channel(f"unix:{path}")) as channel:
@@ -70,7 +70,7 @@ class ClaimingKubelet:
         return info
 
     def prepare(self, *claims: tuple[str, str, str]) -> dict[str, list[Given]]:
-        """Return what a pod's claims get, by uid; RefusedError for the first that gets nothing."""
+        """Prepare claims; return their devices by claim uid, or raise the first RefusedError."""
         request = dra_pb2.NodePrepareResourcesRequest(claims=map(_claim, claims))
         with contextlib.closing(self._channel()) as channel:
             answer = dra_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=60)
@@ -91,7 +91,7 @@ class ClaimingKubelet:
         return found
 
     def unprepare(self, *claims: tuple[str, str, str]) -> dict[str, str]:
-        """Tell that claims are over; return what went wrong, by uid."""
+        """Unprepare claims; return the driver's errors by claim uid."""
         request = dra_pb2.NodeUnprepareResourcesRequest(claims=map(_claim, claims))
         with contextlib.closing(self._channel()) as channel:
             stub = dra_pb2_grpc.DRAPluginStub(channel)
@@ -99,7 +99,7 @@ class ClaimingKubelet:
         return {uid: it.error for uid, it in answer.claims.items()}
 
     def health(self) -> Iterator[dict[str, tuple[int, str]]]:
-        """Give how each device is, by name, whenever that is another."""
+        """Yield the health of each device, by name, at every change."""
         with contextlib.closing(self._channel()) as channel:
             stub = dra_health_pb2_grpc.DRAResourceHealthStub(channel)
             request = dra_health_pb2.NodeWatchResourcesRequest()
@@ -116,7 +116,7 @@ def _claim(named: tuple[str, str, str]) -> dra_pb2.Claim:
 
 
 def claim(uid: str, *results: dict[str, Any], pod: str = "p") -> dict[str, Any]:
-    """Return a claim that was allocated."""
+    """Return an allocated claim."""
     return {
         "metadata": {"name": f"claim-{uid}", "namespace": "team", "uid": uid},
         "status": {
@@ -127,7 +127,7 @@ def claim(uid: str, *results: dict[str, Any], pod: str = "p") -> dict[str, Any]:
 
 
 def result(uuid: str, vcore: int, vmemory: str, request: str = "vgpu") -> dict[str, Any]:
-    """Return a result of an allocation."""
+    """Return a device result of an allocation."""
     return {
         "request": request,
         "device": uuid.lower(),

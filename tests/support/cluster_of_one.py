@@ -1,4 +1,4 @@
-"""An API server with one node and the pods that a kubelet has admitted, as an agent sees it."""
+"""Fake API server with one node and the pods that a fake kubelet has admitted there."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ OWNER = {"kind": "ReplicaSet", "name": "r", "uid": "o"}
 
 
 class Cluster:
-    """What the API server knows."""
+    """The objects in the API server, and what the agent wrote to them."""
 
     def __init__(self, api: small_api.SmallApi, kubeconfig: Path) -> None:
         self.api = api
         self.kubeconfig = kubeconfig
         self.connection = apiserver.connect(str(kubeconfig), patience=0.0)
-        self.pods = pods.Pods(self.connection, NODE)  # which nothing watches: each is asked for
+        self.pods = pods.Pods(self.connection, NODE)  # no watch: each pod is read
         api.put(_NODE_PATH, {"metadata": {"name": NODE, "uid": "uid-of-node"}})
 
     def add(self, one: Pod, notes: Mapping[str, str], *, owned: bool = False) -> None:
-        """Let there be the pod that kubelet has as *one*, with these annotations."""
+        """Add the API object of kubelet's pod *one*, with these annotations."""
         made: dict[str, Any] = {
             "metadata": {
                 "name": one.name,
@@ -52,17 +52,17 @@ class Cluster:
         self.api.put(self.path_of(one), made)
 
     def notes(self, one: Pod) -> dict[str, str]:
-        """Return the annotations of a pod as they are now."""
+        """Return the current annotations of a pod."""
         found: dict[str, str] = self.api.read(self.path_of(one))["metadata"]["annotations"]
         return found
 
     def path_of(self, one: Pod) -> str:
-        """Return where a pod is."""
+        """Return the API path of a pod."""
         return f"/api/v1/namespaces/{one.namespace}/pods/{one.name}"
 
     @property
     def text(self) -> str:
-        """What is published of the node; empty if nothing is."""
+        """The node's devices annotation; empty if it has none."""
         found = self.api.read(_NODE_PATH)["metadata"].get("annotations") or {}
         return str(found.get(names.NODE_DEVICES_ANNOTATION, ""))
 
@@ -73,33 +73,33 @@ class Cluster:
 
     @property
     def published(self) -> annotations.Published:
-        """The same, read."""
+        """The node's devices annotation, parsed."""
         return annotations.read_node(self.text)
 
     def forget_published(self) -> None:
-        """Let the node have been deleted, and made again."""
+        """Replace the node object by a fresh one, as after its deletion."""
         self.api.put(_NODE_PATH, {"metadata": {"name": NODE, "uid": "uid-of-node"}})
 
     def times_published(self) -> int:
-        """Return how often it was written."""
+        """Return how often the node was patched."""
         return self.api.asked.count(("PATCH", _NODE_PATH))
 
     def evictions(self, one: Pod) -> int:
-        """Return how often a pod was to be evicted."""
+        """Return the number of eviction requests for a pod."""
         return self.api.asked.count(("POST", f"{self.path_of(one)}/eviction"))
 
     def events(self, one: Pod) -> list[str]:
-        """Return what was said of a pod."""
+        """Return the messages of a pod's events."""
         found = self.api.under(f"/api/v1/namespaces/{one.namespace}/events")
         return [it["message"] for it in found if it["involvedObject"]["uid"] == one.uid]
 
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Serve it; its kubeconfig is below *folder*."""
+    """Serve the API; its kubeconfig is below *folder*."""
     with small_api.running() as (api, connection):
         small_api.write_kubeconfig(folder / "kubeconfig", connection)
         made = Cluster(api, folder / "kubeconfig")
-        # Among what refers to each other, whichever is collected first may be its socket.
+        # The connection is part of a reference cycle: the collector might close its socket first.
         with contextlib.closing(made.connection):
             yield made

@@ -1,4 +1,4 @@
-"""matchConditions of webhooks, evaluated as the API server does before it asks one."""
+"""Evaluates a webhook's matchConditions as the API server does before it calls the webhook."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def holds(hook: Mapping[str, Any], thing: Mapping[str, Any], namespace: str) -> bool:
-    """Tell whether the API server asks *hook* about *thing*, which is created in *namespace*."""
+    """Return whether the API server calls *hook* for the creation of *thing* in *namespace*."""
     context = cel.Context()
-    context.add_function("upperAscii", _upper)  # Kubernetes' own, as all of its strings library
+    context.add_function("upperAscii", _upper)  # from Kubernetes' strings library for CEL
     context.add_variable("object", dict(thing))
     context.add_variable("request", {"namespace": namespace})
     found = [cel.evaluate(it["expression"], context) for it in hook["matchConditions"]]

@@ -1,7 +1,4 @@
-"""A containerd of Debian's with one image, which runs containers for us as it does for a kubelet.
-
-It is asked over the socket of the Container Runtime Interface.
-"""
+"""Runs Debian's containerd with one image, and containers in it through CRI as kubelet does."""
 
 from __future__ import annotations
 
@@ -48,21 +45,21 @@ snapshotter = "native"
 
 
 class RefusedError(Exception):
-    """containerd does not do what it was asked for."""
+    """containerd refused a CRI request."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Containerd:
-    """A server, and a pod in which containers can be made."""
+    """A CRI connection, and a pod sandbox for containers."""
 
     channel: grpc.Channel
-    specifications: Path  # the folder of CDI's
+    specifications: Path  # the CDI directory
     pod: str
     configuration: api.PodSandboxConfig
 
     @contextlib.contextmanager
     def container(self, *devices: str) -> Iterator[str]:
-        """Run a container with these CDI *devices*; yield its identity."""
+        """Run a container with these CDI *devices*; yield its ID."""
         wanted = api.ContainerConfig(
             metadata=api.ContainerMetadata(name=f"with {' '.join(devices)}"),
             image=api.ImageSpec(image=_IMAGE),
@@ -82,7 +79,7 @@ class Containerd:
             _call(self.channel, "RemoveContainer", request)
 
     def execute(self, container: str, *command: str) -> str:
-        """Return what *command* prints in a container, errors too."""
+        """Return the stdout and stderr of *command* in a container."""
         request = api.ExecSyncRequest(container_id=container, cmd=command, timeout=_SECONDS)
         done = _call(self.channel, "ExecSync", request)
         return (done.stdout + done.stderr).decode(errors="replace")
@@ -90,9 +87,9 @@ class Containerd:
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Containerd]:
-    """Run a server whose files are in *folder*, with a pod in it."""
+    """Run containerd with its files in *folder*, and a pod sandbox."""
     server = debian.unpacked("trixie", "containerd", component="main")
-    # Of an older release, so that they run where the C library is as old.
+    # From an older release, so that they run with an older C library.
     others = debian.unpacked("bookworm", "runc", "libseccomp2", "busybox-static", component="main")
     _write_image(others / "bin/busybox", folder / "image.tar")
     (folder / "cdi").mkdir()
@@ -137,7 +134,7 @@ def _import(folder: Path, variables: dict[str, str]) -> None:
 
 
 def _with_pod(channel: grpc.Channel, folder: Path) -> Iterator[Containerd]:
-    # In the machine's own namespace: so there is no network to set up.
+    # Host networking: no CNI set-up needed.
     of_the_node = api.LinuxSandboxSecurityContext(
         namespace_options=api.NamespaceOption(network=api.NODE)
     )

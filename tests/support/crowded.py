@@ -1,12 +1,12 @@
-"""A process that has all the file descriptors it may have; started as a program by tests.
+"""A process that has run out of file descriptors; tests start it as a program.
 
-What it does is named by its first argument: ``grpc`` serves a socket at its second, and looks
-whether it does at each line of its input; ``http`` serves a
-port; ``token`` and ``certificate`` keep a certificate with an API server at their second. It takes
-all descriptors that it may, for ``certificate`` once it has one to load, and frees them as soon as
-anything is logged. ``full`` is printed once it serves without them, or is about to keep
-a certificate. It ends when its input does, or has the certificate, and prints what was logged as
-JSON.
+The first argument selects its work: ``grpc`` serves the socket in the second argument and checks
+that it serves at each line of its input; ``http`` serves a port; ``token`` and ``certificate``
+maintain a certificate with the API server in the second argument. The process opens descriptors up
+to its limit, with ``certificate`` only once there is a certificate to load, and frees them as soon
+as anything is logged. It prints ``full`` once it serves without descriptors, or before it starts
+on a certificate. It ends at the end of its input, or once it has the certificate, and prints what
+was logged as JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_FILES = 64
 
 
 class Files(logging.Handler):
-    """Takes all descriptors; frees them when a warning is logged."""
+    """Logging handler that holds all descriptors until anything is logged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Files(logging.Handler):
         self.said: list[str] = []
 
     def fill(self) -> None:
-        """Take them."""
+        """Open descriptors up to the limit."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_FILES, most))
         with contextlib.suppress(OSError):
@@ -49,31 +49,31 @@ class Files(logging.Handler):
                 self.held.append(os.open("/dev/null", os.O_RDONLY))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Free them."""
+        """Keep the message, and free the descriptors."""
         self.said.append(record.getMessage())
         while self.held:
             os.close(self.held.pop())
 
 
 class Starved:
-    """The process, seen from outside."""
+    """Handle of the starved process in a test."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def complaint(self) -> str:
-        """Return the next line that it writes where nothing is logged."""
+        """Return the next line of its stderr; only ``grpc`` has a pipe there."""
         assert self._process.stderr is not None
         return self._process.stderr.readline()
 
     def look(self) -> None:
-        """Let it look whether it serves."""
+        """Make it check that it serves."""
         assert self._process.stdin is not None
         self._process.stdin.write("look\n")
         self._process.stdin.flush()
 
     def report(self) -> tuple[list[str], bool]:
-        """Let it end; return what it logged, and whether its server was well."""
+        """End it; return what it logged, and whether its server was healthy."""
         out, _ = self._process.communicate(timeout=60)
         found = json.loads(out)
         return found["said"], found["well"]
@@ -81,7 +81,7 @@ class Starved:
 
 @contextlib.contextmanager
 def starved(kind: str, *arguments: str) -> Iterator[tuple[Starved, str]]:
-    """Start it; yield it and where it serves, once it has no descriptor left."""
+    """Start the process; yield it and its address once it has no descriptor left."""
     with subprocess.Popen(
         [sys.executable, __file__, kind, *arguments],
         stdin=subprocess.PIPE,
@@ -99,7 +99,7 @@ def starved(kind: str, *arguments: str) -> Iterator[tuple[Starved, str]]:
 
 
 def keep(kind: str, host: str, folder: str, files: Files) -> bool:
-    """Keep a certificate as a pod does until there is one; tell whether there is."""
+    """Maintain a certificate as a pod does until there is one; return whether there is."""
     from kubernetes import client
     from kubernetes.config import incluster_config
 
@@ -110,7 +110,7 @@ def keep(kind: str, host: str, folder: str, files: Files) -> bool:
     token.write_text("a token")
     at = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
     loader = incluster_config.InClusterConfigLoader(str(token), str(token), environ=at)
-    loader._token_refresh_period = datetime.timedelta(0)  # it is read at every request
+    loader._token_refresh_period = datetime.timedelta(0)  # reread at every request
     settings = client.Configuration()
     loader.load_and_set(settings)
     loader.host = settings.host = host
@@ -127,7 +127,7 @@ def keep(kind: str, host: str, folder: str, files: Files) -> bool:
     known = identity.Identity(api, source if kind == "certificate" else made)
 
     class Once(threading.Event):
-        """Stops as soon as there is a certificate."""
+        """Stop event that is set as soon as there is a certificate."""
 
         def wait(self, timeout: float | None = None) -> bool:
             if known.ready.is_set():
@@ -141,7 +141,7 @@ def keep(kind: str, host: str, folder: str, files: Files) -> bool:
 
 
 def main(kind: str, path: str = "") -> None:
-    """Serve, or keep a certificate, without descriptors."""
+    """Serve, or maintain a certificate, without descriptors."""
     files = Files()
     logging.getLogger().addHandler(files)
     if kind in ("token", "certificate"):

@@ -1,7 +1,7 @@
-"""Program images made by hand: a cubin is an ELF, and a fat binary is a list of images.
+"""Builds synthetic CUDA program images: cubins (ELF files) and fat binaries (lists of images).
 
-Only what a driver reads before it runs anything: names, parameters, resources, variables. There
-is no machine code in them.
+They contain only what a driver reads before it runs anything: names, parameters, resources,
+variables; no machine code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Kernel:
     parameters: tuple[tuple[int, int], ...] = ()  # offset and size, bytes
     registers: int = 16
     shared_bytes: int = 0
-    max_threads: int = 0  # 0: not said
+    max_threads: int = 0  # 0: unspecified
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Strings:
 def cubin(
     kernels: tuple[Kernel, ...], variables: tuple[Variable, ...] = (), sm: int = 90
 ) -> bytes:
-    """Return the ELF of these kernels and variables for one generation of devices."""
+    """Return the ELF of these kernels and variables for one compute capability."""
     sections: list[tuple[str, int, bytes, int, int]] = [("", 0, b"", 0, 0)]  # .., size, link
     names, strings = _Strings(), _Strings()
     symbols = [bytes(24)]
@@ -97,7 +97,7 @@ def cubin(
 def fatbin(*parts: tuple[str, int, bytes]) -> bytes:
     """Return a fat binary of (kind, sm, content); the kinds are elf, ptx, lz4 and zstd.
 
-    The last two are PTX that is packed: lz4 really (as literals), zstd by its mark alone.
+    lz4 and zstd are compressed PTX: lz4 really is (as literals), zstd only sets the flag.
     """
     body = b""
     for kind, sm, content in parts:
@@ -114,7 +114,7 @@ def fatbin(*parts: tuple[str, int, bytes]) -> bytes:
 
 
 def _literals(content: bytes) -> bytes:
-    """Pack as LZ4 would what has no repetition: one run of literals."""
+    """Return an LZ4 block that is one run of literals, as for content without repetition."""
     length, more = len(content), b""
     if length >= 15:
         full, rest = divmod(length - 15, 255)

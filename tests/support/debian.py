@@ -1,7 +1,7 @@
-"""Packages of the Debian archive that this machine uses already, unpacked and never installed.
+"""Downloads packages from this machine's Debian archive and unpacks them without installing.
 
-apt gets a configuration of its own, so that the machine's stays as it is; the archive's signature
-is checked as ever.
+apt runs with a configuration of its own, so that the machine's stays untouched; it checks the
+archive's signature as usual.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-WANTING = "the Debian archive does not give"  # nor can CI install it, so conftest.py lets it be
+WANTING = "the Debian archive does not give"  # CI cannot install it; conftest.py allows the skip
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _SECONDS = 300
 
 
 def unpacked(suite: str, *packages: str, component: str = "non-free") -> Path:
-    """Return the folder in which *packages* of *suite*, all for amd64, lie as in a root."""
+    """Return a root folder with the unpacked amd64 *packages* of *suite*."""
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
         pytest.skip("needs Debian's apt-get and dpkg")
     return package_cache.folder(
@@ -33,7 +33,7 @@ def unpacked(suite: str, *packages: str, component: str = "non-free") -> Path:
 
 
 def _archive() -> str:
-    """Return the address of the Debian archive that apt uses here."""
+    """Return the URL of the Debian archive that apt uses here."""
     command = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(COMPONENT) $(SITE)"]
     for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines():
         origin, component, site = line.split(" ", 2)

@@ -1,4 +1,4 @@
-"""The commands of pages, and what a page says of who runs them."""
+"""Reads the fenced commands of documentation pages, with the marks that name their runner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 ROOT = Path(__file__).parents[2]
-CLUSTER = "cluster"  # the mark of what the suite runs that installs pyvgpu in one
+CLUSTER = "cluster"  # mark of the commands that the e2e install suite runs
 _FENCED = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*) -->\n+)?"
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
@@ -27,20 +27,20 @@ _FENCED = re.compile(
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
-    """Give the mark, the language and the text of each fenced block of a page."""
+    """Yield the mark, the language and the text of each fenced block of a page."""
     for found in _FENCED.finditer(page.read_text()):
         yield found["mark"] or "", found["language"], textwrap.dedent(found["text"])
 
 
 def steps(page: str) -> list[str]:
-    """Return the steps in a cluster of a page of docs/, in their order."""
+    """Return the blocks marked for a cluster on a page of docs/, in order."""
     found = [text for mark, _, text in blocks(ROOT / "docs" / page) if mark == CLUSTER]
     assert found, f"docs/{page} has no step for a cluster"
     return found
 
 
 def objects(page: str) -> list[Any]:
-    """Return the objects of Kubernetes that a page of docs/ shows whole."""
+    """Return the complete Kubernetes objects on a page of docs/."""
     found = [
         yaml.safe_load(text)
         for _, language, text in blocks(ROOT / "docs" / page)
@@ -50,12 +50,12 @@ def objects(page: str) -> list[Any]:
 
 
 def follow(step: str, folder: Path, values: Path) -> str:
-    """Run a step in *folder*, with *values* of the installation besides; return what it says."""
+    """Run a step in *folder*, with extra chart *values*; return its output."""
     program = Path(sys.executable).with_name("pyvgpu")
     own = folder / "bin"
     own.mkdir(exist_ok=True)
     script = own / "pyvgpu"
-    # A set of manifests is rendered as it is otherwise, with these values over its own.
+    # `pyvgpu manifests` renders the same set as usual, with these values over its own.
     script.write_text(
         f"""#!/bin/sh
 [ "$1" = manifests ] || exec {program} "$@"

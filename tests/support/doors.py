@@ -1,4 +1,4 @@
-"""An HTTPS server of ours on a real socket, and clients that know its authority."""
+"""Runs one of our HTTPS servers on a real socket, with clients that trust its CA."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = PROMPT
 
 
 class Door:
-    """A server, which *make* makes of address, context and observer; what it has counted."""
+    """A server built by ``make(address, context, observer)``, and what it has counted."""
 
     def __init__(self, make: Callable[..., https.Server]) -> None:
         self.bundle = certificates.make(WANTED, identity.utc())
@@ -33,28 +33,28 @@ class Door:
         threading.Thread(target=self.listener.serve_forever, daemon=True).start()
 
     def context(self) -> ssl.SSLContext:
-        """Return what is served with."""
+        """Return the server's TLS context."""
         return identity.context_of(self.bundle)
 
     def observe(self, path: str, result: str, seconds: float) -> None:
-        """Keep what is counted."""
+        """Record a counted request."""
         self.seen.append((path, result))
 
     def count(self, requests: int) -> list[tuple[str, str]]:
-        """Return what was counted once there are *requests*: it comes after their answers."""
+        """Return the counted requests once there are *requests*: counting follows the answer."""
         wait_until(lambda: len(self.seen) >= requests, found=lambda: self.seen)
         return self.seen
 
     @property
     def address(self) -> tuple[str, int]:
-        """Return where it listens."""
+        """The address it listens on."""
         host, port = self.listener.server_address[:2]
         return str(host), port
 
     def connect(
         self, authorities: str | None = None, trust: ssl.SSLContext | None = None
     ) -> http.client.HTTPConnection:
-        """Return a client's connection."""
+        """Return a client connection."""
         trust = trust or ssl.create_default_context(cadata=authorities or self.bundle.authorities)
         plain = socket.create_connection(self.address, timeout=SECONDS)
         made = http.client.HTTPConnection(HOST)
@@ -62,6 +62,6 @@ class Door:
         return made
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop the server and close its socket."""
         self.listener.shutdown()
         self.listener.server_close()

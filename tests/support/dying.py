@@ -1,4 +1,4 @@
-"""Processes that kill themselves in the middle of their work."""
+"""Runs work in processes that kill themselves at a chosen step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def die_at(number: int, work: Callable[[], object]) -> bool:
-    """Fork a worker that kills itself before its *number*-th step outside; True if it died.
+    """Fork a worker that kills itself before its *number*-th system step; return whether it did.
 
-    Steps are what Python audits: each opened file, folder, link, rename, removal and lock.
+    Steps are Python's audit events: each opened file, folder, link, rename, removal and lock.
     """
     child = os.fork()
     if child == 0:

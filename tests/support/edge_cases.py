@@ -1,7 +1,7 @@
-"""docs/sidecar-rows.md: the edge cases of sidecars, and the tests in which each was observed.
+"""Generates docs/sidecar-rows.md: the edge cases of sidecars, and the tests that observe each.
 
-A test says with ``@pytest.mark.row(N)`` which case it shows; its name is what was observed. The
-page is written from that: ``python tests/support/edge_cases.py > docs/sidecar-rows.md``.
+A test marks its case with ``@pytest.mark.row(N)``; its name states the observation. Write the
+page with ``python tests/support/edge_cases.py > docs/sidecar-rows.md``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE = ROOT / "docs/sidecar-rows.md"
 
 
 class Needs(enum.Enum):
-    """What a case can be observed on."""
+    """The environment in which a case can be observed."""
 
     KUBELET = "kubelet"  # and its container runtime
     SERVER = "API server"
@@ -38,19 +38,19 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Test:
-    """A test that shows one."""
+    """A test that observes an edge case."""
 
     path: Path
     name: str
 
     @property
     def in_a_cluster(self) -> bool:
-        """Whether it runs in a real one."""
+        """Whether the test needs the e2e cluster."""
         return self.path.is_relative_to(ROOT / "tests/e2e")
 
     @property
     def sentence(self) -> str:
-        """What was observed."""
+        """The observation, from the test's name."""
         return self.name.removeprefix("test_").replace("_", " ")
 
 
@@ -65,25 +65,25 @@ S all containers marked; none; `Always`; a static pod
 S native sidecars, init containers and a debug container beside a marked one
 K one process namespace for the pod: PID 1 is not the sidecar's
 K deletion, eviction and preemption during a stop
-K the node is away: no node part, no kubelet
+K the node is down: no node part, no kubelet
 S a controller that is killed; two controllers, with the lease and without
 K the node part is killed in a hook, or in a stop; the runtime is killed during a stop
-F the sidecar started again between the request and the stop
+F the sidecar restarted between the request and the stop
 S another pod of the same name
 F the API server answers 403, 409, 422, 429, 500, or nothing
-S 410 of a list and of a watch; connections that break; the API server starts again
-S thousands of pods: a list in many pages
-S the webhook is away: `Fail` and `Ignore`
+S 410 of a list and of a watch; broken connections; the API server restarts
+S thousands of pods: a list of many pages
+S the webhook is down: `Fail` and `Ignore`
 S the webhook's certificate is renewed under load
-K arguments: `$(X)`, `$$(X)`, `$$$$`, no ASCII, new lines, 100 KB, empty; command, args or both
+K arguments: `$(X)`, `$$(X)`, `$$$$`, non-ASCII, newlines, 100 KB, empty; command, args or both
 S a second admission; another webhook puts a container first
 K runAsNonRoot, a read-only root, no capabilities, seccomp, fsGroup
-K the fast-exit image cannot be had
+K the fast-exit image is unavailable
 S the sidecar has ended already
 S the sidecar crashed before the main container was done
 S annotations near 256 KiB
 S the lease is lost in the middle of a decision
-F no path writes the pod's status: kubelet would write it again
+F no method writes the pod's status: kubelet would overwrite it
 F a sidecar that has devices is swapped
 """
 _LETTERS = {"K": Needs.KUBELET, "S": Needs.SERVER, "F": Needs.NOTHING}
@@ -97,12 +97,12 @@ _HEAD = """\
 
 # Edge cases of sidecars, and what was observed
 
-Observed on Kubernetes 1.36.3 with containerd 2.4.2, in a cluster made of the real servers and one
-real kubelet. *On* says what a case takes: `kubelet`, with its container runtime; `API server`,
-where tests may write the status of pods themselves; `unit`, where our own code alone matters. What
-was observed is what the tests of that name assert: `make e2e SUITE=sidecar` and `SUITE=deploy` see
-it again, `make test` what needs no cluster. `python tests/support/edge_cases.py` writes this page,
-and a test compares it.
+Observed on Kubernetes 1.36.3 with containerd 2.4.2, in a cluster of the real servers and one real
+kubelet. *On* names what a case needs: `kubelet`, with its container runtime; `API server`, where
+tests write the status of pods themselves; `unit`, for our own code alone. An observation is the
+name of a test that asserts it: `make e2e SUITE=sidecar` and `SUITE=deploy` repeat them, `make
+test` those that need no cluster. `python tests/support/edge_cases.py` writes this page, and a test
+compares it.
 
 | # | case | on | observed |
 |---|---|---|---|
@@ -110,7 +110,7 @@ and a test compares it.
 
 
 def found() -> dict[int, list[Test]]:
-    """Return the tests that show each row."""
+    """Return the tests that observe each row."""
     rows: dict[int, list[Test]] = {}
     for path in sorted((ROOT / "tests").glob("**/test_*.py")):
         text = path.read_text()

@@ -1,4 +1,4 @@
-"""What the loader will want of a built library or program."""
+"""What a built library or program requires of the dynamic loader."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from elftools.elf import elffile
 
-PRIVATE = (99,)  # what glibc keeps for itself: later than any version
+PRIVATE = (99,)  # GLIBC_PRIVATE: later than any version
 
 
 def glibc_versions(library: elffile.ELFFile) -> set[tuple[int, ...]]:
-    """Return every version of glibc's that a symbol is asked for in."""
+    """Return every glibc symbol version that the library requires."""
     names = {
         each.name
         for needed, auxiliaries in library.get_section_by_name(".gnu.version_r").iter_versions()
@@ -23,12 +23,12 @@ def glibc_versions(library: elffile.ELFFile) -> set[tuple[int, ...]]:
 
 
 def needed(library: elffile.ELFFile) -> list[str]:
-    """Return the libraries that are needed, in their order."""
+    """Return the DT_NEEDED libraries, in order."""
     return [tag.needed for tag in _dynamic(library).iter_tags("DT_NEEDED")]
 
 
 def is_bound_at_once(library: elffile.ELFFile) -> bool:
-    """Tell whether what the loader wrote is read-only before any code runs (full RELRO)."""
+    """Return whether the library is linked with full RELRO: BIND_NOW, relocations read-only."""
     relro = [s for s in library.iter_segments() if s["p_type"] == "PT_GNU_RELRO"]
     return bool(relro) and any(t["d_val"] & 1 for t in _dynamic(library).iter_tags("DT_FLAGS_1"))
 

@@ -1,6 +1,6 @@
-"""The files of examples/: what is in them, and following them as their heads say.
+"""Reads the files of examples/, and follows the instructions in their heads.
 
-They all name one image, of which tests put one of theirs in the place, and change nothing else.
+All of them use one image, which tests replace by an image of their own; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[2] / "examples"
 PROGRAMS = FOLDER / "programs"
 MANIFESTS = sorted(it.name for it in FOLDER.glob("*.yaml"))
-IMAGE = "python:3.12-slim"  # of all examples
-OURS = "localhost/examples:1"  # in its place, in the cluster of `make e2e`
+IMAGE = "python:3.12-slim"  # in all examples
+OURS = "localhost/examples:1"  # its replacement in the cluster of `make e2e`
 
 _COMMAND = re.compile(r"^#   (\S.*)$", re.MULTILINE)
 
 
 def head(name: str) -> str:
-    """Return what a file says of itself, before anything else."""
+    """Return the comment block at the start of a file."""
     return re.split(r"^[^#]", (FOLDER / name).read_text(), maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def commands(name: str) -> list[str]:
-    """Return the commands that the head of a file tells its reader to type."""
+    """Return the commands that the head of a file tells the reader to type."""
     return _COMMAND.findall(head(name))
 
 
 def objects(name: str) -> list[dict[str, Any]]:
-    """Return the objects that are in a file."""
+    """Return the objects in a file."""
     return [it for it in yaml.safe_load_all((FOLDER / name).read_text()) if it]
 
 
 def images(thing: Any) -> Iterator[str]:
-    """Give every image that an object names."""
+    """Yield every image that an object names."""
     yield from (str(it["image"]) for it in _tables(thing) if "image" in it)
 
 
 def pods(thing: Any) -> Iterator[dict[str, Any]]:
-    """Give the pods that would be made of an object, as a webhook is asked about them.
+    """Yield the pods that would be created from an object, as a webhook receives them.
 
-    A template of Argo's with one container is a pod, too.
+    An Argo template with one container is a pod, too.
     """
     for it in _tables(thing):
         if "container" in it:
@@ -61,7 +61,7 @@ def pods(thing: Any) -> Iterator[dict[str, Any]]:
 
 
 def write_image(archive: Path, name: str, *more: str) -> None:
-    """Write an image with a Python and a shell; `make images` was before."""
+    """Write an image with Python and a shell; run `make images` first."""
     busybox = Path(os.environ["PATH"].partition(":")[0]) / "busybox"
     root = FOLDER.parent
     subprocess.run(
@@ -78,7 +78,7 @@ def write_image(archive: Path, name: str, *more: str) -> None:
 
 
 def make_image(folder: Path) -> None:
-    """Let the cluster have what stands in the place of the examples' image."""
+    """Build the examples' replacement image and load it into the cluster."""
     archive = folder / "examples.tar"
     write_image(archive, OURS)
     cluster = FOLDER.parent / "tests/e2e/cluster/cluster"
@@ -87,13 +87,13 @@ def make_image(folder: Path) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reader:
-    """Somebody who does in a namespace of his own what examples say."""
+    """A user who follows the examples in a separate namespace."""
 
     folder: Path
     namespace: str
 
     def begin(self) -> None:
-        """Have the files, and a kubectl that knows the namespace."""
+        """Copy the files, and point kubectl at the namespace."""
         shutil.copytree(FOLDER, self.folder / "examples")
         for file in (self.folder / "examples").glob("*.yaml"):
             file.write_text(file.read_text().replace(f"image: {IMAGE}", f"image: {OURS}"))
@@ -102,12 +102,12 @@ class Reader:
         self.do("kubectl create configmap examples --from-file=examples/programs")
 
     def follow(self, name: str) -> list[str]:
-        """Do what a file says in its head; return what each command said."""
-        told = [it for it in commands(name) if " create configmap " not in it]
-        return [self.do(it) for it in told]
+        """Run the commands in the head of a file; return the output of each."""
+        steps = [it for it in commands(name) if " create configmap " not in it]
+        return [self.do(it) for it in steps]
 
     def do(self, command: str) -> str:
-        """Run a command that must work."""
+        """Run a command that must succeed; return its output."""
         done = subprocess.run(
             ["sh", "-c", command],
             cwd=self.folder,
@@ -124,7 +124,7 @@ class Reader:
 
 
 def _tables(thing: Any) -> Iterator[dict[str, Any]]:
-    """Give every table in a value, the outer ones first."""
+    """Yield every mapping in a value, outer ones first."""
     if isinstance(thing, dict):
         yield thing
     for it in thing.values() if isinstance(thing, dict) else thing:
@@ -133,7 +133,7 @@ def _tables(thing: Any) -> Iterator[dict[str, Any]]:
 
 
 def _pod(metadata: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod after what the API server adds: requests, and quantities as texts."""
+    """Return a pod with what the API server adds: requests, and quantities as strings."""
     containers = []
     for it in spec["containers"]:
         given = it.get("resources", {})

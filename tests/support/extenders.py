@@ -1,4 +1,4 @@
-"""The scheduler extender as a process of the cluster, kube-scheduler that asks it, fake nodes."""
+"""Runs the scheduler extender against the e2e cluster's kube-scheduler, with fake nodes."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ _CLUSTER = Path(__file__).parents[2] / "tests" / "e2e" / "cluster" / "cluster"
 
 
 class Extender:
-    """One `pyvgpu scheduler` with the rights that are shipped; a pod stands for its own."""
+    """A `pyvgpu scheduler` process with the chart's RBAC rules, and a stand-in pod for it."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self._folder, self.name, self._port, self._options = folder, "scheduler-1", PORT, options
-        self._ours = rig.everybodys(NAMESPACE)
+        self._ours = rig.as_admin(NAMESPACE)
         self._kubeconfig = folder / f"{self.name}.kubeconfig"
         self._process: subprocess.Popen[bytes] | None = None
         self.log = folder / f"{self.name}.log"
-        self.config = folder / "kube-scheduler.json"  # of kube-scheduler, which asks it
-        self.undisturbed = True  # nobody has killed the API server
+        self.config = folder / "kube-scheduler.json"  # of the calling kube-scheduler
+        self.undisturbed = True  # no test has killed the API server
 
     def prepare(self) -> None:
-        """Give it its rights and its pod."""
+        """Create its RBAC rules, secrets and stand-in pod."""
         rig.apply(RIGHTS)
         for it in SECRETS:
-            with contextlib.suppress(apiserver.ServerError):  # it is there
+            with contextlib.suppress(apiserver.ServerError):  # it exists
                 place = f"/api/v1/namespaces/{it['metadata']['namespace']}/secrets"
                 self._ours.server.call("POST", place, body=it)
         self._ours.until("serviceaccounts", ACCOUNT, lambda _: True)
@@ -71,12 +71,12 @@ class Extender:
         rig.write_kubeconfig(self._kubeconfig, NAMESPACE, ACCOUNT)
 
     def start(self) -> None:
-        """Start it, and wait until it leads."""
+        """Start it, and wait until it is the leader."""
         self.begin()
         self.until_leading()
 
     def begin(self) -> None:
-        """Start it."""
+        """Start it without waiting."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -90,7 +90,7 @@ class Extender:
             )
 
     def until_leading(self) -> None:
-        """Wait until the Service would lead here."""
+        """Wait until the Service would route to this process."""
         self._ours.until(
             "pods",
             self.name,
@@ -98,26 +98,26 @@ class Extender:
         )
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End it by that signal."""
+        """Stop it with this signal."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(number)
             process.wait(rig.SECONDS)
 
     def remove(self) -> None:
-        """Take its rights away, and its pod, which another's Service could lead to."""
+        """Delete its RBAC rules, and its pod, which a later Service might select."""
         now = {"gracePeriodSeconds": 0}
         self._ours.server.call("DELETE", self._ours.path("pods", self.name), body=now)
         rig.delete(RIGHTS)
 
     def figure(self, name: str) -> float:
-        """Return one of its figures."""
+        """Return the value of one of its metrics."""
         text = self._page("/metrics")
         line = next(it for it in text.splitlines() if it.startswith(f"{name} "))
         return float(line.split()[1])
 
     def _answers(self) -> bool:
-        return "answers: knows" in self.log.read_text()
+        return "ready to answer:" in self.log.read_text()
 
     def _page(self, path: str) -> str:
         command = ["curl", "--silent", "--show-error", f"http://127.0.0.1:{self._port + 1}{path}"]
@@ -132,11 +132,11 @@ def write_scheduler(
     extended: bool = True,
     **more: Any,
 ) -> None:
-    """Write kube-scheduler's configuration as docs/scheduler.md has it, or without us.
+    """Write the kube-scheduler configuration of docs/scheduler.md, or one without the extender.
 
-    *more* is what it is to be told of us otherwise.
+    *more* overrides fields of the extender.
     """
-    ours = rig.everybodys(NAMESPACE)
+    ours = rig.as_admin(NAMESPACE)
     made = {"client.crt", "ca.crt"}
     secret = ours.until("secrets", PLACE.name, lambda it: made <= (it.get("data") or {}).keys())
     kubeconfig = Path(os.environ["CLUSTER_RUN"], "pki/kube-scheduler.kubeconfig")
@@ -171,7 +171,7 @@ def write_scheduler(
 
 
 def restart_scheduler(config: Path | None) -> None:
-    """Let kube-scheduler run with another configuration; None: the rig's own."""
+    """Restart kube-scheduler with another configuration; None: the rig's own."""
     subprocess.run([_CLUSTER, "stop", "kube-scheduler"], check=True, capture_output=True)
     more = {} if config is None else {"CLUSTER_SCHEDULER_CONFIG": str(config)}
     command = [_CLUSTER, "start", "kube-scheduler"]
@@ -179,13 +179,13 @@ def restart_scheduler(config: Path | None) -> None:
 
 
 def restart(name: str) -> None:
-    """Kill one of the cluster's servers, and start it again."""
+    """Kill and restart one of the cluster's servers."""
     subprocess.run([_CLUSTER, "restart", name], check=True, capture_output=True)
 
 
 def key() -> bytes:
-    """Return the key that seals choices."""
-    secret = rig.everybodys(KEY_PLACE.namespace).read("secrets", KEY_PLACE.name)
+    """Return the key that seals device choices."""
+    secret = rig.as_admin(KEY_PLACE.namespace).read("secrets", KEY_PLACE.name)
     return base64.b64decode(secret["data"]["key"])
 
 
@@ -200,8 +200,8 @@ def devices(node: str, count: int, gibibytes: int) -> tuple[facts.Device, ...]:
 def fake_nodes(
     *named: str, count: int = 2, gibibytes: int = 16, hidden: tuple[str, ...] = ()
 ) -> Iterator[None]:
-    """Let the cluster have nodes without a kubelet; those in *hidden* publish cordoned devices."""
-    api = rig.everybodys().server
+    """Create nodes without kubelets for the block; those in *hidden* publish cordoned devices."""
+    api = rig.as_admin().server
 
     def make(name: str) -> None:
         had = devices(name, count, gibibytes)
@@ -210,13 +210,13 @@ def fake_nodes(
                 facts.Device(it.uuid, it.index, it.memory_bytes, cordoned=True) for it in had
             )
         minors = {it.uuid: it.index for it in had}
-        told = annotations.publish(annotations.Published(UNIT, had, minors))
+        published = annotations.publish(annotations.Published(UNIT, had, minors))
         room = {
             "cpu": "64",
             "memory": "256Gi",
             "pods": "500",
         }
-        for vcore, vmemory in asks.RESOURCES:  # in the words of either
+        for vcore, vmemory in asks.RESOURCES:  # of both naming schemes
             room[vcore] = str(100 * count)
             room[vmemory] = str(count * gibibytes * GIB // UNIT)
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "fake"}
@@ -224,7 +224,7 @@ def fake_nodes(
             "metadata": {
                 "name": name,
                 "labels": {"fake": "true", "kubernetes.io/hostname": name},
-                "annotations": {names.NODE_DEVICES_ANNOTATION: told},
+                "annotations": {names.NODE_DEVICES_ANNOTATION: published},
             },
             "status": {"capacity": room, "allocatable": room, "conditions": [ready]},
         }
@@ -237,7 +237,7 @@ def fake_nodes(
             list(pool.map(make, named))
         yield
     finally:
-        # Thousands take their time.
+        # Deleting thousands of nodes takes time.
         api.call("DELETE", "/api/v1/nodes", {"labelSelector": "fake=true"}, seconds=300)
 
 
@@ -248,7 +248,7 @@ def pod(
     noted: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """Return a pod that asks for a share, and goes to fake nodes alone."""
+    """Return a pod that requests a share of a device and runs only on fake nodes."""
     made = rig.pod(name, rig.container("main", "sleep 100000"), **spec)
     limits = {
         names.VCORE_RESOURCE: str(vcore),
@@ -256,19 +256,19 @@ def pod(
     }
     made["spec"]["containers"][0]["resources"] = {"limits": limits}
     made["spec"].setdefault("nodeSelector", {"fake": "true"})
-    made["spec"]["tolerations"] = [{"operator": "Exists"}]  # nobody says that the nodes live
+    made["spec"]["tolerations"] = [{"operator": "Exists"}]  # no kubelet keeps the nodes ready
     made["metadata"]["annotations"] = dict(noted or {})
     return made
 
 
 def create_all(space: rig.Space, pods: list[dict[str, Any]]) -> None:
-    """Create many pods at once."""
+    """Create many pods in parallel."""
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda it: space.create("pods", it), pods))
 
 
 def create_in_the_background(space: rig.Space, pods: list[dict[str, Any]]) -> None:
-    """Begin to create many pods at once."""
+    """Start creating many pods in parallel."""
     threading.Thread(target=create_all, args=(space, pods), daemon=True).start()
 
 
@@ -282,31 +282,31 @@ def until_scheduling() -> None:
 
 
 def create_slowly(space: rig.Space, pods: list[dict[str, Any]], seconds: float) -> None:
-    """Create one pod after the other, so many *seconds* apart, whatever is down meanwhile."""
+    """Create pods one by one, *seconds* apart; retry while servers are down."""
     for it in pods:
         while True:
             try:
                 space.create("pods", it)
                 break
             except apiserver.ServerError as exc:
-                if exc.status == 409:  # it was made, and the answer was lost
+                if exc.status == 409:  # created before, but the answer was lost
                     break
                 time.sleep(0.2)
         time.sleep(seconds)
 
 
-def everybody() -> apiserver.ApiServer:
-    """Return a connection that may do everything."""
-    return rig.everybodys().server
+def admin_api() -> apiserver.ApiServer:
+    """Return an API connection with cluster-admin rights."""
+    return rig.as_admin().server
 
 
 def bury(space: rig.Space, name: str) -> None:
-    """End a pod of a fake node, where no kubelet does."""
+    """Delete a pod of a fake node at once, since no kubelet will."""
     space.server.call("DELETE", space.path("pods", name), body={"gracePeriodSeconds": 0})
 
 
-def nobody_has_too_much(space: rig.Space, gibibytes: int = 16) -> dict[str, tuple[int, int]]:
-    """Return what is in use of each device, of which none is more than there is."""
+def assert_not_overcommitted(space: rig.Space, gibibytes: int = 16) -> dict[str, tuple[int, int]]:
+    """Assert that no device is overcommitted; return (vcore, bytes) in use of each."""
     used = count_devices(space)
     over = {uuid: it for uuid, it in used.items() if it[0] > 100 or it[1] > gibibytes * GIB}
     assert not over
@@ -314,7 +314,7 @@ def nobody_has_too_much(space: rig.Space, gibibytes: int = 16) -> dict[str, tupl
 
 
 def bound(space: rig.Space) -> dict[str, str]:
-    """Return the node of each pod that has one, by its name."""
+    """Return the nodes of bound pods, by pod name."""
     return {
         it["metadata"]["name"]: it["spec"]["nodeName"]
         for it in space.pods()
@@ -323,22 +323,22 @@ def bound(space: rig.Space) -> dict[str, str]:
 
 
 def until_bound(space: rig.Space, count: int, seconds: float = 120) -> None:
-    """Wait until so many pods have a node."""
+    """Wait until *count* pods are bound."""
     waiting.wait_until(
         lambda: len(bound(space)) >= count, seconds, lambda: f"{len(bound(space))} are bound"
     )
 
 
 def choice(pod: dict[str, Any], *keys: bytes) -> annotations.Choice:
-    """Return what was chosen for a pod that is bound, sealed for it and its node by our key."""
+    """Return the device choice of a bound pod, which must be sealed for it and its node."""
     text, node = pod["metadata"]["annotations"][names.DEVICES_ANNOTATION], pod["spec"]["nodeName"]
     return annotations.open_sealed(text, keys or [key()], pod["metadata"]["uid"], node)
 
 
 def count_devices(space: rig.Space) -> dict[str, tuple[int, int]]:
-    """Return vcore and bytes that pods were given of each device: by their annotations alone.
+    """Return the vcore and bytes allocated of each device, from the pods' annotations alone.
 
-    It knows nothing of the scheduler's ways; each choice must be sealed for its pod and node.
+    It is independent of the scheduler's code; each choice must be sealed for its pod and node.
     """
     used: dict[str, tuple[int, int]] = {}
     sealing = key()

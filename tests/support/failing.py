@@ -1,7 +1,7 @@
-"""What tests of a failing driver share: which calls fail, and a program that lives with it.
+"""Driver calls that tests make fail, and preludes of programs that survive such failures.
 
-Such a program tries once to get anything, goes without what it did not get, and tries again to
-give back what it got. It stops at stages, at which the ledger is compared with the machine.
+Such a program tries each allocation once, does without what it did not get, and retries each free.
+It stops at stages, at which a test compares the ledger with the simulated machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shim_room import Room
 
 FAILURE = 999
-# Without an event nobody can tell when a stream gets to a free.
+# Without an event the shim cannot know when a stream reaches a free.
 UNTIL_THE_CONTEXT_ENDS = ("cuEventCreate", "cuEventRecord", "cuEventRecord_ptsz")
 CALLS = sorted(
     {
@@ -31,13 +31,13 @@ def stop(stage):
     print(stage, flush=True)
     sys.stdin.readline()
 def again(call, *arguments):
-    '''What was to be freed is freed, if not at once.'''
+    '''Retry a call that frees something.'''
     for _ in range(4):
         result = call(*arguments)
         if result != 999:
             return result
 def each(*arguments):
-    '''What a call makes through its first argument, if it makes it.'''
+    '''Return what a call creates through its first argument, None if it fails.'''
     call, kind, *rest = arguments
     made = kind()
     return made if call(byref(made), *rest) == 0 else None
@@ -50,7 +50,7 @@ def keep(thing, free):
         held.append((free, thing))
     return thing
 def begin():
-    '''The primary context, current.'''
+    '''Make the primary context current.'''
     again(cuda.cuInit, 0)
     primary = None
     for _ in range(4):
@@ -63,12 +63,12 @@ context = begin
 
 
 def in_use(room: Room, others: int = 0) -> tuple[int, int]:
-    """Return what the room is charged, and what is in use on the device beside *others*' bytes."""
+    """Return the bytes charged to the room, and those in use on the device less *others*."""
     return room.usage().charged[0], judge.used_bytes(room.machine) - others
 
 
 def stages(room: Room, source: str) -> dict[str, tuple[int, int]]:
-    """Return what the ledger and the judge say at each stop of the program."""
+    """Return the ledger's and the judge's bytes at each stop of the program."""
     found = {}
     with room.start(source, installed=False, stderr=subprocess.PIPE) as process:
         assert process.stdout

@@ -1,10 +1,10 @@
-"""A kubelet as device plugins meet it: real sockets, real messages, and its ways with ids.
+"""Fake kubelet for device plugins: real sockets and messages, kubelet's handling of device ids.
 
-What it does is what kubelet 1.36.3 does (pkg/kubelet/cm/devicemanager): a random subset of the
-free ids unless the plugin prefers some; an init container's ids are offered again to containers
-after it; ids are taken back when others are asked for; PreStartContainer before each start; after
-a restart the ids are known from the checkpoint, and a plugin's options only when it has registered
-again, so that PreStartContainer is silently left out until then.
+It behaves as kubelet 1.36.3 does (pkg/kubelet/cm/devicemanager): it takes a random subset of the
+free ids unless the plugin prefers some; reuses an init container's ids for later containers;
+reclaims ids of removed pods at the next allocation; calls PreStartContainer before each start.
+After a restart it knows the ids from the checkpoint, but a plugin's options only once the plugin
+has registered again; until then it silently skips PreStartContainer.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ SECONDS = PROMPT
 
 
 class AdmissionError(Exception):
-    """A pod is Failed with UnexpectedAdmissionError."""
+    """kubelet fails a pod with UnexpectedAdmissionError."""
 
 
 class StartError(Exception):
-    """A container does not start now; kubelet will try again."""
+    """A container does not start now; kubelet would retry."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ def container(name: str, vcore: int, vmemory: int, **more: bool) -> Container:
 
 @dataclasses.dataclass(frozen=True)
 class Pod:
-    """A pod; its uid is its own even if its name is another's."""
+    """A pod; its uid is unique, its name need not be."""
 
     name: str
     containers: tuple[Container, ...]
@@ -77,7 +77,7 @@ def pod(name: str, *containers: Container) -> Pod:
 
 @dataclasses.dataclass
 class Endpoint:
-    """A plugin that has registered, or one of the time before a restart, which has no channel."""
+    """A registered plugin; one known only from before a restart has no channel."""
 
     channel: grpc.Channel | None = None
     options: api.DevicePluginOptions | None = None
@@ -90,7 +90,7 @@ class Endpoint:
 
 
 class FakeKubelet:
-    """One node's kubelet; :meth:`start` and :meth:`stop` it as often as wanted."""
+    """One node's kubelet, which tests :meth:`start` and :meth:`stop` any number of times."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "device-plugins"
@@ -100,12 +100,12 @@ class FakeKubelet:
         self.random = random.Random(7)
         self.pods: dict[str, Pod] = {}
         self.held: dict[tuple[str, str, str], tuple[frozenset[str], bytes]] = {}
-        self.lists = 0  # calls of PodResources
-        self.refuse_lists = 0  # so many of the next are over the rate
-        self.change_list = lambda listed: listed  # what to lie about
-        self.insists: dict[str, frozenset[str]] = {}  # by resource: what is given next
-        self.listings: list[tuple[str, int]] = []  # what was sent: the resource, bytes
-        self.ever_healthy: set[str] = set()  # resources of which any id ever was
+        self.lists = 0  # calls of PodResources List
+        self.refuse_lists = 0  # how many of the next calls exceed the rate limit
+        self.change_list = lambda listed: listed  # lets a test falsify the list
+        self.insists: dict[str, frozenset[str]] = {}  # by resource: the ids allocated next
+        self.listings: list[tuple[str, int]] = []  # ListAndWatch messages: resource, bytes
+        self.ever_healthy: set[str] = set()  # resources that ever had a healthy id
         self._writing = threading.Lock()
         self._listeners: list[tuple[threading.Thread, grpc.Channel]] = []
         self._reset()
@@ -115,10 +115,10 @@ class FakeKubelet:
         self.endpoints: dict[str, Endpoint] = {}
         self.devices: dict[str, dict[str, bool]] = {}  # by resource: is the id healthy?
 
-    # --- its life ---------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------
 
     def start(self) -> FakeKubelet:
-        """Begin, as after a crash: with what the checkpoint has."""
+        """Start, with the state in the checkpoint, as after a crash."""
         self._reset()
         for path in self.folder.iterdir():
             if path.is_socket():
@@ -142,19 +142,19 @@ class FakeKubelet:
         return self
 
     def stop(self) -> None:
-        """End; its socket of registration stays where it was."""
+        """Stop; the registration socket stays on disk."""
         for server, pool in self._servers:
             server.stop(None).wait()
             pool.shutdown()
         for listener, channel in self._listeners:
             channel.close()
-            listener.join()  # what it has heard is written by then
+            listener.join()  # by then it has written what it received
         self._listeners.clear()
 
     def lose_checkpoint(self, content: bytes | None = None) -> None:
-        """Forget, while stopped, who holds what: its file is gone, or has that *content*.
+        """Lose all allocations while stopped: delete the checkpoint, or give it that *content*.
 
-        Running containers go on, and kubelet allocates nothing for them when it starts again.
+        Running containers keep running, and kubelet allocates nothing for them at its next start.
         """
         self.held.clear()
         file = self.folder / state.FILE
@@ -164,14 +164,14 @@ class FakeKubelet:
             file.write_bytes(content)
 
     def allocate_again(self, of: Pod, name: str) -> None:
-        """Do at a start what kubelet does for a container that does not run then."""
+        """Allocate for a container that does not run at kubelet's start, as kubelet does."""
         (it,) = (it for it in of.containers if it.name == name)
         self._allocate(of, it, {})
 
     # --- plugins ----------------------------------------------------------------------------
 
     def register(self, request: api.RegisterRequest, context: Any) -> api.Empty:
-        """Take a plugin, or refuse it."""
+        """Register a plugin, or refuse it."""
         resource = request.resource_name
         if request.version != "v1beta1" or "/" not in resource:
             context.abort(grpc.StatusCode.UNKNOWN, "bad registration")
@@ -190,8 +190,8 @@ class FakeKubelet:
 
     def _listen(self, resource: str, endpoint: Endpoint) -> None:
         assert endpoint.channel is not None
-        devices, changed = self.devices, self.changed  # of this life
-        with contextlib.suppress(grpc.RpcError, ValueError):  # it is closed
+        devices, changed = self.devices, self.changed  # of this kubelet process
+        with contextlib.suppress(grpc.RpcError, ValueError):  # the channel is closed
             endpoint.stream = api_grpc.DevicePluginStub(endpoint.channel).ListAndWatch(api.Empty())
             for listing in endpoint.stream:
                 with changed:
@@ -210,24 +210,24 @@ class FakeKubelet:
             changed.notify_all()
 
     def until(self, true: Any) -> None:
-        """Wait for something to be *true* of what plugins have said."""
+        """Wait until *true* returns a true value, checked at each message of a plugin."""
         end = time.monotonic() + SECONDS
         with self.changed:
             while not true():
                 assert self.changed.wait(end - time.monotonic()), "it did not come"
 
     def healthy(self, resource: str) -> frozenset[str]:
-        """Return the ids that a plugin offers."""
+        """Return the healthy ids of a resource."""
         return frozenset(it for it, well in self.devices.get(resource, {}).items() if well)
 
     def until_offered(self, resources: tuple[str, str] = (VCORE, VMEMORY)) -> None:
-        """Wait until both resources are there."""
+        """Wait until both resources have healthy ids."""
         self.until(lambda: all(map(self.healthy, resources)))
 
     # --- pods -------------------------------------------------------------------------------
 
     def admit(self, new: Pod) -> Pod:
-        """Give a pod its ids, container by container; AdmissionError if it cannot have them."""
+        """Allocate a pod's ids, container by container; AdmissionError if that fails."""
         reusable: dict[str, set[str]] = {}
         self.pods[new.uid] = new
         try:
@@ -245,7 +245,7 @@ class FakeKubelet:
         for resource, needed in limits:
             again = reusable.setdefault(resource, set())
             if not needed:
-                continue  # as if it were not there
+                continue  # a limit of 0 means none
             ids = self._choose(resource, needed, again)
             asked = api.ContainerAllocateRequest(device_ids=ids)
             request = api.AllocateRequest(container_requests=[asked])
@@ -283,7 +283,7 @@ class FakeKubelet:
         return frozenset(first + (wanted + others)[:lack])
 
     def start_container(self, of: Pod, name: str) -> answers.Answer:
-        """Start a container, or start it again; return what it gets. StartError if it does not."""
+        """Start or restart a container; return its merged Allocate answers, or StartError."""
         (it,) = (it for it in of.containers if it.name == name)
         limits = list(it.limits)
         self.random.shuffle(limits)
@@ -292,8 +292,8 @@ class FakeKubelet:
             if endpoint is None:
                 raise StartError("endpoint not found in cache")
             if endpoint.options is None or not endpoint.options.pre_start_required:
-                continue  # it has not registered since kubelet's start
-            if (of.uid, name, resource) not in self.held:  # it asks for none
+                continue  # the plugin has not registered since kubelet's start
+            if (of.uid, name, resource) not in self.held:  # the limit is 0
                 raise StartError(f"no devices found allocated in local cache for {resource}")
             ids, _ = self.held[of.uid, name, resource]
             try:
@@ -311,7 +311,7 @@ class FakeKubelet:
         )
 
     def remove(self, old: Pod) -> None:
-        """Let a pod be over; its ids are taken back when somebody asks for some."""
+        """Remove a pod; its ids are reclaimed at the next allocation or list."""
         del self.pods[old.uid]
 
     def ids(self, of: Pod, name: str, resource: str) -> frozenset[str]:
@@ -320,7 +320,7 @@ class FakeKubelet:
 
     def write(self) -> None:
         """Write the checkpoint, as a new file."""
-        with self._writing:  # who comes later knows more
+        with self._writing:  # the last writer has the newest state
             self._write()
 
     def _write(self) -> None:
@@ -346,7 +346,7 @@ class FakeKubelet:
     # --- PodResources -----------------------------------------------------------------------
 
     def list(self, context: Any) -> pod_api.ListPodResourcesResponse:
-        """Answer who holds what."""
+        """Answer PodResources List: the device ids of each container."""
         self.lists += 1
         if self.refuse_lists:
             self.refuse_lists -= 1
@@ -390,7 +390,7 @@ class _PodResources(pod_api_grpc.PodResourcesListerServicer):
 def serve(
     socket: Path, add: Callable[[grpc.Server], None]
 ) -> tuple[grpc.Server, concurrent.futures.Executor]:
-    """Serve at *socket* what *add* adds."""
+    """Serve at *socket* the servicers that *add* registers."""
     pool = concurrent.futures.ThreadPoolExecutor(8)
     server = grpc.server(pool)
     add(server)
@@ -400,7 +400,7 @@ def serve(
 
 
 def read_answer(content: bytes) -> answers.Answer:
-    """Return what kubelet keeps of a container's answer."""
+    """Parse the Allocate answer that kubelet keeps for a container."""
     read = api.ContainerAllocateResponse.FromString(content)
     assert all(it.permissions == "rw" for it in read.devices)
     return answers.Answer(
@@ -413,7 +413,7 @@ def read_answer(content: bytes) -> answers.Answer:
 
 
 def _read_checkpoint(file: Path) -> Any:
-    """Return what kubelet reads at its start; ValueError for a wrong checksum."""
+    """Return the checkpoint's data as kubelet reads it; ValueError for a wrong checksum."""
     document = json.loads(file.read_bytes())
     if document["Checksum"]:
         raise ValueError("checkpoint is corrupted")

@@ -1,4 +1,4 @@
-"""A function in a forked child, as another user if wanted."""
+"""Calls a function in a forked child, optionally as another user."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NOBODY = 65534
+OTHER_UID = 65534
 
 
 def become(uid: int) -> None:
-    """Be an ordinary user from here on."""
+    """Drop this process's privileges to those of user *uid*."""
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
 
 
 def call(function: Callable[[], Any], *, uid: int | None = None) -> Any:
-    """Return what *function* returns, or the exception it raised, in a child."""
+    """Return the result of *function* in a child, or the exception that it raised."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

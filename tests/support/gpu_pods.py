@@ -1,4 +1,4 @@
-"""Pods that ask for devices, as the API server gives them, from few words."""
+"""Short constructors of pods that request devices, as the API server returns them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def container(
     vmemory: int | str | None = None,
     names: tuple[str, str] = OURS,
 ) -> dict[str, Any]:
-    """Return a container; what is None is not said."""
+    """Return a container with these limits; an amount of None is left out."""
     said = zip(names, (vcore, vmemory), strict=True)
     return asking(name, {key: str(value) for key, value in said if value is not None})
 
 
 def asking(name: str, amounts: dict[str, str]) -> dict[str, Any]:
-    """Return a container that asks for these resources."""
+    """Return a container with these limits and requests."""
     resources = {"limits": dict(amounts), "requests": dict(amounts)} if amounts else {}
     return {"name": name, "image": "a:1", "resources": resources}
 
@@ -28,7 +28,7 @@ def asking(name: str, amounts: dict[str, str]) -> dict[str, Any]:
 def pod(
     *containers: dict[str, Any], annotations: dict[str, str] | None = None, **spec: Any
 ) -> dict[str, Any]:
-    """Return a pod that is being created."""
+    """Return a pod as admission webhooks receive it."""
     metadata: dict[str, Any] = {"generateName": "p-", "namespace": "team"}
     if annotations:
         metadata["annotations"] = dict(annotations)
@@ -45,7 +45,7 @@ def pod(
 
 
 def asked(pod: dict[str, Any], name: str) -> tuple[int, int]:
-    """Return the vcore and the vmemory that a container of *pod* asks for."""
+    """Return the vcore and the vmemory that a container of *pod* requests."""
     spec = pod["spec"]
     everyone = [*spec["containers"], *(spec.get("initContainers") or ())]
     (found,) = (it for it in everyone if it["name"] == name)
@@ -55,5 +55,5 @@ def asked(pod: dict[str, Any], name: str) -> tuple[int, int]:
 
 
 def no_claims(namespace: str, specs: dict[str, Any], dry_run: bool) -> None:
-    """Stand where templates of claims are made, in tests of pods that get none."""
+    """Replace the creator of ResourceClaimTemplates where a test expects none; always fails."""
     raise AssertionError((namespace, specs, dry_run))

@@ -1,4 +1,4 @@
-"""Plugins that grant, before a kubelet: all of the agent but the node that it runs on."""
+"""Runs the agent's device plugins against a fake kubelet, without the rest of a node."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def devices(count: int, **more: object) -> tuple[facts.Device, ...]:
 
 
 class Folders:
-    """Keeps in mind what would be made."""
+    """Grant backend that only records what it would create."""
 
     def __init__(self) -> None:
         self.made: dict[str, Grant] = {}
-        self.times: collections.Counter[str] = collections.Counter()  # that each was made
+        self.times: collections.Counter[str] = collections.Counter()  # how often each was made
         self.used: set[str] = set()
         self.revoked: set[str] = set()
 
@@ -86,17 +86,17 @@ class Room:
     offers: dict[ids.Kind, service.Offer]
 
     def start(self, pod: Pod, name: str) -> Grant:
-        """Start a container; return the grant on which it did: the one that CDI would resolve."""
+        """Start a container; return its grant, the one that CDI would resolve."""
         (device,) = self.kubelet.start_container(pod, name).cdi_devices
         return self.folders.made[device.partition("=")[2]]
 
     def run(self, pod: Pod, name: str) -> str:
-        """Admit a pod, start that container; return what it got and on which devices."""
+        """Admit a pod and start that container; return its shares as text()."""
         return text(self.start(self.kubelet.admit(pod), name))
 
 
 def text(grant: Grant) -> str:
-    """Return what a grant is worth, such as ``30 2 GPU-0``."""
+    """Return a grant's shares as text, such as ``30 2 GPU-0``: vcore, memory units, device."""
     return " + ".join(f"{it.vcore} {it.vmemory // UNIT} {it.uuid}" for it in grant.shares)
 
 
@@ -108,7 +108,7 @@ def running(
     resources: tuple[ids.Resource, ids.Resource] = ids.OURS,
     **sizes: object,
 ) -> Iterator[Room]:
-    """Run an agent on a node with these devices, until kubelet knows it and to the end."""
+    """Run an agent on a node with these devices; yield once kubelet has its resources."""
     offers = {it.kind: service.Offer(it) for it in resources}
     folders = Folders()
     pods = podresources.PodResources(kubelet.pod_resources, seconds=waiting.PROMPT / 2, patience=1)

@@ -1,7 +1,7 @@
-"""What tests of grants share: a node's simulated driver, grants, and containers without a runtime.
+"""Fixtures for grant tests: a node's simulated driver, grants, containers without a runtime.
 
-A container is an overlay of the machine's own root in a mount namespace, with the edits of a CDI
-specification: what a runtime does with them, as far as a program can see.
+A container is an overlay of this machine's root in a mount namespace, with the edits of a CDI
+specification applied as a runtime would, as far as a program can see.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GIB = 1 << 30
-NULL = Path("/dev/null").stat()  # a node that is everywhere, in the place of a device's
+NULL = Path("/dev/null").stat()  # a node that always exists, in place of a GPU's
 
 _ENTER = """
 set -e
@@ -54,14 +54,14 @@ def driver_of(machine: simulator.Machine, output: Path) -> containers.Driver:
     mirror = node.Node(output, shim.shim_library())
     mirror.mirror(found)
     tree = mirror.current()
-    told = manifest.Manifest.read(tree) if tree else None
+    mirrored = manifest.Manifest.read(tree) if tree else None
     assert tree
-    assert told
+    assert mirrored
     devices = {one.uuid: one for one in device.simulated(machine)}
     return containers.Driver(
         release=found.release,
         tree=tree,
-        contents={path: entry.target for path, entry in told.entries.items()},
+        contents={path: entry.target for path, entry in mirrored.entries.items()},
         devices=devices,
         nodes={uuid: node_of(one.index) for uuid, one in devices.items()},
         control=(cdi.Node("nvidiactl", 1, 3),),
@@ -89,7 +89,7 @@ def share_of(machine: simulator.Machine, index: int = 0, vcore: int = 30, size: 
 
 
 def edits_of(specification: Path) -> dict[str, Any]:
-    """Return what a specification of one device edits."""
+    """Return the container edits of a CDI specification with one device."""
     document = json.loads(specification.read_bytes())
     (only,) = document["devices"]
     assert document["kind"] == names.GRANT_KIND
@@ -116,7 +116,7 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start *source* with shim_room's prelude in a container, with pipes to it.
 
-    *around* is a command that starts the container, *within* one that starts the program there.
+    *around* is a command prefix outside the container, *within* one inside it.
     """
     root.mkdir(exist_ok=True)
     program = (sys.executable, "-c", shim_room.PRELUDE + source)
@@ -136,7 +136,7 @@ def variables(edits: dict[str, Any]) -> dict[str, str]:
 
 
 def ask(edits: dict[str, Any], root: Path, source: str) -> tuple[object, str]:
-    """Run *source* with shim_room's prelude in a container; return its answer and complaints."""
+    """Run *source* with shim_room's prelude in a container; return its answer and its stderr."""
     root.mkdir(exist_ok=True)
     done = subprocess.run(
         command(edits, root, sys.executable, "-c", shim_room.PRELUDE + source),

@@ -1,4 +1,4 @@
-"""Source for programs of `shim_room` that use green contexts."""
+"""Prelude for `shim_room` programs that use green contexts."""
 
 GREEN = """
 def description(ordinal=0):

@@ -1,4 +1,4 @@
-"""A process whose first thread has ended, while another lives."""
+"""Runs a process whose main thread has exited while another thread lives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ctypes.CDLL(None).pthread_exit(None)
 
 @contextlib.contextmanager
 def running(source: str = "", *words: object) -> Iterator[int]:
-    """Run *source* with these words in its argv, then without a first thread; give its pid."""
+    """Run *source* with these words in its argv, then exit its main thread; yield its pid."""
     with subprocess.Popen(
         [sys.executable, "-c", source + _END, *map(str, words)],
         stdin=subprocess.PIPE,

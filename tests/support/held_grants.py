@@ -1,4 +1,4 @@
-"""Grants of containers on two devices, from few words."""
+"""Short constructors of container grants on two devices."""
 
 from pyvgpu import device, quota
 from pyvgpu.allocator import facts

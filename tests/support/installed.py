@@ -1,4 +1,4 @@
-"""What `find` would say of a folder of driver libraries, without looking for them."""
+"""Builds the driver installation of a folder of libraries, without searching the system."""
 
 from __future__ import annotations
 

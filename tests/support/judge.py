@@ -1,7 +1,7 @@
-"""The judge of a simulated machine: what is in use on its devices, whatever a shim believes.
+"""Reads the memory in use on a simulated machine's devices, independently of the shim.
 
-It reads the machine's own state (``csrc/simulator/machine.h``), by the offsets at its head. The
-peak is exact: the driver notes it in the instant of the charge, with the dead taken out first.
+It parses the machine's state file (``csrc/simulator/machine.h``) by the offsets in its header. The
+peak is exact: the driver records it together with the charge, after removing dead processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAKE = "import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0"
 
 
 def watch(machine: simulator.Machine, device: int = 0) -> None:
-    """Note from now on the most bytes that are in use on the device."""
+    """Start recording the peak bytes in use on the device."""
     if not (machine.folder / "state").exists():
         machine_room.run(machine, sys.executable, "-c", _MAKE)
     with _state(machine) as state:
@@ -40,25 +40,25 @@ def watch(machine: simulator.Machine, device: int = 0) -> None:
 
 
 def peak_bytes(machine: simulator.Machine, device: int = 0) -> int:
-    """Return the most bytes that were in use since watch(), what was in use then included."""
+    """Return the peak bytes in use since watch(), including the bytes in use at watch()."""
     return max(noted_bytes(machine, device), used_bytes(machine, device))
 
 
 def noted_bytes(machine: simulator.Machine, device: int = 0) -> int:
-    """Return the most bytes that were in use since watch() just after somebody took some.
+    """Return the peak bytes in use just after an allocation since watch().
 
-    Unlike the sum that used_bytes() makes, this is of one instant even while processes go on.
+    Unlike the sum of used_bytes(), this is of one instant even while processes run.
     """
     with _state(machine) as state:
         (peak,) = struct.unpack_from("Q", state, _account(state, device) + 8)
-    assert peak != (1 << 64) - 1, "nobody called watch() on this device"
+    assert peak != (1 << 64) - 1, "watch() was not called for this device"
     return int(peak)
 
 
 def counted_bytes(machine: simulator.Machine, looks: int, device: int = 0) -> list[int]:
-    """Return the bytes in use on the device as the driver counts them, at so many moments.
+    """Return *looks* samples of the driver's own count of the bytes in use on the device.
 
-    Each is of one instant, with what processes have that have died just then.
+    Each sample is of one instant, and includes processes that have just died.
     """
     with _state(machine) as state:
         place = _account(state, device)
@@ -71,7 +71,7 @@ def used_bytes(machine: simulator.Machine, device: int = 0) -> int:
 
 
 def left_bytes(machine: simulator.Machine, device: int = 0) -> int:
-    """Return the bytes that nobody owns any more and somebody still has open, or may open."""
+    """Return the bytes whose owner is gone, but which a process has open or may still open."""
     left = 0
     with _state(machine) as state, (machine.folder / "state").open("rb") as file:
         *_, count, size, slots, _, _, shares, share_count = _HEAD.unpack_from(state)
@@ -90,7 +90,7 @@ def left_bytes(machine: simulator.Machine, device: int = 0) -> int:
 
 
 def bytes_by_process(machine: simulator.Machine, device: int = 0) -> dict[int, int]:
-    """Return what each live process has on the device, by its pid in its own namespace."""
+    """Return each live process's bytes on the device, by its pid in its own namespace."""
     held: dict[int, int] = {}
     with _state(machine) as state, (machine.folder / "state").open("rb") as file:
         *_, count, size, slots, _, uses, _, _ = _HEAD.unpack_from(state)

@@ -1,4 +1,4 @@
-"""Kills the servers of a node at random, and remembers when any of them was away."""
+"""Kills a node's agent, kubelet and containerd at random, and records when any was down."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ KUBELET_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
 
 _CLUSTER = Path(__file__).parents[1] / "e2e" / "cluster" / "cluster"
 _REGISTERED = re.compile(r"^(\S+ \S+) .* registered pyvgpu\.io/(\S+) with kubelet$", re.MULTILINE)
-_SLACK_SECONDS = 2.0  # kubelet may yet be at what it began in a window; times of pods are whole
+_SLACK_SECONDS = 2.0  # kubelet may finish work after an outage; pods' times are whole seconds
 
 
 def cluster(*words: str) -> None:
-    """Give the cluster an order."""
+    """Run a command of the cluster script."""
     subprocess.run([_CLUSTER, *words], check=True, capture_output=True, timeout=rig.SECONDS)
 
 
 def serves_since(socket: float) -> bool:
-    """Whether another kubelet serves than the one whose *socket* was of that time.
+    """Return whether a kubelet newer than that *socket* time serves; start one otherwise.
 
-    One that found no runtime has ended; as on a node it is begun again.
+    A kubelet that finds no runtime exits; on a node, systemd would restart it.
     """
     if KUBELET_SOCKET.exists() and KUBELET_SOCKET.stat().st_ctime != socket:
         return True
@@ -58,33 +58,33 @@ class Killer:
     ) -> None:
         self._agent = agent
         self._options = options  # of the agent
-        self._offers = offers or self._counts  # whether the cluster may give out anything
+        self._offers = offers or self._counts  # whether any device is allocatable
         self._draw = random.Random(seed)
         self._pause = pause
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._failure: BaseException | None = None
-        self.windows: list[tuple[float, float]] = []  # in which something was away
+        self.windows: list[tuple[float, float]] = []  # in which a server was down
         self.killed: list[str] = []
-        self.registered: list[float] = []  # seconds after kubelet's socket was there
+        self.registered: list[float] = []  # seconds after kubelet's socket appeared
 
     def start(self) -> None:
-        """Begin."""
+        """Start killing."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, when all that was killed is back."""
+        """Stop once every killed server is back."""
         self._stopped.set()
         self._thread.join()
         self.check()
 
     def check(self) -> None:
-        """Raise what it has failed with."""
+        """Raise the killer thread's exception, if it has failed."""
         if self._failure is not None:
             raise self._failure
 
     def was_away(self, since: float, until: float) -> bool:
-        """Tell whether anything was away at a time in between."""
+        """Return whether any server was down between these times."""
         return any(
             begin - _SLACK_SECONDS < until and since < end + _SLACK_SECONDS
             for begin, end in self.windows
@@ -102,7 +102,7 @@ class Killer:
             self._failure = exc
 
     def kill(self, names: list[str]) -> None:
-        """Kill these, in that order; be back when all of them serve again."""
+        """Kill these in this order; return when all of them serve again."""
         begin = time.time()
         self.windows.append((begin, float("inf")))
         before, socket = self._agent.registrations(), KUBELET_SOCKET.stat().st_ctime
@@ -121,17 +121,17 @@ class Killer:
         self.killed += names
 
     def _kill(self, name: str) -> Callable[[], None]:
-        """Kill one; return what brings it back."""
+        """Kill one server; return the function that restarts it."""
         if name == "agent":
             self._agent.stop(signal.SIGKILL)
             return lambda: self._agent.begin(*self._options)
         pid = Path(os.environ["CLUSTER_RUN"], f"{name}.pid").read_text().strip()
         subprocess.run(["kill", "-KILL", pid], check=True)
-        # Who was killed is not reaped by us: `restart` waits for it and starts another.
+        # The process is not our child: `restart` waits for its end and starts another.
         return lambda: cluster("restart", name)
 
     def _counts(self) -> bool:
-        """Whether the scheduler may give out something; of whole devices not all memory is."""
+        """Return whether any vcore and vmemory is; grants of whole devices reduce the memory."""
         found = self._agent.allocatable()
         return all(
             found.get(name, "0") != "0" for name in (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE)
@@ -139,14 +139,14 @@ class Killer:
 
     def _note_registration(self, agent_too: bool) -> None:
         if agent_too:
-            return  # it was started anew itself
+            return  # the agent was restarted itself
         there = KUBELET_SOCKET.stat().st_ctime
         self._agent.wait(lambda: len(_registrations(self._agent, there)) >= 2)
         self.registered.append(max(_registrations(self._agent, there)) - there)
 
 
 def _registrations(agent: Agent, since: float) -> list[float]:
-    """Return when kubelet has been told of our resources, of all times *since*."""
+    """Return the times *since* then at which the agent registered a resource with kubelet."""
     found = [
         datetime.datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp()
         for at, _ in _REGISTERED.findall(agent.log.read_text())

@@ -1,4 +1,4 @@
-"""Records of the GPU kit, as its runner writes them, of what a test says."""
+"""Writes GPU kit records in the runner's format, with the figures that a test chooses."""
 
 import json
 
@@ -16,7 +16,7 @@ FIGURES = {
 
 
 def stage(state="done", reason="", facts=(), figures=(), promises=()):
-    """Return a stage: figures are values, or a value and its spread."""
+    """Return a stage; a figure is a value, or a pair of value and spread."""
     return {
         "state": state,
         "reason": reason,
@@ -38,7 +38,7 @@ def _figure(name, value):
 
 
 def document(simulated=None, **stages):
-    """Return a record of a GPU like the H200; *stages* are in place of its own."""
+    """Return a record of a GPU like the H200; *stages* replace the usual ones."""
     usual = {
         name: stage(facts=NAMES.get(name, {}), figures=figures)
         for name, figures in FIGURES.items()
@@ -54,7 +54,7 @@ def document(simulated=None, **stages):
 
 
 def write(path, simulated=None, **stages):
-    """Write such a record to *path*, and return that."""
+    """Write such a record to *path*; return *path*."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document(simulated, **stages)))
     return path

@@ -1,11 +1,11 @@
-"""The argv that kubelet gives to a container, of its command, args and variables."""
+"""Computes the argv that kubelet gives a container from its command, args and variables."""
 
 from pyvgpu.controller.sidecar import pods
 from pyvgpu.controller.webhook import argv
 
 
 def expand(element, environment):
-    """Return what the process sees for *element* of command or args."""
+    """Return *element* of command or args with its $(VAR) references expanded."""
     return "".join(
         token.text
         if isinstance(token, argv.Literal)
@@ -15,7 +15,7 @@ def expand(element, environment):
 
 
 def run(container, annotations=None):
-    """Return the argv after the image's ENTRYPOINT; variables may read *annotations*."""
+    """Return the argv after the image's ENTRYPOINT; *annotations* serve the downward API."""
     environment = {}
     for variable in container.get("env", ()):
         annotation = pods.annotation_of(variable)

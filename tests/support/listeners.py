@@ -1,4 +1,4 @@
-"""Listening sockets of this process, broken from outside."""
+"""Breaks listening sockets of this process, as grpcio does when accept() fails."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def shut_down(folder: Path) -> int:
-    """Shut down those of grpcsocket's servers in *folder*, as grpcio does; return how many.
+    """Shut down the listeners of grpcsocket's servers in *folder*; return how many.
 
-    It gives up so where accepting fails for any reason but a few, such as a node without memory.
+    grpcio does so when accept() fails with all but a few errors, such as on a node without memory.
     """
     count = 0
     for file in Path("/proc/self/fd").iterdir():
@@ -19,7 +19,7 @@ def shut_down(folder: Path) -> int:
             listens = one.family == socket.AF_UNIX and one.getsockopt(
                 socket.SOL_SOCKET, socket.SO_ACCEPTCONN
             )
-            # Each is bound to a hidden name, which is moved afterwards.
+            # Each socket is bound to a hidden name and renamed afterwards.
             if listens and one.getsockname().startswith(f"{folder}/."):
                 one.shutdown(socket.SHUT_RDWR)
                 count += 1

@@ -1,7 +1,7 @@
-"""Ask a loaded shim, by every way there is, where each function leads; runs in its own process.
+"""Compares every symbol lookup through the shim with the driver's; runs in its own process.
 
-Prints a JSON document. It calls nothing but cuGetProcAddress, in the forms that the driver has:
-names and the functions they lead to are compared by address, through the driver's own handle and
+Prints a JSON document. It calls only cuGetProcAddress, in the forms that the driver has, and
+compares the functions that names resolve to by address, through the driver's own handle and
 through the shim's.
 """
 
@@ -42,7 +42,7 @@ def path_of(pointer):
 
 
 def ask(library, entry, name, version, flags):
-    """Return code, pointer and status as one form of cuGetProcAddress gives them."""
+    """Return the code, pointer and status of one form of cuGetProcAddress."""
     pointer = ctypes.c_void_p(1)
     status = ctypes.c_int(-7)
     more = (ctypes.byref(status),) if entry.endswith("_v2") else ()
@@ -53,7 +53,7 @@ def ask(library, entry, name, version, flags):
 
 
 def compare_exports(shim, origins, names):
-    """Where dlsym through the shim leads, and whether to the driver's own function."""
+    """Return the library in which dlsym through the shim ends, and whether it is the driver's."""
     own = {n: address(origins["nvml" if n.startswith("nvml") else "cu"], n) for n in names}
     return {
         name: {"path": path_of(address(shim, name)), "same": address(shim, name) == own[name]}
@@ -62,7 +62,7 @@ def compare_exports(shim, origins, names):
 
 
 def find_aliases(origins, names, hooks):
-    """Hooks whose function the driver also has under a name that is not hooked."""
+    """Return hooks whose driver function is also exported under an unhooked name."""
     by_address = {}
     for name in names:
         own = address(origins["nvml" if name.startswith("nvml") else "cu"], name)
@@ -72,7 +72,7 @@ def find_aliases(origins, names, hooks):
 
 
 def compare_answers(shim, origin, bases, versions, hooks):
-    """Ask both for everything; list where the shim's answer is not the driver's, routed."""
+    """Look up everything in both; list where the shim's answer is not the expected one."""
     route = {address(origin, hook): address(shim, hook) for hook in hooks}
     route.pop(None, None)
     wrong, hooked = [], set()

@@ -1,6 +1,6 @@
-"""What tests of the simulated driver share: machines, programs on them, questions to NVML.
+"""Fixtures for tests of the simulated driver: machines, programs on them, NVML queries.
 
-Each question is asked in a process of its own, because a loaded library stays loaded.
+Each query runs in a process of its own, because a loaded library stays loaded.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ sys.stdin.readline()
 
 
 def driver_folder(machine: simulator.Machine) -> Path:
-    """Make, beside the machine, a folder where the loader finds the simulated driver."""
+    """Create a folder beside the machine in which the loader finds the simulated driver."""
     folder = machine.folder.with_name("driver")
     if not folder.exists():
         folder.mkdir()
@@ -77,7 +77,7 @@ def driver_folder(machine: simulator.Machine) -> Path:
 
 
 def environment(machine: simulator.Machine) -> dict[str, str]:
-    """Variables with which a program meets the simulated driver and this machine."""
+    """Return the environment in which a program loads the simulated driver of this machine."""
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("PYVGPU_")},
         **machine.environment,
@@ -87,7 +87,7 @@ def environment(machine: simulator.Machine) -> dict[str, str]:
 
 
 def run(machine: simulator.Machine, *command: str) -> str:
-    """Run a program on the machine and return what it wrote."""
+    """Run a program on the machine; return its output."""
     done = subprocess.run(
         command, env=environment(machine), capture_output=True, text=True, timeout=WHOLE
     )
@@ -96,12 +96,12 @@ def run(machine: simulator.Machine, *command: str) -> str:
 
 
 def ask(machine: simulator.Machine, source: str, *arguments: str):
-    """Run Python with pynvml as N on the machine and return what it gave to answer()."""
+    """Run Python with pynvml as N on the machine; return the value that it passed to answer()."""
     return json.loads(run(machine, sys.executable, "-c", NVML_PRELUDE + source, *arguments))
 
 
 class Holder:
-    """A process that holds a context, and memory, on a device of the machine."""
+    """A process that holds a context and memory on a device of the machine."""
 
     def __init__(self, machine: simulator.Machine, device: int, size: int, kernel_ns: int) -> None:
         self._process = subprocess.Popen(
@@ -131,9 +131,9 @@ class Holder:
 
 @contextlib.contextmanager
 def holder(machine: simulator.Machine, device: int = 0, size: int = 0, kernel_ns: int = 0):
-    """Let a process hold memory on the machine for the length of the block.
+    """Run a process that holds memory on the machine during the block.
 
-    With *kernel_ns* it has been busy for a tenth of a second, and stays so for as long as that.
+    With *kernel_ns* it has run a kernel for 0.1 s, and then runs one of that length.
     """
     held = Holder(machine, device, size, kernel_ns)
     try:

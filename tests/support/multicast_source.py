@@ -1,4 +1,4 @@
-"""Source for programs of `shim_room` that use multicast objects."""
+"""Prelude for `shim_room` programs that use multicast objects."""
 
 from vmm_source import VMM
 

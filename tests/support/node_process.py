@@ -1,4 +1,4 @@
-"""A node with simulated devices, before a kubelet, on which `pyvgpu device-plugin` runs."""
+"""Runs `pyvgpu device-plugin` on a node with simulated devices and a fake kubelet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ANSWERS = "answering on port "
 
 
 class Node:
-    """Where the agent finds things, and where it leaves them."""
+    """The folders of a node and its agent."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Node:
         self._stack = stack
 
     def start(self, *options: object) -> subprocess.Popen[bytes]:
-        """Run an agent until the test is over."""
+        """Start an agent, which ends with the test."""
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [
@@ -69,14 +69,14 @@ class Node:
         return process
 
     def specification(self, answer: answers.Answer) -> dict[str, Any]:
-        """Return what CDI would do for a container that starts with *answer*."""
+        """Return the CDI edits for a container that starts with *answer*."""
         (device,) = answer.cdi_devices
         file = self.specifications / f"pyvgpu.io-grant-{device.partition('=')[2]}.json"
         edits: dict[str, Any] = json.loads(file.read_text())["devices"][0]["containerEdits"]
         return edits
 
     def quota(self, answer: answers.Answer) -> tuple[int, int, str]:
-        """Return the limits of that container."""
+        """Return the vcore, memory units and device UUID of that container's quota."""
         mounts = {it["containerPath"]: it for it in self.specification(answer)["mounts"]}
         file = os.open(Path(mounts["/etc/pyvgpu"]["hostPath"]) / "quota", os.O_RDONLY)
         try:
@@ -86,7 +86,7 @@ class Node:
         return limits.vcore, limits.vmemory // UNIT, limits.uuid
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Return what the agent that began to listen last answers, and with which status."""
+        """Return the status and body of GET *path* from the agent that started to listen last."""
         self.until(lambda: _ANSWERS in self.log.read_text())
         port = int(self.log.read_text().rpartition(_ANSWERS)[2].split()[0].strip('",}'))
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
@@ -96,7 +96,7 @@ class Node:
             return answer.status, answer.read().decode()
 
     def until(self, true: Callable[[], object]) -> None:
-        """Wait until something is true."""
+        """Wait until *true* returns a true value."""
         end = time.monotonic() + SECONDS
         while not true():
             assert time.monotonic() < end, self.log.read_text()
@@ -104,7 +104,7 @@ class Node:
 
 
 def ended(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> int:
-    """End an agent by that signal; return its exit code."""
+    """Stop an agent with this signal; return its exit code."""
     if process.poll() is None:
         process.send_signal(number)
     return process.wait(SECONDS)
@@ -112,7 +112,7 @@ def ended(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> int
 
 @contextlib.contextmanager
 def running(kubelet: FakeKubelet, folder: Path) -> Iterator[Node]:
-    """Give a node with two simulated devices, whose agents end with the test."""
+    """Yield a node with two simulated devices; its agents end with the test."""
     machine = simulator.open_machine("t4:2", folder / "machines")
     root = simulated_node.make(folder / "root", simulated_node.nodes(2))
     with contextlib.ExitStack() as stack:

@@ -1,9 +1,9 @@
-"""Calls with senseless arguments, made from the prototypes in the hook tables.
+"""Calls every hook with invalid arguments, generated from the prototypes in the hook tables.
 
-Every hook is called with each of its arguments wrong by itself, the others being plausible, and
-with all of them wrong at once; a new hook needs no line here. A case is
-(symbol, [(type, token)...]); the process that calls knows what a token means, and is started
-again behind a call that kills it.
+Every hook is called with each argument invalid by itself, the others being plausible, and with
+all of them invalid at once; a new hook needs no line here. A case is
+(symbol, [(type, token)...]); the calling process interprets the tokens, and is restarted after a
+call that kills it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     import hook_table
 
 PLAUSIBLE = "plausible"
-PLAUSIBLE_NUMBERS = {  # where neither 0 nor 4096 is
+PLAUSIBLE_NUMBERS = {  # where neither 0 nor 4096 is plausible
     ("cuMemAllocManaged", 2): 1,
     ("cuMemAllocPitch_v2", 4): 4,
     ("cuMemCreate", 1): 2 << 20,
 }
-# A copy follows every address, which ends the process, and takes the time that its size says.
+# A copy dereferences any address, which kills the process, and takes as long as its size demands.
 TRANSFERS = {"copy", "fill", "managed"}
 TRANSFER_NUMBERS = (0, 1, 77)
 TRANSFER_ADDRESSES = (0,)
@@ -43,11 +43,11 @@ Case = tuple[str, tuple[tuple[str, str | int], ...]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call came to: its result, -1 if it killed the process."""
+    """The outcome of a call."""
 
-    result: int
-    wrote: list[int]  # which of the arguments' buffers are not as they were
-    charged: int  # bytes by which the ledger differs
+    result: int  # -1 if it killed the process
+    wrote: list[int]  # the arguments whose buffers it changed
+    charged: int  # change of the ledger, in bytes
 
 
 def _wrong(type_: str, area: str) -> tuple[str | int, ...]:
@@ -69,7 +69,7 @@ def _row(types: tuple[str, ...], tokens: Iterable[str | int]) -> tuple[tuple[str
 
 
 def cases(hooks: Iterable[hook_table.Hook]) -> list[Case]:
-    """Every call to make, in order; what initialises comes last."""
+    """Return every call to make, in order; initialisation comes last."""
     found: dict[Case, None] = {}
     for hook in sorted(hooks, key=lambda each: "Init" in each.symbol):
         types = hook.parameters
@@ -85,19 +85,19 @@ def cases(hooks: Iterable[hook_table.Hook]) -> list[Case]:
 
 
 def words(case: Case) -> str:
-    """Say a case as C would, more or less."""
+    """Return a case as an approximate C call."""
     symbol, row = case
     return f"{symbol}({', '.join(str(token) for _, token in row)})"
 
 
 def is_wrong_more_than_once(case: Case) -> bool:
-    """Whether several arguments are not plausible, or a structure is wrong in every field."""
+    """Return whether several arguments are invalid, or a structure is in every field."""
     wrong = [token for _, token in case[1] if not str(token).startswith(PLAUSIBLE)]
     return len(wrong) > 1 or "ones" in wrong
 
 
-# What calls: arguments are the API, how far it is initialised and where the ledger is; the cases
-# come on standard input, the answers go out line by line.
+# The calling process. Arguments: how far the API is initialised, and the place of the ledger. It
+# reads cases from standard input and prints one answer per line.
 CALLER = """
 import ctypes, json, os, struct, sys
 state, usage, offset, slots = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -131,7 +131,7 @@ def leave_contexts():
             check(cuda.cuCtxPopCurrent_v2(ctypes.byref(current)))
 
 def prepare():
-    '''Begin anew, and return a good value for each type that has one.'''
+    '''Reset the state; return a valid value for each type that has one.'''
     if state == "never":
         return {}
     leave_contexts()
@@ -157,7 +157,7 @@ def prepare():
     return good
 
 def argument(kind, token, good):
-    '''The value, and the buffer behind it with what was in it.'''
+    '''Return the value, and its buffer with the original content.'''
     if kind in ("CUipcMemHandle", "CUipcEventHandle"):
         return Handle((b"\\xff" if token == "ones" else b"\\0") * 64), None
     if token == "NULL":
@@ -188,7 +188,7 @@ for line in sys.stdin:
 def ask(
     environment: Mapping[str, str], state: str, all_cases: list[Case], usage: str = ""
 ) -> dict[Case, Answer]:
-    """Make every call; *usage* is the file with the ledger, if there is one.
+    """Make every call; *usage* is the file with the ledger, if any.
 
     *state* is "never" initialised, "initialised", or with a "current" context.
     """

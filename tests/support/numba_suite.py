@@ -1,7 +1,7 @@
-"""Run numba-cuda's own driver tests, which come in its wheel, and say how each ended.
+"""Runs numba-cuda's own driver tests, which come in its wheel, and reports each outcome.
 
-As a program it prints one JSON object, from a test's id to its outcome: ``passed``, ``failed``,
-or ``skipped`` with numba's reason. The environment decides which driver it meets.
+As a program it writes one JSON object that maps a test's id to its outcome: ``passed``,
+``failed``, or ``skipped`` with numba's reason. The environment decides which driver it loads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Outcomes(unittest.TestResult):
 
 
 def run(environment: dict[str, str], folder: Path) -> dict[str, str]:
-    """Run the suite with *folder* for its working directory; return the outcomes by id."""
+    """Run the suite in the working directory *folder*; return the outcomes by id."""
     output = folder / "outcomes.json"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", __file__, output],
@@ -58,14 +58,14 @@ def run(environment: dict[str, str], folder: Path) -> dict[str, str]:
 
 
 def known_failures() -> dict[str, str]:
-    """Return why a test does not pass on the simulator, by its id."""
+    """Return the reasons of known failures on the simulator, by test id."""
     path = Path(__file__).parents[1] / "clients" / "numba_known_failures.txt"
     rows = (line.split(maxsplit=1) for line in path.read_text().splitlines())
     return {row[0]: row[1] for row in rows if row and row[0] != "#"}
 
 
 def check(environment: dict[str, str], folder: Path) -> None:
-    """Run the suite and assert that exactly the known ones of its tests do not pass."""
+    """Run the suite; assert that exactly the known failures do not pass."""
     outcomes = run(environment, folder)
     known = known_failures()
     passed = {name for name, outcome in outcomes.items() if outcome == "passed"}
@@ -73,8 +73,8 @@ def check(environment: dict[str, str], folder: Path) -> None:
         name: outcome for name, outcome in outcomes.items() if name not in passed | {*known}
     }
     assert not reasons, f"these ended otherwise: {reasons}"
-    assert not passed & set(known), "these pass: take them out of the list"
-    assert set(known) <= set(outcomes), "these are no more: take them out of the list"
+    assert not passed & set(known), "these pass: remove them from the list"
+    assert set(known) <= set(outcomes), "these no longer exist: remove them from the list"
     assert len(passed) >= LEAST_PASSED
 
 
@@ -82,7 +82,7 @@ def _main() -> int:
     result = _Outcomes()
     unittest.defaultTestLoader.loadTestsFromName(SUITE).run(result)
     Path(sys.argv[1]).write_text(json.dumps(result.outcomes))
-    os._exit(0)  # nothing that a test left behind may hold the end up
+    os._exit(0)  # leftovers of tests must not delay the exit
 
 
 if __name__ == "__main__":

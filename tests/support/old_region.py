@@ -1,4 +1,4 @@
-"""The files of a region as layout 1 had them, byte by byte: nothing here is from region.h."""
+"""Writes region files of layout 1 byte by byte, independently of region.h."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quota(uuid: bytes, vmemory: int, release: str, generation: int = 1) -> bytes
 
 
 def usage(charged: dict[int, int], orphaned: int = 0) -> bytes:
-    """Return a usage file: bytes by slot, and those of nobody, on the first device."""
+    """Return a usage file: bytes by slot, and orphaned bytes, on the first device."""
     file = bytearray(USAGE_SIZE)
     file[0:32] = struct.pack("<8sII16s", b"pyvgpuU1", 1, USAGE_SIZE, REGION_ID)
     file[32:36] = struct.pack("<I", max(charged, default=-1) + 1)

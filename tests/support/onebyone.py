@@ -1,4 +1,4 @@
-"""What is to be said of a node and a pod, by looking at one device after the other."""
+"""Reference implementation of node filtering and scoring: examines devices one by one."""
 
 import math
 
@@ -8,7 +8,7 @@ from pyvgpu.controller.scheduler import score as points
 
 
 def judge(stand, pod):
-    """Return why *pod* has no place on a node, None if it has one; no pod: it means nothing."""
+    """Return why *pod* does not fit on a node, None if it fits; no pod: an invalid request."""
     if not stand.unit:
         return index.Reason.DAMAGED if stand.trouble else index.Reason.UNKNOWN
     if pod is None:
@@ -46,7 +46,7 @@ def has_room(room, need):
 
 
 def score(stand, pod, policy):
-    """Return from 0 to 10 how well *pod*, which has a place, would be on a node."""
+    """Return the score, 0 to 10, of a node on which *pod* fits."""
     if policy is asks.Policy.TOPOLOGY and any(it.need.count > 1 for it in pod.containers):
         return points.by_nearness(stand.free, pod)
     spread = policy is asks.Policy.SPREAD

@@ -1,4 +1,4 @@
-"""What was fetched for tests once, unpacked in folders that stay and installed nowhere."""
+"""Cache of downloaded packages for tests, unpacked and never installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def folder(name: str, fill: Callable[[Path], None]) -> Path:
-    """Return the folder *name* of the cache; *fill* is given an empty one if it is not there."""
+    """Return the cache folder *name*; if it does not exist, *fill* fills a new one."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyvgpu-packages"
     cache.mkdir(parents=True, exist_ok=True)
     kept = cache / (name if len(name) < 200 else hashlib.sha256(name.encode()).hexdigest())

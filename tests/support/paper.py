@@ -1,4 +1,4 @@
-"""A node that is an object and no machine: pods on it are in the state that a test writes."""
+"""A Node object without a machine or kubelet: tests write the status of its pods."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LABELS = {names.SIDECAR_LABEL: "managed"}
 
 @contextlib.contextmanager
 def node() -> Iterator[None]:
-    """Have the node, which has the fast-exit image and no node part."""
-    api = rig.everybodys().server
+    """Create the node, which has the fast-exit image and no sidecar node agent."""
+    api = rig.as_admin().server
     api.call("POST", "/api/v1/nodes", body={"metadata": {"name": NODE}})
     images = [{"names": [rig.FAST_EXIT], "sizeBytes": 1}]
     body = {"status": {"images": images, "nodeInfo": {"kubeletVersion": "v1.36.3"}}}
@@ -33,30 +33,30 @@ def node() -> Iterator[None]:
 
 
 def pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """Return a pod on the node, which the controller watches."""
+    """Return a pod on the node with the label that the controller watches."""
     made = rig.pod(name, *containers, nodeName=NODE, **spec)
     made["metadata"]["labels"] = dict(LABELS)
     return made
 
 
 def sidecar(name: str = "side", **more: Any) -> dict[str, Any]:
-    """Return a marked container that starts by its image's ENTRYPOINT."""
+    """Return a marked container that uses its image's ENTRYPOINT."""
     env = [{"name": names.SIDECAR_VARIABLE, "value": "true"}]
     return {"name": name, "image": rig.BUSYBOX, "imagePullPolicy": "Never", "env": env, **more}
 
 
 def running(name: str) -> dict[str, Any]:
-    """Return the status of a container that runs."""
+    """Return the status of a running container."""
     return _status(name, running={"startedAt": AT})
 
 
 def ended(name: str, code: int, at: str = AT) -> dict[str, Any]:
-    """Return the status of one that has ended."""
+    """Return the status of a terminated container."""
     return _status(name, terminated={"exitCode": code, "finishedAt": at})
 
 
 def waiting(name: str, reason: str) -> dict[str, Any]:
-    """Return the status of one that waits."""
+    """Return the status of a waiting container."""
     return _status(name, waiting={"reason": reason})
 
 

@@ -1,4 +1,4 @@
-"""Processes under a quota that do what they are told, line by line: parties to shared memory."""
+"""Processes under a quota that evaluate CUDA calls line by line, to test shared memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from shim_room import Room
 
-QUOTA = 4 * GIB  # of a container with several of them
+QUOTA = 4 * GIB  # of a container with several such processes
 
 SOURCE = """
-def answer(value):  # not by json, which takes longer to load than all else that is done here
+def answer(value):  # not as JSON, which takes longer to import than all else here
     print(repr(value), flush=True)
 context()
 answer("ready")
@@ -47,11 +47,11 @@ def close(address):
 
 
 POST = """
-import _socket as socket  # as socket, which takes as long to load as Python itself
+import _socket as socket  # the socket module takes as long to import as Python itself
 mailbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 def expect(path):
     mailbox.bind(path)
-def send(path, descriptor):  # and have it no more
+def send(path, descriptor):  # and close it here
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor.to_bytes(4, sys.byteorder))
     mailbox.sendmsg([b"memory"], [rights], 0, path)
     os.close(descriptor)
@@ -143,13 +143,13 @@ def destroy(memory):
 
 
 class Party:
-    """One such process. What it is asked is an expression of Python over CUDA."""
+    """One such process; tests send it Python expressions that call CUDA."""
 
     def __init__(self, room: Room, source: str) -> None:
         self.process: subprocess.Popen[str] = room.start(source + SOURCE, installed=False)
 
     def answer(self):
-        """Return what it says next."""
+        """Return its next answer."""
         assert self.process.stdout
         line = self.process.stdout.readline()
         assert line, f"the process ended with {self.process.wait(120)}"
@@ -162,20 +162,20 @@ class Party:
         return self.answer()
 
     def get(self, expression: str):
-        """Ask for what is to succeed: [0, answer]."""
+        """Evaluate a call that must succeed; return its value."""
         result, answer = self.ask(expression)
         assert result == 0, f"{expression}: {result}"
         return answer
 
     def kill(self) -> None:
-        """End it by SIGKILL, and wait until it is gone."""
+        """Kill it with SIGKILL, and wait until it is gone."""
         self.process.kill()
         self.process.wait(30)
 
 
 @contextlib.contextmanager
 def parties(*rooms: Room, source: str = IPC) -> Iterator[list[Party]]:
-    """One party in each of the rooms, ended with the block."""
+    """Start one party in each of the rooms; kill them at the end of the block."""
     started = [Party(room, source) for room in rooms]
     try:
         for party in started:
@@ -189,18 +189,18 @@ def parties(*rooms: Room, source: str = IPC) -> Iterator[list[Party]]:
 
 
 def held(party: Party, room: Room, contexts: int = 2) -> int:
-    """Return what the container holds beyond its *contexts*, as *party* is told."""
+    """Return the container's bytes beyond its *contexts*, from the free memory *party* sees."""
     return int(QUOTA - party.ask("available()") - contexts * room.reserve)
 
 
 def opened(party: Party, room: Room) -> int:
-    """Return what *party* has open that others of its container are charged for."""
+    """Return the bytes that *party* has open and other processes of its container own."""
     (found,) = [slot for slot in room.usage().slots if slot.pid == party.process.pid]
     return found.opened[0]
 
 
 def held_at_last(party: Party, room: Room, expected: int, contexts: int = 1) -> int:
-    """Return the same when it is as expected, or when a second is over: the dead are seen to."""
+    """Return held() once it is *expected*, or after the 1 s in which dead processes are reaped."""
     end = time.monotonic() + 1
     while held(party, room, contexts) != expected and time.monotonic() < end:
         time.sleep(0.01)

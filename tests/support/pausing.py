@@ -1,4 +1,4 @@
-"""How long informers, and the gate of a controller, leave the API server alone."""
+"""Records the backoff pauses of informers and of the controllers' API gates."""
 
 import collections
 import threading
@@ -8,31 +8,31 @@ from pyvgpu.kube import backoff, informer
 
 
 class Pauses:
-    """What was drawn of pauses, in seconds, by what makes them one after the other."""
+    """Backoff pauses drawn, in seconds, by the thread or gate that makes them in sequence."""
 
     def __init__(self):
         self._drawn = collections.defaultdict(list)
 
-    def note(self, who, seconds):
-        self._drawn[who].append(seconds)
+    def note(self, source, seconds):
+        self._drawn[source].append(seconds)
 
     def __len__(self):
         return sum(map(len, [*self._drawn.values()]))
 
     @property
     def kept_seconds(self):
-        """Return the least time that has passed, if nobody cuts a pause short."""
+        """Return the least time that has passed, if no pause was cut short."""
         return max(sum(drawn[:-1]) for drawn in [*self._drawn.values()])
 
 
 def noted(monkeypatch, *gates):
-    """Let informers and *gates*, which are modules, pause as they do, and note for how long."""
+    """Record the backoff pauses of informers and *gates* (modules) without changing them."""
     drawn = Pauses()
 
-    def noting(who):
+    def noting(source):
         def delay(*given):
             seconds = backoff.delay(*given)
-            drawn.note(who(), seconds)
+            drawn.note(source(), seconds)
             return seconds
 
         return types.SimpleNamespace(delay=delay, LONGEST_SECONDS=backoff.LONGEST_SECONDS)

@@ -1,4 +1,4 @@
-"""Pods as the API server gives them, from few words."""
+"""Short constructors of pods with sidecars, as the API server returns them."""
 
 from pyvgpu.controller.webhook import review
 
@@ -6,7 +6,7 @@ MARKED = {"SIDECAR_TERMINATION": "true"}
 AT = "2026-11-21T10:00:00Z"
 
 
-BEGINS_ANEW = {  # a native sidecar whose end with 42 starts every container again
+RESTARTS_ALL = {  # a native sidecar whose exit code 42 restarts every container
     "name": "mesh",
     "restartPolicy": "Always",
     "restartPolicyRules": [
@@ -25,13 +25,13 @@ def ended(code, container_id="containerd://1", at=AT):
 
 
 def waiting(reason="ContainerCreating", after=None, restarts=0):
-    """Return a status of one that waits, *after* an end with that code if there was one."""
+    """Return a waiting status, with the exit code *after* as its last state if given."""
     last = {} if after is None else {"terminated": {"exitCode": after, "finishedAt": AT}}
     return {"state": {"waiting": {"reason": reason}}, "lastState": last, "restartCount": restarts}
 
 
 def container(name, status=None, environment=None, **spec):
-    """Return a container and its status; pod() takes them apart."""
+    """Return a pair of container spec and status, for pod()."""
     env = [{"name": key, "value": value} for key, value in (environment or {}).items()]
     spec = {
         "name": name,
@@ -76,7 +76,7 @@ def pod(*containers, policy="Never", phase="Running", conditions=(), metadata=No
 
 
 def asked(pod, **more):
-    """Return what the API server asks of an admission webhook when a pod is created."""
+    """Return the AdmissionReview that the API server sends a webhook for a new pod."""
     request = {
         "uid": "u-1",
         "operation": "CREATE",

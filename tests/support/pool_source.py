@@ -1,11 +1,11 @@
-"""Source for programs of `shim_room` that use memory pools."""
+"""Preludes for `shim_room` programs that use memory pools."""
 
 PROPERTIES = """
 class PoolProperties(ctypes.Structure):  # CUmemPoolProps
     _fields_ = [("type", INT), ("handles", INT), ("place", INT * 2), ("rest", U64 * 9)]
 """
 
-# Those of the device, by functions of the form that the first argument names.
+# The device's pool; the program's first argument is the suffix of the functions to use.
 POOL = """
 suffix = sys.argv[1]
 alloc_async = getattr(cuda, "cuMemAllocAsync" + suffix)
@@ -20,7 +20,7 @@ def held():
     return value.value
 """
 
-# And the program's own.
+# Pools of the program's own, too.
 OWN = (
     POOL
     + PROPERTIES

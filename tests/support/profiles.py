@@ -1,4 +1,4 @@
-"""Files as profilers write them, of a program that trains: small, and made here."""
+"""Generates small profiler files (torch.profiler, Nsight Systems) of a training program."""
 
 import dataclasses
 import gzip
@@ -12,19 +12,19 @@ PROCESS, THREAD = 4242, 4243
 
 @dataclasses.dataclass
 class Profile:
-    """A program of some steps; each launches kernels one after the other and waits for them."""
+    """A program of several steps; each launches kernels in sequence and waits for them."""
 
     steps: int = 3
-    kernels: int = 20  # of a step
+    kernels: int = 20  # per step
     kernel_ns: int = 500 * US
     gap_ns: int = 20 * US  # between launches, on the host
     think_ns: int = 2 * MS  # at the beginning of each step
     process: int = PROCESS
     device: int = 0
-    start_ns: int = 1_700_000_000_000_000_123  # as clocks of profilers show it
+    start_ns: int = 1_700_000_000_000_000_123  # on the profilers' clocks
 
     def events(self):
-        """Give calls, activities and steps: (kind, name, start, duration, correlation, more)."""
+        """Yield calls, activities and steps: (kind, name, start, duration, correlation, more)."""
         now, free, correlation = self.start_ns, 0, 1
         for _ in range(self.steps):
             begin = now
@@ -49,7 +49,7 @@ class Profile:
 
 
 def kineto(profile, *, marks=True):
-    """Return a document as torch.profiler exports it."""
+    """Return a trace document as torch.profiler exports it."""
     events = [{"ph": "M", "name": "process_name", "pid": profile.process, "args": {}}]
     for kind, name, start, duration, correlation, more in profile.events():
         event = {
@@ -78,17 +78,17 @@ def kineto(profile, *, marks=True):
 
 
 def digits(ns):
-    """Return nanoseconds as microseconds with all their digits, which no float has; see pack()."""
+    """Return ns as a marked microsecond number with more digits than a float has; see pack()."""
     return f"@{ns // 1000}.{ns % 1000:03}@"
 
 
 def pack(document):
-    """Return the text of a document."""
+    """Return a document as JSON, with marked numbers unquoted."""
     return re.sub(r'"@([0-9.]+)@"', r"\1", json.dumps(document))
 
 
 def write_kineto(path, document):
-    """Write a document; packed if the name says so."""
+    """Write a document, gzipped if the name ends in .gz."""
     text = pack(document)
     if path.suffix == ".gz":
         path.write_bytes(gzip.compress(text.encode()))
@@ -98,7 +98,7 @@ def write_kineto(path, document):
 
 
 def write_nsys(path, *profiles):
-    """Write an export as `nsys export --type sqlite` does, as far as it is read."""
+    """Write the tables of `nsys export --type sqlite` that the importer reads."""
     path.unlink(missing_ok=True)
     db = sqlite3.connect(path)
     db.executescript("""

@@ -1,4 +1,4 @@
-"""C programs against plain cuda.h, compiled once for a test run."""
+"""Compiles C test programs against plain cuda.h, once per test run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _include() -> list[str]:
 
 @functools.cache
 def build(name: str, sources: tuple[Path, ...], *options: str) -> str:
-    """Compile a program that is called *name*, once; *options* follow the sources."""
+    """Compile the program *name*, once; *options* follow the sources."""
     output = str(_folder() / name)
     subprocess.run(
         ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", *_include(),
@@ -52,7 +52,7 @@ def build(name: str, sources: tuple[Path, ...], *options: str) -> str:
 
 
 def build_bare(name: str, source: Path) -> str:
-    """Compile a static program that has the simulated driver in itself, where no shim can be."""
+    """Compile a static program that contains the simulated driver, so that no shim can load."""
     tree = next(_BUILD.glob("cp*/csrc/simulator/CMakeFiles"))
     parts = (tree / it for it in ("machine.dir", "simulated_cuda.dir"))
     objects = [it for part in parts for it in part.rglob("*.o")]
@@ -61,17 +61,17 @@ def build_bare(name: str, source: Path) -> str:
 
 
 def compiled(name: str) -> str:
-    """Return the program of that name."""
+    """Return the path of the compiled program of that name."""
     return build(name, (SOURCES / f"{name}.c",), LIBCUDA, "-lpthread")
 
 
 def run(machine: simulator.Machine, name: str, *arguments: str) -> str:
-    """Run the program on the machine and return what it wrote."""
+    """Run the program on the machine; return its output."""
     return machine_room.run(machine, compiled(name), *arguments)
 
 
 def start(machine: simulator.Machine, name: str, *arguments: str) -> subprocess.Popen[str]:
-    """Start the program on the machine and wait until it says that it is ready."""
+    """Start the program on the machine, and wait until it prints that it is ready."""
     process = subprocess.Popen(
         [compiled(name), *arguments],
         env=machine_room.environment(machine),

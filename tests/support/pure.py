@@ -1,6 +1,6 @@
-"""The modules that Cython compiles, as the Python that they are.
+"""Imports the Python sources of the modules that Cython compiles.
 
-With PYVGPU_PURE in the environment a whole run of tests has them so.
+With PYVGPU_PURE in the environment a whole test run uses the sources.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WANTED = "PYVGPU_PURE"
 
 
 def sources() -> Mapping[str, Path]:
-    """Return the source of each module that has types for Cython."""
+    """Return the source of each module that has a .pxd file for Cython."""
     return {
         ".".join((package, *path.relative_to(folder).with_suffix("").parts)): path.with_suffix(
             ".py"
@@ -33,7 +33,7 @@ def sources() -> Mapping[str, Path]:
 
 
 def load(name: str) -> types.ModuleType:
-    """Return the module called *name* as Python, beside the one that is imported by this name."""
+    """Load the source of module *name* as a second module beside the imported one."""
     found = importlib.util.spec_from_file_location(name, sources()[name])
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
@@ -41,7 +41,7 @@ def load(name: str) -> types.ModuleType:
 
 
 class Finder:
-    """Finds the sources before anything else does."""
+    """Meta path finder that prefers the sources."""
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
@@ -50,6 +50,6 @@ class Finder:
 
 
 def prefer() -> None:
-    """Let modules be imported as Python from now on, if that is wanted."""
+    """Import these modules from source from now on, if PYVGPU_PURE is set."""
     if os.environ.get(WANTED):
         sys.meta_path.insert(0, Finder)

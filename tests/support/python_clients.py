@@ -1,6 +1,6 @@
-"""Programs on NVIDIA's Python libraries, for a driver with a quota and for a bare one.
+"""Programs that use NVIDIA's Python libraries, to run under a quota and on the bare driver.
 
-Each is the text of a program that prints one JSON value; its head says what it is given.
+Each is the source of a program that prints one JSON value; its first comment names its arguments.
 """
 
 _BINDINGS = """
@@ -17,10 +17,10 @@ check(driver.cuCtxSetCurrent(context))
 """
 
 BINDINGS_MEMORY = f"""{_BINDINGS}
-# A size; how the driver answers to it, linear and stream-ordered.
+# Argument: a size. Prints the driver's answers to allocations of it, linear and stream-ordered.
 size = int(sys.argv[1])
-told = [check(driver.cuDeviceGetCount()), check(driver.cuDeviceTotalMem(device)),
-        *check(driver.cuMemGetInfo())]
+sizes = [check(driver.cuDeviceGetCount()), check(driver.cuDeviceTotalMem(device)),
+         *check(driver.cuMemGetInfo())]
 data = os.urandom(3 << 20)
 there, other = check(driver.cuMemAlloc(len(data))), check(driver.cuMemAlloc(len(data)))
 check(driver.cuMemcpyHtoD(there, data, len(data)))
@@ -30,12 +30,12 @@ check(driver.cuMemcpyDtoH(back, other, len(data)))
 check(driver.cuMemFree(there))
 check(driver.cuMemFree(other))
 answers = driver.cuMemAlloc(size), driver.cuMemAllocAsync(size, 0)
-print(json.dumps([told, bytes(back) == data, [answer[0].name for answer in answers],
-                  told[2] - check(driver.cuMemGetInfo())[0]]))
+print(json.dumps([sizes, bytes(back) == data, [answer[0].name for answer in answers],
+                  sizes[2] - check(driver.cuMemGetInfo())[0]]))
 """
 
 BINDINGS_KERNELS = f"""{_BINDINGS}
-# CUBIN or PTX; one kernel of its own, which the simulated driver knows not, and its built-in ones.
+# Argument: CUBIN or PTX. Runs a kernel unknown to the simulated driver, and its built-in kernels.
 kind = sys.argv[1]
 source = rb'''
 extern "C" __global__ void scale(float *values, float factor, int count)
@@ -86,7 +86,7 @@ print(json.dumps([layout, bool((back[0] == values[0]).all()),
 """
 
 NUMBA = """
-# A size; a kernel of numba's own making, arrays there and back, and an array of that size.
+# Argument: a size. Runs a numba kernel, copies arrays both ways, allocates an array of that size.
 import json, sys
 import numpy
 from numba import cuda
@@ -96,7 +96,7 @@ def double(values):
     if i < values.size:
         values[i] *= 2
 values = numpy.arange(4096, dtype=numpy.float64)
-told = cuda.current_context().get_memory_info()
+memory = cuda.current_context().get_memory_info()
 there = cuda.to_device(values)
 double[16, 256](there)
 cuda.synchronize()
@@ -106,7 +106,7 @@ try:
     beyond = "allocated"
 except cuda.cudadrv.driver.CudaAPIError as error:
     beyond = error.code.name
-print(json.dumps([cuda.get_current_device().name, told.total, told.free, unchanged, beyond]))
+print(json.dumps([cuda.get_current_device().name, memory.total, memory.free, unchanged, beyond]))
 """
 
 _HOLDER = """
@@ -120,7 +120,7 @@ assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[1]
 """
 
 NVIDIA_ML_PY = f"""{_HOLDER}
-# Bytes to hold; NVML's devices and their memory, by both versions of the question.
+# Argument: bytes to hold. Prints NVML's devices and their memory, by both versions of the query.
 import pynvml
 pynvml.nvmlInit()
 devices = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
@@ -139,7 +139,7 @@ print(json.dumps([memory, pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleBy
 """
 
 NVITOP = f"""{_HOLDER}
-# Bytes to hold; nvitop's devices and their memory.
+# Argument: bytes to hold. Prints nvitop's devices and their memory.
 import nvitop
 devices = nvitop.Device.all()
 print(json.dumps([nvitop.Device.count(), nvitop.CudaDevice.count(),
@@ -148,7 +148,8 @@ print(json.dumps([nvitop.Device.count(), nvitop.CudaDevice.count(),
 """
 
 PROCESSES = f"""{_HOLDER}
-# Bytes to hold; who is on the first device, for nvidia-ml-py, nvitop and gpustat, and who we are.
+# Argument: bytes to hold. Prints our pid and the first device's processes by nvidia-ml-py, nvitop
+# and gpustat.
 import os
 import gpustat, nvitop, pynvml
 pynvml.nvmlInit()
@@ -165,7 +166,7 @@ print(json.dumps([
 """
 
 WHILE_HELD = f"""{_HOLDER}
-# Bytes to hold; a command to run meanwhile, and its output, as a string.
+# Arguments: bytes to hold, and a command to run meanwhile. Prints its output as a string.
 ran = subprocess.run(sys.argv[2:], capture_output=True, text=True)
 assert ran.returncode == 0, ran.stdout + ran.stderr
 print(json.dumps(ran.stdout))

@@ -1,4 +1,4 @@
-"""The real cluster of ``make e2e``, as tests speak to it: objects as JSON, news by watches."""
+"""Access to the real cluster of ``make e2e``: namespaces, objects as JSON, waits by watches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BUSYBOX = "localhost/busybox:1"
 FAST_EXIT = "localhost/fast-exit:1"
-GROUPS = {  # of kinds that are not in the first one
+GROUPS = {  # API groups of kinds outside the core group
     "jobs": "apis/batch/v1",
     "cronjobs": "apis/batch/v1",
     "leases": "apis/coordination.k8s.io/v1",
@@ -36,9 +36,9 @@ _SHOWN = (
     "scheduler.mode=patch",
     "statusPage.enabled=true",
 )  # all templates' objects
-SECONDS = 150  # for anything to happen on busy cores; what happens is waited for, never this
+SECONDS = 150  # timeout of every wait, for busy cores; no test waits this long on purpose
 
-# What a sidecar does when it is told to end; a shell is PID 1, which TERM does not end by itself.
+# Sidecars' reactions to SIGTERM; the shell is PID 1, which SIGTERM does not end by default.
 RUNS = "while true; do sleep 0.1; done"
 ENDS_WITH_0 = f"trap 'exit 0' TERM; {RUNS}"
 ENDS_WITH_143 = f"trap 'exit 143' TERM; {RUNS}"
@@ -46,18 +46,18 @@ IGNORES_TERM = f"trap '' TERM; {RUNS}"
 
 
 class NotSeenError(AssertionError):
-    """What was waited for did not come."""
+    """A wait timed out."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Space:
-    """A namespace of the test's own."""
+    """A namespace, and a connection to its API server."""
 
     server: apiserver.ApiServer
     name: str
 
     def path(self, kind: str, name: str = "") -> str:
-        """Return where objects of *kind* are, in a URL."""
+        """Return the API path of objects of *kind*, or of one object."""
         folder = f"/{GROUPS.get(kind, 'api/v1')}/namespaces/{self.name}/{kind}"
         return f"{folder}/{name}" if name else folder
 
@@ -66,26 +66,26 @@ class Space:
         return self.server.call("POST", self.path(kind), body=thing)
 
     def read(self, kind: str, name: str) -> dict[str, Any]:
-        """Return an object as it is now."""
+        """Return the current state of an object."""
         return self.server.call("GET", self.path(kind, name))
 
     def patch(self, name: str, *operations: dict[str, Any], part: str = "") -> dict[str, Any]:
-        """Change a pod by a JSON patch."""
+        """Apply a JSON patch to a pod."""
         path = self.path("pods", name) + part
         return self.server.call("PATCH", path, body=operations, kind=apiserver.JSON_PATCH)
 
     def until(
         self, kind: str, name: str, true: Callable[[dict[str, Any]], Any], seconds: int = SECONDS
     ) -> dict[str, Any]:
-        """Return an object when something is *true* of it."""
+        """Wait until *true* holds for an object; return the object."""
         return self._follow(kind, {"fieldSelector": f"metadata.name={name}"}, true, seconds)
 
     def delete_job(self, name: str) -> None:
-        """Delete a Job, and leave its pods."""
+        """Delete a Job, orphaning its pods."""
         self.server.call("DELETE", self.path("jobs", name), {"propagationPolicy": "Orphan"})
 
     def until_gone(self, kind: str, name: str) -> bool:
-        """Wait until there is no such object; return False if that does not come."""
+        """Wait until there is no such object; return False after the timeout."""
         end = time.monotonic() + SECONDS
         query = {"fieldSelector": f"metadata.name={name}"}
         while self.server.items(self.path(kind), query)[0]:
@@ -101,16 +101,16 @@ class Space:
         true: Callable[[dict[str, Any]], Any],
         seconds: int = SECONDS,
     ) -> dict[str, Any]:
-        """Return the first object with these labels that something is *true* of."""
+        """Wait until *true* holds for an object with these labels; return the object."""
         return self._follow(kind, {"labelSelector": selector}, true, seconds)
 
     def until_event(self, pod: str, reason: str, text: str = "") -> dict[str, Any]:
-        """Return an event on *pod* when there is one."""
+        """Wait for an event on *pod*; return it."""
         query = {"fieldSelector": f"involvedObject.name={pod},reason={reason}"}
         return self._follow("events", query, lambda it: text in it["message"], SECONDS)
 
     def first_line(self, pod: str, container: str) -> bytes:
-        """Return the first line that a container has written, once it has."""
+        """Wait for the first line in a container's log; return it."""
         command = ["kubectl", "logs", "--namespace", self.name, pod, "--container", container]
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
@@ -121,12 +121,12 @@ class Space:
         raise NotSeenError(f"pod {pod}: container {container} wrote no line")
 
     def until_event_of(self, reason: str, text: str = "") -> dict[str, Any]:
-        """Return an event with this reason on whatever there is, when there is one."""
+        """Wait for an event with this reason on any object; return it."""
         query = {"fieldSelector": f"reason={reason}"}
         return self._follow("events", query, lambda it: text in it["message"], SECONDS)
 
     def pods(self) -> list[dict[str, Any]]:
-        """Return all pods that are there."""
+        """Return all pods of the namespace."""
         return self.server.items(self.path("pods"), {})[0]
 
     def pods_of(self, job: str) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ class Space:
 
 
 def brief(thing: dict[str, Any] | None) -> str:
-    """Return, in a line, how an object is and what it waits for."""
+    """Return an object's phase, false conditions and waiting containers, in one line."""
     if thing is None:
         return "there is none"
     status = thing.get("status", {})
@@ -176,25 +176,25 @@ def brief(thing: dict[str, Any] | None) -> str:
 
 
 def warnings(server: apiserver.ApiServer, count: int = 8) -> str:
-    """Return, in a line, the last warnings of all namespaces, each reason and object once."""
+    """Return the last warnings of all namespaces in one line, each reason and object once."""
     found, _ = server.items("/api/v1/events", {"fieldSelector": "type=Warning"})
-    told = {}
+    latest = {}
     for it in sorted(found, key=lambda it: it.get("lastTimestamp") or it.get("eventTime") or ""):
-        if it["reason"] != "MissingClusterDNS":  # which the rig's cluster has not
+        if it["reason"] != "MissingClusterDNS":  # the rig's cluster has no DNS
             what = f"{it['involvedObject'].get('namespace', '')}/{it['involvedObject']['name']}"
-            told.pop((what, it["reason"]), None)
-            told[what, it["reason"]] = f"{what}: {it['reason']}: {it['message']}"
-    return " | ".join(" ".join(it.split())[:400] for it in list(told.values())[-count:])
+            latest.pop((what, it["reason"]), None)
+            latest[what, it["reason"]] = f"{what}: {it['reason']}: {it['message']}"
+    return " | ".join(" ".join(it.split())[:400] for it in list(latest.values())[-count:])
 
 
-def everybodys(namespace: str = "default") -> Space:
-    """Return a namespace that is there."""
+def as_admin(namespace: str = "default") -> Space:
+    """Return an existing namespace, with a cluster-admin connection."""
     return Space(apiserver.connect(os.environ["KUBECONFIG"]), namespace)
 
 
 def until_node(name: str, true: Callable[[dict[str, Any]], Any]) -> None:
-    """Wait until something is *true* of a node."""
-    connection, where = everybodys().server, "/api/v1/nodes"
+    """Wait until *true* holds for a node."""
+    connection, where = as_admin().server, "/api/v1/nodes"
     query = {"fieldSelector": f"metadata.name={name}"}
     (node,), version = connection.items(where, query)
     end = time.monotonic() + SECONDS
@@ -209,7 +209,7 @@ def until_node(name: str, true: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def apply(*templates: str) -> None:
-    """Apply what the chart's templates make, and before it the namespaces that all lives in."""
+    """Apply the chart's namespaces, and the objects of these chart templates."""
     made = charted.part(templates, *_SHOWN) if templates else []
     text = charted.listed([*charted.namespaces(), *made])
     subprocess.run(
@@ -218,18 +218,18 @@ def apply(*templates: str) -> None:
 
 
 def delete(*templates: str) -> None:
-    """Delete what `apply` has made of templates, but for the namespaces."""
+    """Delete the objects of these chart templates, but not the namespaces."""
     text = charted.listed(charted.part(templates, *_SHOWN))
     command = ["kubectl", "delete", "--ignore-not-found", "-f", "-"]
     subprocess.run(command, input=text, check=True, capture_output=True, text=True)
 
 
 def write_kubeconfig(path: Path, namespace: str, account: str, pod: Any = None) -> None:
-    """Write how to speak to the API server as a ServiceAccount, with its rights alone.
+    """Write a kubeconfig with a token of a ServiceAccount.
 
-    *pod*: as that pod, whose node the token then names.
+    With *pod* the token is bound to that pod, and names its node.
     """
-    admin = everybodys(namespace)
+    admin = as_admin(namespace)
     spec: dict[str, Any] = {"expirationSeconds": 3600}
     if pod is not None:
         bound = {key: pod["metadata"][key] for key in ("name", "uid")}
@@ -244,7 +244,7 @@ def write_kubeconfig(path: Path, namespace: str, account: str, pod: Any = None) 
 
 
 def anything(name: str, namespace: str, *accounts: str) -> dict[str, Any]:
-    """Return the binding by which ServiceAccounts may do anything where it stands."""
+    """Return a binding of ServiceAccounts to cluster-admin, for one namespace or the cluster."""
     return {
         "metadata": {"name": name},
         "roleRef": {
@@ -260,8 +260,8 @@ def anything(name: str, namespace: str, *accounts: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def space(prefix: str = "test") -> Iterator[Space]:
-    """Make a namespace, and remove it with all that is in it."""
-    made = everybodys(f"{prefix}-{uuid.uuid4().hex[:8]}")
+    """Create a namespace for the block; delete it with its contents afterwards."""
+    made = as_admin(f"{prefix}-{uuid.uuid4().hex[:8]}")
     connection = made.server
     namespace = {"metadata": {"name": made.name}}
     connection.call("POST", "/api/v1/namespaces", body=namespace)
@@ -287,7 +287,7 @@ def container(name: str, script: str, **more: Any) -> dict[str, Any]:
 
 
 def pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """Return a pod; *spec* has what is not as usual."""
+    """Return a pod; *spec* overrides the defaults."""
     return {
         "metadata": {"name": name},
         "spec": {
@@ -302,7 +302,7 @@ def pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def job(name: str, template: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """Return a Job of pods as *template*."""
+    """Return a Job with the pod *template*."""
     metadata = {k: v for k, v in template["metadata"].items() if k in ("annotations", "labels")}
     return {
         "metadata": {"name": name},
@@ -311,19 +311,19 @@ def job(name: str, template: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def state(pod: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return what kubelet last said of a container: its status."""
+    """Return the status of a container, as kubelet last reported it."""
     lists = ("containerStatuses", "initContainerStatuses")
     found = [it for part in lists for it in pod["status"].get(part, ()) if it["name"] == name]
     return found[0] if found else {"state": {}, "lastState": {}, "restartCount": 0}
 
 
 def exit_code(pod: dict[str, Any], name: str) -> int | None:
-    """Return the code with which a container ended, None while it has not."""
+    """Return a container's exit code, None while it has not terminated."""
     return state(pod, name)["state"].get("terminated", {}).get("exitCode")
 
 
 def runs(pod: dict[str, Any], name: str) -> bool:
-    """Tell whether a container runs."""
+    """Return whether a container is running."""
     return "running" in state(pod, name)["state"]
 
 
@@ -333,11 +333,11 @@ def phase(pod: dict[str, Any]) -> str:
 
 
 def has_ended(pod: dict[str, Any]) -> bool:
-    """Tell whether a pod has ended."""
+    """Return whether a pod has terminated."""
     return phase(pod) in ("Succeeded", "Failed")
 
 
 def condition(job: dict[str, Any], kind: str) -> bool:
-    """Tell whether a Job has a condition, such as Complete."""
+    """Return whether a Job's condition, such as Complete, is true."""
     found = job["status"].get("conditions") or ()
     return any(it["type"] == kind and it["status"] == "True" for it in found)

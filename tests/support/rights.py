@@ -1,7 +1,7 @@
-"""What the kernel allows here. A container without rights is a place to run and to test in, too.
+"""Skip marks for privileges that the kernel may deny; tests also run in unprivileged containers.
 
-There `pyvgpu run` says in one line that it makes no mount namespace. Tests of what only a
-namespace gives are skipped; in all others the line is taken out of what was said.
+There `pyvgpu run` prints one line that it creates no mount namespace. Tests of what only a
+namespace provides are skipped; all others remove the line from the output.
 """
 
 import os
@@ -13,8 +13,8 @@ import pytest
 
 from pyvgpu import abilities
 
-WANTING = "the kernel does not allow"  # CI cannot install it, so conftest.py lets it be skipped
-_LINE = re.compile(r"^pyvgpu: no private mount namespace here \(.*\n", re.MULTILINE)
+WANTING = "the kernel does not allow"  # CI cannot install it; conftest.py allows the skip
+_LINE = re.compile(r"^pyvgpu: cannot use a private mount namespace \(.*\n", re.MULTILINE)
 _HAS_OVERLAYS = abilities.overlay() is None
 
 
@@ -43,7 +43,7 @@ PID_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")  # before a comma
 needs_pid_namespace = pytest.mark.skipif(
     not _unshares(*PID_NAMESPACE[1:]), reason=f"{WANTING} us a PID namespace"
 )
-# The driver's pids count there, so elsewhere nobody can tell whose load it is.
+# The driver's pids are of that namespace; elsewhere they cannot be matched to processes.
 IN_FIRST_PID_NAMESPACE = Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC
 needs_first_pid_namespace = pytest.mark.skipif(
     not IN_FIRST_PID_NAMESPACE, reason=f"{WANTING} us the machine's first PID namespace"
@@ -51,5 +51,5 @@ needs_first_pid_namespace = pytest.mark.skipif(
 
 
 def without_line(said: str) -> str:
-    """Return *said* without the line about namespaces, where there are none."""
+    """Return *said* without the line about mount namespaces, where they are not allowed."""
     return said if _HAS_OVERLAYS else _LINE.sub("", said)

@@ -1,4 +1,4 @@
-"""Everything that can be asked about where a driver's functions lead, for lookups.py to ask."""
+"""Lists every symbol lookup that lookups.py is to try for a driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def exports(driver: find.Driver) -> list[str]:
 
 
 def question(driver: find.Driver) -> dict[str, Any]:
-    """Return what lookups.py is to be given: all names that exist, and some that do not."""
+    """Return the input of lookups.py: all names that exist, and some that do not."""
     names = exports(driver)
     plain = {re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", name) for name in names}
     bases = {name for name in plain | set(names) if name.startswith("cu")}

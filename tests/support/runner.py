@@ -1,4 +1,4 @@
-"""Start `pyvgpu run --simulate`, the command itself, with a cache and machines of one's own."""
+"""Runs the command `pyvgpu run --simulate` with a private cache and private machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PYVGPU = str(Path(sys.executable).parent / "pyvgpu")
 
 
 class Runner:
-    """Starts `pyvgpu run --simulate` in places of its own."""
+    """Starts `pyvgpu run --simulate` in private folders."""
 
     def __init__(self, place: Path, machine: str = "h100") -> None:
         self.machine = machine
@@ -48,9 +48,9 @@ class Runner:
 
     @contextlib.contextmanager
     def started(self, *arguments: object, **options: object):
-        """Start a run; its standard streams are pipes. It is killed at the end.
+        """Start a run with pipes for its standard streams; kill it at the end.
 
-        Where the test fails, what the run said of errors is in what pytest shows.
+        If the test fails, pytest shows the run's stderr.
         """
         with subprocess.Popen(
             self.command(*arguments),
@@ -72,7 +72,7 @@ class Runner:
                 process.kill()
 
     def listed(self, name: str) -> dict[str, object]:
-        """Return what `pyvgpu ps` says of the run of that name."""
+        """Return the entry of `pyvgpu ps` for the run of that name."""
         said = subprocess.run(
             [PYVGPU, "ps", "--json"],
             env=self.environment,

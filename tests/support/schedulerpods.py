@@ -1,4 +1,4 @@
-"""Pods and nodes as a scheduler knows them, from few words."""
+"""Short constructors of pods and nodes for scheduler tests."""
 
 from allocator_nodes import GIB, device
 
@@ -11,7 +11,7 @@ UNITS_OF_A_GIB = GIB // UNIT
 
 
 def container(name="main", vcore=50, size=8, **more):
-    """A container that asks for so much, *size* in GiB; of a number that is None nothing."""
+    """Return a container with these limits, *size* in GiB; an amount of None is left out."""
     asked = {names.VCORE_RESOURCE: vcore, names.VMEMORY_RESOURCE: size}
     if size is not None:
         asked[names.VMEMORY_RESOURCE] = size * UNITS_OF_A_GIB
@@ -20,7 +20,7 @@ def container(name="main", vcore=50, size=8, **more):
 
 
 def pod(name="one", *containers, init=(), notes=None, uid=None, **spec):
-    """A pod as the API server has it."""
+    """Return a pod as the API server stores it."""
     return {
         "metadata": {
             "namespace": "team",
@@ -39,7 +39,7 @@ def pod(name="one", *containers, init=(), notes=None, uid=None, **spec):
 
 
 def bind(thing, node, shares, key=KEY):
-    """Bind a pod as the scheduler does: with its choice, sealed."""
+    """Bind a pod as the scheduler does: with its sealed device choice."""
     uid = thing["metadata"]["uid"]
     sealed = annotations.seal(annotations.Choice(uid, node, shares), key)
     thing["metadata"]["annotations"] = {
@@ -51,7 +51,7 @@ def bind(thing, node, shares, key=KEY):
 
 
 def published(count=2, devices=None, placed=None, **fields):
-    """What a node says that has *count* devices."""
+    """Return the annotation of a node that has *count* devices."""
     found = devices or tuple(device(index, **fields) for index in range(count))
     return annotations.Published(UNIT, found, placed=placed or {})
 

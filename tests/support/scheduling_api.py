@@ -1,4 +1,4 @@
-"""A small API server that binds pods and evicts them as the real one; and what goes wrong."""
+"""Fake API server for the scheduler: binds and evicts pods like the real one, and can fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNIT = 256 << 20
 def devices(
     node: str, count: int = 2, gibibytes: int = 16, **more: Any
 ) -> tuple[facts.Device, ...]:
-    """Return what a node has."""
+    """Return the devices of a node."""
     return tuple(
         facts.Device(f"GPU-{node}-{at}", at, gibibytes * GIB, model="T4", **more)
         for at in range(count)
@@ -26,13 +26,13 @@ def devices(
 
 def node(name: str, *had: facts.Device, unit: int = UNIT) -> dict[str, Any]:
     """Return a node with these devices, as its agent publishes them."""
-    told = annotations.Published(unit, had or devices(name))
-    text = annotations.publish(told)
+    published = annotations.Published(unit, had or devices(name))
+    text = annotations.publish(published)
     return {"metadata": {"name": name, "annotations": {names.NODE_DEVICES_ANNOTATION: text}}}
 
 
 def container(name: str, vcore: int, units: int | str) -> dict[str, Any]:
-    """Return a container that asks for so much."""
+    """Return a container with these limits and requests."""
     limits = {names.VCORE_RESOURCE: str(vcore), names.VMEMORY_RESOURCE: str(units)}
     asked = {key: text for key, text in limits.items() if text != "0"}
     return {"name": name, "resources": {"limits": asked, "requests": asked}}
@@ -45,7 +45,7 @@ def pod(
     noted: dict[str, str] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """Return a pod that waits; vcore 0: one that asks for no device."""
+    """Return a pending pod; with vcore 0 it requests no device."""
     return {
         "metadata": {
             "namespace": "n",
@@ -60,22 +60,22 @@ def pod(
 
 
 def path(name: str) -> str:
-    """Return where a pod is."""
+    """Return the API path of a pod."""
     return f"/api/v1/namespaces/n/pods/{name}"
 
 
 class SchedulingApi(small_api.SmallApi):
-    """Objects by their paths, and what becomes of bindings and evictions."""
+    """Objects by their paths, and the handling of bindings and evictions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.lose: list[str] = []  # of the next bindings: "before" they are done, or "after"
-        self.protected: set[str] = set()  # names of pods that a budget lets nobody end
-        self.staying = 0  # of the next evictions: who is told to go, and does not
-        self.bound: list[tuple[str, str]] = []  # pods and nodes, in their order
+        self.lose: list[str] = []  # drop the next bindings "before" or "after" executing them
+        self.protected: set[str] = set()  # names of pods that a PodDisruptionBudget protects
+        self.staying = 0  # how many of the next evicted pods keep terminating
+        self.bound: list[tuple[str, str]] = []  # pods and nodes, in binding order
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
-        """Return the code and the object that a request is answered with."""
+        """Return the status code and the object for a request."""
         place, _, verb = path.rpartition("/")
         if method == "POST" and verb in ("binding", "eviction"):
             with self._changed:
@@ -136,14 +136,14 @@ class SchedulingApi(small_api.SmallApi):
             return 201, {"status": "Success"}
         if self.staying or thing["metadata"].get("deletionTimestamp"):
             self.staying = max(0, self.staying - 1)
-            told = {"deletionTimestamp": "2026-11-22T03:00:00Z"}
-            self._put(place, {**thing, "metadata": {**thing["metadata"], **told}})
+            deleted = {"deletionTimestamp": "2026-11-22T03:00:00Z"}
+            self._put(place, {**thing, "metadata": {**thing["metadata"], **deleted}})
         else:
             self._note("DELETED", place, self._objects.pop(place))
         return 201, {"status": "Success"}
 
     def choice(self, name: str) -> annotations.Choice:
-        """Return what was chosen for a pod that is bound."""
+        """Return the device choice of a bound pod."""
         thing = self.read(path(name))
         text = thing["metadata"]["annotations"][names.DEVICES_ANNOTATION]
         where = thing["spec"]["nodeName"]

@@ -1,4 +1,4 @@
-"""A program of the cluster side as a process: where it answers, its pages, and its end."""
+"""Runs a pyvgpu server (webhook, scheduler...) as a process against a fake API server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def page(address: str, path: str) -> tuple[int, str]:
-    """Return the code and the text of a page; 0 if nobody answers."""
+    """Return the status code and the text of a page; code 0 if nothing answers."""
     try:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=SECONDS) as answer:
             return int(answer.status), answer.read().decode()
@@ -41,7 +41,7 @@ def page(address: str, path: str) -> tuple[int, str]:
 
 
 class Program:
-    """One that answers by HTTPS, before a small API server."""
+    """An HTTPS server process, and its health port."""
 
     def __init__(
         self,
@@ -66,16 +66,16 @@ class Program:
         )
 
     def page(self, path: str) -> tuple[int, str]:
-        """Return the code and the text of one of its pages; 0 if nobody answers."""
+        """Return the status code and the text of one of its pages; code 0 if nothing answers."""
         return page(f"127.0.0.1:{self.health}", path)
 
     def until_ready(self) -> Self:
-        """Wait until it says that it is."""
+        """Wait until /readyz answers 200."""
         waiting.wait_until(lambda: self.page("/readyz")[0] == 200)
         return self
 
     def until_it_counts(self, line: str) -> None:
-        """Wait until its figures have this in them; an answer is counted after it was sent."""
+        """Wait until its metrics contain *line*: an answer is counted after it was sent."""
         seen = [""]
 
         def counts() -> bool:
@@ -86,7 +86,7 @@ class Program:
 
     @contextlib.contextmanager
     def connected(self, host: str, trust: ssl.SSLContext) -> Iterator[http.client.HTTPConnection]:
-        """Give a connection to where it answers, as its Service's name."""
+        """Yield a TLS connection to it, by its Service's name."""
         made = http.client.HTTPConnection(host)
         plain = socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)
         made.sock = trust.wrap_socket(plain, server_hostname=host)
@@ -94,17 +94,17 @@ class Program:
             yield made
 
     def refused(self) -> tuple[int, str]:
-        """Return the code with which it ended by itself, and what it said."""
+        """Wait until it ends by itself; return its exit code and stderr."""
         assert self.process.stderr is not None
         return self.process.wait(SECONDS), self.process.stderr.read().decode()
 
     def end(self) -> tuple[int, str]:
-        """Tell it to end; return its code, and what it said."""
+        """Send SIGTERM; return its exit code and stderr."""
         self.process.send_signal(signal.SIGTERM)
         return self.refused()
 
     def close(self) -> None:
-        """Leave nothing of it."""
+        """Kill it, and close its pipe."""
         self.process.kill()
         self.process.wait()
         if self.process.stderr is not None:
@@ -112,7 +112,7 @@ class Program:
 
 
 def free_port() -> int:
-    """Return a port that no other test gets, nor any connection: where those begin is above."""
+    """Return a port that no other test gets; it is below the range of ephemeral ports."""
     for port in random.SystemRandom().sample(range(12_000, 28_000), 100):
         said = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
@@ -122,6 +122,6 @@ def free_port() -> int:
         except OSError:
             said.close()
             continue
-        atexit.register(said.close)  # as long as this process lives the port is its own
+        atexit.register(said.close)  # reserves the port for this process's lifetime
         return port
     raise AssertionError("no port is free")

@@ -1,7 +1,7 @@
-"""What all workers of a run use: pytest begins it before them, once, and ends it after them.
+"""Resources shared by all xdist workers: pytest creates them once before the workers start.
 
-A worker finds it by an environment variable. Without workers (``-n 0``) there is none, and the
-fixtures of a test make what it needs.
+A worker finds a resource by an environment variable. Without workers (``-n 0``) there is none, and
+a test's fixtures create it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def begin(
     variable: str,
     make: Callable[[], contextlib.AbstractContextManager[object]],
 ) -> None:
-    """Make something for all workers, and say in *variable* what came of it."""
+    """Create a resource for all workers, and publish its value in the variable *variable*."""
     in_a_cluster = "CLUSTER_RUN" in os.environ
     if in_a_cluster and config.getoption("numprocesses") and not hasattr(config, "workerinput"):
         made = config.stash.setdefault(_MADE, contextlib.ExitStack())
@@ -31,6 +31,6 @@ def begin(
 
 
 def end(config: pytest.Config) -> None:
-    """End what was made, when no worker is left."""
+    """Close the shared resources, when no worker is left."""
     if made := config.stash.get(_MADE, None):
         made.close()

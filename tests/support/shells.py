@@ -1,4 +1,4 @@
-"""What real shells propose for the end of a line, by what `pyvgpu completion` prints."""
+"""Asks real shells for completions of a line, with the scripts of `pyvgpu completion`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ how=$(complete -p pyvgpu | sed 's/.*-F \\([^ ]*\\).*/\\1/')
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 _FISH = 'source $argv[1]; complete -C "$argv[2]"'
-# Whatever zsh would show is written to a file, too. It completes what it begins to edit, and ends.
+# zsh also writes its completions to a file. It completes as soon as it edits the line, then exits.
 _ZSH = """
 unsetopt beep
 fpath=($ZDOTDIR $fpath)
@@ -50,18 +50,18 @@ zle -N zle-line-init
 
 
 def bash(script: Path, line: str) -> set[str]:
-    """Return what bash proposes for the last word of *line*."""
+    """Return bash's completions of the last word of *line*."""
     return _asked(["bash", "--norc", "-c", _BASH, "bash", str(script), line])
 
 
 def fish(script: Path, line: str) -> set[str]:
-    """Return what fish proposes, without what it says of each."""
+    """Return fish's completions of *line*, without their descriptions."""
     said = _asked(["fish", "--no-config", "-c", _FISH, "--", str(script), line])
     return {it.split("\t")[0] for it in said}
 
 
 def zsh(script: Path, line: str) -> set[str]:
-    """Return what zsh proposes, which takes a terminal."""
+    """Return zsh's completions of *line*; zsh needs a terminal for them."""
     needed("zsh")
     folder = script.parent / "zsh"
     folder.mkdir(exist_ok=True)
@@ -87,9 +87,9 @@ def zsh(script: Path, line: str) -> set[str]:
 
 
 def _until_it_ends(terminal: int) -> str:
-    """Return what is written to a terminal until nobody has it any more."""
+    """Return the output to a terminal until its last process has closed it."""
     said, end = b"", time.monotonic() + WHOLE
-    with contextlib.suppress(OSError):  # EIO: its last user is gone
+    with contextlib.suppress(OSError):  # EIO: the last process has closed it
         while time.monotonic() < end:
             if select.select([terminal], [], [], 1)[0]:
                 said += os.read(terminal, 1 << 16)
@@ -97,7 +97,7 @@ def _until_it_ends(terminal: int) -> str:
 
 
 def needed(program: str, package: str = "") -> None:
-    """Skip where there is no such program."""
+    """Skip the test if there is no such program."""
     if shutil.which(program) is None:
         pytest.skip(f"no {program} here: apt-get install {package or program}")
 

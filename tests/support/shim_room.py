@@ -1,8 +1,8 @@
-"""What tests of the shim share: a quota on a simulated machine, and CUDA programs under it.
+"""Fixtures for shim tests: a quota on a simulated machine, and CUDA programs under it.
 
 A program is a piece of Python that calls the driver API through ctypes, in a process of its own
-because a loaded library stays loaded. The same piece can be run on the bare driver, so that a
-test can say "as the driver does" and mean it.
+because a loaded library stays loaded. Tests can run the same piece on the bare driver, to compare
+the shim's behaviour with the driver's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 GIB = 1 << 30
 
-# Thousands of such programs are run, so what few of them use is loaded when it is used.
+# Tests run thousands of such programs, so modules that few of them use are imported on first use.
 PRELUDE = """
 import ctypes, os, sys, time
 from ctypes import byref
@@ -69,7 +69,7 @@ def available():
 
 
 class Room:
-    """A quota on devices of a machine, and the tree through which programs meet it."""
+    """A quota on devices of a machine, and the run tree that applies it to programs."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Room:
 
     @property
     def reserve(self) -> int:
-        """What a context is charged, bytes."""
+        """Bytes charged for a context."""
         return self.devices[0].context_bytes
 
     def set_vmemory(self, vmemory: int) -> None:
@@ -112,7 +112,7 @@ class Room:
             os.close(file)
 
     def close(self) -> None:
-        """End as a supervisor does: the lock on the quota goes."""
+        """End as a supervisor does: release the lock on the quota."""
         if self.quota >= 0:
             os.close(self.quota)
             os.close(self._lock)
@@ -124,16 +124,16 @@ class Room:
     def start(
         self, source: str, *arguments: object, installed: bool = True, **options
     ) -> subprocess.Popen[str]:
-        """Start *source*; it begins sooner where it need not know what is *installed*."""
+        """Start *source*; it starts faster if it does not need *installed* packages."""
         flags = () if installed else ("-S",)
         return _start(self.environment(), source, arguments, options, flags)
 
     def ask(self, source: str, *arguments: object, env: dict[str, str] | None = None):
-        """Run *source* under the quota and return what it gave to answer()."""
+        """Run *source* under the quota; return the value that it passed to answer()."""
         return _ask({**self.environment(), **(env or {})}, source, arguments)
 
     def complain(self, source: str) -> tuple[object, list[str]]:
-        """Run *source*; return its answer and the lines on standard error."""
+        """Run *source*; return its answer and its lines on stderr."""
         done = subprocess.run(
             [sys.executable, "-c", PRELUDE + source],
             env=self.environment(),
@@ -156,13 +156,13 @@ def started_bare(machine: simulator.Machine, source: str) -> subprocess.Popen[st
 
 
 def bare_environment(machine: simulator.Machine) -> dict[str, str]:
-    """Variables with which a program meets the machine's own driver."""
+    """Return the environment in which a program loads the machine's own driver."""
     return {**_clean(machine), "LD_LIBRARY_PATH": str(machine_room.driver_folder(machine))}
 
 
 @contextlib.contextmanager
 def room(place: Path, machine: simulator.Machine, **options) -> Iterator[Room]:
-    """Have a room for the length of the block."""
+    """Provide a room for the length of the block."""
     made = Room(place, machine, **options)
     try:
         yield made
@@ -172,7 +172,7 @@ def room(place: Path, machine: simulator.Machine, **options) -> Iterator[Room]:
 
 @contextlib.contextmanager
 def busy(made: Room) -> Iterator[int]:
-    """Let a process under the quota have work for a minute; its pid."""
+    """Run a process under the quota with a minute of GPU work; yield its pid."""
     with made.start(machine_room.HOLDER, 0, 0, machine_room.MINUTE_NS) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
@@ -201,6 +201,6 @@ def _ask(environment, source, arguments):
         try:
             output, errors = process.communicate(timeout=WHOLE)
         finally:
-            process.kill()  # who hangs is not waited for
+            process.kill()  # do not wait for a hung process
     assert process.returncode == 0, f"ended with {process.returncode}: {output}{errors}"
     return json.loads(output)

@@ -1,4 +1,4 @@
-"""What the chart's templates of sidecars and webhook made in the cluster of ``make e2e``."""
+"""Installs the chart's sidecar and webhook templates in the cluster of ``make e2e``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAMESPACE = "pyvgpu"
-NATIVE = "native"  # how the names of such namespaces begin
+NATIVE = "native"  # name prefix of namespaces with conversion to native sidecars
 APPS = ("sidecar-controller", "sidecar-node", "webhook")
 PLACE = identity.Place(NAMESPACE, "pyvgpu-webhook")
 
 
 def kubectl(*arguments: str, text: str | None = None) -> str:
-    """Run kubectl in our namespace, and return what it says."""
+    """Run kubectl in our namespace; return its output."""
     command = ["kubectl", "--namespace", NAMESPACE, *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -33,9 +33,9 @@ def kubectl(*arguments: str, text: str | None = None) -> str:
 
 
 def manifests() -> str:
-    """Return what is installed.
+    """Return the manifests to install.
 
-    The runtime's socket is elsewhere in this cluster, and some namespaces want native sidecars.
+    They name this cluster's runtime socket, and convert to native sidecars in some namespaces.
     """
     run = os.environ["CLUSTER_RUN"]
     settings = (
@@ -46,7 +46,7 @@ def manifests() -> str:
 
 
 def install() -> None:
-    """Install everything, where it is not, and wait until it runs."""
+    """Install everything unless it is installed, and wait for the rollout."""
     rig.apply()
     kubectl("apply", "-f", "-", text=manifests())
     for kind, app in zip(("deployment", "daemonset", "deployment"), APPS, strict=True):
@@ -54,7 +54,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Remove everything, wait until its pods are gone, and leave no lease of them to wait for."""
+    """Delete everything, wait until its pods are gone, and delete their leases."""
     kubectl("delete", "-f", "-", "--ignore-not-found", text=manifests())
     of_ours = f"--selector=app in ({','.join(APPS)})"
     kubectl("wait", "pods", of_ours, "--for=delete", "--timeout=90s")
@@ -62,19 +62,19 @@ def remove() -> None:
 
 
 def logs() -> str:
-    """Return what all our programs wrote."""
+    """Return the logs of all our programs."""
     return "".join(
         kubectl("logs", f"--selector=app={app}", "--tail=-1", "--prefix") for app in APPS
     )
 
 
 def webhooks(ours: rig.Space) -> list[dict[str, Any]]:
-    """Return the webhook's pods, those that end among them."""
+    """Return the webhook's pods, including terminating ones."""
     return ours.server.items(ours.path("pods"), {"labelSelector": "app=webhook"})[0]
 
 
 def roll_out(ours: rig.Space) -> None:
-    """Wait until the webhook is as it is to be, and nothing else answers."""
+    """Wait for the webhook's rollout, and until no older pod is left."""
     kubectl("rollout", "status", "--timeout=150s", "deployment/webhook")
     wanted = ours.read("deployments", "webhook")["spec"]["replicas"]
     waiting.wait_until(lambda: len(webhooks(ours)) == wanted)
@@ -82,7 +82,7 @@ def roll_out(ours: rig.Space) -> None:
 
 @contextlib.contextmanager
 def failing_closed(ours: rig.Space) -> Iterator[None]:
-    """Let pods be refused where the webhook is not reached."""
+    """Set the sidecar webhook's failurePolicy to Fail during the block."""
 
     hooks = ours.server.call("GET", PLACE.mutating)["webhooks"]
     (at,) = (place for place, it in enumerate(hooks) if it["name"] == "sidecars.pyvgpu.io")

@@ -1,7 +1,7 @@
-"""The controller and the node part as processes in the cluster of ``make e2e``, and Jobs for them.
+"""Runs sidecar-controller and sidecar-node against the cluster of ``make e2e``, and Jobs for them.
 
-They have the rights of the chart and no others. A Job made here went through what the webhook
-does to a pod, so that the cluster needs none.
+They have exactly the chart's RBAC rules. Jobs made here contain the webhook's changes to their
+pods, so that the cluster needs no webhook.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ NAMESPACE = "pyvgpu"
 LEASE = "pyvgpu-sidecar-controller"
 ADMISSION = transform.Admission(settings.Settings(fast_exit=settings.FastExit(rig.FAST_EXIT)))
 JOB = "batch.kubernetes.io/job-name"
-SHARED = "SHARED_PARTS"  # a variable that has the folder of what all workers of a run share
+SHARED = "SHARED_PARTS"  # variable with the folder of the processes that all xdist workers share
 
 
 class Parts:
-    """The processes, which can be killed and started again."""
+    """The processes, which tests can kill and restart."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._ours = rig.everybodys(NAMESPACE)
+        self._ours = rig.as_admin(NAMESPACE)
 
     def start(self, part: str, *options: str, image: str = rig.FAST_EXIT, name: str = "") -> None:
-        """Start the controller or the node part; *name* is for a second one."""
+        """Start `pyvgpu sidecar-<part>`; *name* distinguishes a second one."""
         command = [str(runner.PYVGPU), f"sidecar-{part}", *options]
         mine = self.folder / f"{part}.kubeconfig"
         rig.write_kubeconfig(mine, NAMESPACE, f"sidecar-{part}")
@@ -59,33 +59,33 @@ class Parts:
             )
 
     def log(self, name: str) -> Path:
-        """Return the file that one of them writes to."""
+        """Return the log file of a process."""
         return self.folder / f"{name}.log"
 
     def launch_controller(self, image: str = rig.FAST_EXIT) -> None:
-        """Start the controller, and wait for nothing."""
+        """Start the controller without waiting."""
         self.start("controller", image=image)
 
     def start_controller(self, image: str = rig.FAST_EXIT) -> None:
-        """Start the controller, and wait until it acts."""
+        """Start the controller, and wait until it holds the lease."""
         self.launch_controller(image)
         mine = f"_{self._running['controller'].pid}_"
         self._ours.until("leases", LEASE, lambda it: mine in it["spec"]["holderIdentity"])
 
     def wait_for_a_holder(self, other_than: str = "") -> str:
-        """Return which controller holds the lease, when it is not *other_than*."""
+        """Wait until a controller other than *other_than* holds the lease; return its identity."""
         lease = self._ours.until(
             "leases", LEASE, lambda it: it["spec"]["holderIdentity"] not in ("", other_than)
         )
         return str(lease["spec"]["holderIdentity"])
 
     def drop_lease(self) -> None:
-        """Let the next controller act at once, though the one before was killed."""
+        """Delete the lease, so that the next controller need not wait for a killed one's."""
         self._ours.server.call("DELETE", self._ours.path("leases", LEASE))
 
     @contextlib.contextmanager
     def lease_of(self, another: str) -> Iterator[None]:
-        """Let another hold the controllers' lease and renew it, by a clock years behind."""
+        """Hold and renew the controllers' lease as *another*, with a clock years behind."""
         path = self._ours.path("leases", LEASE)
         done = threading.Event()
 
@@ -110,14 +110,14 @@ class Parts:
             thread.join()
 
     def launch_node(self, image: str = rig.FAST_EXIT) -> None:
-        """Start the node part, and wait for nothing."""
+        """Start sidecar-node without waiting."""
         socket = os.environ["CONTAINERD_ADDRESS"]
         folder = str(self.folder / "begun")
         options = ("--node", NODE, "--runtime", socket, "--folder", folder)
         self.start("node", *options, image=image)
 
     def start_node(self, image: str = rig.FAST_EXIT, has: str | None = None) -> None:
-        """Start the node part, and wait until it has said which image the node *has*."""
+        """Start sidecar-node, and wait until its lease names the image that the node *has*."""
         begun = datetime.datetime.now(datetime.UTC)
         self.launch_node(image)
         said = image if has is None else has
@@ -130,48 +130,48 @@ class Parts:
         self._ours.until("leases", f"pyvgpu-sidecar-{NODE}", is_said)
 
     def kill(self, name: str) -> None:
-        """Kill one, which knows nothing of it before."""
+        """Kill a process with SIGKILL."""
         self._running[name].kill()
         self._running.pop(name).wait()
 
     def finish(self, name: str) -> int:
-        """Tell one to end, and return its code."""
+        """Send a process SIGTERM; return its exit code."""
         process = self._running.pop(name)
         process.send_signal(signal.SIGTERM)
         return process.wait(30)
 
     def mark(self, container: str) -> Path:
-        """Return the file by which the node part knows that it began to stop a container."""
+        """Return the file in which sidecar-node records that it began to stop a container."""
         return self.folder / "begun" / container.rpartition("/")[2]
 
     def wait_for_mark(self, container: str) -> None:
-        """Wait until the node part has begun to stop a container."""
+        """Wait until sidecar-node has begun to stop a container."""
         end = time.monotonic() + rig.SECONDS
         while not self.mark(container).exists() and time.monotonic() < end:
             time.sleep(0.01)
         assert self.mark(container).exists()
 
     def wait(self, name: str) -> int:
-        """Wait until one has ended by itself, and return its code."""
+        """Wait until a process ends by itself; return its exit code."""
         code = self._running[name].wait(rig.SECONDS)
         del self._running[name]
         return code
 
     def wait_for_line(self, name: str, text: str, after: int = 0) -> None:
-        """Wait until one has written this text, *after* so many bytes of its log."""
+        """Wait until a process has logged this text, *after* so many bytes of its log."""
         end = time.monotonic() + rig.SECONDS
         while text.encode() not in self.log(name).read_bytes()[after:]:
-            assert time.monotonic() < end, f"{name} has not said: {text}"
+            assert time.monotonic() < end, f"{name} has not logged: {text}"
             time.sleep(0.05)
 
     def end(self) -> list[int]:
-        """End all that run, and return their codes."""
+        """Stop all processes; return their exit codes."""
         return [self.finish(name) for name in list(self._running)]
 
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Parts]:
-    """Run the controller and the node part, which write into *folder*."""
+    """Run sidecar-controller and sidecar-node, with their logs in *folder*."""
     rig.apply(RIGHTS)
     made = Parts(folder)
     try:
@@ -184,7 +184,7 @@ def running(folder: Path) -> Iterator[Parts]:
 
 
 def sidecar(script: str, name: str = "side", **wishes: str) -> dict[str, Any]:
-    """Return a marked container, which starts by a name that the fast-exit image has not."""
+    """Return a marked container whose program does not exist in the fast-exit image."""
     variables = {names.SIDECAR_VARIABLE: "true"} | {
         f"{names.SIDECAR_VARIABLE}_{wish}": value for wish, value in wishes.items()
     }
@@ -195,7 +195,7 @@ def sidecar(script: str, name: str = "side", **wishes: str) -> dict[str, Any]:
 
 
 def admitted(space: rig.Space, pod: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod after what the webhook does to it."""
+    """Return a pod with the webhook's changes."""
     done = transform.transform(pod, space.name, ADMISSION)
     assert not done.warnings
     changed: dict[str, Any] = small_kubelet.apply(pod, done.operations)
@@ -209,25 +209,25 @@ def create_job(
     job: dict[str, Any] | None = None,
     **spec: Any,
 ) -> None:
-    """Create a Job; *job* and *spec* have what is not as usual in it and in its pods."""
+    """Create a Job; *job* and *spec* override defaults of the Job and of its pods."""
     template = admitted(space, rig.pod("p", *containers, **spec))
     space.create("jobs", rig.job(name, template, **(job or {})))
 
 
 def has_ended(space: rig.Space, condition: str = "Complete", name: str = "j") -> dict[str, Any]:
-    """Return a Job's one pod when the Job has ended."""
+    """Wait until a Job has ended; return its only pod."""
     space.until("jobs", name, lambda it: rig.condition(it, condition))
     (pod,) = space.pods_of(name)
     return pod
 
 
 def has_record(space: rig.Space, name: str = "j") -> dict[str, Any]:
-    """Return a Job's pod when its record is written."""
+    """Wait until the controller has written its record into a Job's pod; return the pod."""
     return space.until_any("pods", f"{JOB}={name}", lambda it: record(it))
 
 
 def record(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return what the controller wrote into a pod, empty if nothing."""
+    """Return the controller's record in a pod, empty if there is none."""
     annotations = pod["metadata"].get("annotations") or {}
     found: dict[str, Any] = json.loads(annotations.get(names.STOP_ANNOTATION, "{}"))
     return found

@@ -1,4 +1,4 @@
-"""A folder like the root of a node whose driver is the simulated one."""
+"""Creates a folder like the root of a node with the simulated driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-NULL = (1, 3)  # in the place of a device's numbers, where it does not matter which
+NULL = (1, 3)  # /dev/null's numbers, where a GPU's do not matter
 
 
 def make(root: Path, nodes: Mapping[str, tuple[int, int]]) -> Path:
@@ -31,14 +31,14 @@ def make(root: Path, nodes: Mapping[str, tuple[int, int]]) -> Path:
 
 
 def rename_driver(root: Path, before: str, after: str) -> None:
-    """Let the driver below *root* be one of another release, as a package installs it."""
+    """Rename the driver below *root* to another release, as a package installs it."""
     folder = root / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
     for name in ("libcuda", "libnvidia-ml"):
         (folder / f"{name}.so.{before}").rename(folder / f"{name}.so.{after}")
 
 
 def make_nodes(dev: Path, nodes: Mapping[str, tuple[int, int]]) -> None:
-    """Make the folder *dev* with device *nodes*, by name: major and minor; skip if none may."""
+    """Create the folder *dev* with device *nodes* (name: major, minor); skip if not permitted."""
     dev.mkdir()
     for name, numbers in nodes.items():
         try:
@@ -49,7 +49,7 @@ def make_nodes(dev: Path, nodes: Mapping[str, tuple[int, int]]) -> None:
 
 
 def nodes(devices: int) -> dict[str, tuple[int, int]]:
-    """Return the nodes of so many devices, and those that all need."""
+    """Return the device nodes of *devices* GPUs, and the nodes that all GPUs need."""
     return dict.fromkeys(
         (*(f"nvidia{it}" for it in range(devices)), "nvidiactl", "nvidia-uvm"), NULL
     )

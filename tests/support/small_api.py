@@ -1,4 +1,4 @@
-"""A small API server on a real socket: lists in pages, watches, patches; and what goes wrong."""
+"""Fake API server on a real socket: paged lists, watches, patches, and injected failures."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-Saved = tuple[dict[str, dict[str, Any]], int]  # objects by their paths, and the last number
+Saved = tuple[dict[str, dict[str, Any]], int]  # objects by path, and the version
 
-FEW = 3  # objects on a page, whatever was asked for
+FEW = 3  # objects on a page, whatever the limit
 RESOURCES = "/apis/resource.k8s.io/v1"
-OF_ALL = {  # kinds of which all namespaces are listed together
+OF_ALL = {  # kinds that are listed across all namespaces
     "pods": "/api/v1/pods",
     "resourceclaims": f"{RESOURCES}/resourceclaims",
     "resourceclaimtemplates": f"{RESOURCES}/resourceclaimtemplates",
@@ -41,25 +41,25 @@ LISTED = (
 
 
 class SmallApi:
-    """Objects by their paths; every change has a number."""
+    """Objects by their paths; every change has a resourceVersion."""
 
     def __init__(self) -> None:
         self.asked: list[
             tuple[str, str]
         ] = []  # method and path; a watch is WATCH, a list of one PEEK
-        self.watched_from: list[int] = []  # the versions that watches began after
-        self.retry_after = ""  # seconds, said with every refusal
-        self.down = False  # requests are counted, and get no answer
-        self.forbidden: tuple[str, ...] = ()  # what nobody may read, by how it begins
-        self.texts: dict[str, str] = {}  # what others answer, to whom requests are passed on
-        self.failing: list[int] = []  # the codes of the next answers
-        self.refusing: dict[str, list[int]] = {}  # and of those to one method
-        self.refusals: dict[str, tuple[int, str]] = {}  # every answer to a method, and why
-        self.unknown: frozenset[str] = frozenset()  # fields that are left out of what is written
+        self.watched_from: list[int] = []  # resourceVersions at which watches started
+        self.retry_after = ""  # Retry-After of every error, seconds
+        self.down = False  # requests are counted but not answered
+        self.forbidden: tuple[str, ...] = ()  # prefixes of paths that answer 403
+        self.texts: dict[str, str] = {}  # plain-text answers by path, as of proxied requests
+        self.failing: list[int] = []  # status codes of the next answers
+        self.refusing: dict[str, list[int]] = {}  # the same by method
+        self.refusals: dict[str, tuple[int, str]] = {}  # code and message of answers, by method
+        self.unknown: frozenset[str] = frozenset()  # fields that are dropped from written objects
         self._objects: dict[str, dict[str, Any]] = {}
         self._history: list[tuple[int, str, str, dict[str, Any]]] = []
         self._version = 0
-        self._forgotten = 0  # what was before is not known any more
+        self._forgotten = 0  # events before this version are compacted
         self._breaks = 0
         self._closed = False
         self._connections: set[socket.socket] = set()
@@ -76,11 +76,11 @@ class SmallApi:
             self._note("DELETED", path, self._objects.pop(path))
 
     def read(self, path: str) -> dict[str, Any]:
-        """Return an object."""
+        """Return a copy of an object."""
         return copy.deepcopy(self._objects[path])
 
     def under(self, folder: str) -> list[dict[str, Any]]:
-        """Return the objects of a kind."""
+        """Return the objects below a collection path."""
         return [
             it
             for path, it in sorted(self._objects.items())
@@ -88,7 +88,7 @@ class SmallApi:
         ]
 
     def forget(self) -> None:
-        """Know only what is now, and break every watch."""
+        """Compact the history, and break every watch."""
         with self._changed:
             self._version += 1
             self._forgotten = self._version
@@ -100,14 +100,14 @@ class SmallApi:
             return copy.deepcopy(self._objects), self._version
 
     def restore(self, saved: Saved) -> None:
-        """Be what it was then; who watches from a later number hears nothing until that comes."""
+        """Go back to *saved*; a watch from a later version is silent until that is reached."""
         with self._changed:
             self._objects, self._version = copy.deepcopy(saved[0]), saved[1]
             self._history = [it for it in self._history if it[0] <= self._version]
         self.break_watches()
 
     def bookmark(self, folder: str) -> int:
-        """Tell those who watch a kind how far they have come."""
+        """Send a bookmark to the watches of a kind; return its version."""
         with self._changed:
             self._version += 1
             thing = {"metadata": {"resourceVersion": str(self._version)}}
@@ -116,19 +116,19 @@ class SmallApi:
             return self._version
 
     def go_down(self) -> None:
-        """Answer nobody any more, and break every watch."""
+        """Stop answering requests, and break every watch."""
         self.down = True
         self.break_watches()
 
     def break_watches(self) -> None:
-        """End every connection that watches, in the middle."""
+        """Drop the connections of all watches."""
         with self._changed:
             self._breaks += 1
             self._changed.notify_all()
 
     @contextlib.contextmanager
     def connected(self, connection: socket.socket) -> Iterator[None]:
-        """Know a client's connection while it is served."""
+        """Register a client's connection while it is served."""
         with self._changed:
             self._connections.add(connection)
             if self._closed:
@@ -140,7 +140,7 @@ class SmallApi:
                 self._connections.discard(connection)
 
     def close(self) -> None:
-        """Hang up on everybody, so that nobody who is to end waits for a word more."""
+        """Close all connections, so that no thread keeps waiting for a request."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -148,7 +148,7 @@ class SmallApi:
                 _hang_up(it)
 
     def wait_for(self, method: str, path: str, times: int = 1) -> None:
-        """Wait until something was asked for so often."""
+        """Wait until there were *times* such requests."""
         with self._changed:
             assert self._changed.wait_for(
                 lambda: self.asked.count((method, path)) >= times, waiting.PROMPT
@@ -167,7 +167,7 @@ class SmallApi:
         self._changed.notify_all()
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
-        """Return the code and the object that a request is answered with."""
+        """Return the status code and the object for a request."""
         with self._changed:
             self.asked.append(("PEEK" if query.get("limit") == "1" else method, path))
             self._changed.notify_all()
@@ -228,13 +228,13 @@ class SmallApi:
         return {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}
 
     def events(self, folder: str, version: int) -> Iterator[dict[str, Any]]:
-        """Yield what happens to a kind after *version*, until the watch is to break."""
+        """Yield the events of a kind after *version*, until the watch is broken."""
         with self._changed:
             self.asked.append(("WATCH", folder))
             self.watched_from.append(version)
             self._changed.notify_all()
             breaks = self._breaks
-            if self.down:  # since the request was taken
+            if self.down:  # since the request arrived
                 return
         while True:
             with self._changed:
@@ -273,14 +273,14 @@ def running(api: SmallApi | None = None) -> Iterator[tuple[SmallApi, apiserver.A
 
 
 def _close(pools: Any) -> None:
-    """Close a client's connections; to forget the pools leaves that to whoever collects them."""
+    """Close a client's connections now; clear() alone leaves that to the garbage collector."""
     for key in pools.keys():  # noqa: SIM118 - it cannot be iterated over
         pools[key].close()
     pools.clear()
 
 
 def write_kubeconfig(path: Path, connection: apiserver.ApiServer, namespace: str = "team") -> None:
-    """Write how another process finds the API that *connection* speaks to."""
+    """Write a kubeconfig for the API server of *connection*."""
     where = {"server": connection._client.configuration.host}
     config = {
         "apiVersion": "v1",
@@ -296,7 +296,7 @@ def write_kubeconfig(path: Path, connection: apiserver.ApiServer, namespace: str
 
 
 def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the client has, already
+    with contextlib.suppress(OSError):  # the client has closed it already
         connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -310,14 +310,14 @@ def _merged(thing: Any, patch: Any) -> Any:
 
 
 def _without(thing: Any, fields: frozenset[str]) -> Any:
-    """Return it without these fields, however deep they are."""
+    """Return *thing* without these fields, at any depth."""
     if isinstance(thing, dict):
         return {key: _without(it, fields) for key, it in thing.items() if key not in fields}
     return [_without(it, fields) for it in thing] if isinstance(thing, list) else thing
 
 
 def _folder(path: str) -> str:
-    """Return where lists of a kind are: of all namespaces for some, of one for the rest."""
+    """Return the collection path of an object: across namespaces for the kinds in OF_ALL."""
     folder = path.rpartition("/")[0]
     return OF_ALL.get(folder.rpartition("/")[2], folder)
 
@@ -342,7 +342,7 @@ def _handler(api: SmallApi) -> type[http.server.BaseHTTPRequestHandler]:
                 self._stream(path, int(query["resourceVersion"]))
                 return
             code, thing = api.answer(self.command, path, query, json.loads(body or b"null"))
-            if not code:  # the answer is lost
+            if not code:  # drop the answer
                 self.close_connection = True
                 return
             content = (thing if isinstance(thing, str) else json.dumps(thing)).encode()
@@ -367,6 +367,6 @@ def _handler(api: SmallApi) -> type[http.server.BaseHTTPRequestHandler]:
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""File systems that are soon full, or that nobody may write to."""
+"""Mounts small file systems, to test full disks and read-only ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def mounted(folder: Path) -> Iterator[Path]:
-    """Give a file system of four MiB, if we may mount one."""
+    """Mount a file system of 4 MiB; skip the test if that is not permitted."""
     folder.mkdir()
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True
@@ -30,7 +30,7 @@ def mounted(folder: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> None:
-    """Take all the room there is, in a file called `other`."""
+    """Fill the file system with a file called `other`."""
     size = 1 << 20
     with (folder / "other").open("wb", buffering=0) as other:
         while size:
@@ -41,11 +41,11 @@ def fill(folder: Path) -> None:
 
 
 def empty(folder: Path) -> None:
-    """Give the room back."""
+    """Free the space again."""
     (folder / "other").unlink()
 
 
 def allow_writing(folder: Path, *, allowed: bool) -> None:
-    """Let the file system be read-only, or no more."""
+    """Remount the file system writable or read-only."""
     how = "remount,rw" if allowed else "remount,ro"
     subprocess.run(["mount", "-o", how, folder], check=True)

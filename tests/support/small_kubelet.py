@@ -1,9 +1,9 @@
-"""A pod, its kubelet, two controllers and a node part, small enough to try every order of events.
+"""Model of a pod, its kubelet, two controllers and sidecar-node, to check every order of events.
 
-A state is plain JSON. `events` gives every event that may come next, with the state after it. What
-is modelled is what matters to the end of a pod: kubelet looks (writes the status), then acts
-(starts, replaces), and while it replaces a container it does nothing else; whoever decides does so
-on what it read, and acts later or dies before; a patch holds for the version that was read.
+A state is plain JSON. `events` yields every possible next event with the state after it. The model
+covers what matters to a pod's termination: kubelet first writes the status, then acts (starts,
+replaces), and does nothing else while it replaces a container; a component decides on the state it
+has read, and acts later or dies before; a patch applies only to the version that was read.
 """
 
 import copy
@@ -22,22 +22,22 @@ NODE = "node-1"
 
 
 class WrongError(Exception):
-    """Something happened that never may."""
+    """A state or event that must never occur."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """What a pod is made of, and how its containers behave."""
+    """A pod, and the behaviour of its containers."""
 
     pod: dict
-    codes: dict  # main container -> its codes, one for each run
-    on_signal: dict  # sidecar -> its code, None if it ignores signals
+    codes: dict  # main container -> its exit codes, one per run
+    on_signal: dict  # sidecar -> its exit code, None if it ignores signals
     around: how.Surroundings
-    by_itself: int | None = None  # the code with which a sidecar's first run may end at any time
+    by_itself: int | None = None  # exit code with which a sidecar's first run may end any time
     broken: frozenset = frozenset()  # images that cannot be pulled
     backoff_limit: int = 6  # of its Job
-    deletes: bool = False  # somebody may delete the pod at any time
-    kubelet_dies: bool = False  # once, while it replaces a container, and then knows nothing of it
+    deletes: bool = False  # a user may delete the pod at any time
+    kubelet_dies: bool = False  # once, while it replaces a container; it then forgets that
 
 
 def around(live=True, virtual=False, job=None, has_fast_exit=True, images=None):
@@ -53,11 +53,11 @@ def begin(scene):
     return {
         "pod": pod,
         "runtime": {},  # container -> its newest run
-        "replacing": [],  # kubelet waits for their end, to start them anew
-        "died": False,  # kubelet, once
-        "replaced": [],  # ids of which kubelet said that it kills them for that
-        "patches": [None, None],  # what each controller is about to send
-        "stops": None,  # what the node part is about to do
+        "replacing": [],  # containers that kubelet restarts once they have ended
+        "died": False,  # whether kubelet has died
+        "replaced": [],  # ids of runs that kubelet has announced to kill for that
+        "patches": [None, None],  # each controller's pending patch
+        "stops": None,  # sidecar-node's pending stops
         "seconds": 0,
         "writes": 0,  # to the pod
         "limit": scene.backoff_limit,
@@ -85,7 +85,7 @@ def last_codes(scene, state):
 
 
 def events(scene, state):
-    """Yield each event that may come next, with the state after it."""
+    """Yield each possible next event, with the state after it."""
     if is_over(state):
         return
     for name, run in state["runtime"].items():
@@ -114,7 +114,7 @@ def _ends(scene, state, name, run):
         return
     if scene.by_itself is not None and run["number"] == 0:
         yield f"{name} ends by itself", _ended(state, name, scene.by_itself)
-    if run["told"]:
+    if run["signalled"]:
         code = scene.on_signal[name]
         if code is not None:
             yield f"{name} obeys", _ended(state, name, code)
@@ -130,7 +130,7 @@ def _ended(state, name, code):
 
 def _signal(state, name, seconds):
     run = state["runtime"][name]
-    run["told"] = True
+    run["signalled"] = True
     if seconds is None:
         return
     kill_at = state["seconds"] + seconds
@@ -145,7 +145,7 @@ def _start(state, spec):
         "number": number,
         "image": spec["image"],
         "code": None,
-        "told": False,
+        "signalled": False,
         "kill_at": None,
     }
 
@@ -212,7 +212,7 @@ def _status(state, scene):
 
 
 def _phase(pod):
-    """Return the phase by kubelet's arithmetic (getPhase, with container restart rules)."""
+    """Return the phase as kubelet computes it (getPhase, with container restart rules)."""
     if any(entry.state is pods.State.WAITING for entry in pod.containers):
         return "Pending"
     if not all(entry.ended_for_good for entry in pod.containers):
@@ -222,7 +222,7 @@ def _phase(pod):
 
 
 def _changed(state):
-    """Return a copy in which the pod has a new version, so that older patches are refused."""
+    """Return a copy with a new version of the pod, which invalidates pending patches."""
     after = copy.deepcopy(state)
     after["patches"] = [None] * len(state["patches"])
     return after
@@ -262,7 +262,7 @@ def _restarts(state):
 
 
 def fails_its_job(state):
-    """Tell whether the Job controller fails the Job of this pod by its restarts."""
+    """Return whether the Job controller fails this pod's Job for its restarts."""
     policy = state["pod"]["spec"]["restartPolicy"]
     reached = _restarts(state) >= max(state["limit"], 1)
     return policy == "OnFailure" and not is_over(state) and reached
@@ -309,15 +309,15 @@ def _node_part(state):
 
 
 def _is_stopped(state, stop):
-    """Tell whether the runtime is stopping it already, and no later than this stop would."""
+    """Return whether the runtime is already stopping it, no later than this stop would."""
     run = state["runtime"][stop.name]
     if not stop.kill:
-        return run["told"]
+        return run["signalled"]
     return run["kill_at"] is not None and run["kill_at"] <= state["seconds"] + stop.grace_seconds
 
 
 def _time(state):
-    """Let time pass until the next thing that waits for it."""
+    """Advance the time to the next deadline."""
     later = [
         run["kill_at"]
         for run in state["runtime"].values()
@@ -337,7 +337,7 @@ def _time(state):
 
 
 def apply(document, operations):
-    """Apply a JSON patch; a test that fails raises."""
+    """Apply a JSON patch; WrongError if a test operation fails."""
     document = copy.deepcopy(document)
     for operation in operations:
         *way, last = (
@@ -361,7 +361,7 @@ def apply(document, operations):
 
 
 def explore(scene, most=20_000):
-    """Return every state that can be reached, each with what leads there, and what comes next."""
+    """Return all reachable states, each with its history, and the successors of each."""
     first = begin(scene)
     seen = {key(first): (first, ())}
     following = {}
@@ -382,16 +382,16 @@ def explore(scene, most=20_000):
 
 
 def story(history):
-    """Return how a state was come to."""
-    told = []
+    """Return the events that led to a state."""
+    passed = []
     while history:
         history, event = history
-        told.append(event)
-    return " > ".join(reversed(told))
+        passed.append(event)
+    return " > ".join(reversed(passed))
 
 
 def cannot_end(seen, following):
-    """Return the states from which no order of events leads to an end."""
+    """Return the states from which the pod can no longer terminate."""
     before = {at: [] for at in seen}
     for at, nexts in following.items():
         for then in nexts:

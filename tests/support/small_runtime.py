@@ -1,4 +1,4 @@
-"""A small container runtime on a real socket, which speaks of CRI what the node part asks for."""
+"""Fake container runtime on a real socket, with the CRI calls that sidecar-node makes."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Container:
-    """A container that was begun."""
+    """A started container."""
 
     name: str
     pod: str = "train-0"
     uid: str = "uid-1"
     namespace: str = "team"
-    code: int | None = None  # None: it runs
+    code: int | None = None  # None: it is running
     attempt: int = 0
     ended_at: float = 0.0
-    deaf: bool = False  # to signals
-    quits: bool = False  # when anything is run in it
+    deaf: bool = False  # ignores signals
+    quits: bool = False  # ends when anything is executed in it
 
 
 class SmallRuntime(api_grpc.RuntimeServiceServicer, api_grpc.ImageServiceServicer):
-    """Containers by their ids, and what was asked for.
+    """Containers by their ids, and the calls received.
 
-    CRI-O is told by its name, and gives no events where nobody has switched them on.
+    With the name "cri-o" it sends no events, as CRI-O does unless they are enabled.
     """
 
     def __init__(self, release: str = "v2.4.2", name: str = "containerd") -> None:
@@ -52,7 +52,7 @@ class SmallRuntime(api_grpc.RuntimeServiceServicer, api_grpc.ImageServiceService
         self._changed = threading.Condition()
 
     def end(self, identity: str, code: int = 0) -> None:
-        """Let a container end, and say so to all who read events."""
+        """End a container, and send the event to all readers."""
         with self._changed:
             one = self.containers[identity]
             one.code, one.ended_at = code, time.time()
@@ -60,12 +60,12 @@ class SmallRuntime(api_grpc.RuntimeServiceServicer, api_grpc.ImageServiceService
                 reader.put(one)
 
     def wait_for(self, call: str, identity: str) -> None:
-        """Wait until something was asked for."""
+        """Wait for this call about this container."""
         with self._changed:
             assert self._changed.wait_for(lambda: (call, identity) in self.asked, 60), self.asked
 
     def wait_for_a_reader(self) -> None:
-        """Wait until somebody reads events."""
+        """Wait until a client reads events."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._readers, 60)
 

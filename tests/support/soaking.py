@@ -1,4 +1,4 @@
-"""Pods that are made anew until they have succeeded, while servers of the node are killed.
+"""Soak test: recreates failed pods until they succeed, while servers of the node are killed.
 
 Variables: PYVGPU_SOAK_PODS and PYVGPU_SOAK_SEED.
 """
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 PODS = int(os.environ.get("PYVGPU_SOAK_PODS", "12"))
 SEED = int(os.environ.get("PYVGPU_SOAK_SEED", "7"))
-SECONDS = 20 * PODS + 120  # within which all of them have succeeded
-_WAVE = 25  # pods at once
+SECONDS = 20 * PODS + 120  # time limit for all of them to succeed
+_WAVE = 25  # concurrent pods
 PAUSE = (3.0, 8.0) if PODS > _WAVE else (1.5, 3.0)  # seconds between two kills, least and most
 
 
 @dataclasses.dataclass
 class Task:
-    """A pod that is made anew by us, its owner, until it has succeeded."""
+    """A pod that the soak, as its owner, recreates until it succeeds."""
 
     name: str
     template: dict[str, Any]
@@ -39,12 +39,12 @@ class Task:
 
     @property
     def pod(self) -> str:
-        """The name of its pod now."""
+        """The name of its current pod."""
         return f"{self.name}-{self.attempt}"
 
 
 class Soak:
-    """What is found out of all tasks."""
+    """Runs all tasks and collects the results."""
 
     def __init__(self, space: rig.Space, agent: agents.Agent, killer: Killer) -> None:
         self.space, self.agent, self.killer = space, agent, killer
@@ -56,9 +56,9 @@ class Soak:
         self.took = 0.0  # seconds
 
     def run(self, made: Callable[[int], Task]) -> None:
-        """Run PODS tasks, each *made* of its number, in waves until each has succeeded.
+        """Run PODS tasks, built by ``made(number)``, in waves until each has succeeded.
 
-        Meanwhile the killer kills.
+        The killer runs meanwhile.
         """
         begun = time.monotonic()
         self.killer.start()
@@ -107,7 +107,7 @@ class Soak:
             self.mismatches.append((pod["metadata"]["name"], name, wanted, total))
 
     def _look_into(self, pod: Mapping[str, Any]) -> None:
-        """Judge a pod that has failed: what happens while somebody is away is no fault."""
+        """Classify a failed pod: a failure while a server was down does not count."""
         created = datetime.datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
         excused = self.killer.was_away(created.timestamp(), time.time())
         if pod["status"].get("reason") == "UnexpectedAdmissionError":
@@ -120,13 +120,13 @@ class Soak:
             self.failures.append(pod["status"])
 
     def say(self, what: str) -> None:
-        """Print what became of *what*."""
+        """Print the results, with *what* as the noun for the pods."""
         killed = self.killer.killed
         print(
             f"\n{PODS} {what} in {self.took:.0f} s, {self.checked} containers checked, killed "
             f"{ ({it: killed.count(it) for it in sorted(set(killed))}) }; mismatches "
             f"{len(self.mismatches)}; UnexpectedAdmissionError {len(self.outside)}, and "
-            f"{self.refused_in_windows} while somebody was away; others that failed then "
+            f"{self.refused_in_windows} while a server was down; other failures then "
             f"{self.disturbed}; registered after "
             f"{', '.join(f'{it:.2f}' for it in self.killer.registered)} s"
         )

@@ -1,4 +1,4 @@
-"""A cluster as its status page shows it: always the same, with something of everything."""
+"""Fixed example cluster for the status page, with every kind of row and state."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ EVENTS = (
 
 
 class StatusApi(scheduling_api.SchedulingApi):
-    """Says whose tokens are, and who may see the page."""
+    """API server with TokenReview and SubjectAccessReview for the page's users."""
 
     def __init__(self) -> None:
         super().__init__()
         self.users = {VIEWER: "ada", STRANGER: "eve"}
         self.allowed = {"ada"}
-        self.reviewed: list[dict[str, Any]] = []  # what was asked about access
+        self.reviewed: list[dict[str, Any]] = []  # specs of SubjectAccessReviews
 
     def _note(self, kind: str, path: str, thing: dict[str, Any]) -> None:
-        """Tell those, too, who watch the agents' namespace alone."""
+        """Also send the event to watches of the agents' namespace."""
         super()._note(kind, path, thing)
         folder = f"/api/v1/namespaces/{AGENTS}/pods"
         if path.startswith(f"{folder}/"):
             self._history.append((self._version, kind, folder, copy.deepcopy(thing)))
 
     def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
-        """Return the code and the object that a request is answered with."""
+        """Return the status code and the object for a request."""
         if path not in (guard.TOKENS, guard.ACCESS) or self.failing or self.down:
             return super().answer(method, path, query, body)
         self.asked.append((method, path))
@@ -64,7 +64,7 @@ class StatusApi(scheduling_api.SchedulingApi):
 
 
 def fill(api: StatusApi, nodes: int = NODES) -> None:
-    """Let there be nodes with agents, pods that have devices and pods that wait, and events."""
+    """Create nodes with agents, running pods with devices, pending pods, and events."""
     for number in range(nodes):
         name = f"gpu-node-{number + 1}"
         put_node(api, name, number)
@@ -80,8 +80,8 @@ def fill(api: StatusApi, nodes: int = NODES) -> None:
             "creationTimestamp": f"2026-11-22T10:{12 + 6 * at:02}:00Z",
         }
         api.put(f"/api/v1/namespaces/ada/pods/{pod}", thing)
-    for at, (who, reason, text) in enumerate(EVENTS):
-        namespace, _, pod = who.partition("/")
+    for at, (involved, reason, text) in enumerate(EVENTS):
+        namespace, _, pod = involved.partition("/")
         api.put(
             f"/api/v1/events/{at}",
             {
@@ -97,7 +97,7 @@ def fill(api: StatusApi, nodes: int = NODES) -> None:
 
 
 def put_node(api: StatusApi, name: str, number: int = 0) -> None:
-    """Let there be a node of eight devices."""
+    """Create a node with eight devices."""
     had = tuple(
         facts.Device(
             f"GPU-{name}-{at}",
@@ -113,7 +113,7 @@ def put_node(api: StatusApi, name: str, number: int = 0) -> None:
 
 
 def put_agent(api: StatusApi, node: str, *, ready: bool = True) -> None:
-    """Let a node have an agent."""
+    """Create the agent's pod of a node."""
     api.put(
         f"/api/v1/namespaces/{AGENTS}/pods/agent-{node}",
         {
@@ -132,7 +132,7 @@ def put_agent(api: StatusApi, node: str, *, ready: bool = True) -> None:
 
 
 def _put_tenant(api: StatusApi, node: str, number: int, at: int) -> None:
-    """Let a pod have a part of a device."""
+    """Create a running pod with a share of a device."""
     vcore = (35, 50, 70, 100)[(number * at + at) % 4]
     units = 320 if vcore == 100 else (80, 130, 200)[(number * 3 + at) % 3]
     pod = scheduling_api.pod(f"job-{number}-{at}", vcore, units, nodeName=node)
@@ -148,7 +148,7 @@ def _put_tenant(api: StatusApi, node: str, number: int, at: int) -> None:
 def running(
     api: StatusApi, *, agents: bool = True, settled: bool = True
 ) -> Iterator[cluster.Cluster]:
-    """Give what shows *api*; with *agents* each node's answers, which are all the same."""
+    """Run the page of *api*'s cluster; with *agents*, one HTTP server answers for all nodes."""
     stop = threading.Event()
     served = pages.Pages(lambda: b"", more=status_node.Node().routes() if agents else {})
     with small_api.running(api) as (_, connection), pages.serving("0", served) as port:
@@ -168,7 +168,7 @@ def running(
 
 
 def until(shown: cluster.Cluster, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Return what is shown once *condition* holds of it."""
+    """Wait until *condition* holds for the page's document; return the document."""
     found: list[dict[str, Any]] = []
 
     def holds() -> bool:
@@ -182,7 +182,7 @@ def until(shown: cluster.Cluster, condition: Callable[[dict[str, Any]], object])
 
 
 def lines() -> dict[str, list[int]]:
-    """Return what some minutes could have been like."""
+    """Return plausible history lines of some minutes."""
     looks = range(history.POINTS)
     return {
         "promised": [480 + it + round(60 * math.sin(it / 6)) for it in looks],
@@ -192,7 +192,7 @@ def lines() -> dict[str, list[int]]:
 
 
 def is_settled(shown: cluster.Cluster) -> bool:
-    """Tell whether everything is known, and why each pod waits."""
+    """Return whether all data is loaded, including why each pod waits."""
     if not shown.nodes:
         return False
     try:

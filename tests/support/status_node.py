@@ -1,4 +1,4 @@
-"""A node as its status page shows it: always the same, with something of everything."""
+"""Fixed example node for the status page, with every kind of row and state."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ TROUBLES = (("agent", ""), ("kubelet", ""))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tenant:
-    """A container, and what it does."""
+    """A container and its load."""
 
     name: str  # namespace/pod/container
     device: int
     vcore: int
     vmemory: int  # bytes
-    busy: float  # of the device's time, in the middle
-    swing: float = 0.0  # up and down from there
-    held: float = 0.5  # of its memory
-    waits: float = 0.0  # of the time
-    refused: int = 0  # in the last look
-    ceiling: int | None = None  # vcore, of elastic ones
+    busy: float  # mean fraction of the device's time
+    swing: float = 0.0  # amplitude around the mean
+    held: float = 0.5  # fraction of its memory
+    waits: float = 0.0  # fraction of the time
+    refused: int = 0  # allocations refused in the last period
+    ceiling: int | None = None  # vcore, for elastic containers
 
 
 TENANTS = (
@@ -72,7 +72,7 @@ EVENTS = (
 
 
 class Node:
-    """Its sources at each look, and what is remembered of them."""
+    """The agent's data sources, and the recorded history."""
 
     def __init__(self, tenants: tuple[Tenant, ...] = TENANTS, looks: int = LOOKS) -> None:
         self.tenants = tenants
@@ -106,7 +106,7 @@ class Node:
         self.at = AT
 
     def look(self, look: int, last: int) -> None:
-        """Let the agent look once."""
+        """Sample the sources once, as the agent does each period."""
         self.at += usage.PERIOD_SECONDS
         self._uses = {
             grant.id: _use(it, look, last)
@@ -115,11 +115,11 @@ class Node:
         self.recent.look(self.sources)
 
     def document(self) -> dict[str, Any]:
-        """Return what its page shows."""
+        """Return the document of its status page."""
         return self.recent.document(NAME, self.sources, TROUBLES)
 
     def routes(self) -> dict[str, pages.Route]:
-        """Return what it answers."""
+        """Return the HTTP routes of its status page."""
         return site.routes(lambda asked: site.answer(asked, self.document()))
 
     def _answers(self) -> dict[str, Answer]:

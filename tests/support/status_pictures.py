@@ -1,4 +1,4 @@
-"""The status page of always the same numbers, to be looked at: by browsers, and in pictures."""
+"""Documents and sizes of the status page's pictures in docs/, from fixed numbers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
-OF = "pyvgpu-of"  # the entry of a picture that says of what it was made
+OF = "pyvgpu-of"  # metadata key of a picture's source digest
 NOW = "2026-11-22T10:32:00Z"
 VERSION = "0.1.0"
 DESKTOP, PHONE = (1280, 800), (390, 844)
-# By name: the document, the colours, the size of the window, and whether all of the page is shown.
+# By name: the document, the colour scheme, and the size of the window.
 PICTURES: Mapping[str, tuple[str, str, tuple[int, int]]] = {
     "status-node": ("node", "light", (1280, 1120)),
     "status-node-dark": ("node", "dark", (1280, 1120)),
@@ -52,7 +52,7 @@ def document(name: str) -> dict[str, Any]:
 
 
 def digest(name: str) -> str:
-    """Return by what it is known of what a picture was made: the page, and what it shows."""
+    """Return a digest of a picture's sources: the page's files, its document and its size."""
     of, colours, size = PICTURES[name]
     made = hashlib.blake2b(digest_size=16)
     for file, _ in site.FILES.values():

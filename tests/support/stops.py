@@ -1,4 +1,4 @@
-"""Stop a program right after one of its system calls, so that others act before its next step."""
+"""Stops a program right after a chosen system call, so that tests can act before its next step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="strace is 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stopped:
-    """A program of which a process is stopped, and strace, which did it."""
+    """A program with a stopped process, and the strace that stopped it."""
 
     strace: subprocess.Popen[str]
     first: int  # the pid of the program's first process
@@ -41,7 +41,7 @@ def stopped_after(
     path: str | Path | None = None,
     **options: object,
 ) -> Iterator[Stopped]:
-    """Start *command*, which stops after the first of *calls*, or the first that names *path*.
+    """Start *command*, stopped after the first of *calls*, or the first that names *path*.
 
     *calls* are separated by commas; a machine need not have all of them.
     """

@@ -1,7 +1,7 @@
-"""Kubeflow's training operator in the cluster of ``make e2e``, which ``cluster operator`` built.
+"""Runs Kubeflow's training operator, built by ``cluster operator``, in the ``make e2e`` cluster.
 
-It insists on a certificate for its webhook, of which it writes the Secret and reads the files: a
-pod would have them mounted, here they are copied. The webhook itself is not registered.
+It requires a certificate for its webhook: it writes the Secret and reads the files. A pod would
+mount the Secret, here the files are copied. The webhook itself is not registered.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROGRAM = "training-operator.v1"
-KINDS = "pytorchjobs.yaml"  # beside it: what it adds to the API server
+KINDS = "pytorchjobs.yaml"  # its CRD, in the same folder
 NAMESPACE = "kubeflow"
-SECRET = "training-operator-webhook-cert"  # a name
-CERTIFICATES = "/tmp/k8s-webhook-server"  # where it reads them, whatever it is told
+SECRET = "training-operator-webhook-cert"  # a name, no secret
+CERTIFICATES = "/tmp/k8s-webhook-server"  # it reads them here, whatever its flags say
 _WITHOUT_DNS = f'[{{name: init, image: {rig.BUSYBOX}, imagePullPolicy: Never, command: ["true"]}}]'
 _ENTER = f'mkdir -p {CERTIFICATES}; mount --bind "$0" {CERTIFICATES}; exec "$@"'
 
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[None]:
-    """Let it run, until it may act."""
+    """Run the operator; yield once it has its certificate."""
     _apply(Path(str(shutil.which(PROGRAM))).with_name(KINDS).read_text())
     for thing in _things():
         _apply(json.dumps(thing))
@@ -48,7 +48,7 @@ def running(folder: Path) -> Iterator[None]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        secret = rig.everybodys(NAMESPACE).until("secrets", SECRET, lambda it: it.get("data"))
+        secret = rig.as_admin(NAMESPACE).until("secrets", SECRET, lambda it: it.get("data"))
         for name, content in secret["data"].items():
             (folder / "serving-certs" / name).write_bytes(base64.b64decode(content))
         yield

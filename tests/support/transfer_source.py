@@ -1,6 +1,6 @@
-"""A program's prelude that knows a right call of every form that sets or copies memory.
+"""Prelude for programs that call every memset and memcpy function of the driver API.
 
-CALLS is a table from symbols to what calls them; each copies or sets BYTES bytes.
+CALLS maps symbols to (function, arguments); each call copies or sets BYTES bytes.
 """
 
 from array_source import ARRAYS

@@ -1,7 +1,7 @@
-"""vGPUs for the pods of the cluster of ``make e2e``, on a simulated machine.
+"""Gives pods of the ``make e2e`` cluster vGPUs of a simulated machine, without a device plugin.
 
-Grants, folders and CDI specifications are those of the node agent; what it would hand to kubelet
-(the resources of the node, the edits of a container) is put into the node and the pods here.
+Grants, folders and CDI specifications are the node agent's; this module writes into the node and
+the pods what the agent would pass to kubelet: the node's resources and a container's edits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLUSTER = Path(__file__).parents[1] / "e2e/cluster/cluster"
 
 
 class Grants:
-    """A grant for each index of a Job, all on one device."""
+    """One grant per index of an indexed Job, all on one device."""
 
     def __init__(self, folder: Path, count: int, vcore: int, size: int) -> None:
         machine = simulator.open_machine("h100", folder / "machines")
@@ -44,12 +44,12 @@ class Grants:
             self._places.make(grant, driver)
 
     def usage(self, index: int) -> region.Usage:
-        """Return what the processes of a grant's container hold."""
+        """Return the usage of a grant's container."""
         with (self._folder(index) / "usage").open("rb") as file:
             return region.read_usage(file.fileno())
 
     def give(self, container: dict[str, Any]) -> list[dict[str, Any]]:
-        """Give *container* the grant of its pod's index; return the volumes that takes."""
+        """Add the grant of its pod's index to *container*; return the pod volumes it needs."""
         edits = granted.edits_of(self._places.specification(self._grants[0].id))
         volumes, mounts = [], []
         for number, mount in enumerate(edits["mounts"]):
@@ -68,7 +68,7 @@ class Grants:
         return volumes
 
     def close(self) -> None:
-        """Need no files any more."""
+        """Release the grants' files."""
         self._places.close()
 
     def _folder(self, index: int) -> Path:
@@ -76,7 +76,7 @@ class Grants:
 
 
 def make_image(folder: Path) -> None:
-    """Put the image of a training program (the demonstration's) into the node."""
+    """Build an image of the demo's training program, and load it into the node."""
     programs = [shim.tenant_program(), *shim.simulator_libraries().glob("lib*.so.*")]
     listed = subprocess.run(["ldd", *programs], check=True, capture_output=True, text=True).stdout
     words = {word for word in listed.split() if word.startswith("/") and Path(word).is_file()}
@@ -91,8 +91,8 @@ def make_image(folder: Path) -> None:
 
 @contextlib.contextmanager
 def on_the_node(vcore: int) -> Iterator[None]:
-    """Let the node have so much vcore to give, of which the scheduler does the sums."""
-    api = rig.everybodys().server
+    """Make *vcore* allocatable on the node during the block, for kube-scheduler to count."""
+    api = rig.as_admin().server
     path = f"/api/v1/nodes/{NODE}/status"
 
     def write(value: str | None) -> None:

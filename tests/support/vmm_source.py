@@ -1,4 +1,4 @@
-"""Source for programs of `shim_room` that use virtual memory management."""
+"""Prelude for `shim_room` programs that use virtual memory management."""
 
 VMM = """
 class Properties(ctypes.Structure):  # CUmemAllocationProp

@@ -1,4 +1,4 @@
-"""Wait for what comes soon, nobody knows when, and for what runs beside it to end."""
+"""Waits for conditions with generous time limits, and runs components in background threads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PROMPT = 120.0  # seconds, far beyond what anything takes that is waited for
-WHOLE = 400.0  # the same for a whole program, with much else on the machine
+PROMPT = 120.0  # seconds; far longer than anything that tests wait for takes
+WHOLE = 400.0  # the same for a whole program, on a busy machine
 
 
 class Part(Protocol):
-    """What runs until it is stopped."""
+    """A component that runs until it is stopped."""
 
     def run(self) -> None: ...
 
@@ -26,7 +26,7 @@ class Part(Protocol):
 def wait_until(
     condition: Callable[[], object],
     seconds: float = PROMPT,
-    found: Callable[[], object] = lambda: "it never came to be",
+    found: Callable[[], object] = lambda: "the condition never held",
 ) -> None:
     """Return once *condition* holds; fail after *seconds*, with what is *found* instead."""
     deadline = time.monotonic() + seconds
@@ -34,11 +34,11 @@ def wait_until(
     while not condition():
         assert not late, found()
         time.sleep(0.01)
-        late = time.monotonic() > deadline  # looked at once more: it may be us who stood still
+        late = time.monotonic() > deadline  # check once more: this process may have stalled
 
 
 def started(ask: Callable[[Callable[[Exception | None], None]], object]) -> None:
-    """Be back when what *ask* is given was called; raise what it was called with, if anything."""
+    """Call *ask* with a callback; return when that is called, raising its exception, if any."""
     said: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
     ask(said.put)
     failure = said.get(timeout=PROMPT)
@@ -48,7 +48,7 @@ def started(ask: Callable[[Callable[[Exception | None], None]], object]) -> None
 
 @contextlib.contextmanager
 def beside(part: Part) -> Iterator[None]:
-    """Let *part* run in a thread of its own, until the block ends; then it must end soon."""
+    """Run *part* in a thread until the block ends; then it must stop soon."""
     thread = threading.Thread(target=part.run)
     thread.start()
     try:

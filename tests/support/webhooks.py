@@ -1,6 +1,6 @@
-"""`pyvgpu webhook` as a process before the cluster of ``make e2e``, as the chart has it.
+"""Runs `pyvgpu webhook` as a process for the cluster of ``make e2e``, with the chart's objects.
 
-It has the rights of its ServiceAccount alone. Its Service leads to this machine.
+It has exactly its ServiceAccount's RBAC rules. Its Service routes to this machine.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ AUTHORITY = f"{os.environ.get('CLUSTER_RUN', '')}/pki/ca.crt"  # the cluster's
 
 
 def kubectl(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run kubectl; its code may be any."""
+    """Run kubectl; any exit code is allowed."""
     command = ["kubectl", *arguments]
     return subprocess.run(command, input=text, capture_output=True, text=True)
 
 
 @contextlib.contextmanager
 def installed(*templates: str, setting: str) -> Iterator[None]:
-    """Apply what templates of the chart make while the block runs, but for the program itself."""
+    """Apply the objects of chart templates, except Deployments, during the block."""
     made = charted.part(templates, setting)
     things = [_led_here(it) for it in made if it["kind"] != "Deployment"]
     if any(it["kind"] == "Service" for it in things):
@@ -58,7 +58,7 @@ def installed(*templates: str, setting: str) -> Iterator[None]:
 
 
 def arguments(deployment: dict[str, Any]) -> list[str]:
-    """Return the arguments of what a Deployment runs."""
+    """Return the arguments of a Deployment's first container."""
     return list(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
 
 
@@ -81,7 +81,7 @@ def _endpoint() -> dict[str, Any]:
 
 
 class Webhook:
-    """The process, which can be ended and started again."""
+    """The process, which tests can stop and restart."""
 
     options = ("--scheduler=default-scheduler", "--allow-host-path=/data")
 
@@ -96,7 +96,7 @@ class Webhook:
         waiting.wait_until(lambda: self.page("/readyz") == 200, SECONDS, self.log.read_text)
 
     def launch(self, *options: str) -> None:
-        """Start it, and wait for nothing."""
+        """Start it without waiting."""
         rig.write_kubeconfig(self._config, PLACE.namespace, "webhook")
         where = [f"--serve={ADDRESS}:{PORT}", f"--listen={ADDRESS}:{HEALTH}"]
         command = [str(runner.PYVGPU), "webhook", f"--kubeconfig={self._config}", *where]
@@ -105,7 +105,7 @@ class Webhook:
 
     @contextlib.contextmanager
     def other(self, *options: str) -> Iterator[None]:
-        """Let it run with more options meanwhile; it may not be ready yet."""
+        """Restart it with more options during the block, without waiting until it is ready."""
         self.kill()
         self.launch(*self.options, *options)
         try:
@@ -115,17 +115,17 @@ class Webhook:
             self.start(*self.options)
 
     def page(self, path: str) -> int:
-        """Return the code that a page of its health is answered with, 0 if it is not."""
+        """Return the status code of a page of its health port, 0 if nothing answers."""
         return served.page(f"{ADDRESS}:{HEALTH}", path)[0]
 
     def kill(self) -> None:
-        """End it at once: nobody answers any more."""
+        """Kill it with SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> int:
-        """Tell it to end, and return its code."""
+        """Send SIGTERM; return its exit code."""
         if self._process is None or self._process.poll() is not None:
             return 0
         self._process.send_signal(signal.SIGTERM)
@@ -136,7 +136,7 @@ class Webhook:
 def rights(
     name: str, verbs: str, resources: str, user: str = "system:serviceaccount:pyvgpu:webhook"
 ) -> Iterator[None]:
-    """Give a user more rights while the block runs."""
+    """Give a user more RBAC rules during the block."""
     for what in (
         ("clusterrole", name, f"--verb={verbs}", f"--resource={resources}"),
         ("clusterrolebinding", name, f"--clusterrole={name}", f"--user={user}"),
@@ -150,29 +150,29 @@ def rights(
 
 
 def as_user(user: str, *arguments: str, thing: Any = None) -> subprocess.CompletedProcess[str]:
-    """Run kubectl as somebody else."""
+    """Run kubectl as another user."""
     return kubectl(f"--as={user}", *arguments, text=None if thing is None else json.dumps(thing))
 
 
 def sharing(name: str = "p", **spec: Any) -> dict[str, Any]:
-    """Return a pod that asks for a share."""
+    """Return a pod that requests a share of a device."""
     pod = plain(name, **spec)
     pod["spec"]["containers"][0] |= {"resources": gpu.container("a", 50, 8)["resources"]}
     return pod
 
 
 def plain(name: str = "p", **spec: Any) -> dict[str, Any]:
-    """Return a pod that asks for no device."""
+    """Return a pod that requests no device."""
     return rig.pod(name, rig.container("a", "sleep 1000"), **spec)
 
 
 def dry_run(space: rig.Space, pod: dict[str, Any]) -> dict[str, Any]:
-    """Return what would be created."""
+    """Return the pod that the API server would create, by a dry run."""
     return space.server.call("POST", space.path("pods"), DRY, pod)
 
 
 def refused(call: Callable[..., Any], *arguments: Any, **more: Any) -> str:
-    """Return why the API server does not do something."""
+    """Return the message with which the API server refuses a call."""
     with pytest.raises(apiserver.ServerError) as caught:
         call(*arguments, **more)
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""Wheels of the package index that pip uses here, unpacked and never installed."""
+"""Downloads wheels from pip's package index and unpacks them without installing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECONDS = 120
 
 
 def unpacked(requirement: str) -> Path:
-    """Return the folder in which the newest wheel that meets *requirement* lies, as installed."""
+    """Return a folder with the unpacked newest wheel that satisfies *requirement*."""
 
     def fill(draft: Path) -> None:
         with zipfile.ZipFile(_fetch(draft, requirement)) as wheel:

@@ -1,4 +1,4 @@
-"""A program's prelude that launches kernels of a given time, in every form, and captures them."""
+"""Prelude for programs that launch kernels of a given length, in every form, and capture them."""
 
 LAUNCHES = """
 IMAGE = b".version 8.0\\n.target sm_70\\n.address_size 64\\n" \\

@@ -1,4 +1,4 @@
-"""The wheels of `make wheels`, and Pythons of their own to install them in."""
+"""The wheels of `make wheels`, and virtual environments to install them in."""
 
 import importlib.metadata
 import subprocess
@@ -14,14 +14,14 @@ DIST = Path(__file__).parents[2] / "dist"
 
 @pytest.fixture(scope="session")
 def wheels():
-    """Return the wheels by machine."""
+    """Return the wheels by machine architecture."""
     found = {path.stem.rpartition("manylinux_2_17_")[2]: path for path in DIST.glob("*.whl")}
     assert set(found) == {"x86_64", "aarch64"}, "make wheels"
     return found
 
 
 class Installed:
-    """A Python with nothing in it but what pyvgpu depends on, which is not fetched again."""
+    """A virtual environment with only pyvgpu's dependencies, linked instead of downloaded."""
 
     def __init__(self, folder: Path) -> None:
         self.programs = folder / "bin"
@@ -75,7 +75,7 @@ class Installed:
 
 @pytest.fixture
 def installed(tmp_path, wheels):
-    """Return a Python with this machine's wheel in it."""
+    """Return a virtual environment with this machine's wheel."""
     made = Installed(tmp_path / "python")
     made.install(wheels[sysconfig.get_platform().removeprefix("linux-")])
     return made

@@ -1,4 +1,4 @@
-"""Upgrades of the package under running programs: each keeps the shim that it began with."""
+"""Package upgrades under running programs: each keeps the shim that it started with."""
 
 import hashlib
 import re
@@ -30,7 +30,7 @@ FITS, TOO_MUCH = 1 << 20, 1 << 30
 
 
 def repacked(wheel: Path, number: int, folder: Path) -> Path:
-    """Return *wheel* as another version of it, in which the shim is another file."""
+    """Return a copy of *wheel* with another version number and different shim contents."""
     version = re.match(r"pyvgpu-([^-]+)-", wheel.name)[1]
     other = f"{version}+{number}"
     copy = folder / wheel.name.replace(version, other)
@@ -47,7 +47,7 @@ def repacked(wheel: Path, number: int, folder: Path) -> Path:
 
 
 class Program:
-    """A program under `pyvgpu run` that allocates when it is told to."""
+    """A program under `pyvgpu run` that allocates on request."""
 
     def __init__(self, installed):
         options = ("--simulate", "t4", "--vmemory", "1GiB")

@@ -1,4 +1,4 @@
-"""Wheels: for old systems, complete, and working where nothing else is."""
+"""Wheels: complete, compatible with old glibc, and working without any other package."""
 
 import io
 import zipfile
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.wheels
 
 PLAIN = Path(__file__).parents[2] / "deploy/plain"
 
-# Linked to nothing.
+# Static, without a libc.
 BARE = ("pyvgpu/lib/sidecar/pyvgpu-exit", "pyvgpu/lib/hook/pyvgpu-created")
 NATIVE = {
     "pyvgpu/lib/libcuda-control.so",
@@ -60,7 +60,7 @@ def binaries(wheel):
     return {n: elffile.ELFFile(io.BytesIO(c)) for n, c in files.items() if c[:4] == b"\x7fELF"}
 
 
-def test_native_side_is_complete_and_for_one_machine(wheel, binaries):
+def test_native_files_are_complete_and_of_one_architecture(wheel, binaries):
     assert set(binaries) == NATIVE
     machine = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[wheel.machine]
     assert {each["e_machine"] for each in binaries.values()} == {machine}
@@ -78,7 +78,7 @@ def test_nothing_is_newer_than_glibc_2_17_or_private(binaries):
 
 
 @pytest.mark.parametrize("name", BARE)
-def test_what_starts_without_a_libc_needs_no_loader(binaries, name):
+def test_programs_without_a_libc_need_no_loader(binaries, name):
     kinds = {segment["p_type"] for segment in binaries[name].iter_segments()}
     assert not kinds & {"PT_INTERP", "PT_DYNAMIC"}
 
@@ -101,7 +101,7 @@ def test_man_page_is_where_man_looks(wheel):
     assert wheel.read(page).decode().startswith(f'.TH PYVGPU 1 "" "pyvgpu {version}" ')
 
 
-def test_wheels_are_of_the_sdist_and_say_its_version(wheel, installed):
+def test_wheels_have_the_version_of_the_sdist(wheel, installed):
     (archive,) = DIST.glob("pyvgpu-[0-9]*.tar.gz")
     version = archive.name.removeprefix("pyvgpu-").removesuffix(".tar.gz")
     assert f"pyvgpu-{version}.dist-info/METADATA" in wheel.namelist()
@@ -133,7 +133,7 @@ def test_installed_wheel_names_the_extra_of_each_command_that_needs_one(installe
         assert f"pip install 'pyvgpu[{extra}]'" in line
 
 
-def test_installed_wheel_says_what_installs_it_in_a_cluster(installed):
+def test_installed_wheel_prints_the_manifests(installed):
     for name in manifests.SETS:
         said = installed.run("pyvgpu", "manifests", name)
         assert said == (PLAIN / f"{name}.yaml").read_text()

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bare.c -- takes 1 GiB of the first device and stays.
+/* bare.c -- allocates 1 GiB on the first device and stays alive.
  *
- * With a driver that is linked into it no shim is ever asked: what a tenant that means harm would
- * do. Linked to a library, it has the one that the loader finds.
+ * Statically linked to a driver it bypasses any shim, as a malicious tenant would. Linked to the
+ * shared library, it uses the one that the loader finds.
  */
 #include <cuda.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client.c -- an ordinary CUDA program: what it is told, what it computes, where it is refused.
+/* client.c -- an ordinary CUDA program that reports its memory, computes, and allocates to the end.
  *
- * Each finding is one line, NAME VALUE. It knows nothing of quotas: it takes memory until there is
- * none, and says how much that was. With WITH_NVML it asks NVML too, in the same process.
+ * Each finding is one line, NAME VALUE. It knows nothing of quotas: it allocates until a call is
+ * refused, and prints how much it got. With WITH_NVML it queries NVML too, in the same process.
  */
 #include "client.h"
 
@@ -86,7 +86,7 @@ static void launch(CUmodule module, const char *name, void **arguments)
     CHECK(cuda.cuLaunchKernel(kernel, 8, 1, 1, 128, 1, 1, 0, NULL, arguments, NULL));
 }
 
-/* Two arrays filled with 1.5 and 2.25, their sum, a copy of that; in front, what must stay. */
+/* Fill arrays with 1.5 and 2.25, add them, copy the sum; an array in front must stay zero. */
 static void compute(void)
 {
     uint64_t count = WORDS, bytes = WORDS * sizeof(float);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client.h -- the driver as client.c calls it: a table, filled by linked.c or by opened.c. */
+/* client.h -- the table of driver functions for client.c, filled by linked.c or opened.c. */
 #ifndef CLIENT_H
 #define CLIENT_H
 
@@ -11,7 +11,7 @@ struct entries {
 #undef ENTRY
 };
 
-/* Find every entry point; ends the program with a line if one is not there. */
+/* Find every entry point; exits with a message if one is missing. */
 struct entries find_entries(void);
 
 #endif

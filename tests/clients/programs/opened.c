@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opened.c -- the driver's entry points as a program finds that is not linked to it.
+/* opened.c -- the driver's entry points as a program finds them that is not linked to it.
  *
- * By dlsym, each under the name that cuda.h makes of it; or, with ASK_THE_DRIVER defined, by
+ * By dlsym, each under the versioned name from cuda.h; or, with ASK_THE_DRIVER defined, by
  * cuGetProcAddress, each under its plain name and with a CUDA version.
  */
 #include "client.h"

@@ -1,4 +1,4 @@
-"""An agent on the cluster's node, for all tests of this folder."""
+"""Fixtures: a node agent on the cluster's node, shared by all tests of this folder."""
 
 import agents
 import pytest
@@ -13,16 +13,16 @@ def running(tmp_path_factory, _cluster):
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_left(running):
-    """Look, at the end of each file, that nothing is left of any grant."""
+    """Check at the end of each file that no grant is left."""
     yield
     running.until_idle()
 
 
 @pytest.fixture
 def agent(running, request):
-    """The agent as it is without options; for who is alone nobody has anything of it.
+    """The agent without options; for tests marked alone, without any grant.
 
-    What others had a moment ago may not be over yet: to wait for that each time would take long.
+    For other tests, grants of earlier tests may still exist: waiting each time would take long.
     """
     running.become()
     if request.node.get_closest_marker("alone"):
@@ -32,7 +32,7 @@ def agent(running, request):
 
 @pytest.fixture
 def idle(agent):
-    """The same, and nobody has anything of it."""
+    """The agent without options and without any grant."""
     agent.until_idle()
     return agent
 

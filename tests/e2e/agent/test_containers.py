@@ -1,4 +1,4 @@
-"""What containers of every kind see: their own quota, or no driver at all."""
+"""Containers of every kind see their own quota, or no driver at all."""
 
 import hashlib
 import subprocess
@@ -12,7 +12,7 @@ from pyvgpu import shim, simulator
 
 pytestmark = pytest.mark.e2e
 
-RESTRICTED = {  # by the Pod Security Standard of that name, and more
+RESTRICTED = {  # stricter than the Pod Security Standard of that name
     "runAsNonRoot": True,
     "runAsUser": 1_000_650_000,
     "allowPrivilegeEscalation": False,
@@ -23,13 +23,13 @@ RESTRICTED = {  # by the Pod Security Standard of that name, and more
 
 
 def run(space, *containers, **spec):
-    """Run a pod to its end, whatever that is."""
+    """Run a pod until it has terminated, with any result."""
     space.create("pods", rig.pod("p", *containers, **spec))
     return space.until("pods", "p", rig.has_ended)
 
 
 def path(*folders):
-    """Return what of a container lets the loader look there first."""
+    """Return the container fields that make the loader search these folders first."""
     return {"env": [{"name": "LD_LIBRARY_PATH", "value": ":".join(folders)}]}
 
 
@@ -40,14 +40,14 @@ def path(*folders):
         pytest.param("env -i /client", {}, id="no environment"),
         pytest.param("/client", path("/opt"), id="a path of its own"),
         pytest.param("/client", path("/usr/local/pyvgpu/origin"), id="the originals"),
-        # Where images keep a newer driver; in this one it is a driver that holds nobody.
+        # Images keep a newer driver here; the driver in this image enforces no quota.
         pytest.param("/client", path("/usr/local/cuda/compat"), id="compat"),
         pytest.param("/client", path("/usr/local/cuda-12.4/compat"), id="compat, its own name"),
         pytest.param("/client", {"image": agents.RED_HAT}, id="libraries in lib64"),
     ],
 )
-def test_a_container_has_its_quota(space, agent, script, more):
-    if "env -i" in script:  # which takes away how the simulated driver finds its machine
+def test_container_has_its_quota(space, agent, script, more):
+    if "env -i" in script:  # it removes the variable by which the simulator finds its machine
         (variable,) = agent.machine.environment.items()
         script = script.replace("env -i", f"env -i {'='.join(variable)}")
     ended = run(space, container("a", 30, 8, f"{script} > /dev/termination-log 2>&1", **more))
@@ -55,14 +55,14 @@ def test_a_container_has_its_quota(space, agent, script, more):
     assert (int(found["total"]) / UNIT, found["refused"]) == (8, "2")
 
 
-def test_a_container_of_the_same_pod_that_asked_for_nothing_has_no_driver(space, agent):
+def test_container_without_devices_in_the_same_pod_has_no_driver(space, agent):
     plain = container("b", 0, 0)
     ended = run(space, container("a", 30, 8), plain)
     assert int(said(ended, "a")["total"]) == 8 * UNIT
     assert "libcuda.so.1: cannot open" in rig.state(ended, "b")["state"]["terminated"]["message"]
 
 
-def test_an_ephemeral_container_has_no_driver(space, agent):
+def test_ephemeral_container_has_no_driver(space, agent):
     space.create("pods", rig.pod("p", container("a", 30, 8, "/client; sleep 60")))
     space.until("pods", "p", lambda it: rig.runs(it, "a"))
     debug = {
@@ -82,17 +82,17 @@ def test_an_ephemeral_container_has_no_driver(space, agent):
     assert "libcuda.so.1: cannot open" in ended(pod)["message"]
 
 
-def test_nvml_shows_a_container_its_own_view(space, agent):
+def test_nvml_shows_a_container_its_own_quota(space, agent):
     ended = run(space, container("a", 30, 8, "/nvml-client > /dev/termination-log"))
     text = rig.state(ended, "a")["state"]["terminated"]["message"]
-    told = {line.split()[1]: line.split()[2:] for line in text.splitlines() if "nvml" in line}
-    count, total, used = map(int, told["full"])
+    seen = {line.split()[1]: line.split()[2:] for line in text.splitlines() if "nvml" in line}
+    count, total, used = map(int, seen["full"])
     assert (count, total) == (1, 8 * UNIT)
     assert 7 * UNIT < used <= 8 * UNIT
-    assert told["end"] == ["1", str(8 * UNIT), "0"]
+    assert seen["end"] == ["1", str(8 * UNIT), "0"]
 
 
-def test_who_is_executed_in_a_pod_is_held_like_its_container(space, agent):
+def test_exec_in_a_pod_has_the_quota_of_its_container(space, agent):
     space.create("pods", rig.pod("p", container("a", 30, 8, "while true; do sleep 0.1; done")))
     space.until("pods", "p", lambda it: rig.runs(it, "a"))
     command = ["kubectl", "--namespace", space.name, "exec", "p", "--", "/client"]
@@ -113,7 +113,7 @@ def test_who_is_executed_in_a_pod_is_held_like_its_container(space, agent):
         ),
     ],
 )
-def test_the_library_is(space, idle, vcore, units, library):
+def test_containers_library_is(space, idle, vcore, units, library):
     files = " ".join(f"/usr/lib{it}/libcuda.so.1" for it in ("64", f"/{agents.TRIPLET}"))
     script = f"/bin/busybox sha256sum {files} /usr/local/pyvgpu/lib64/libcuda.so.1"
     ended = run(space, container("a", vcore, units, f"{script} > /dev/termination-log"))
@@ -122,7 +122,7 @@ def test_the_library_is(space, idle, vcore, units, library):
     assert found == 3 * [hashlib.sha256(library.read_bytes()).hexdigest()]
 
 
-def test_the_folder_of_the_nodes_alone_opens_no_device(space, agent):
+def test_mounted_device_nodes_cannot_be_opened_without_a_grant(space, agent):
     script = "(: < /nodes/nvidia0) > /dev/termination-log 2>&1"
     plain = rig.container("a", script, volumeMounts=[{"name": "nodes", "mountPath": "/nodes"}])
     nodes = {"name": "nodes", "hostPath": {"path": str(agent.root / "dev")}}

@@ -1,4 +1,4 @@
-"""Devices and drivers that come and go under pods that run."""
+"""Changes of devices and drivers under running pods."""
 
 import shutil
 import subprocess
@@ -36,7 +36,7 @@ def upgraded(agent):
     install(agent, old, NEW)
 
 
-def test_a_new_driver_is_for_new_pods_and_those_that_run_keep_theirs(space, agent, upgraded):
+def test_new_driver_is_for_new_pods_while_running_pods_keep_theirs(space, agent, upgraded):
     space.create("pods", rig.pod("old", container("a", 30, 8, STAYS), restartPolicy="Always"))
     space.until("pods", "old", lambda it: rig.runs(it, "a"))
     upgraded()
@@ -59,13 +59,13 @@ def vcore(agent):
 
 @pytest.fixture
 def impatient(running):
-    """An agent that gives pods up soon."""
+    """An agent with a short bind deadline."""
     running.become("--bind-deadline", "5")
     yield running
     simulator.set_faults(running.machine)
 
 
-def test_whose_device_is_lost_before_the_start_is_evicted_or_told(space, impatient):
+def test_pod_whose_device_is_lost_before_its_start_is_evicted_or_gets_an_event(space, impatient):
     agent = impatient
     waits = container("i", 30, 8, "until [ -e /go/on ]; do sleep 0.1; done")
     folder = agent.folder / "go"
@@ -84,41 +84,41 @@ def test_whose_device_is_lost_before_the_start_is_evicted_or_told(space, impatie
     simulator.set_faults(agent.machine, "lost 0", "lost 1")
     agent.wait(lambda: vcore(agent) == "0")
     (folder / "on").touch()
-    space.until_event("bare", "VGPURefused", "sick device")
+    space.until_event("bare", "VGPURefused", "device is unhealthy")
     space.until("jobs", "j", lambda it: rig.condition(it, "Failed"))
     assert not rig.has_ended(space.read("pods", "bare"))
 
 
 @pytest.fixture
 def other_plugin(agent):
-    """Let the node's capacity say that so many GPUs are another plugin's, or none (None)."""
+    """Set the node's capacity of another plugin's GPUs; None removes it."""
 
     def count(number):
         body = {"status": {"capacity": {"nvidia.com/gpu": number}}}
         path = f"/api/v1/nodes/{agent.place.node}/status"
-        rig.everybodys().server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
+        rig.as_admin().server.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
 
     yield count
     count(None)
     agent.wait_for_offers()
 
 
-def test_beside_another_plugin_nothing_new_comes_and_what_runs_stays(space, agent, other_plugin):
+def test_another_gpu_plugin_stops_new_pods_and_keeps_running_ones(space, agent, other_plugin):
     space.create("pods", rig.pod("old", container("a", 30, 8, STAYS), restartPolicy="Always"))
     space.until("pods", "old", lambda it: rig.runs(it, "a"))
     other_plugin("2")
     agent.wait(lambda: vcore(agent) == "30")
-    rig.everybodys().until_event(agent.place.node, "VGPUNotOffered", "nvidia.com/gpu: 2")
+    rig.as_admin().until_event(agent.place.node, "VGPUNotOffered", "nvidia.com/gpu: 2")
     assert f"total {8 * UNIT}\n" in executed(space, "old", "/client")
     other_plugin("0")
     agent.wait(lambda: vcore(agent) == "200")
-    rig.everybodys().until_event(agent.place.node, "VGPUOffered")
+    rig.as_admin().until_event(agent.place.node, "VGPUOffered")
     assert rig.state(space.read("pods", "old"), "a")["restartCount"] == 0
     space.server.call("DELETE", space.path("pods", "old"), body={"gracePeriodSeconds": 0})
     agent.until_idle()
 
 
-def test_a_device_in_mig_mode_is_not_offered(agent):
+def test_device_in_mig_mode_is_not_offered(agent):
     simulator.set_faults(agent.machine, "mig 0")
     try:
         agent.wait(lambda: vcore(agent) == "100")

@@ -1,4 +1,4 @@
-"""A driver that can hold cgroups to limits of memory holds containers, by the runtime's hook."""
+"""The driver's own cgroup memory limits are set for containers by the runtime's hook."""
 
 import pytest
 import rig
@@ -13,7 +13,7 @@ LIMIT = QUOTA + memorylimit.MARGIN_BYTES
 OWN = {"env": [{"name": "LD_LIBRARY_PATH", "value": "/opt/own"}]}
 
 
-def test_a_container_with_a_driver_of_its_own_is_held_before_it_begins(space, agent):
+def test_container_with_its_own_driver_is_limited_before_it_starts(space, agent):
     space.create("pods", rig.pod("p", container("own", 20, 8, **OWN), container("held", 20, 8)))
     ended = space.until("pods", "p", rig.has_ended)
     for name, total in (("own", LIMIT), ("held", QUOTA)):
@@ -23,7 +23,7 @@ def test_a_container_with_a_driver_of_its_own_is_held_before_it_begins(space, ag
         assert int(found["taken"]) <= total
 
 
-def test_the_limit_is_in_the_figures(space, agent):
+def test_driver_limit_is_in_the_metrics(space, agent):
     space.create("pods", rig.pod("p", container("a", 20, 8, "exec /stays")))
     space.until("pods", "p", lambda it: rig.runs(it, "a"))
     figure = f'driver_limit_bytes{{namespace="{space.name}",pod="p",container="a"'

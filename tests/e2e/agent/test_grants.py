@@ -1,4 +1,4 @@
-"""Every container of a real cluster has its own quota, whatever happens to whom."""
+"""Every container in a real cluster has its own quota, also after restarts and on full nodes."""
 
 import signal
 import subprocess
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 def quota(pod, name):
-    """Return what an ended container saw, in units, after it has been refused more than that."""
+    """Return the memory units that a terminated container saw; assert that it got no more."""
     found = said(pod, name)
     assert found["refused"] == "2", found
     assert int(found["taken"]) <= int(found["total"])
@@ -23,14 +23,14 @@ def quota(pod, name):
 
 
 def run(space, *containers, **spec):
-    """Run a pod to its end."""
+    """Run a pod until it has succeeded."""
     space.create("pods", rig.pod("p", *containers, **spec))
     ended = space.until("pods", "p", rig.has_ended)
     assert rig.phase(ended) == "Succeeded", ended["status"]
     return ended
 
 
-def test_two_containers_of_a_job_each_have_their_own(space, agent):
+def test_two_containers_of_a_job_have_their_own_quotas(space, agent):
     template = rig.pod("p", container("small", 30, 8), container("large", 70, 24))
     space.create("jobs", rig.job("j", template))
     space.until("jobs", "j", lambda it: rig.condition(it, "Complete"))
@@ -38,7 +38,7 @@ def test_two_containers_of_a_job_each_have_their_own(space, agent):
     assert (quota(pod, "small"), quota(pod, "large")) == (8, 24)
 
 
-INITS = {  # what the init container asks for, and the app
+INITS = {  # requests of the init container and of the app
     "same": ((30, 8), (30, 8)),
     "more": ((60, 24), (30, 8)),
     "less": ((30, 8), (60, 24)),
@@ -46,7 +46,7 @@ INITS = {  # what the init container asks for, and the app
 }
 
 
-def test_an_init_container_has_its_own(space, idle):
+def test_init_container_has_its_own_quota(space, idle):
     for name, (init, app) in INITS.items():
         main = rig.container("a", "true") if app is None else container("a", *app)
         space.create("pods", rig.pod(name, main, initContainers=[container("i", *init)]))
@@ -57,7 +57,7 @@ def test_an_init_container_has_its_own(space, idle):
         assert app is None or quota(ended, "a") == app[1]
 
 
-def test_a_native_sidecar_has_its_own(space, agent):
+def test_native_sidecar_has_its_own_quota(space, agent):
     script = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
     side = container("s", 20, 6, script, restartPolicy="Always")
     ended = run(space, container("a", 50, 16), initContainers=[side])
@@ -65,7 +65,7 @@ def test_a_native_sidecar_has_its_own(space, agent):
     assert f"total {6 * UNIT}\n" in agents.logs(space, "p", "s")
 
 
-def test_pods_of_one_shape_at_once_each_have_their_own(space, idle):
+def test_identical_concurrent_pods_have_their_own_quotas(space, idle):
     for number in range(6):
         space.create("pods", rig.pod(f"p{number}", container("a", 30, 8)))
     for number in range(6):
@@ -73,12 +73,12 @@ def test_pods_of_one_shape_at_once_each_have_their_own(space, idle):
         assert quota(ended, "a") == 8
 
 
-def test_a_whole_device_is_the_driver_itself(space, idle):
+def test_whole_device_uses_the_driver_itself(space, idle):
     ended = run(space, container("a", 100, 0))
     assert int(said(ended, "a")["total"]) == idle.machine.devices[0].memory_bytes
 
 
-def test_a_container_can_open_its_devices_and_no_others(space, idle):
+def test_container_can_open_only_its_devices(space, idle):
     script = (
         "for it in nvidia0 nvidia1 nvidiactl nvidia-uvm; do"
         " if [ -c /dev/$it ]; then echo has $it; (: < /dev/$it) && echo opens $it; fi; done"
@@ -94,13 +94,13 @@ def test_a_container_can_open_its_devices_and_no_others(space, idle):
     assert "message" not in rig.state(other, "a")["state"]["terminated"]
 
 
-# --- when something starts again -----------------------------------------------------------
+# --- restarts ------------------------------------------------------------------------------
 
 STAYS = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
 
 
 def stays(space, name, vcore, units):
-    """Start a pod that says what it sees each time it starts, and stays."""
+    """Start a pod that logs what it sees at each start, and stays."""
     space.create(
         "pods", rig.pod(name, container("a", vcore, units, STAYS), restartPolicy="Always")
     )
@@ -108,12 +108,12 @@ def stays(space, name, vcore, units):
 
 
 def sees(agent, space, name, units):
-    """Wait until a pod's container that runs now has said what it sees."""
+    """Wait until the running container of a pod has logged its memory; check it."""
     agent.wait(lambda: "returned 1" in agents.logs(space, name, "a"))
     assert f"total {units * UNIT}\n" in agents.logs(space, name, "a")
 
 
-def test_a_pod_whose_sandbox_was_killed_has_its_own_again(space, agent, runtime):
+def test_pod_with_a_killed_sandbox_gets_its_quota_again(space, agent, runtime):
     pod = stays(space, "p", 30, 8)
     sees(agent, space, "p", 8)
     (seen,) = runtime.seen(pod["metadata"]["uid"])
@@ -122,7 +122,7 @@ def test_a_pod_whose_sandbox_was_killed_has_its_own_again(space, agent, runtime)
     sees(agent, space, "p", 8)
 
 
-def test_a_pod_that_comes_again_under_its_name_has_its_new_quota(space, agent):
+def test_recreated_pod_of_the_same_name_has_its_new_quota(space, agent):
     template = rig.pod("p", container("a", 30, 8, STAYS), restartPolicy="Always")
     template["metadata"] = {"labels": {"app": "web"}}
     made = {
@@ -151,7 +151,7 @@ def test_a_pod_that_comes_again_under_its_name_has_its_new_quota(space, agent):
 
 
 @pytest.mark.alone
-def test_a_container_that_starts_while_kubelet_does_not_know_us_has_its_own(space, agent, runtime):
+def test_container_restarted_before_the_agent_registers_has_its_quota(space, agent, runtime):
     pod = stays(space, "p", 30, 8)
     sees(agent, space, "p", 8)
     agent.stop(signal.SIGKILL)
@@ -168,7 +168,7 @@ def test_a_container_that_starts_while_kubelet_does_not_know_us_has_its_own(spac
 
 
 @pytest.mark.alone
-def test_a_new_kubelet_knows_us_and_new_pods_run(space, agent):
+def test_restarted_kubelet_gets_the_registration_and_new_pods_run(space, agent):
     stays(space, "p", 30, 8)
     before = agent.registrations()
     agents.restart_kubelet()
@@ -183,10 +183,10 @@ def run_as(space, name, *containers):
     return space.until("pods", name, rig.has_ended)
 
 
-# --- what cannot be ---------------------------------------------------------------------------
+# --- invalid requests -------------------------------------------------------------------------
 
 
-def test_150_vcore_fail_with_a_sentence(space, agent):
+def test_150_vcore_fail_with_the_rule(space, agent):
     ended = run_as(space, "p", container("a", 150, 8))
     assert ended["status"]["reason"] == "UnexpectedAdmissionError"
     assert "vcore 150: above 100 it must be a multiple of 100" in ended["status"]["message"]
@@ -200,42 +200,42 @@ def test_150_vcore_fail_with_a_sentence(space, agent):
         pytest.param(30, 80, "of one device are asked", id="more than a device"),
     ],
 )
-def test_what_no_device_can_give_is_told(space, agent, vcore, units, words):
+def test_impossible_request_gets_an_event(space, agent, vcore, units, words):
     space.create("pods", rig.pod("p", container("a", vcore, units)))
     space.until_event("p", "VGPURefused", words)
     space.until_event("p", "Failed", words)
 
 
-def test_a_vmemory_of_zero_is_none(space, agent):
-    """Kubelet asks us to start what it then refuses itself: or the other way round."""
+def test_vmemory_of_zero_is_treated_as_missing(space, agent):
+    """Both kubelet and the agent refuse it, in either order."""
     none = container("a", 30, 0)
     none["resources"]["limits"][names.VMEMORY_RESOURCE] = "0"
     space.create("pods", rig.pod("p", none))
     space.until_event("p", "VGPURefused", "vcore 30 without vmemory")
 
 
-def test_an_owned_pod_that_can_never_start_is_evicted(space, agent):
+def test_owned_pod_that_can_never_start_is_evicted(space, agent):
     template = rig.pod("p", container("a", 30, 0))
     space.create("jobs", rig.job("j", template, backoffLimit=0))
     space.until_event_of("VGPURefused", "without vmemory")
     space.until("jobs", "j", lambda it: rig.condition(it, "Failed"))
 
 
-# --- a node that is full for now --------------------------------------------------------------
+# --- a node that is full ----------------------------------------------------------------------
 
 NO_ROOM = "there is no room on this node for now: "
 
 
 @pytest.fixture
 def full(space, idle):
-    """A node of which 60 of each device is in use, and 80 free in sum."""
+    """A node with 60 vcore of each device in use, and 80 free in total."""
     for name in ("p0", "p1"):
         stays(space, name, 60, 8)
     return idle
 
 
 def is_refused_again(agent, times):
-    """Wait until kubelet has tried to start a container that often more, and got none."""
+    """Wait until the agent has refused kubelet's start of a container *times* more."""
     before = agent.log.read_text().count(NO_ROOM)
     agent.wait(lambda: agent.log.read_text().count(NO_ROOM) >= before + times)
 
@@ -252,7 +252,7 @@ def make_room(space):
     space.server.call("DELETE", path, body={"gracePeriodSeconds": 0})
 
 
-def test_a_deployment_makes_one_pod_that_waits_until_there_is_room(space, full):
+def test_deployments_only_pod_waits_until_there_is_room(space, full):
     template = rig.pod("p", container("a", 70, 8, STAYS), restartPolicy="Always")
     template["metadata"] = {"labels": {"app": "d"}}
     selector = {"matchLabels": {"app": "d"}}
@@ -264,12 +264,12 @@ def test_a_deployment_makes_one_pod_that_waits_until_there_is_room(space, full):
     for device, holder in (("gpu0", "p0"), ("gpu1", "p1")):
         words = f"{device} needs 70 vcore, has 40 free ({space.name}/{holder} 60 vcore 2GiB)"
         assert words in event["message"]
-    is_refused_again(full, 3)  # some 40 s: kubelet pauses for 10 to 15
+    is_refused_again(full, 3)  # about 40 s: kubelet pauses 10 to 15 s
     found = [it for it in space.pods() if it["metadata"]["name"] not in ("p0", "p1")]
     assert [it["metadata"]["uid"] for it in found] == [uid]
     query = {"fieldSelector": f"involvedObject.name={name},reason=VGPUWaits"}
-    told, _ = space.server.items(space.path("events"), query)
-    assert len(told) == 1  # said once, however often kubelet tries
+    events, _ = space.server.items(space.path("events"), query)
+    assert len(events) == 1  # one event, however often kubelet retries
     text = explained(space, name)
     assert f"container a: refused by {agents.NODE}: {NO_ROOM}" in text
     assert f"waits for: room on a device of {agents.NODE}" in text
@@ -281,7 +281,7 @@ def test_a_deployment_makes_one_pod_that_waits_until_there_is_room(space, full):
     space.server.call("DELETE", space.path("deployments", "d"))
 
 
-def test_a_job_waits_for_room_and_does_not_fail(space, full):
+def test_job_waits_for_room_without_failing(space, full):
     template = rig.pod("p", container("a", 70, 8))
     space.create("jobs", rig.job("j", template, backoffLimit=1))
     made = space.until_any("pods", "batch.kubernetes.io/job-name=j", lambda _: True)

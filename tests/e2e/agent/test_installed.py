@@ -1,4 +1,4 @@
-"""The agent as users install it: from its image, in a pod, without privilege."""
+"""The agent as users install it: from its image, in an unprivileged pod."""
 
 import json
 import signal
@@ -25,7 +25,7 @@ for name in {NODES}:
     except OSError as exc:
         print(name, exc.strerror)
 """
-# Of the container's own processes: it sees the node's, too.
+# Prints the container's own processes; the container sees the node's, too.
 COMMANDS = """
 import glob, os
 for folder in glob.glob("/proc/[0-9]*"):
@@ -52,7 +52,7 @@ def installed(running):
 
 @pytest.fixture
 def agent(running, installed):
-    """Where the agent is that runs as a pod; nothing is left of any grant after a test."""
+    """The node of the agent's pod; after each test no grant may be left."""
     yield running
     running.until_idle()
 
@@ -67,7 +67,7 @@ def has_ended(job):
     return rig.condition(job, "Complete") or rig.condition(job, "Failed")
 
 
-def test_a_job_of_two_containers_has_30_and_70(space, agent, installed):
+def test_job_with_two_containers_has_30_and_70_vcore(space, agent, installed):
     bindings_image.make(agent.folder)
     large = container("large", 70, 24)
     large |= {"image": bindings_image.NAME, "command": bindings_image.COMMAND}
@@ -88,7 +88,7 @@ def test_a_job_of_two_containers_has_30_and_70(space, agent, installed):
     assert found["pids"] == [found["pid"]]
 
 
-def test_it_opens_the_nodes_of_devices_without_privilege(installed):
+def test_agent_opens_device_nodes_without_privilege(installed):
     said = installed.execute("agent", OPENS.format(folder="/dev")).splitlines()
     assert said == [f"{it} opens" for it in NODES]
     status = installed.execute("agent", "print(open('/proc/self/status').read())")
@@ -100,12 +100,12 @@ def test_it_opens_the_nodes_of_devices_without_privilege(installed):
         installed.execute("agent", "open('/x', 'w')")
 
 
-def test_who_only_has_the_folder_opens_none(installed):
+def test_pod_with_only_the_device_folder_opens_no_device(installed):
     said = installed.execute("control-nodes", OPENS.format(folder="/driver/dev")).splitlines()
     assert said == [f"{it} Operation not permitted" for it in NODES]
 
 
-def test_its_account_has_the_rights_that_are_listed_and_no_others(installed):
+def test_agents_account_has_exactly_the_listed_permissions(installed):
     def rights(account):
         text = agent_set.kubectl("auth", "can-i", "--list", f"--as={account}", "--no-headers")
         return {" ".join(line.split()) for line in text.splitlines()}
@@ -119,7 +119,7 @@ def test_its_account_has_the_rights_that_are_listed_and_no_others(installed):
     }
 
 
-def test_another_version_takes_its_place_and_no_container_notices(space, agent, installed):
+def test_rollout_of_the_agent_does_not_disturb_containers(space, agent, installed):
     script = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
     space.create("pods", rig.pod("p", container("a", 30, 8, script), restartPolicy="Always"))
     before = space.until("pods", "p", lambda it: rig.runs(it, "a"))
@@ -140,23 +140,23 @@ def asks_for_control():
     return rig.pod("p", made)
 
 
-def test_no_other_pod_may_ask_for_what_opens_all_devices(space, installed):
+def test_policy_refuses_the_control_resource_to_other_pods(space, installed):
     with pytest.raises(apiserver.ServerError, match="for pyvgpu's own agent alone"):
         space.create("pods", asks_for_control())
 
 
-def test_nor_would_it_be_given_it(space, agent, installed):
+def test_control_plugin_refuses_other_pods_without_the_policy(space, agent, installed):
     agent_set.kubectl("delete", "validatingadmissionpolicybinding", "pyvgpu-control")
     agent_set.kubectl("delete", "daemonset", "agent", "--cascade=foreground")
     agent.wait(lambda: _is_admitted(space))
     space.create("pods", asks_for_control())
     space.until_event("p", "Failed", "for pods of namespace pyvgpu-agent alone")
     space.server.call("DELETE", space.path("pods", "p"), body={"gracePeriodSeconds": 0})
-    installed.install(*AUDIT)  # as the next test wants it
+    installed.install(*AUDIT)  # for the next test
 
 
-def test_who_goes_past_the_shim_is_told_of_and_ended(space, agent, installed):
-    """Also who only found another driver: the image's own, where it is told to look first."""
+def test_process_that_bypasses_the_shim_is_reported_and_killed(space, agent, installed):
+    """Also a process that loads the image's own driver because of LD_LIBRARY_PATH."""
     installed.become(*AUDIT)
     own = {"env": [{"name": "LD_LIBRARY_PATH", "value": "/opt/own"}]}
     bypassing = {"static": ("/bare", {}), "own": ("/stays", own)}
@@ -175,7 +175,7 @@ def test_who_goes_past_the_shim_is_told_of_and_ended(space, agent, installed):
     assert "pyvgpu_audit_ended_processes_total 2.0\n" in text
 
 
-def test_without_cdi_a_container_has_its_quota_too(space, agent, installed):
+def test_container_has_its_quota_without_cdi(space, agent, installed):
     installed.become("agent.privileged=true")
     assert agent_set.kubectl("get", "daemonsets", "-o", "name") == "daemonset.apps/agent\n"
     space.create("pods", rig.pod("p", container("small", 30, 8), container("large", 60, 16)))

@@ -1,4 +1,4 @@
-"""What the agent shows and tells of pods of a real cluster."""
+"""Metrics, usage and events of the agent for pods of a real cluster."""
 
 import json
 
@@ -23,7 +23,7 @@ def stays(space, name="p", script=STAYS, **spec):
 
 
 def figures(agent, pod):
-    """Return what Prometheus is told of a pod's container, by the name of the figure."""
+    """Return the values of a pod's container metrics, by metric name."""
     text = agent.ask("/metrics")
     return {
         it.name.removeprefix("pyvgpu_container_"): it.value
@@ -34,7 +34,7 @@ def figures(agent, pod):
     }
 
 
-def test_a_container_is_seen_from_its_start_to_its_end(space, agent):
+def test_container_metrics_exist_from_its_start_to_its_end(space, agent):
     pod = stays(space)
     found = figures(agent, pod)
     assert (found["vcore_promised_ratio"], found["memory_promised_bytes"]) == (0.3, 8 * UNIT)
@@ -52,14 +52,14 @@ def test_a_container_is_seen_from_its_start_to_its_end(space, agent):
     agent.wait(lambda: not figures(agent, pod))
 
 
-def test_promtool_has_nothing_to_say_of_the_figures(space, agent):
+def test_promtool_accepts_the_metrics(space, agent):
     stays(space)
     promtool = debian.unpacked("bookworm", "prometheus", component="main") / "usr/bin/promtool"
     code, said = agents.run_with(agent.ask("/metrics"), promtool, "check", "metrics")
     assert (code, said) == (0, "")
 
 
-def test_what_a_container_is_held_to_is_told_when_it_changes(space, agent):
+def test_resize_of_a_container_gets_an_event(space, agent):
     stays(space)
     annotations = {names.VCORE_LIMIT_ANNOTATION: "80"}
     agents.annotate(space.path("pods", "p"), annotations)
@@ -71,17 +71,17 @@ def test_what_a_container_is_held_to_is_told_when_it_changes(space, agent):
 
 
 @pytest.mark.alone
-def test_pods_of_a_device_that_is_lost_and_comes_back_are_told(space, agent):
+def test_pods_get_events_when_their_device_is_lost_and_recovers(space, agent):
     stays(space)
     simulator.set_faults(agent.machine, "lost 0")
     space.until_event("p", "VGPUDeviceSick", "GPU is lost")
     simulator.set_faults(agent.machine)
-    space.until_event("p", "VGPUDeviceWell", "is well again")
+    space.until_event("p", "VGPUDeviceWell", "is healthy again")
     agent.wait_for_offers()
 
 
 @pytest.mark.alone
-def test_a_device_is_cordoned_by_the_nodes_annotation(space, agent):
+def test_device_is_cordoned_by_the_nodes_annotation(space, agent):
     uuid = agent.machine.devices[1].uuid
     agents.annotate(NODE_PATH, {names.CORDONED_ANNOTATION: uuid})
     agent.wait(lambda: agent.allocatable().get(names.VCORE_RESOURCE) == "100")

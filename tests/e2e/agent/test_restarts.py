@@ -1,4 +1,4 @@
-"""All of a node starts again, in each order, and the node itself: pods keep what they have."""
+"""Restarts of a node's servers in every order, and of the node: pods keep their grants."""
 
 import itertools
 import json
@@ -21,12 +21,12 @@ STAYS = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
 SIZES = (4, 8, 12)  # units of the pods that stay
 SERVERS = ("agent", "kubelet", "containerd")
 ORDERS = list(itertools.permutations(SERVERS))
-SHORT = "PYVGPU_SOAK_PODS" not in os.environ  # two of the orders are in every run of the suite
+SHORT = "PYVGPU_SOAK_PODS" not in os.environ  # every run of the suite tests two of the orders
 
 
 @pytest.fixture
 def staying(space, agent):
-    """Pods that run, and go on."""
+    """A namespace with pods that keep running."""
     for units in SIZES:
         create(space, units)
     for units in SIZES:
@@ -41,13 +41,13 @@ def create(space, units):
 
 
 def sees(space, agent, units):
-    """Wait until the container that runs now has said what it sees."""
+    """Wait until the running container has logged its memory; check it."""
     agent.wait(lambda: "returned 1" in agents.logs(space, f"p{units}", "a"))
     assert f"total {units * UNIT}\n" in agents.logs(space, f"p{units}", "a")
 
 
 def runs_again(space, agent, units, before):
-    """Wait until a container runs that is none of those *before*, and see what it sees."""
+    """Wait until a container other than those *before* runs; check its memory."""
     space.until(
         "pods",
         f"p{units}",
@@ -61,11 +61,11 @@ def ids(space):
 
 
 @pytest.mark.parametrize("order", ORDERS[:: len(ORDERS) - 1] if SHORT else ORDERS, ids="-".join)
-def test_containers_start_again_on_what_they_had(staying, agent, runtime, order):
+def test_restarted_containers_keep_their_grants(staying, agent, runtime, order):
     killer = killing.Killer(agent, 1, (0, 0))
     grants, before = agent.present(), ids(staying)
     killer.kill(list(order))
-    assert ids(staying) == before  # who ran goes on
+    assert ids(staying) == before  # running containers continue
     for pod in staying.pods():
         (seen,) = runtime.seen(pod["metadata"]["uid"])
         runtime.stop(seen.id, 1, kill=True)
@@ -74,14 +74,14 @@ def test_containers_start_again_on_what_they_had(staying, agent, runtime, order)
     assert agent.present() == grants
 
 
-def test_after_the_node_itself_has_started_again_containers_have_what_they_had(staying, agent):
+def test_containers_keep_their_grants_after_a_node_restart(staying, agent):
     grants, before = agent.present(), ids(staying)
     agent.stop(signal.SIGKILL)
     socket = killing.KUBELET_SOCKET.stat().st_ctime
     killing.cluster("stop", "kubelet")
     end_all_tasks()
     killing.cluster("stop", "containerd")
-    shutil.rmtree(agent.folder / "run")  # what lies in memory is gone
+    shutil.rmtree(agent.folder / "run")  # tmpfs content is lost
     for file in agent.specifications.glob("pyvgpu.io-grant-*"):
         file.unlink()
     killing.cluster("start", "containerd")
@@ -98,7 +98,7 @@ def test_after_the_node_itself_has_started_again_containers_have_what_they_had(s
 
 
 def damaged(content):
-    """Return kubelet's checkpoint with a wrong checksum, so that kubelet does not believe it."""
+    """Return kubelet's checkpoint with a wrong checksum, so that kubelet rejects it."""
     document = json.loads(content)
     return json.dumps({**document, "Checksum": document["Checksum"] ^ 1}).encode()
 
@@ -107,9 +107,7 @@ LOSSES = {"gone": None, "damaged": damaged}
 
 
 @pytest.mark.parametrize("how", LOSSES)
-def test_a_kubelet_that_loses_its_checkpoint_takes_nothing_from_containers_that_run(
-    staying, agent, how
-):
+def test_lost_kubelet_checkpoint_takes_nothing_from_running_containers(staying, agent, how):
     grants, before = agent.present(), ids(staying)
     has_its_own(staying)
     socket, registered = killing.KUBELET_SOCKET.stat().st_ctime, agent.registrations()
@@ -124,7 +122,7 @@ def test_a_kubelet_that_loses_its_checkpoint_takes_nothing_from_containers_that_
     agent.wait(lambda: killing.serves_since(socket))
     agent.wait(lambda: agent.registrations() >= registered + 2)
     agent.wait_for_offers()
-    # New pods run meanwhile, and are given no more than there is.
+    # New pods run meanwhile, without overcommitting a device.
     staying.create("pods", rig.pod("new", container("a", 100, 0)))
     new = staying.until("pods", "new", rig.has_ended)
     assert rig.phase(new) == "Succeeded", new["status"]
@@ -134,11 +132,11 @@ def test_a_kubelet_that_loses_its_checkpoint_takes_nothing_from_containers_that_
     for pod in staying.pods():
         path = staying.path("pods", pod["metadata"]["name"])
         staying.server.call("DELETE", path, body={"gracePeriodSeconds": 0})
-    agent.until_idle()  # and what is over is collected
+    agent.until_idle()  # grants of deleted pods are collected
 
 
 def has_its_own(space):
-    """See what a new process in each container that runs is told."""
+    """Check the memory that a new process in each running container sees."""
     for units in SIZES:
         command = ["kubectl", "--namespace", space.name, "exec", f"p{units}", "--", "/client"]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -146,7 +144,10 @@ def has_its_own(space):
 
 
 def was_refused(space, units):
-    """Wait until a pod goes on; whether kubelet has failed it, as it does before it knows us."""
+    """Wait until a pod restarts or fails; return whether kubelet failed it.
+
+    kubelet fails pods that it admits before our plugins have registered.
+    """
     ended_or_runs = space.until(
         "pods",
         f"p{units}",
@@ -159,14 +160,14 @@ def was_refused(space, units):
 
 
 def replace(space, units):
-    """Do what the owner of a pod does that has failed."""
+    """Recreate a failed pod, as its owner would."""
     space.server.call("DELETE", space.path("pods", f"p{units}"), body={"gracePeriodSeconds": 0})
     assert space.until_gone("pods", f"p{units}")
     create(space, units)
 
 
 def end_all_tasks():
-    """Kill what runs in containers, the pods' own processes too."""
+    """Kill all containers, including the pods' sandboxes."""
     listed = subprocess.run(["ctr", "tasks", "list", "--quiet"], capture_output=True, text=True)
     for task in listed.stdout.split():
         subprocess.run(["ctr", "tasks", "kill", "--signal", "9", task], capture_output=True)

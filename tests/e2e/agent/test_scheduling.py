@@ -1,4 +1,4 @@
-"""Pods of gpu-manager's users, and pods whose devices a scheduler chose, in a real cluster."""
+"""Pods with gpu-manager's resources, and pods with scheduler-chosen devices, in a real cluster."""
 
 import contextlib
 
@@ -18,7 +18,7 @@ KEY = b"k" * 32
 
 @contextlib.contextmanager
 def other(agent, *options, resources=ids.OURS):
-    """Let another agent run; give a namespace of which nothing is left at its end."""
+    """Run the agent with these options; yield a namespace, and wait for its grants to end."""
     agent.become(*options, resources=resources)
     with rig.space() as space:
         yield space
@@ -41,7 +41,7 @@ def scheduled(running, tmp_path):
 
 
 def theirs(name, core, memory, script="", **more):
-    """Return a container that asks as gpu-manager's users do."""
+    """Return a container with gpu-manager's resources."""
     made = container(name, 0, 0, script, **more)
     made["resources"] = {
         "limits": {"tencent.com/vcuda-core": str(core), "tencent.com/vcuda-memory": str(memory)}
@@ -49,14 +49,14 @@ def theirs(name, core, memory, script="", **more):
     return made
 
 
-# What a container is held to, where it looks for libraries, and which devices it has.
+# Reports a container's quota, its library path, and its device nodes.
 SEES = (
     "{ /client; echo path $LD_LIBRARY_PATH; echo nodes $(cd /dev; echo nvidia?); }"
     " > /dev/termination-log"
 )
 
 
-def test_pods_of_gpu_manager_run_as_they_are(gaia, running):
+def test_gpu_manager_pods_run_unchanged(gaia, running):
     share = rig.pod("share", theirs("a", 30, 8, SEES))
     share["metadata"]["annotations"] = {
         "tencent.com/vcuda-core-limit": "80",
@@ -83,7 +83,7 @@ def test_pods_of_gpu_manager_run_as_they_are(gaia, running):
     assert int(said(ended, "a")["total"]) == running.machine.devices[0].memory_bytes
 
 
-GATE = "example.com/scheduler"  # the pod waits until its devices are chosen
+GATE = "example.com/scheduler"  # scheduling gate until the pod's devices are chosen
 
 
 def gated():
@@ -91,7 +91,7 @@ def gated():
 
 
 def choose(space, made, uuid, key=KEY):
-    """Do as the scheduler extender: note a choice, and let the pod go on."""
+    """Act as the scheduler extender: annotate a choice, and open the scheduling gate."""
     meta = made["metadata"]
     shares = {"a": (facts.Share(uuid, 30, 8 * UNIT),)}
     text = annotations.seal(annotations.Choice(meta["uid"], NODE, shares), key)
@@ -102,7 +102,7 @@ def choose(space, made, uuid, key=KEY):
     )
 
 
-def test_pods_run_on_the_devices_that_were_chosen_and_others_are_evicted(scheduled, running):
+def test_pods_run_on_chosen_devices_and_others_are_evicted(scheduled, running):
     second = running.machine.devices[1].uuid
     choose(scheduled, scheduled.create("pods", gated()), second)
     scheduled.create("jobs", rig.job("forged", gated(), backoffLimit=0))
@@ -123,6 +123,7 @@ def test_pods_run_on_the_devices_that_were_chosen_and_others_are_evicted(schedul
         scheduled.until_event(made["metadata"]["name"], "VGPURefused", words)
         scheduled.until("jobs", job, lambda it: rig.condition(it, "Failed"))
     node = scheduled.server.call("GET", f"/api/v1/nodes/{NODE}")
-    told = annotations.read_node(node["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION])
-    assert [it.uuid for it in told.devices] == [it.uuid for it in running.machine.devices]
-    assert not told.placed
+    text = node["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION]
+    published = annotations.read_node(text)
+    assert [it.uuid for it in published.devices] == [it.uuid for it in running.machine.devices]
+    assert not published.placed

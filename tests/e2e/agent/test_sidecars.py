@@ -1,4 +1,4 @@
-"""A training Job with a log shipper: its quota is the next one's as soon as its work is done."""
+"""A training Job with a log shipper: its quota is free for the next pod when its work is done."""
 
 import time
 
@@ -10,7 +10,7 @@ import sidecars
 pytestmark = pytest.mark.e2e
 
 RANKS = (0, 1)
-# Each rank tells the other that it is there, then says what it sees and is refused what is more.
+# Each rank signals its presence to the other, then reports its memory and the refusal beyond it.
 TRAIN = """
 echo > /meet/$JOB_COMPLETION_INDEX
 until [ -e /meet/0 ] && [ -e /meet/1 ]; do sleep 0.1; done
@@ -38,12 +38,12 @@ def is_running(space, rank):
 
 
 def is_refused(pod):
-    """Tell whether the scheduler has no node for a pod."""
+    """Return whether the scheduler has found no node for a pod."""
     found = pod["status"].get("conditions") or ()
     return any((it["type"], it["status"]) == ("PodScheduled", "False") for it in found)
 
 
-def test_the_quota_of_a_job_is_the_next_ones_when_its_work_is_done(space, idle, parts, tmp_path):
+def test_quota_of_a_finished_job_is_free_for_the_next_pod(space, idle, parts, tmp_path):
     create_training(space, tmp_path)
     for rank in RANKS:
         is_running(space, rank)

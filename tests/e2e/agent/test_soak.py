@@ -1,7 +1,7 @@
 """Pods in waves on eight devices, while agent, kubelet and containerd are killed at random.
 
-What each container was told is what it asked for, and nothing is left in the end. `make soak` runs
-200 pods; a part of them is in every run of the suite.
+Each container sees the memory it requested, and no grant is left in the end. `make soak` runs
+200 pods; every run of the suite includes a part of them.
 """
 
 import random
@@ -28,7 +28,7 @@ SAYS = "/client > /dev/termination-log 2>&1"
 
 
 def made(number, draw):
-    """Return a task of one of several shapes."""
+    """Return a task with a random pod shape."""
 
     def ask(most=40):
         return draw.choice(range(10, most + 1, 10)), draw.choice((2, 4, 6, 8, 12))
@@ -56,7 +56,7 @@ def made(number, draw):
 
 @pytest.fixture(scope="module")
 def eight(running, tmp_path_factory):
-    """An agent of eight devices, in the place of the others' agent."""
+    """An agent with eight devices, which replaces the shared agent."""
     running.until_idle()
     running.stop()
     made = agents.Agent(tmp_path_factory.mktemp("eight"), "t4:8")
@@ -65,7 +65,7 @@ def eight(running, tmp_path_factory):
     made.stop()
 
 
-def test_each_pod_has_its_own_whoever_is_killed(eight):
+def test_each_pod_has_its_quota_despite_kills(eight):
     draw = random.Random(soaking.SEED)
     killer = killing.Killer(eight, soaking.SEED, soaking.PAUSE)
     with rig.space() as space:
@@ -83,7 +83,7 @@ def test_each_pod_has_its_own_whoever_is_killed(eight):
     assert soak.outside == []
     assert soak.failures == []
     assert soak.checked >= soaking.PODS
-    # The cores are shared with others, who now and then have all of them.
+    # Other jobs share the cores and sometimes use all of them.
     assert statistics.median(killer.registered or [0]) <= REGISTERED_SECONDS, killer.registered
     eight.wait(lambda: not remembered(eight))
     eight.until_idle()
@@ -95,13 +95,13 @@ def test_each_pod_has_its_own_whoever_is_killed(eight):
 
 
 def remembered(agent):
-    """Return how many grants the agent says that there are."""
+    """Return the number of grants in the agent's metrics."""
     lines = agent.ask("/metrics").splitlines()
     return sum(float(it.split()[1]) for it in lines if it.startswith("pyvgpu_grants{"))
 
 
 def equals_the_truth(space, agent):
-    """Whether the quotas there are are those of the pods that run, and no device has too much."""
+    """Return whether the quotas match the running pods; assert that no device is overcommitted."""
     live = {it["metadata"]["uid"]: it for it in space.pods() if rig.phase(it) == "Running"}
     held = {}
     for entry in state.State(Path("/var/lib/kubelet/device-plugins")).read():

@@ -1,4 +1,4 @@
-"""Containers that change their own ledger: what they hold counts, and an event names them."""
+"""Containers that modify their own ledger: their memory still counts, and an event names them."""
 
 import json
 
@@ -53,7 +53,7 @@ def _image(running):
 
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.usefixtures("agent", "_image")
-def test_tampering(space, context):
+def test_tampering_with_the_ledger_is_reported(space, context):
     tampers = container("a", 30, 8)
     tampers |= {
         "image": bindings_image.NAME,

@@ -1,4 +1,4 @@
-"""Two real nodes, each with an agent of its own: pods get devices of the node that they are on."""
+"""Two real nodes with an agent each: pods get devices of their own node."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ STAYS = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
 
 @pytest.fixture(scope="module")
 def other(running, tmp_path_factory):
-    """The agent of a second node, whose one device is another model."""
+    """The agent of a second node, with one device of another model."""
     folder = Path(os.environ["CLUSTER_RUN"]) / "node2"
     pid = subprocess.run([SECOND, "up"], check=True, stdout=subprocess.PIPE, text=True).stdout
     try:
@@ -49,7 +49,7 @@ def uuids(agent):
     return {it.uuid for it in agent.machine.devices}
 
 
-def test_pods_of_both_nodes_have_devices_of_their_own_node(space, agent, other):
+def test_pods_have_devices_of_their_own_node(space, agent, other):
     for number in range(3):
         for one in (agent, other):
             name = f"{one.place.node}-{number}"
@@ -67,7 +67,7 @@ def test_pods_of_both_nodes_have_devices_of_their_own_node(space, agent, other):
     assert not uuids(agent) & uuids(other)
 
 
-def test_a_whole_device_is_one_of_its_node(space, agent, other):
+def test_whole_device_is_one_of_its_node(space, agent, other):
     for one in (agent, other):
         script = "/client > /dev/termination-log 2>&1"
         space.create("pods", on(one, one.place.node, 100, 0, script))

@@ -1,4 +1,4 @@
-"""What is shipped, installed in the cluster as a user does it, while its tests run."""
+"""Fixtures: the chart's sidecar and webhook objects, installed in the cluster as by a user."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ SHARED = "SHARED_INSTALLATION"
 
 @contextlib.contextmanager
 def _installed():
-    """Install it once for all workers; it stays for the tests that are alone, which remove it."""
+    """Install once for all workers; the tests marked alone use it afterwards and remove it."""
     made.install()
     yield made.NAMESPACE
 
@@ -29,8 +29,8 @@ def rendered():
 
 @pytest.fixture(scope="session")
 def shipped():
-    """Install everything, and return the namespace that it lives in."""
-    ours = rig.everybodys(made.NAMESPACE)
+    """Install everything; return its namespace."""
+    ours = rig.as_admin(made.NAMESPACE)
     if SHARED in os.environ:
         yield ours
         return

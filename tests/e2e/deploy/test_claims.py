@@ -1,4 +1,4 @@
-"""What is shipped for claims, from its images: the driver, the webhook, who collects templates."""
+"""The shipped DRA components from their images: driver, webhook, claim controller."""
 
 import contextlib
 
@@ -23,7 +23,7 @@ DRA = "dra.enabled=true"
 
 @contextlib.contextmanager
 def applied(*templates):
-    """Have what templates of the chart make while the block runs."""
+    """Apply the objects of chart templates during the block."""
     text = charted.listed(charted.part(templates, DRA))
     made.kubectl("apply", "-f", "-", text=text)
     try:
@@ -34,7 +34,7 @@ def applied(*templates):
 
 @pytest.fixture(scope="module")
 def agent(shipped, tmp_path_factory):
-    """The node that agents are for, and the classes of its devices; no agent is there yet."""
+    """The node for agents, with its DeviceClasses; no agent is installed yet."""
     folder = tmp_path_factory.mktemp("agent")
     agents.make_image(folder)
     with agent_set.rights_of("agent/dra.yaml", DRA), applied("dra/"):
@@ -55,7 +55,7 @@ def parts(agent):
 
 @contextlib.contextmanager
 def rewriting(ours):
-    """Let plain limits become claims while the block runs."""
+    """Convert extended-resource limits to claims during the block."""
     try:
         whole = charted.listed(charted.part(["webhook/"], DRA))
         made.kubectl("apply", "-f", "-", text=whole)
@@ -78,7 +78,7 @@ def logs():
 
 
 def clean(text):
-    """Tell whether nobody was refused anything, nor failed."""
+    """Return whether the logs have no refused request and no failure."""
     return not any(it in text for it in (" 403 ", "denied request", "Traceback"))
 
 
@@ -86,7 +86,7 @@ def total(space, name):
     return int(said(space.until("pods", name, rig.has_ended), "main")["total"])
 
 
-def test_the_driver_serves_both_doors_or_one_and_limits_become_claims(
+def test_driver_serves_both_apis_or_dra_only_and_limits_become_claims(
     space, shipped, agent, parts
 ):
     first, second = (it.uuid for it in agent.machine.devices)
@@ -113,5 +113,5 @@ def test_the_driver_serves_both_doors_or_one_and_limits_become_claims(
         now = {"gracePeriodSeconds": 0}
         space.server.call("DELETE", space.path("pods", "limits"), body=now)
         assert space.until_gone("pods", "limits")
-        made.kubectl("delete", "pods", "--selector=app=claim-controller")  # the next one sweeps
+        made.kubectl("delete", "pods", "--selector=app=claim-controller")  # its successor sweeps
         assert space.until_gone("resourceclaimtemplates", name)

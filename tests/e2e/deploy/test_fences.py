@@ -1,4 +1,4 @@
-"""What the parts may not do: by their rights, and by the policies behind them."""
+"""Limits of the components' permissions: RBAC rules and admission policies."""
 
 import itertools
 import subprocess
@@ -14,16 +14,16 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 ACCOUNTS = ("sidecar-controller", "sidecar-node", "webhook")
-EVERYBODYS = ("authentication.k8s.io", "authorization.k8s.io")  # asks what it may itself
+OF_ALL_USERS = ("authentication.k8s.io", "authorization.k8s.io")  # self reviews
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/pyvgpu/leases"
 
 
 def resources():
-    """Yield the group and the name of everything that this API server has."""
+    """Yield the group and the name of every resource of this API server."""
     command = ["kubectl", "api-resources", "--no-headers", "--output=name"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     for name, _, group in (it.partition(".") for it in listed):
-        if group not in EVERYBODYS:
+        if group not in OF_ALL_USERS:
             yield group, name
     yield from (
         ("", "pods/exec"),
@@ -47,7 +47,7 @@ def may(api, account, namespace, verb, group, resource):
 
 
 def granted(rendered, account, namespace):
-    """Return what the manifests say that an account may do to things of any name."""
+    """Return the verbs that the manifests grant an account on resources without resourceNames."""
     documents = [it for it in yaml.safe_load_all(rendered) if it]
     found = set()
     for binding in documents:
@@ -69,7 +69,7 @@ def granted(rendered, account, namespace):
 
 @pytest.mark.parametrize("account", ACCOUNTS)
 @pytest.mark.parametrize("namespace", ["default", "pyvgpu"])
-def test_a_part_may_do_what_the_manifest_says_and_nothing_else(
+def test_component_has_exactly_the_permissions_of_its_manifest(
     shipped, rendered, account, namespace
 ):
     found = {
@@ -82,9 +82,9 @@ def test_a_part_may_do_what_the_manifest_says_and_nothing_else(
 
 @pytest.fixture(scope="module")
 def as_node(shipped, tmp_path_factory):
-    """Return a connection as the node part's own pod, with rights that it should not have.
+    """Return a connection as sidecar-node's own pod, with cluster-admin rights.
 
-    Who else is tried meanwhile would have them, too: what uses this is alone.
+    Its account has them during other tests, too, so tests that use this run alone.
     """
     path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     shipped.server.call("POST", path, body=rig.anything("test-too-much", "pyvgpu", *ACCOUNTS))
@@ -102,12 +102,12 @@ def refused(call, *arguments, **more):
 
 
 @pytest.mark.alone
-def test_the_node_part_renews_the_lease_of_its_node_and_no_other(as_node):
+def test_node_agent_may_write_only_its_nodes_lease(as_node):
     own = as_node.call("GET", f"{LEASES}/pyvgpu-sidecar-{sidecars.NODE}")
     dry = {"dryRun": "All"}
     as_node.call("PUT", f"{LEASES}/{own['metadata']['name']}", dry, own)
     controllers = as_node.call("GET", f"{LEASES}/{sidecars.LEASE}")
-    why = f"may write lease pyvgpu-sidecar-{sidecars.NODE} alone"
+    why = f"may write only lease pyvgpu-sidecar-{sidecars.NODE}"
     assert why in refused(as_node.call, "PUT", f"{LEASES}/{sidecars.LEASE}", dry, controllers)
     another = {"metadata": {"name": "pyvgpu-sidecar-node-2"}, "spec": own["spec"]}
     assert why in refused(as_node.call, "POST", LEASES, dry, another)
@@ -118,7 +118,7 @@ def test_the_node_part_renews_the_lease_of_its_node_and_no_other(as_node):
 
 
 @pytest.mark.alone
-def test_the_node_part_changes_no_pod_whatever_its_rights(space, as_node):
+def test_node_agent_may_change_no_pod_even_as_cluster_admin(space, as_node):
     space.create("pods", rig.pod("here", rig.container("main", "sleep 1000")))
     space.create("pods", rig.pod("there", rig.container("main", ""), nodeName="node-2"))
     space.until("pods", "here", lambda it: rig.runs(it, "main"))
@@ -126,21 +126,21 @@ def test_the_node_part_changes_no_pod_whatever_its_rights(space, as_node):
         path = space.path("pods", name)
         body = {"metadata": {"annotations": {"pyvgpu.io/x": "y"}}}
         why = refused(as_node.call, "PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
-        assert "may write lease" in why
-        assert "may write lease" in refused(as_node.call, "DELETE", path)
+        assert "may write only lease" in why
+        assert "may write only lease" in refused(as_node.call, "DELETE", path)
     new = rig.pod("new", rig.container("main", ""))
-    assert "may write lease" in refused(as_node.call, "POST", space.path("pods"), body=new)
+    assert "may write only lease" in refused(as_node.call, "POST", space.path("pods"), body=new)
 
 
 @pytest.mark.alone
-def test_a_token_of_no_node_writes_nothing(as_node, shipped, tmp_path):
+def test_token_without_a_node_may_write_nothing(as_node, shipped, tmp_path):
     config = tmp_path / "config"
     rig.write_kubeconfig(config, "pyvgpu", "sidecar-node")
     homeless = apiserver.connect(str(config))
     lease = f"{LEASES}/pyvgpu-sidecar-{sidecars.NODE}"
     own = homeless.call("GET", lease)
     why = refused(homeless.call, "PUT", lease, {"dryRun": "All"}, own)
-    assert "must be that of a pod on a node" in why
+    assert "must be bound to a pod on a node" in why
 
 
 @pytest.fixture(scope="module")
@@ -160,18 +160,18 @@ POD_OK = [
     {"metadata": {"annotations": {"pyvgpu.io/old": None}}},
 ]
 POD_WRONG = [
-    ({"metadata": {"annotations": {"other.io/x": "y"}}}, "pyvgpu.io alone"),
-    ({"metadata": {"annotations": {"other.io/old": "changed"}}}, "pyvgpu.io alone"),
-    ({"metadata": {"annotations": {"other.io/old": None}}}, "pyvgpu.io alone"),
-    ({"metadata": {"labels": {"app": "other"}}}, "pyvgpu.io alone"),
-    ({"metadata": {"labels": {"app": None}}}, "pyvgpu.io alone"),
-    ({"metadata": {"finalizers": ["a.io/b"]}}, "pyvgpu.io alone"),
+    ({"metadata": {"annotations": {"other.io/x": "y"}}}, "annotations of pyvgpu.io"),
+    ({"metadata": {"annotations": {"other.io/old": "changed"}}}, "annotations of pyvgpu.io"),
+    ({"metadata": {"annotations": {"other.io/old": None}}}, "annotations of pyvgpu.io"),
+    ({"metadata": {"labels": {"app": "other"}}}, "annotations of pyvgpu.io"),
+    ({"metadata": {"labels": {"app": None}}}, "annotations of pyvgpu.io"),
+    ({"metadata": {"finalizers": ["a.io/b"]}}, "annotations of pyvgpu.io"),
     ({"spec": {"activeDeadlineSeconds": 1}}, "may change images"),
 ]
 
 
 @pytest.mark.alone
-def test_the_controller_changes_images_and_what_is_ours_in_pods(space, as_controller):
+def test_controller_may_change_only_images_and_pyvgpu_annotations_of_pods(space, as_controller):
     pod = rig.pod("p", rig.container("main", "sleep 1000"))
     pod["metadata"] |= {
         "labels": {"app": "a"},
@@ -195,9 +195,7 @@ def test_the_controller_changes_images_and_what_is_ours_in_pods(space, as_contro
 
 
 @pytest.mark.alone
-def test_the_controller_raises_the_backoff_limit_of_jobs_and_changes_nothing_else(
-    space, as_controller
-):
+def test_controller_may_only_raise_backoff_limits_of_jobs(space, as_controller):
     job = rig.job("j", rig.pod("p", rig.container("main", "")), suspend=True, backoffLimit=3)
     space.create("jobs", job)
     path = space.path("jobs", "j")
@@ -212,7 +210,7 @@ def test_the_controller_raises_the_backoff_limit_of_jobs_and_changes_nothing_els
         assert "raise backoffLimit" in refused(change, as_controller, path, {"spec": body}), body
 
 
-def test_what_the_manifests_say_is_what_kubernetes_knows(rendered):
+def test_manifests_pass_strict_validation(rendered):
     command = ["kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", "-"]
     done = subprocess.run(command, input=rendered, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Nothing fails to be admitted while certificates and replicas of the webhook change."""
+"""No admission fails while the webhook's certificates and replicas change."""
 
 import contextlib
 import datetime
@@ -16,7 +16,7 @@ from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400), pytest.mark.row(20)]
 
-LEAST = 20  # pods of each who creates some
+LEAST = 20  # pods that each thread creates
 EXPIRY = "pyvgpu_webhook_certificate_expiry_seconds"
 
 
@@ -28,12 +28,12 @@ def fails_closed(shipped):
 
 @contextlib.contextmanager
 def load(space):
-    """Create pods with a share all the while, and see that each was changed and judged."""
+    """Create pods with a share continuously; check that the webhook mutated and validated each."""
     stop = threading.Event()
     wrong, counts = [], []
 
     def work():
-        connection = rig.everybodys(space.name).server
+        connection = rig.as_admin(space.name).server
         count = 0
         while count < LEAST or not stop.is_set():
             share = gpu_pods.container("main", 50, 8)["resources"]
@@ -63,7 +63,7 @@ def load(space):
 
 
 def expiries(shipped):
-    """Return until when each replica's certificate is."""
+    """Return the expiry times of the replicas' certificates."""
     found = []
     for pod in made.webhooks(shipped):
         with urllib.request.urlopen(f"http://{pod['status']['podIP']}:9472/metrics") as answer:
@@ -72,7 +72,7 @@ def expiries(shipped):
     return found
 
 
-def test_a_certificate_is_renewed_under_load(space, shipped, fails_closed):
+def test_certificate_is_renewed_under_load(space, shipped, fails_closed):
     now = datetime.datetime.now(datetime.UTC)
     secret = shipped.server.call("GET", made.PLACE.secret)
     served = identity.read_bundle(secret)
@@ -81,7 +81,7 @@ def test_a_certificate_is_renewed_under_load(space, shipped, fails_closed):
     old = certificates.make(wanted, begun, served)
     before = max(expiries(shipped))
     with load(space):
-        identity.keep(shipped.server, made.PLACE, secret, old)  # its two thirds are over
+        identity.keep(shipped.server, made.PLACE, secret, old)  # 2/3 of its lifetime is over
         pause = threading.Event()
         for _ in range(2 * upkeep.INTERVAL_SECONDS):
             pause.wait(1)

@@ -1,7 +1,7 @@
-"""The scheduler and the agents that follow it, as they are shipped, beside everything else.
+"""The shipped scheduler extender and agents, beside the other components.
 
-kube-scheduler finds the leader through its Service, and a pod that it binds gets the devices that
-were chosen for it: the agent has the key from its Secret.
+kube-scheduler reaches the leader through its Service, and a pod that it binds gets the devices
+chosen for it: the agent reads the key from its Secret.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ SEES = "{ /client; echo nodes $(cd /dev; echo nvidia?); } > /dev/termination-log
 
 
 def parts_of_it(verb, *options):
-    """Apply or delete what is shipped, which is of two namespaces."""
+    """Apply or delete the chart's scheduler objects, which are in two namespaces."""
     text = charted.listed(charted.part(["scheduler/"], PATCH))
     command = ["kubectl", verb, *options, "-f", "-"]
     done = subprocess.run(command, input=text, check=True, capture_output=True, text=True)
@@ -35,13 +35,13 @@ def parts_of_it(verb, *options):
 
 
 def replicas(ours):
-    """Return the scheduler's pods, but for those that end."""
+    """Return the scheduler's pods, except terminating ones."""
     found, _ = ours.server.items(ours.path("pods"), {"labelSelector": "app=scheduler"})
     return [it for it in found if not it["metadata"].get("deletionTimestamp")]
 
 
 def leaders(ours):
-    """Return the names of those that the Service leads to."""
+    """Return the names of the pods that the Service selects."""
     return [
         it["metadata"]["name"]
         for it in replicas(ours)
@@ -69,14 +69,14 @@ def scheduler(shipped, tmp_path_factory):
         extenders.restart_scheduler(None)
         print(logs())
         parts_of_it("delete", "--ignore-not-found")
-    # What it shares a namespace with is not gone with it.
+    # The other components of its namespace stay.
     status = shipped.read("deployments", "webhook")["status"]
     assert status["availableReplicas"] == status["replicas"]
 
 
 @pytest.fixture(scope="module")
 def agent(scheduler, tmp_path_factory):
-    """Install agents that take what it has chosen; give the node that they are for."""
+    """Install agents that use the scheduler's choices; yield their node."""
     folder = tmp_path_factory.mktemp("agent")
     agents.make_image(folder)
     node = agents.Agent(folder)
@@ -91,12 +91,12 @@ def agent(scheduler, tmp_path_factory):
 
 
 def chosen(pod, name="a"):
-    """Return the device that was chosen for a container of a pod that is bound."""
+    """Return the device that was chosen for a container of a bound pod."""
     (share,) = extenders.choice(pod).containers[name]
     return share.uuid
 
 
-def test_pods_get_what_was_chosen_and_the_next_leader_knows_it(space, scheduler, agent):
+def test_pods_get_their_chosen_devices_also_from_the_next_leader(space, scheduler, agent):
     at = {it.uuid: f"nvidia{index}" for index, it in enumerate(agent.machine.devices)}
     space.create("pods", rig.pod("stays", container("a", 60, 8, "sleep 1000")))
     held = chosen(space.until("pods", "stays", lambda it: rig.runs(it, "a")))
@@ -108,7 +108,7 @@ def test_pods_get_what_was_chosen_and_the_next_leader_knows_it(space, scheduler,
     (first,) = leaders(scheduler)
     now = {"gracePeriodSeconds": 0}
     scheduler.server.call("DELETE", scheduler.path("pods", first), body=now)
-    for n in range(4):  # which come while nobody leads
+    for n in range(4):  # created while there is no leader
         space.create("pods", rig.pod(f"p-{n}", container("a", 20, 2, SEES)))
     space.create("pods", rig.pod("whole", container("a", 100, 4, SEES)))
     for n in range(4):
@@ -124,9 +124,9 @@ def test_pods_get_what_was_chosen_and_the_next_leader_knows_it(space, scheduler,
         assert "Traceback" not in text
 
 
-def test_what_anybody_else_has_chosen_gets_nothing(space, agent):
-    """Also who may bind pods himself: the API server lets him write no choice, and so it is."""
-    pod = rig.pod("p", container("a", 30, 2, "sleep 1000"), schedulerName="nobodys")
+def test_choice_by_anything_but_the_scheduler_is_refused(space, agent):
+    """Also with the right to bind pods: the API server refuses to let users write a choice."""
+    pod = rig.pod("p", container("a", 30, 2, "sleep 1000"), schedulerName="absent")
     space.create("pods", pod)
     binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": NODE}}
     forged = {
@@ -141,13 +141,13 @@ def test_what_anybody_else_has_chosen_gets_nothing(space, agent):
     assert not rig.runs(space.read("pods", "p"), "a")
 
 
-def test_to_apply_it_again_changes_neither_the_key_nor_the_certificate(scheduler):
+def test_reapplying_keeps_the_key_and_the_certificate(scheduler):
     before = extenders.key(), scheduler.read("secrets", extenders.PLACE.name)["data"]
     assert "deployment.apps/scheduler unchanged" in parts_of_it("apply")
     assert (extenders.key(), scheduler.read("secrets", extenders.PLACE.name)["data"]) == before
 
 
-def test_it_marks_its_own_pods_and_changes_nothing_else_of_any(scheduler, tmp_path):
+def test_scheduler_may_only_label_its_own_pods(scheduler, tmp_path):
     config = tmp_path / "scheduler"
     rig.write_kubeconfig(config, made.NAMESPACE, "scheduler")
     account = apiserver.connect(str(config))
@@ -166,7 +166,7 @@ def test_it_marks_its_own_pods_and_changes_nothing_else_of_any(scheduler, tmp_pa
         (own, "labels", "mine"),
         (own, "annotations", names.DEVICES_ANNOTATION),
     ):
-        with pytest.raises(apiserver.ServerError, match="pods of its own alone|only components"):
+        with pytest.raises(apiserver.ServerError, match="only its own pods|only components"):
             change(pod, part, key)
     with pytest.raises(apiserver.ServerError, match="403"):
         account.call("GET", made.PLACE.secret)

@@ -1,4 +1,4 @@
-"""The manifests and images that are shipped: a Job with a sidecar ends, with no other rights."""
+"""A Job with a sidecar ends with the shipped manifests and images, and only their RBAC rules."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def create(space, *containers, **spec):
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
-def test_a_job_whose_sidecar_ignores_every_signal_ends(space, shipped, policy):
+def test_job_with_a_sidecar_that_ignores_every_signal_ends(space, shipped, policy):
     create(space, MAIN, sidecars.sidecar(rig.IGNORES_TERM), restartPolicy=policy)
     pod = sidecars.has_ended(space)
     assert (rig.phase(pod), rig.exit_code(pod, "side")) == ("Succeeded", 0)
@@ -34,15 +34,15 @@ def test_a_job_whose_sidecar_ignores_every_signal_ends(space, shipped, policy):
     assert pod["metadata"]["labels"].items() >= transform.MANAGED.items()
 
 
-def test_a_sidecar_that_ends_with_0_is_only_told(space, shipped):
+def test_sidecar_that_exits_with_0_only_gets_a_signal(space, shipped):
     create(space, MAIN, sidecars.sidecar(rig.ENDS_WITH_0, EXITS_ZERO="true"))
     pod = sidecars.has_ended(space)
     assert (rig.exit_code(pod, "side"), rig.state(pod, "side")["restartCount"]) == (0, 0)
     assert rig.state(pod, "side")["image"] == rig.BUSYBOX
 
 
-def test_the_process_sees_the_same_arguments(space, shipped):
-    arguments = ["", "a b", "$(X)", "$$(X)", "$$$$", "é\n\t'\"", "$(NOBODY)", "-c"]
+def test_process_sees_the_same_arguments(space, shipped):
+    arguments = ["", "a b", "$(X)", "$$(X)", "$$$$", "é\n\t'\"", "$(UNSET)", "-c"]
     mounted = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
     said = 'for it; do printf "%s\\0" "$it"; done > /work/.$0; busybox mv /work/.$0 /work/$0'
 
@@ -65,12 +65,12 @@ def test_the_process_sees_the_same_arguments(space, shipped):
     )
     pod = sidecars.has_ended(space)
     assert pod["spec"]["containers"][2]["command"][0] == "$(START_COMMAND_0)"
-    seen = ["", "a b", "$v", "$(X)", "$$", "é\n\t'\"", "$(NOBODY)", "-c"]
+    seen = ["", "a b", "$v", "$(X)", "$$", "é\n\t'\"", "$(UNSET)", "-c"]
     length = sum(len(it.encode()) + 1 for it in seen)
     assert int(rig.state(pod, "main")["state"]["terminated"]["message"].split()[0]) == length
 
 
-def test_a_dry_run_shows_what_would_become_of_a_pod(space, shipped):
+def test_dry_run_shows_the_changed_pod(space, shipped):
     pod = rig.pod("dry", MAIN, sidecars.sidecar(rig.RUNS))
     path = space.path("pods")
     dry = space.server.call("POST", path, {"dryRun": "All"}, pod)
@@ -78,7 +78,7 @@ def test_a_dry_run_shows_what_would_become_of_a_pod(space, shipped):
     assert not space.server.items(path, {})[0]
 
 
-def test_a_pod_that_cannot_be_done_anything_for_says_so_when_it_is_created(space, shipped):
+def test_pod_with_unsupported_sidecars_gets_a_warning_at_creation(space, shipped):
     pod = rig.pod("p", MAIN, sidecars.sidecar(rig.RUNS), restartPolicy="Always")
     command = ["kubectl", "create", "--namespace", space.name, "--dry-run=server", "-f", "-"]
     text = json.dumps({"apiVersion": "v1", "kind": "Pod", **pod})
@@ -86,7 +86,7 @@ def test_a_pod_that_cannot_be_done_anything_for_says_so_when_it_is_created(space
     assert "Warning: sidecars are not ended: restartPolicy is Always" in done.stderr
 
 
-def test_pods_of_our_own_namespace_are_not_asked_about(shipped):
+def test_pods_of_pyvgpus_own_namespace_skip_the_webhook(shipped):
     pod = rig.pod("own", MAIN, sidecars.sidecar(rig.RUNS))
     dry = shipped.server.call("POST", shipped.path("pods"), {"dryRun": "All"}, pod)
     assert "labels" not in dry["metadata"]
@@ -99,7 +99,7 @@ def scale(shipped, replicas):
 
 @pytest.fixture(scope="module")
 def away(shipped):
-    """Take the webhook away; the last test here brings it back."""
+    """Scale the webhook to zero; the last test here scales it up again."""
     scale(shipped, 0)
     yield
     scale(shipped, 2)
@@ -107,9 +107,9 @@ def away(shipped):
 
 @pytest.mark.alone
 @pytest.mark.row(19)
-def test_while_the_webhook_is_away_pods_are_created_as_they_are(space, away):
+def test_without_the_webhook_pods_are_created_unchanged(space, away):
     side = sidecars.sidecar(rig.IGNORES_TERM)
-    side["command"] = ["/bin/sh", *side["command"][2:]]  # the fast-exit image has it too
+    side["command"] = ["/bin/sh", *side["command"][2:]]  # also exists in the fast-exit image
     template = rig.pod("p", MAIN, side)
     template["metadata"]["labels"] = dict(transform.MANAGED)
     space.create("jobs", rig.job("j", template))
@@ -117,9 +117,9 @@ def test_while_the_webhook_is_away_pods_are_created_as_they_are(space, away):
 
 
 def unanswered():
-    """Return how often the API server has admitted a pod because our webhook did not answer.
+    """Return how often the API server has admitted a pod because the webhook did not answer.
 
-    Of the entry for sidecars, which is the one that may be away.
+    Only the entry for sidecars fails open.
     """
     figures = made.kubectl("get", "--raw", "/metrics")
     pattern = r"^apiserver_admission_webhook_fail_open_count\{([^}]*)\} (\S+)$"
@@ -132,7 +132,7 @@ def unanswered():
 
 @pytest.mark.alone
 @pytest.mark.row(19)
-def test_while_the_webhook_is_away_the_api_server_asks_about_marked_pods_alone(space, away):
+def test_without_the_webhook_the_api_server_calls_it_only_for_marked_pods(space, away):
     marked = rig.pod("marked", MAIN, sidecars.sidecar(rig.RUNS))
     plain = [rig.pod(f"p{number}", MAIN) for number in range(5)]
     before = unanswered()
@@ -154,9 +154,9 @@ def is_admitted(space):
 
 @pytest.mark.alone
 @pytest.mark.row(19)
-def test_where_pods_are_to_wait_for_the_webhook_their_job_does(space, shipped, away):
+def test_job_waits_for_the_webhook_if_it_fails_closed(space, shipped, away):
     with made.failing_closed(shipped):
-        waiting.wait_until(lambda: not is_admitted(space))  # the API server has heard of it
+        waiting.wait_until(lambda: not is_admitted(space))  # until the API server has the change
         create(space, MAIN, sidecars.sidecar(rig.ENDS_WITH_143))
         space.until_event("j", "FailedCreate", "sidecars.pyvgpu.io")
         assert not space.pods_of("j")
@@ -165,7 +165,7 @@ def test_where_pods_are_to_wait_for_the_webhook_their_job_does(space, shipped, a
     assert (rig.exit_code(pod, "main"), rig.exit_code(pod, "side")) == (0, 0)
 
 
-def test_where_a_namespace_wants_native_sidecars_it_gets_them(shipped):
+def test_namespace_can_select_native_sidecars(shipped):
     with rig.space(made.NATIVE) as space:
         create(space, MAIN, sidecars.sidecar(rig.ENDS_WITH_143))
         pod = sidecars.has_ended(space)
@@ -177,7 +177,7 @@ def test_where_a_namespace_wants_native_sidecars_it_gets_them(shipped):
 
 
 @pytest.mark.alone
-def test_no_part_was_refused_anything(shipped):
+def test_no_component_was_refused_a_request(shipped):
     logs = made.logs()
     assert "holds lease" in logs
     assert " 403 " not in logs

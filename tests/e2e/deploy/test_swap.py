@@ -1,4 +1,4 @@
-"""Images of sidecars changed while their pod lives, through the webhook and the controller."""
+"""Swaps of sidecar images in running pods, through the webhook and the controller."""
 
 import json
 import subprocess
@@ -24,13 +24,13 @@ def _other_image():
 
 
 def tag(name):
-    """Let the node have an image of that name."""
+    """Tag an image on the node with this name."""
     command = ["ctr", "images", "tag", "--force", rig.BUSYBOX, name]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def runs(image, restarts):
-    """Tell whether the sidecar runs from *image*; the status names images of one content alike."""
+    """Return a check that the sidecar runs *image* (by spec: the status merges equal images)."""
 
     def is_so(pod):
         restarted = rig.state(pod, "side")["restartCount"] == restarts
@@ -48,7 +48,7 @@ def ask(space, request, pod="p"):
 
 
 @pytest.mark.parametrize("policy", ["Always", "Never"])
-def test_an_image_is_changed_and_put_back_and_the_pod_lives_on(space, shipped, policy):
+def test_image_is_swapped_and_restored_while_the_pod_runs(space, shipped, policy):
     space.create("pods", rig.pod("p", MAIN, sidecars.sidecar(rig.RUNS), restartPolicy=policy))
     begun = space.until("pods", "p", runs(rig.BUSYBOX, 0))
     ask(space, {"side": {"image": OTHER}})
@@ -62,7 +62,7 @@ def test_an_image_is_changed_and_put_back_and_the_pod_lives_on(space, shipped, p
     assert names.SWAPPED_ANNOTATION not in (back["metadata"].get("annotations") or {})
 
 
-def test_the_program_is_changed_with_the_image(space, shipped):
+def test_program_is_swapped_with_the_image(space, shipped):
     side = {**sidecars.sidecar(""), "command": ["/bin/sleep", "1000"]}
     space.create("pods", rig.pod("p", MAIN, side))
     space.until("pods", "p", runs(rig.BUSYBOX, 0))
@@ -70,7 +70,7 @@ def test_the_program_is_changed_with_the_image(space, shipped):
     space.until("pods", "p", lambda it: rig.exit_code(it, "side") == 1)
 
 
-def test_nothing_is_ended_for_an_image_before_the_node_has_it(space, shipped):
+def test_swap_waits_until_the_node_has_the_image(space, shipped):
     late = "localhost/late:1"
     space.create("pods", rig.pod("p", MAIN, sidecars.sidecar(rig.RUNS)))
     begun = space.until("pods", "p", runs(rig.BUSYBOX, 0))
@@ -84,7 +84,7 @@ def test_nothing_is_ended_for_an_image_before_the_node_has_it(space, shipped):
         subprocess.run(["ctr", "images", "remove", late], check=True)
 
 
-def test_a_swapped_sidecar_ends_with_its_job(space, shipped):
+def test_swapped_sidecar_ends_with_its_job(space, shipped):
     main = rig.container("main", "until [ -e /work/go ]; do sleep 0.1; done")
     mounted = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
     side = sidecars.sidecar(
@@ -109,7 +109,7 @@ def test_a_swapped_sidecar_ends_with_its_job(space, shipped):
         ([], "must be a JSON object"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_answered_by_an_event(space, shipped, request_, why):
+def test_invalid_swap_request_gets_an_event(space, shipped, request_, why):
     space.create("pods", rig.pod("p", MAIN, sidecars.sidecar(rig.RUNS)))
     ask(space, request_ or "x")
     event = space.until_event("p", "SwapRefused", why)
@@ -118,12 +118,12 @@ def test_a_request_that_makes_no_sense_is_answered_by_an_event(space, shipped, r
 
 
 @pytest.mark.row(27)
-def test_annotations_that_are_full_are_no_reason_to_refuse_a_pod(space, shipped):
+def test_pod_with_full_annotations_is_admitted(space, shipped):
     template = rig.pod("p", rig.container("main", "sleep 1"), sidecars.sidecar(rig.ENDS_WITH_0))
     note = "x" * (objects.MOST_ANNOTATION_BYTES - 100)
     template["metadata"]["annotations"] = {"note": note}
     side = template["spec"]["containers"][1]
-    side["command"] = ["/bin/sh", *side["command"][2:]]  # else nothing could be done
+    side["command"] = ["/bin/sh", *side["command"][2:]]  # there is no room to move the command
     space.create("jobs", rig.job("j", template))
     pod = sidecars.has_ended(space)
     assert pod["metadata"]["labels"].items() >= transform.MANAGED.items()

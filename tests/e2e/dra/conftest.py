@@ -1,4 +1,4 @@
-"""An agent that gives devices out for claims, on the cluster's node, for all tests here."""
+"""Fixtures: a node agent that offers devices through DRA, shared by all tests of this folder."""
 
 import agent_set
 import agents
@@ -19,5 +19,5 @@ def running(tmp_path_factory, _cluster):
 
 @pytest.fixture
 def agent(running):
-    """The agent with all devices for claims; nobody has anything of it."""
+    """The agent with all devices for claims, without grants."""
     return claimed.become(running, "--door", "dra")

@@ -1,4 +1,4 @@
-"""Pods of a real cluster have parts of devices by claims, with kube-scheduler alone."""
+"""Pods of a real cluster get shares of devices by DRA claims, without our scheduler extender."""
 
 import contextlib
 import signal
@@ -21,16 +21,16 @@ DRIVEN = "/client > /dev/termination-log 2>&1"
 
 
 def sees(agent, space, name, mebibytes, container="main"):
-    """Wait until the container that runs now has seen its quota."""
+    """Wait until the running container has logged its memory; check it."""
     agent.wait(lambda: "returned 1" in agents.logs(space, name, container))
     assert f"total {mebibytes * MIB}\n" in agents.logs(space, name, container)
 
 
-def test_two_tenants_share_a_device_and_a_third_waits_until_there_is_room(space, agent):
+def test_third_tenant_of_a_device_waits_until_there_is_room(space, agent):
     first = agent.machine.devices[0].uuid
     with claimed.device_class("first", uuid=first):
         for name, vcore, vmemory in (("a", 30, "4Gi"), ("b", 70, "8Gi"), ("c", 10, "1Gi")):
-            # Priority frees nothing: kube-scheduler ends nobody for a claim.
+            # Priority frees nothing: kube-scheduler preempts no pod for a claim.
             more = {"priorityClassName": "system-cluster-critical"} if name == "c" else {}
             claimed.start(space, name, STAYS, request(vcore, vmemory, kind="first"), **more)
             if name != "c":
@@ -41,18 +41,18 @@ def test_two_tenants_share_a_device_and_a_third_waits_until_there_is_room(space,
         assert all(rig.runs(space.read("pods", it), "main") for it in ("a", "b"))
         name = claimed.claim_of(space.read("pods", "a"))
         one = space.until("resourceclaims", name, lambda it: it["status"].get("devices"))
-        (told,) = one["status"]["devices"]
+        (reported,) = one["status"]["devices"]
         (result,) = one["status"]["allocation"]["devices"]["results"]
-        assert (told["device"], told["shareID"]) == (result["device"], result["shareID"])
-        assert told["conditions"][0]["status"] == "True"
-        data = told["data"]
+        assert (reported["device"], reported["shareID"]) == (result["device"], result["shareID"])
+        assert reported["conditions"][0]["status"] == "True"
+        data = reported["data"]
         assert (data["uuid"], data["vcore"], data["vmemory"]) == (first, 30, "4Gi")
         space.server.call("DELETE", space.path("pods", "b"))
         space.until("pods", "c", lambda it: rig.runs(it, "main"))
         sees(agent, space, "c", 1024)
         (limits,) = agent.limits(data["grant"])
         assert (limits.uuid, limits.vcore) == (first, 30)
-        with lost(agent, 0):  # kubelet and the scheduler are told
+        with lost(agent, 0):  # kubelet and the scheduler learn of it
             agent.wait(lambda: claimed.published()[first] == ["pyvgpu.io/sick"])
             space.until("pods", "c", lambda it: health(it) == {"Unhealthy"})
         agent.wait(lambda: claimed.published()[first] == [])
@@ -61,7 +61,7 @@ def test_two_tenants_share_a_device_and_a_third_waits_until_there_is_room(space,
 
 @contextlib.contextmanager
 def lost(agent, index):
-    """Let a device be gone while the block runs."""
+    """Simulate a lost device during the block."""
     simulator.set_faults(agent.machine, f"lost {index}")
     try:
         yield
@@ -70,12 +70,12 @@ def lost(agent, index):
 
 
 def health(pod):
-    """Return what kubelet says of the devices of a pod's container."""
+    """Return the device health that kubelet reports for a pod's container."""
     found = rig.state(pod, "main").get("allocatedResourcesStatus", ())
     return {each["health"] for it in found for each in it["resources"]}
 
 
-def test_a_claim_is_one_quota_and_a_request_that_containers_name_is_its_own(space, agent):
+def test_claim_is_one_quota_unless_containers_name_its_requests(space, agent):
     space.create("resourceclaimtemplates", claimed.template("one", request(30, "4Gi")))
     both = [container("x", DRIVEN), container("y", DRIVEN)]
     space.create("pods", claimed.pod("together", *both, of="one"))
@@ -90,11 +90,11 @@ def test_a_claim_is_one_quota_and_a_request_that_containers_name_is_its_own(spac
     ended = space.until("pods", "together", rig.has_ended)
     totals = [said(ended, it) for it in ("x", "y")]
     assert [it["total"] for it in totals] == [str(4096 * MIB)] * 2
-    # Each takes all that it can get, and together they get no more than the quota.
+    # Each allocates all it can get; together they get no more than the quota.
     space.until_event("mixed", "FailedPrepareDynamicResources", "either all containers name")
 
 
-def test_a_gang_of_two_devices_is_one_claim_under_a_constraint(space, agent):
+def test_two_devices_are_one_claim_with_constraints(space, agent):
     constraint = {"requests": ["vgpu"], "matchAttribute": "pyvgpu.io/model"}
     apart = {"requests": ["vgpu"], "distinctAttribute": "pyvgpu.io/uuid"}
     made = claimed.template("gang", request(40, "2Gi", count=2), constraints=[constraint, apart])
@@ -110,7 +110,7 @@ def test_a_gang_of_two_devices_is_one_claim_under_a_constraint(space, agent):
     agent.until_idle()
 
 
-def test_a_claim_without_amounts_is_a_whole_device_and_a_configuration_is_checked(space, agent):
+def test_claim_without_amounts_is_a_whole_device_and_bad_configuration_is_refused(space, agent):
     claimed.start(space, "whole", DRIVEN, request())
     opaque = {"driver": "pyvgpu.io", "parameters": {"kind": "Garbage"}}
     bad = claimed.template("bad", request(10, "1Gi"), config=[{"opaque": opaque}])
@@ -121,7 +121,7 @@ def test_a_claim_without_amounts_is_a_whole_device_and_a_configuration_is_checke
     space.until_event("bad", "FailedPrepareDynamicResources", "must be a VGPUConfig of")
 
 
-def test_who_looks_at_a_device_takes_nothing_of_it(space, agent):
+def test_admin_access_takes_nothing_of_a_device(space, agent):
     claimed.merge(
         f"/api/v1/namespaces/{space.name}",
         {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}},
@@ -132,12 +132,12 @@ def test_who_looks_at_a_device_takes_nothing_of_it(space, agent):
     look = request(1, "1Gi", name="look", allocationMode="All", adminAccess=True)
     claimed.start(space, "looker", "/nvml-client > /dev/termination-log 2>&1", look)
     ended = space.until("pods", "looker", rig.has_ended)
-    # It is held to nothing: the whole of a device.
+    # No quota: it sees the whole device.
     assert said(ended, "main")["total"] == str(agent.machine.devices[0].memory_bytes)
     assert agent.present() == before
 
 
-def test_what_was_prepared_goes_on_whoever_is_killed(space, agent, runtime):
+def test_prepared_claims_survive_kills(space, agent, runtime):
     claimed.start(space, "p", STAYS, request(30, "4Gi"), restartPolicy="Always")
     pod = space.until("pods", "p", lambda it: rig.runs(it, "main"))
     agent.stop(signal.SIGKILL)

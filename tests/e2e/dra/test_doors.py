@@ -1,4 +1,4 @@
-"""Kubelet's counters and claims in one cluster, on one node: each device is given out by one."""
+"""Device plugin and DRA on one node: each device is offered through one of the two APIs."""
 
 import agents
 import claimed
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 STAYS = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
 
 
-def test_both_doors_overfilled_at_once_refuse_nobody_who_is_bound(space, running):
+def test_overfilled_device_plugin_and_dra_refuse_no_bound_pod(space, running):
     first, second = (it.uuid for it in running.machine.devices)
     agent = claimed.become(running, "--door", f"{second}=dra", "--door-seconds", "1")
     agent.wait(lambda: set(claimed.published()) == {second})
@@ -37,7 +37,7 @@ def test_both_doors_overfilled_at_once_refuse_nobody_who_is_bound(space, running
         (limits,) = agent.limits(grant)
         held.setdefault(limits.uuid, []).append(limits.vcore)
     assert held == {first: [40, 40], second: [40, 40]}
-    # It is to be a device for claims, too: what runs on it stays, and then it changes.
+    # The first device moves to claims, too: its pods keep running, and it moves when they end.
     agent.stop()
     agent.begin("--door", "dra", "--door-seconds", "1")
     agent.wait(lambda: agent.allocatable().get("pyvgpu.io/vcore") in ("80", "0"))

@@ -1,4 +1,4 @@
-"""The example of a claim, done as its first lines say."""
+"""The claim example, followed as its head says."""
 
 import example_files
 import pytest
@@ -15,7 +15,7 @@ def reader(agent, space, tmp_path):
     return made
 
 
-def test_a_job_has_the_part_of_a_device_that_it_claims(reader):
+def test_job_has_the_share_that_it_claims(reader):
     with webhooks.installed("dra/", setting="dra.enabled=true"):
         *_, said = reader.follow("claim.yaml")
     assert " of 4096 MiB" in said.splitlines()[0]

@@ -1,7 +1,7 @@
 """Claims of many sizes on four devices, while agent, kubelet and containerd are killed at random.
 
-What each container was told is what its claim asked for, and nothing is left in the end. `make
-soak-claims` runs 200 pods; a part of them is in every run of the suite.
+Each container sees the memory its claim requested, and no grant is left in the end. `make
+soak-claims` runs 200 pods; every run of the suite includes a part of them.
 """
 
 import random
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 def made(space, number, draw):
-    """Return a task of one of several shapes, with a template of its own."""
+    """Create a claim template of a random shape; return a task with it."""
     name = f"p{number}"
     sizes = [draw.choice((700, 1024, 2000, 3072)) for _ in range(2)]
     shape = draw.choice(("one", "one", "two", "parts", "whole"))
@@ -51,7 +51,7 @@ def made(space, number, draw):
 
 @pytest.fixture(scope="module")
 def four(running, tmp_path_factory):
-    """An agent of four devices, in the place of the others' agent."""
+    """An agent with four devices, which replaces the shared agent."""
     running.until_idle()
     running.stop()
     made = agents.Agent(tmp_path_factory.mktemp("four"), f"t4:{DEVICES}")
@@ -65,7 +65,7 @@ def offers():
     return len(claimed.published()) == DEVICES
 
 
-def test_each_claim_has_its_own_whoever_is_killed(four):
+def test_each_claim_has_its_quota_despite_kills(four):
     draw = random.Random(soaking.SEED)
     killer = killing.Killer(four, soaking.SEED, soaking.PAUSE, OPTIONS, offers)
     with rig.space() as space:

@@ -1,4 +1,4 @@
-"""What users of claims write, before a real API server and kube-scheduler."""
+"""Pods, claims and quotas that DRA users write, with a real API server and kube-scheduler."""
 
 import concurrent.futures
 import contextlib
@@ -28,7 +28,7 @@ LONG_AGO = {"metadata": {"annotations": {"pyvgpu.io/used": "2020-01-01T00:00:00Z
 
 @pytest.fixture(scope="module", autouse=True)
 def _shipped(tmp_path_factory, _cluster):
-    """What the chart has for users of claims, and a node with devices."""
+    """The chart's DRA and webhook objects, a webhook process, and a node with devices."""
     webhook = webhooks.Webhook(tmp_path_factory.mktemp("webhook"))
     with webhooks.installed("dra/", "webhook/", setting="dra.enabled=true"), claimants.node():
         webhook.start(*webhook.options, "--claims=users-*")
@@ -37,7 +37,7 @@ def _shipped(tmp_path_factory, _cluster):
         said = webhook.log.read_text()
     assert code == 0
     assert "Traceback" not in said
-    assert " 403 " not in said  # its rights are those that are shipped
+    assert " 403 " not in said  # the shipped RBAC rules suffice
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ HALF = claimants.pod("half", container("main", 50, 32))
 
 
 def has(space, pod, name):
-    """Wait until a pod's claim has devices; return what of them."""
+    """Wait until a pod's claim is allocated; return its devices and amounts."""
     made = space.until("pods", pod, lambda it: name in claimants.claim_names(it))
     return consumed(space.until("resourceclaims", claimants.claim_names(made)[name], consumed))
 
@@ -67,16 +67,16 @@ def explain(space, pod):
     return done.stdout
 
 
-def test_limits_become_claims_that_live_as_long_as_pods_need_them(space, tmp_path):
+def test_limits_become_claims_with_collected_templates(space, tmp_path):
     dry = webhooks.dry_run(space, HALF)
-    assert not listed(space)  # of a dry run nothing stays
+    assert not listed(space)  # a dry run creates nothing
     one = space.create("pods", HALF)
     assert one["spec"]["resourceClaims"] == dry["spec"]["resourceClaims"]
     (entry,) = one["spec"]["resourceClaims"]
     assert listed(space) == {entry["resourceClaimTemplateName"]}
     assert has(space, "half", "vgpu-main") == [("gpu-0", "50", "8Gi")]
 
-    # Each container has its own; an init container that of the app that is enough for it.
+    # Each container has its own claim; an init container reuses that of an app that is big enough.
     several = claimants.pod(
         "several",
         container("big", 70, 16),
@@ -102,7 +102,7 @@ def test_limits_become_claims_that_live_as_long_as_pods_need_them(space, tmp_pat
     sizes = {name: (vcore, size) for name, ((_, vcore, size),) in found.items()}
     assert sizes == {"big": ("70", "4Gi"), "small": ("30", "2Gi"), "side": ("40", "2Gi")}
 
-    # No device has room for what comes next, and both of us say so.
+    # No device has room for the next pod, and both kube-scheduler and `pyvgpu explain` say so.
     space.create("pods", claimants.pod("waits", container("main", 50, 32)))
     space.until_event("waits", "FailedScheduling", "cannot allocate all claims")
     said = explain(space, "waits")
@@ -110,9 +110,9 @@ def test_limits_become_claims_that_live_as_long_as_pods_need_them(space, tmp_pat
     assert f"{claimants.NODE}  gpu" in said
     assert "needs 50 vcore, has " in said
     waits = space.read("pods", "waits")["spec"]["resourceClaims"]
-    assert waits == one["spec"]["resourceClaims"]  # asked alike, one template
+    assert waits == one["spec"]["resourceClaims"]  # equal requests share a template
 
-    # What nobody needed for long is collected, unless a pod names it.
+    # The collector deletes templates unused for long, unless a pod names them.
     for name in listed(space):
         path = templates.path(space.name, name)
         space.server.call("PATCH", path, None, LONG_AGO, apiserver.MERGE_PATCH)
@@ -134,19 +134,19 @@ def test_limits_become_claims_that_live_as_long_as_pods_need_them(space, tmp_pat
 DRIVEN = "/client > /dev/termination-log 2>&1"
 
 
-def test_containers_run_with_the_quotas_that_they_asked_for_by_limits(space, agent):
+def test_containers_run_with_the_quotas_of_their_limits(space, agent):
     first = agents.container("first", 20, 4, DRIVEN)
     apps = [agents.container("a", 30, 16, DRIVEN), agents.container("b", 40, 8, DRIVEN)]
-    real = {"nodeSelector": {"kubernetes.io/hostname": agents.NODE}}  # the other node is none
+    real = {"nodeSelector": {"kubernetes.io/hostname": agents.NODE}}  # the other has no kubelet
     pod = rig.pod("real", *apps, initContainers=[first], **real, **claimed.TOKEN)
     space.create("pods", pod)
-    # Two claims were made a moment ago: kubelet, told of none, tries again after a minute or two.
+    # Two claims were created just before: a kubelet that has not seen them retries in 1 to 2 min.
     ended = space.until("pods", "real", rig.has_ended, 400)
     totals = {name: int(agents.said(ended, name)["total"]) >> 20 for name in ("first", "a", "b")}
-    assert totals == {"first": 4096, "a": 4096, "b": 2048}  # MiB; the first has that of a
+    assert totals == {"first": 4096, "a": 4096, "b": 2048}  # MiB; "first" uses a's claim
 
 
-def test_a_pod_may_ask_for_whole_devices_by_a_limit_or_a_claim(space):
+def test_pod_may_request_whole_devices_by_a_limit_or_a_claim(space):
     limited = claimants.limited("main", {"pyvgpu.io/device": "1"})
     space.create("pods", claimants.pod("limit", limited))
     space.create("pods", claimants.pod("whole", container("main", 100)))
@@ -159,7 +159,7 @@ def test_a_pod_may_ask_for_whole_devices_by_a_limit_or_a_claim(space):
     assert {device[0], other[0]} == {"gpu-0", "gpu-1"}
 
 
-def test_several_devices_are_several_and_annotations_choose_them(space):
+def test_several_devices_are_selected_by_annotations(space):
     wishes = {
         "pyvgpu.io/device-count": "2",
         "pyvgpu.io/device-models": "t4",
@@ -185,7 +185,7 @@ def test_several_devices_are_several_and_annotations_choose_them(space):
         pod = claimants.pod(name, container("main", 10, 1))
         pod["metadata"]["annotations"] = {f"pyvgpu.io/{key}": value}
         space.create("pods", pod)
-        # The selector is judged, and no device passes it: it is no error of CEL.
+        # No device matches the selector; it is no CEL error.
         space.until_event(name, "FailedScheduling", "cannot allocate all claims")
 
 
@@ -199,7 +199,7 @@ HOST = [{"name": "v", "hostPath": {"path": "/run"}}]
         (claimants.pod("p", container("main", 50, 8), volumes=HOST), "hostPath /run"),
     ],
 )
-def test_what_can_never_be_is_refused_as_without_claims(space, pod, why):
+def test_impossible_request_is_refused_as_without_claims(space, pod, why):
     assert why in webhooks.refused(space.create, "pods", pod)
     assert not listed(space)
 
@@ -250,11 +250,11 @@ def valid(given):
     return False
 
 
-def test_a_configuration_is_refused_when_it_is_written_as_the_driver_would(space):
+def test_admission_policy_refuses_the_same_configurations_as_the_driver(space):
     def create(kind, thing):
         space.server.call("POST", space.path(kind), webhooks.DRY, thing)
 
-    # A policy counts some time after it was written.
+    # A policy takes effect some time after its creation.
     waiting.wait_until(lambda: not admits(create, "resourceclaims", configured({})))
     for given in CONFIGURATIONS:
         claim = configured(given)
@@ -262,14 +262,14 @@ def test_a_configuration_is_refused_when_it_is_written_as_the_driver_would(space
         for kind, thing in (("resourceclaims", claim), (KIND, template)):
             assert admits(create, kind, thing) == valid(given), (kind, given)
     why = webhooks.refused(create, "resourceclaims", configured(parameters(polcy="hard")))
-    assert "polcy: is nothing that a VGPUConfig has; it has policy, vcoreLimit and" in why
+    assert "polcy: unknown field; a VGPUConfig has policy, vcoreLimit and" in why
     others = configured({})
     others["spec"]["devices"]["config"][0]["opaque"]["driver"] = "gpu.example"
     assert admits(create, "resourceclaims", others)
 
 
 def admits(create, *given, busy=False):
-    """Tell whether it is admitted; *busy*: it may be refused for now, too."""
+    """Return whether the API server admits it; *busy*: a 500 counts as a refusal."""
     try:
         create(*given)
     except apiserver.ServerError as exc:
@@ -279,7 +279,7 @@ def admits(create, *given, busy=False):
     return True
 
 
-def test_a_namespace_limits_each_claim_in_it(space):
+def test_namespace_limits_each_claim(space):
     def create(*requests):
         claim = make.claim("c", *requests)
         claim["metadata"] = {"name": "c"}
@@ -288,7 +288,7 @@ def test_a_namespace_limits_each_claim_in_it(space):
     counted = {"vgpu.deviceclass.resource.k8s.io/devices": "2"}
     space.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": counted}})
     space.until("resourcequotas", "q", lambda it: it["status"].get("used"))
-    assert admits(create, make.request(100, "16Gi", count=2))  # devices, and not how much of them
+    assert admits(create, make.request(100, "16Gi", count=2))  # counts devices, not amounts
     assert "exceeded quota: q" in webhooks.refused(create, make.request(1, "1Gi", count=3))
     space.server.call("DELETE", space.path("resourcequotas", "q"))
 
@@ -313,7 +313,7 @@ def test_a_namespace_limits_each_claim_in_it(space):
         ([{"name": "r", "exactly": every()}], "allocationMode All: in namespace"),
     ):
         assert why in webhooks.refused(create, *refused)
-    # What the webhook would make is under the same limit, and so is a dry run.
+    # The limit applies to the webhook's own claim templates, too, and to dry runs.
     pod = claimants.pod("p", container("main", 50, 64))
     for make_ in (webhooks.dry_run, lambda space, pod: space.create("pods", pod)):
         assert "may have at most 8Gi" in webhooks.refused(make_, space, pod)
@@ -325,7 +325,7 @@ def every():
     return asked
 
 
-def test_all_claims_of_a_namespace_together_have_a_limit(space):
+def test_namespace_limits_its_claims_together(space):
     api = space.server
     body = {
         "metadata": {
@@ -347,11 +347,11 @@ def test_all_claims_of_a_namespace_together_have_a_limit(space):
         made = list(pool.map(lambda it: admits(create, it, third, busy=True), range(12)))
     claims = api.items(space.path("resourceclaims"), {})[0]
     assert len(claims) == sum(made) <= 3
-    while admits(create, f"late{len(claims)}", third):  # those that were too many at once
+    while admits(create, f"late{len(claims)}", third):  # requests refused because of concurrency
         claims = api.items(space.path("resourceclaims"), {})[0]
     claims = api.items(space.path("resourceclaims"), {})[0]
     assert len(claims) == 3
-    # A pod's claim is made when there is room again, and until then people are told.
+    # A pod's claim is created when there is room again; until then an event says why not.
     space.create("pods", claimants.pod("p", container("main", 30, 4)))
     space.until_event("p", claiming.NOT_MADE, "together they may have at most 100")
     assert "others of this namespace for 90: together they may have" in explain(space, "p")
@@ -359,7 +359,7 @@ def test_all_claims_of_a_namespace_together_have_a_limit(space):
     assert has(space, "p", "vgpu-main")
 
 
-def test_nobody_else_makes_a_template_that_is_called_as_ours(space):
+def test_only_the_webhook_may_create_its_claim_templates(space):
     spec = make.claim("x", make.request(50, "1Gi"))["spec"]
 
     def create(name):

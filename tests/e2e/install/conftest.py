@@ -1,4 +1,4 @@
-"""Everything, installed with helm on a node whose devices are simulated."""
+"""Fixtures: the whole chart, installed with helm on a node with simulated devices."""
 
 import agents
 import charts
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
-    """Let the cluster have the image of programs that use devices."""
+    """Load the image of CUDA client programs into the cluster."""
     agents.make_image(tmp_path_factory.mktemp("images"))
 
 
@@ -18,16 +18,16 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def monitoring_kinds():
-    """Let the cluster know the kinds of Prometheus' operator."""
+    """Install the Prometheus operator's CRDs."""
     with charts.monitored():
         yield
 
 
 @pytest.fixture(scope="session")
 def release(images, folder, monitoring_kinds):
-    """Install it with a kube-scheduler of its own; return the file of its values.
+    """Install the chart with a second kube-scheduler; return its values file.
 
-    There is no cluster DNS, so the extender has an address that is known before.
+    There is no cluster DNS, so the extender's Service has a fixed cluster IP.
     """
     image = charts.make_scheduler_image(folder)
     wanted = charts.values(

@@ -1,4 +1,4 @@
-"""Two containers of Podman on one simulated device, without Kubernetes, as the example has it."""
+"""The containers example: two Podman containers share a simulated device without Kubernetes."""
 
 import os
 import re
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 IMAGE = "localhost/vgpu-examples:latest"
 PARTS = ("small", "large")
-# Without what this machine may not allow, and the example does not need.
+# Avoids features that this machine may not allow and the example does not need.
 CONTAINERS = """
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
@@ -35,7 +35,7 @@ runroot = "{folder}/run"
 
 @pytest.fixture
 def environment(tmp_path):
-    """Return that of a Podman which keeps its things in a folder of its own, and has the image."""
+    """Return the environment of a Podman with private storage that has the image."""
     if not shutil.which("podman"):
         pytest.skip("needs podman (apt-get install podman)")
     files = {"CONTAINERS_CONF": CONTAINERS, "CONTAINERS_STORAGE_CONF": STORAGE}
@@ -55,9 +55,9 @@ def podman(environment, *arguments):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_two_containers_have_their_parts_of_one_device(environment, tmp_path):
+def test_two_containers_have_their_shares_of_one_device(environment, tmp_path):
     script = (example_files.FOLDER / "containers.sh").read_text()
-    for name in PARTS:  # names of runs are the machine's; others may be testing on it too
+    for name in PARTS:  # run names are shared by the whole machine, and so by concurrent tests
         script = script.replace(f"--name {name} ", f"--name {name}-{secrets.token_hex(4)} ")
     done = subprocess.run(
         ["sh", "-c", script],

@@ -1,4 +1,4 @@
-"""What helps in trouble, where all is installed: a proof in a pod, and what a bundle has."""
+"""`pyvgpu doctor` in a pod, and the content of a support bundle, on a full installation."""
 
 import base64
 import json
@@ -16,12 +16,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 IMAGE = f"{charted.VALUES['image']['name']}:{charts.VERSION}"
 DOCTOR = ("/usr/local/bin/pyvgpu", "doctor")
-PUBLIC = (".crt",)  # endings of what may be in a bundle, of what a Secret has
-SHORT = 12  # bytes of what may be there by chance
+PUBLIC = (".crt",)  # suffixes of Secret keys that a bundle may contain
+SHORT = 12  # bytes; a value this short may be in a bundle by chance
 
 
 def ask_doctor(space, name, vcore, units, *options):
-    """Let a pod with so much of a device ask; return its exit code and the answer."""
+    """Run `pyvgpu doctor` in a pod with this share; return its exit code and output."""
     asking = agents.container("main", vcore, units)
     asking |= {"image": IMAGE, "command": [*DOCTOR, *options]}
     space.create("pods", rig.pod(name, asking))
@@ -29,16 +29,16 @@ def ask_doctor(space, name, vcore, units, *options):
     return rig.exit_code(ended, "main"), agents.logs(space, name, "main")
 
 
-def test_a_pod_proves_that_it_is_held(release, space):
+def test_doctor_proves_a_pods_limits(release, space):
     code, said = ask_doctor(space, "asks", 30, 16, "--json")
     checks = {it["check"]: it for it in json.loads(said)["checks"]}
     assert code == 0, checks
     assert checks["memory is held"]["state"] == "ok"
-    assert checks["time is held"]["state"] in ("ok", "limited")  # which others may be the cause of
+    assert checks["time is held"]["state"] in ("ok", "limited")  # limited: by other load
     assert "missing" not in {it["state"] for it in checks.values()}
 
 
-def test_a_pod_that_nothing_holds_is_told_what_to_ask_for(release, space):
+def test_doctor_tells_a_pod_without_devices_which_limits_to_set(release, space):
     _, said = ask_doctor(space, "free", 0, 0)
     words = " ".join(said.split())
     assert "memory is held" not in words
@@ -46,7 +46,7 @@ def test_a_pod_that_nothing_holds_is_told_what_to_ask_for(release, space):
 
 
 def secret_values():
-    """Return what the cluster's Secrets have that nobody may know."""
+    """Yield the confidential values of the cluster's Secrets, plain and base64-encoded."""
     found = json.loads(charts.run("kubectl", "get", "secrets", "-A", "-o", "json"))["items"]
     for it in found:
         for key, value in it.get("data", {}).items():
@@ -55,7 +55,7 @@ def secret_values():
                 yield plain, value.encode()
 
 
-def test_what_is_packed_for_helpers_has_the_cluster_and_no_secret(release, space, tmp_path):
+def test_support_bundle_has_the_cluster_and_no_secret(release, space, tmp_path):
     word = b"correct-horse-battery-staple"
     space.create(
         "secrets",

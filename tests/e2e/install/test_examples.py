@@ -1,4 +1,4 @@
-"""The examples, each done in a namespace of its own as its first lines say."""
+"""The examples, each followed as its head says in a namespace of its own."""
 
 import concurrent.futures
 import contextlib
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 DONE = "done, and the weights are right"
 HELD = {"small": (30, 16 * UNIT), "large": (70, 32 * UNIT)}  # vcore, bytes
-ASKED_AT_ONCE = 3  # questions to each server, so that one always waits for the device
+ASKED_AT_ONCE = 3  # concurrent requests to each server, so that one always waits for the device
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +34,27 @@ def reader(image, space, tmp_path):
     return made
 
 
-def test_a_training_job_ends_although_its_log_shipper_does_not(reader, space):
+def test_training_job_ends_although_its_log_shipper_does_not(reader, space):
     reader.follow("training-job.yaml")
     (pod,) = space.pods_of("training")
     codes = [rig.exit_code(pod, it) for it in ("train", "ship")]
     assert (rig.phase(pod), codes) == ("Succeeded", [0, 0])
 
 
-def test_a_cron_job_can_be_tried_at_once(reader, space):
+def test_cron_job_can_be_run_at_once(reader, space):
     *_, said = reader.follow("nightly-cronjob.yaml")
     assert DONE in said
     assert "2048 MiB" in said.splitlines()[0]
 
 
 def shares(reader):
-    """Return what `kubectl vgpu top` says of each server."""
-    told = json.loads(reader.do("kubectl vgpu top --output json"))["parts"]
-    return {it["pod"].partition("-")[0]: it for it in told}
+    """Return the entry of `kubectl vgpu top` for each server."""
+    parts = json.loads(reader.do("kubectl vgpu top --output json"))["parts"]
+    return {it["pod"].partition("-")[0]: it for it in parts}
 
 
 def ask(address):
-    """Return what a server answers."""
+    """Return a server's answer."""
     connection = http.client.HTTPConnection(address, 8000, timeout=rig.SECONDS)
     with contextlib.closing(connection):
         connection.request("GET", "/")
@@ -63,7 +63,7 @@ def ask(address):
 
 @contextlib.contextmanager
 def asked(addresses):
-    """Let all be asked as fast as they answer, while the block runs."""
+    """Send requests to all servers as fast as they answer, during the block."""
     over = threading.Event()
 
     def go_on(address):
@@ -82,7 +82,7 @@ def asked(addresses):
         assert all(it.result() for it in found)
 
 
-def test_two_servers_share_one_device_as_they_were_promised(reader, space):
+def test_two_servers_share_one_device_by_their_limits(reader, space):
     reader.follow("inference-servers.yaml")
     addresses = {it: space.read("services", it)["spec"]["clusterIP"] for it in HELD}
     held = shares(reader)
@@ -93,7 +93,7 @@ def test_two_servers_share_one_device_as_they_were_promised(reader, space):
     seen = {}
 
     def are_as_promised():
-        """Tell whether neither has more than its share, and the large one clearly more."""
+        """Return whether neither exceeds its share and the large one has clearly more."""
         seen.update({key: it["usedVcore"] or 0 for key, it in shares(reader).items()})
         return 0 < seen["small"] <= 40 and 1.5 * seen["small"] < seen["large"] <= 80
 
@@ -101,7 +101,7 @@ def test_two_servers_share_one_device_as_they_were_promised(reader, space):
         waiting.wait_until(are_as_promised, found=lambda: seen)
 
 
-def test_a_quota_of_a_namespace_counts_parts_of_devices(reader, space):
+def test_resource_quota_counts_shares_of_devices(reader, space):
     said = " ".join(reader.follow("team-quota.yaml")[-1].split())
     assert "requests.pyvgpu.io/vcore 0 60" in said
     (job,) = example_files.objects("training-job.yaml")
@@ -117,9 +117,9 @@ def operator(tmp_path_factory):
         yield
 
 
-def test_ranks_of_a_gang_run_together_or_not_at_all(operator, reader, space):
+def test_gang_ranks_run_together_or_not_at_all(operator, reader, space):
     _, create, wait, logs = example_files.commands("gang-pytorchjob.yaml")
-    taken = {"pyvgpu.io/vcore": "60", "pyvgpu.io/vmemory": "16"}  # of one of two devices
+    taken = {"pyvgpu.io/vcore": "60", "pyvgpu.io/vmemory": "16"}  # on one of two devices
     space.create(
         "pods", rig.pod("first", rig.container("a", rig.RUNS, resources={"limits": taken}))
     )

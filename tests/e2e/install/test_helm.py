@@ -1,4 +1,4 @@
-"""The chart from its installation to its end, with the real helm."""
+"""Installation, upgrade, rollback and removal of the chart with the real helm."""
 
 import json
 from pathlib import Path
@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 PAGE = "start-cluster.md"
 REMOVED = "install.md"
-UNITS = 16  # of memory that the pod has that runs all the while
-HELD = 1 << 30  # of it by a process that stays
+UNITS = 16  # memory units of the pod that runs throughout
+HELD = 1 << 30  # bytes that its process holds
 STAYS = "trap 'exit 0' TERM; /stays & while true; do sleep 0.1; done"
-WHO = "for it in /proc/[0-9]*; do read -r stat < $it/stat && echo $stat; done"
+PROCESSES = "for it in /proc/[0-9]*; do read -r stat < $it/stat && echo $stat; done"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def space(release):
 
 @pytest.fixture(scope="module")
 def running(space):
-    """Return a pod with a share of a device that runs all the while, and what runs in it."""
+    """Return a pod with a share that runs through all tests, and its processes."""
     has_devices()
     space.create(
         "pods", rig.pod("stays", container("a", 30, UNITS, STAYS), restartPolicy="Always")
@@ -46,19 +46,19 @@ def running(space):
 
 
 def inside(space, *command):
-    """Return what a command says in the container that runs all the while."""
+    """Return the output of a command in the container that runs throughout."""
     asked = ("exec", "--namespace", space.name, "stays", "--container", "a", "--", *command)
     return charts.run("kubectl", *asked)
 
 
 def processes(space):
-    """Return the names, pids and beginnings of the processes that stay."""
-    rows = [line.split() for line in inside(space, "sh", "-c", WHO).splitlines()]
+    """Return the names, pids and start times of the long-running processes."""
+    rows = [line.split() for line in inside(space, "sh", "-c", PROCESSES).splitlines()]
     return {(row[1], row[0], row[21]) for row in rows if row[1] == "(stays)" or row[0] == "1"}
 
 
 def has_devices(resources=ids.OURS, vcore=0, units=0):
-    """Wait until the node has all that two simulated devices are, but for that much of them."""
+    """Wait until both simulated devices are allocatable, except for these amounts."""
     memory = sum(it.memory_bytes // UNIT for it in simulator.parse_machine("h100:2"))
     counts = (str(200 - vcore), str(memory - units))
     wanted = dict(zip((it.name for it in resources), counts, strict=True))
@@ -66,7 +66,7 @@ def has_devices(resources=ids.OURS, vcore=0, units=0):
 
 
 def secrets():
-    """Return what the programs have made themselves."""
+    """Return the data of the Secrets that the programs have filled."""
     kept = (
         ("secret/pyvgpu-webhook", charts.NAMESPACE),
         ("secret/pyvgpu-scheduler", charts.NAMESPACE),
@@ -77,7 +77,7 @@ def secrets():
 
 
 def is_untouched(space, running):
-    """See that the pod's processes are those of before, and yet held to their share."""
+    """Check that the pod's processes are the same as before, and still limited to their share."""
     before, known = running
     now = space.read("pods", before["metadata"]["name"])
     assert now["metadata"]["uid"] == before["metadata"]["uid"]
@@ -93,7 +93,7 @@ def is_untouched(space, running):
 
 
 def sees(space, name, vcore, units):
-    """Run a pod that takes all that it can have; see that it had no more than its share."""
+    """Run a pod that allocates all it can; check that it got no more than its share."""
     space.create("pods", rig.pod(name, container("a", vcore, units)))
     ended = space.until("pods", name, rig.has_ended)
     said = agents.said(ended, "a")
@@ -102,7 +102,7 @@ def sees(space, name, vcore, units):
     return ended
 
 
-def test_a_share_is_chosen_by_the_second_scheduler_and_held(space, running):
+def test_second_scheduler_chooses_a_share_that_is_enforced(space, running):
     pod, _ = running
     assert pod["spec"]["schedulerName"] == "pyvgpu"
     chosen = pod["metadata"]["annotations"][names.DEVICES_ANNOTATION]
@@ -114,8 +114,8 @@ def test_a_share_is_chosen_by_the_second_scheduler_and_held(space, running):
     assert (rig.phase(ended), ended["spec"]["schedulerName"]) == ("Succeeded", "default-scheduler")
 
 
-def test_agents_wait_for_the_key_and_do_not_end(release):
-    """The Secret is empty until the scheduler leads for the first time."""
+def test_agents_wait_for_the_key_without_restarts(release):
+    """The Secret is empty until the scheduler first becomes leader."""
     command = ("kubectl", "get", "pods", "--namespace", charts.AGENTS, "--output=json")
     pods = json.loads(charts.run(*command))["items"]
     restarts = {
@@ -127,15 +127,15 @@ def test_agents_wait_for_the_key_and_do_not_end(release):
     assert not any(restarts.values()), restarts
 
 
-def test_people_see_what_is_held_and_that_the_agent_is_well(space, running, release):
-    def told():
+def test_users_see_the_usage_and_a_healthy_agent(space, running, release):
+    def is_reported():
         said = charts.run("kubectl", "vgpu", "top", "--namespace", space.name, "-o", "json")
         (part,) = json.loads(said)["parts"]
         assert (part["pod"], part["container"], part["vcore"]) == ("stays", "a", 30)
         assert part["vmemoryBytes"] == UNITS * UNIT
-        return HELD < part["heldBytes"] < UNITS * UNIT  # by the agent's word
+        return HELD < part["heldBytes"] < UNITS * UNIT  # from the agent
 
-    wait_until(told)
+    wait_until(is_reported)
     where = ("--state", json.loads(release.read_text())["agent"]["state"])
     inside = (
         "exec",
@@ -151,14 +151,14 @@ def test_people_see_what_is_held_and_that_the_agent_is_well(space, running, rele
     assert {it["state"] for it in checks.values()} == {"ok"}, checks
 
 
-def test_what_is_in_the_cluster_is_what_helm_renders_without_it(release):
+def test_cluster_has_exactly_the_objects_that_helm_renders(release):
     own = charted.objects(charted.text(values=json.loads(release.read_text())))
     assert own == charted.objects(charts.helm("get", "manifest", charts.RELEASE))
     asked = ("diff", "--server-side", "--force-conflicts", "--filename", "-")
     charts.run("kubectl", *asked, text=charted.listed(own.values()))
 
 
-def test_the_notes_write_the_file_that_kube_scheduler_is_told_by(release, folder):
+def test_notes_write_kube_schedulers_configuration(release, folder):
     values = json.loads(release.read_text())
     values |= {"scheduler": {"mode": "patch"}, "kubeScheduler": {}}
     said = charts.notes(charts.write(folder / "patch.yaml", values))
@@ -167,7 +167,7 @@ def test_the_notes_write_the_file_that_kube_scheduler_is_told_by(release, folder
     config = yamlfile.read(folder / "kube-scheduler.yaml", "--config")
     assert configured.judge(config) == ()
     (extender,) = config["extenders"]
-    assert extender["urlPrefix"] == "https://10.96.0.50/scheduler"  # which nobody has told it
+    assert extender["urlPrefix"] == "https://10.96.0.50/scheduler"  # found by itself
     _, kept, _ = secrets()
     tls = extender["tlsConfig"]
     assert [tls["caData"], tls["certData"], tls["keyData"]] == [
@@ -175,7 +175,7 @@ def test_the_notes_write_the_file_that_kube_scheduler_is_told_by(release, folder
     ]
 
 
-def test_an_upgrade_and_the_way_back_touch_no_pod_that_runs(space, running, release, folder):
+def test_upgrade_and_rollback_disturb_no_running_pod(space, running, release, folder):
     kept = secrets()
     tag = charts.tag_images("another")
     values = json.loads(release.read_text())
@@ -195,10 +195,10 @@ def test_an_upgrade_and_the_way_back_touch_no_pod_that_runs(space, running, rele
     assert secrets() == kept
 
 
-def test_another_profile_and_the_way_back_touch_no_pod_that_runs(space, running, release, folder):
+def test_profile_change_and_rollback_disturb_no_running_pod(space, running, release, folder):
     values = json.loads(release.read_text()) | {"profile": "gaia"}
     charts.install(charts.write(folder / "gaia.yaml", values), "upgrade")
-    has_devices(ids.GAIA, vcore=30, units=UNITS)  # the pod's part is not given out again
+    has_devices(ids.GAIA, vcore=30, units=UNITS)  # without the pod's share
     is_untouched(space, running)
     theirs = container("a", 0, 0)
     theirs["resources"] = {"limits": {ids.GAIA[0].name: "50", ids.GAIA[1].name: "8"}}
@@ -211,12 +211,12 @@ def test_another_profile_and_the_way_back_touch_no_pod_that_runs(space, running,
     sees(space, "ours", 50, 8)
 
 
-def test_removed_it_leaves_the_pods_that_run_and_nothing_else(space, running, release, folder):
+def test_removal_leaves_only_running_pods(space, running, release, folder):
     charts.uninstall()
     assert charts.left() == []
     is_untouched(space, running)
     state = json.loads(release.read_text())["agent"]["state"]
-    assert Path(state, "simulated").is_dir()  # which the pods that run need
+    assert Path(state, "simulated").is_dir()  # running pods need it
     for step in documented.steps(REMOVED):
         documented.follow(step, folder, release)
     is_untouched(space, running)
@@ -227,8 +227,8 @@ def test_removed_it_leaves_the_pods_that_run_and_nothing_else(space, running, re
     assert left == {"configmap/kube-root-ca.crt", "serviceaccount/default"}
 
 
-def test_without_helm_it_comes_and_goes_as_the_page_says(space, running, folder):
-    """Each step of docs/start-cluster.md for a cluster, on the rig's own folders."""
+def test_page_installs_and_removes_without_helm(space, running, folder):
+    """Follow each cluster step of docs/start-cluster.md, with the rig's host paths."""
     values = charts.write(folder / "plain.yaml", charts.values())
     (pod,) = documented.objects(PAGE)
     name = pod["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""What the API server says of everything that the chart makes, and helm of the chart."""
+"""helm lint accepts the chart, and the API server accepts its objects."""
 
 import charted
 import charts
@@ -8,7 +8,7 @@ import render
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
-def test_the_chart_has_nothing_that_helm_frowns_upon():
+def test_helm_lint_accepts_the_chart():
     said = charts.run(render.HELM, "lint", "--strict", charts.CHART)
     assert "1 chart(s) linted, 0 chart(s) failed" in said
 
@@ -17,7 +17,7 @@ def test_the_chart_has_nothing_that_helm_frowns_upon():
     "setting",
     [f"profile=gaia,dra.enabled=true,{charted.MONITORED}", charted.SECOND, "agent.audit=false"],
 )
-def test_kubernetes_knows_all_that_is_made(monitoring_kinds, setting):
+def test_api_server_accepts_every_object(monitoring_kinds, setting):
     things = [
         it
         for it in charted.documents(setting, namespace="default")

@@ -1,4 +1,4 @@
-"""The extender as a process, and kube-scheduler configured as docs/scheduler.md says."""
+"""Fixtures: the extender as a process, and kube-scheduler configured as in docs/scheduler.md."""
 
 import extenders
 import pytest
@@ -18,8 +18,8 @@ def running(tmp_path_factory, _cluster):
         extenders.restart_scheduler(None)
         made.stop()
         made.remove()
-    said = made.log.read_text()  # its rights are those that are shipped
-    # An API server that has just started knows nobody's rights for a moment.
+    said = made.log.read_text()  # the shipped RBAC rules suffice
+    # A freshly started API server has not loaded the RBAC rules yet.
     assert " 403 " not in said or not made.undisturbed
     assert "Traceback" not in said
 

@@ -1,4 +1,4 @@
-"""Many pods at once on nodes without kubelets: each bound, no device promised twice."""
+"""Bursts of pods on nodes without kubelets: every pod is bound, no device is overcommitted."""
 
 import random
 import signal
@@ -15,22 +15,22 @@ NODES = [f"burst-{number}" for number in range(12)]
 
 
 def shares(count):
-    """Return pods of three sizes, which fill five of six devices."""
+    """Return pods of three sizes; 60 of them fill 20 of the 24 devices."""
     sizes = [(40, 6), (40, 6), (20, 4)]
     return [extenders.pod(f"p-{n}", *sizes[n % 3]) for n in range(count)]
 
 
-def test_every_pod_of_a_burst_gets_its_own(space, extender):
+def test_every_pod_of_a_burst_gets_its_share(space, extender):
     with extenders.fake_nodes(*NODES):
         extenders.create_all(space, shares(60))
         extenders.until_bound(space, 60)
-        used = extenders.nobody_has_too_much(space)
+        used = extenders.assert_not_overcommitted(space)
         assert sum(vcore for vcore, _ in used.values()) == 20 * 100
         until_it_knows_what_the_api_server_has(extender)
 
 
 def until_it_knows_what_the_api_server_has(extender):
-    """It has compared anew, from beginning to end, and found no difference."""
+    """Wait until the scheduler has compared its cache twice more and found no difference."""
     compared = extender.figure("pyvgpu_scheduler_comparisons")
     waiting.wait_until(
         lambda: extender.figure("pyvgpu_scheduler_comparisons") >= compared + 2
@@ -54,8 +54,8 @@ KILLS = {
 
 
 @pytest.mark.alone
-def test_a_burst_is_bound_while_everything_is_killed_and_nothing_twice(space, extender):
-    """In an order that is another each time; said if it fails."""
+def test_burst_is_bound_without_overcommitment_despite_kills(space, extender):
+    """In a random order, which is printed if the test fails."""
     extender.undisturbed = False
     order = random.sample(list(KILLS), len(KILLS))
     print("killed:", order)
@@ -68,5 +68,5 @@ def test_a_burst_is_bound_while_everything_is_killed_and_nothing_twice(space, ex
         creating.join()
         extender.until_leading()
         extenders.until_bound(space, 60, 150)
-        used = extenders.nobody_has_too_much(space)
+        used = extenders.assert_not_overcommitted(space)
         assert sum(vcore for vcore, _ in used.values()) == 20 * 100

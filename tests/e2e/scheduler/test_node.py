@@ -1,4 +1,4 @@
-"""Real pods on the real node: they get the devices that the scheduler has chosen, no others."""
+"""Real pods on the real node get exactly the devices that the scheduler has chosen."""
 
 import agents
 import extenders
@@ -25,7 +25,7 @@ def agent(tmp_path_factory, running):
     try:
         made.start("--placement", "extender", "--placement-key", key)
         yield made
-        made.until_idle()  # who ends before that leaves the files of its grants to all that follow
+        made.until_idle()  # else the files of its grants would stay for all later tests
     finally:
         made.stop()
 
@@ -36,11 +36,11 @@ def forged(uuid):
     return {names.DEVICES_ANNOTATION: annotations.seal(choice, b"o" * 32)}
 
 
-def test_pods_see_the_devices_that_were_chosen_for_them(space, agent):
+def test_pods_see_their_chosen_devices(space, agent):
     at = {it.uuid: index for index, it in enumerate(agent.machine.devices)}
     pods = [rig.pod(f"p{n}", container("a", 60, 8, SEES)) for n in range(2)]
     pods.append(rig.pod("small", container("a", 30, 4, SEES), container("b", 10, 2, SEES)))
-    # What a user writes there counts for nothing.
+    # A choice written by a user is ignored.
     pods[0]["metadata"]["annotations"] = forged(agent.machine.devices[1].uuid)
     for it in pods:
         space.create("pods", it)
@@ -56,7 +56,7 @@ def test_pods_see_the_devices_that_were_chosen_for_them(space, agent):
     assert sorted(used.values()) == [60, 100]
 
 
-def test_a_pod_that_names_its_node_itself_is_refused_whatever_it_has_written(space, agent):
+def test_pod_with_its_own_node_name_and_forged_choice_is_refused(space, agent):
     pod = rig.pod("trick", container("a", 30, 4, SEES), nodeName=NODE)
     pod["metadata"]["annotations"] = forged(agent.machine.devices[0].uuid)
     space.create("pods", pod)
@@ -64,14 +64,14 @@ def test_a_pod_that_names_its_node_itself_is_refused_whatever_it_has_written(spa
 
 
 def resize(space, name, amounts):
-    """Ask for other amounts while the pod runs."""
+    """Resize a running pod's container."""
     main = {"name": "a", "resources": {"limits": amounts, "requests": amounts}}
     path, body = space.path("pods", name) + "/resize", {"spec": {"containers": [main]}}
     kind = "application/strategic-merge-patch+json"
     return space.server.call("PATCH", path, body=body, kind=kind)
 
 
-def test_a_pod_that_waits_is_bound_soon_after_one_has_gone(space, agent):
+def test_waiting_pod_is_bound_soon_after_another_is_deleted(space, agent):
     for name in ("one", "two"):
         space.create("pods", rig.pod(name, container("a", 60, 8, "sleep 1000")))
         space.until("pods", name, lambda it: rig.phase(it) == "Running")
@@ -91,5 +91,5 @@ def test_a_pod_that_waits_is_bound_soon_after_one_has_gone(space, agent):
             resize(space, "one", {resource: "90"})
     space.server.call("DELETE", space.path("pods", "one"), body={"gracePeriodSeconds": 1})
     assert space.until_gone("pods", "one")
-    # By itself kube-scheduler would look at it after five minutes.
+    # kube-scheduler alone would retry only after 5 min.
     space.until("pods", "waits", lambda it: it["spec"].get("nodeName"))

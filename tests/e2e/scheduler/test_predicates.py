@@ -1,6 +1,7 @@
-"""kube-scheduler configured for gpu-admission, whose pods and words it is, asks us instead.
+"""A kube-scheduler configured for gpu-admission works with our extender instead.
 
-It sends whole nodes, and asks for ``predicates``; what is chosen is told in those words, too.
+It sends whole nodes to the verb ``predicates``; the extender also writes its choice into
+gpu-manager's annotations.
 """
 
 import extenders
@@ -22,21 +23,21 @@ def as_gpu_admission(extender, tmp_path):
 
 
 def of_gaia(name, vcore):
-    """Return a pod as gpu-manager's users write it."""
+    """Return a pod with gpu-manager's resources."""
     made = extenders.pod(name)
     (container,) = made["spec"]["containers"]
     container["resources"] = gpu_pods.container("main", vcore, 8, gpu_pods.GAIA)["resources"]
     return made
 
 
-def test_whole_nodes_do_as_well_as_names_and_gpu_manager_is_told(space, as_gpu_admission):
+def test_whole_nodes_work_and_gpu_managers_annotations_are_set(space, as_gpu_admission):
     with extenders.fake_nodes("whole-0", "whole-1"):
         for sizes in ((100, 60, 60, 60), (40, 40, 40)):
             before = len(space.pods())
             pods = [of_gaia(f"p-{before + n}", it) for n, it in enumerate(sizes)]
             extenders.create_all(space, pods)
             extenders.until_bound(space, before + len(sizes))
-        used = extenders.nobody_has_too_much(space)
+        used = extenders.assert_not_overcommitted(space)
         assert [vcore for vcore, _ in used.values()] == [100] * 4
         at = {
             it.uuid: str(it.index)

@@ -1,4 +1,4 @@
-"""kube-scheduler asks about a part of the nodes, unless it is told to ask about all."""
+"""kube-scheduler samples a part of the nodes unless percentageOfNodesToScore is 100."""
 
 import contextlib
 import json
@@ -13,12 +13,12 @@ from pyvgpu.controller.scheduler import sampling
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.alone]
 
 CORDONED = tuple(f"full-{number:03}" for number in range(150))
-GOOD = "room"  # comes last, beyond the 100 nodes that are asked about at least
+GOOD = "room"  # comes last, after the minimum of 100 sampled nodes
 
 
 @contextlib.contextmanager
 def scheduler(extender, folder, percentage):
-    """Let kube-scheduler ask about so many of the nodes; 0: as it does by itself."""
+    """Run kube-scheduler with this percentageOfNodesToScore; 0: its default."""
     config = folder / "sampling.json"
     extenders.write_scheduler(config, percentage)
     extenders.restart_scheduler(config)
@@ -36,7 +36,7 @@ def was_refused(pod):
 
 
 def doctor(config):
-    """Return what the doctor says of a configuration of kube-scheduler."""
+    """Return the doctor's remedy for a kube-scheduler configuration."""
     command = [runner.PYVGPU, "doctor", "--json", "--scheduler-config", config]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     rows = json.loads(done.stdout)["checks"]
@@ -44,8 +44,8 @@ def doctor(config):
     return row["remedy"]
 
 
-def test_a_pod_that_fits_where_nobody_asks_waits(space, extender, tmp_path):
-    # It begins with those that it has seen first.
+def test_pod_that_fits_only_on_an_unsampled_node_waits(space, extender, tmp_path):
+    # It starts with the nodes that it has seen first.
     with (
         scheduler(extender, tmp_path, 0),
         extenders.fake_nodes(*CORDONED, hidden=CORDONED),

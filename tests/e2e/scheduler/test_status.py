@@ -1,4 +1,4 @@
-"""The status page before a real API server: who may see it, what it shows, by its own rights."""
+"""The status page with a real API server: access control, content, and its own RBAC rules."""
 
 import contextlib
 import json
@@ -22,11 +22,11 @@ VIEWERS = "pyvgpu-status-viewer"
 
 @pytest.fixture
 def page(space, tmp_path):
-    """Give what asks a page that is served with the rights of its account alone."""
-    ours = rig.everybodys("pyvgpu")
+    """Run the page with only its account's RBAC rules; return a function that requests it."""
+    ours = rig.as_admin("pyvgpu")
     rig.apply(RIGHTS)
     secret = {"metadata": {"name": status_page.NAME, "namespace": "pyvgpu"}}
-    with contextlib.suppress(apiserver.ServerError):  # it is there
+    with contextlib.suppress(apiserver.ServerError):  # it exists
         ours.create("secrets", secret)
     ours.until("serviceaccounts", "status-page", lambda _: True)
     config, log, port = tmp_path / "kubeconfig", tmp_path / "log", served.free_port()
@@ -42,7 +42,7 @@ def page(space, tmp_path):
         )
 
     def ask(token="", query=""):
-        """Return the code and the document that who shows *token* gets."""
+        """Return the status code and the document for a request with *token*."""
         command = ["curl", "--silent", "--insecure", "--write-out", "\n%{http_code}"]
         if token:
             command += ["--header", f"Authorization: Bearer {token}"]
@@ -72,7 +72,7 @@ def token_of(space, name):
 
 @contextlib.contextmanager
 def seeing(space, name):
-    """Let an account see the page."""
+    """Bind an account to the viewer role during the block."""
     path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     group = "rbac.authorization.k8s.io"
     body = {
@@ -90,7 +90,7 @@ def seeing(space, name):
 def event(space):
     now = objects.now()
     return {
-        "metadata": {"name": "told.1"},
+        "metadata": {"name": "event.1"},
         "involvedObject": {"kind": "Pod", "namespace": space.name, "name": "p"},
         "reason": "VGPUWaits",
         "message": "no device for it",
@@ -102,7 +102,7 @@ def event(space):
     }
 
 
-def test_the_api_server_says_who_may_see_it_and_what_there_is(space, page):
+def test_api_server_authorizes_viewers_and_provides_the_content(space, page):
     viewer, stranger = (token_of(space, it) for it in ("viewer", "stranger"))
     space.create("events", event(space))
     with extenders.fake_nodes("shown-1", "shown-2"), seeing(space, "viewer"):
@@ -118,11 +118,11 @@ def test_the_api_server_says_who_may_see_it_and_what_there_is(space, page):
                 and any(
                     it["pod"] == f"{space.name}/p" and it["why"] for it in found["waiting"]["rows"]
                 )
-                and any(it["who"] == f"{space.name}/p" for it in found["events"])
+                and any(it["object"] == f"{space.name}/p" for it in found["events"])
             )
 
         waiting.wait_until(shows, seconds=60, found=lambda: page(viewer))
-        assert page()[0] == page("nobody's")[0] == 401
+        assert page()[0] == page("unknown")[0] == 401
         code, said = page(stranger)
         assert code == 403
         assert said["error"].startswith(f"system:serviceaccount:{space.name}:stranger may not get")

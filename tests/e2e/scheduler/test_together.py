@@ -1,4 +1,4 @@
-"""Pods that depend on others, with the real kube-scheduler: gangs, priorities, what is freed."""
+"""Scheduling that involves several pods: gangs, preemption, freed devices, ResourceQuotas."""
 
 import subprocess
 import time
@@ -14,9 +14,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 @pytest.fixture(scope="module")
 def classes():
-    """Two priorities; nobody else's."""
+    """Two PriorityClasses of these tests."""
     made = {"pyvgpu-test-low": 1, "pyvgpu-test-high": 1000}
-    api = extenders.everybody()
+    api = extenders.admin_api()
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     for name, value in made.items():
         api.call("POST", path, body={"metadata": {"name": name}, "value": value})
@@ -47,18 +47,16 @@ def only(name):
     return {"nodeSelector": {"kubernetes.io/hostname": name}}
 
 
-def test_one_goes_for_another_of_higher_priority_where_no_device_has_room(
-    space, extender, classes
-):
+def test_pod_of_higher_priority_preempts_where_no_device_has_room(space, extender, classes):
     low, high = ({"priorityClassName": f"pyvgpu-test-{it}"} for it in ("low", "high"))
     with extenders.fake_nodes("alone", gibibytes=16):
         for name in ("low-0", "low-1"):
             space.create("pods", extenders.pod(name, 60, 4, **low, **only("alone")))
             space.until("pods", name, is_bound)
-        # 80 of 200 are free, and of no device 50.
+        # 80 of 200 vcore are free, but no device has 50.
         space.create("pods", extenders.pod("high", 50, 4, **high, **only("alone")))
         space.until_event_of("VGPUPreempted", f"{space.name}/high")
-        # Nobody lives on the node who could end a pod: it has been told to.
+        # The node has no kubelet to end the victim: it stays terminating.
         victims = [it for it in space.pods() if it["metadata"].get("deletionTimestamp")]
         assert len(victims) == 1
         extenders.bury(space, victims[0]["metadata"]["name"])
@@ -67,7 +65,7 @@ def test_one_goes_for_another_of_higher_priority_where_no_device_has_room(
         assert len(left & {"low-0", "low-1"}) == 1
 
 
-def test_the_scheduler_ends_who_must_go_where_sums_are_short(space, extender, classes):
+def test_scheduler_preempts_victims_where_node_totals_are_short(space, extender, classes):
     low, high = ({"priorityClassName": f"pyvgpu-test-{it}"} for it in ("low", "high"))
     with extenders.fake_nodes("short", gibibytes=16):
         for name, vcore in (("a", 60), ("b", 60), ("c", 40), ("d", 40)):
@@ -81,10 +79,10 @@ def test_the_scheduler_ends_who_must_go_where_sums_are_short(space, extender, cl
                     gone.add(it["metadata"]["name"])
                     extenders.bury(space, it["metadata"]["name"])
             time.sleep(0.2)
-        # Which it proposes is chance; those of one device are among them, and one may stay.
+        # kube-scheduler proposes random victims; they include those of one device, not all four.
         assert {"a", "c"} <= gone or {"b", "d"} <= gone
         assert len(gone) < 4
-        extenders.nobody_has_too_much(space)
+        extenders.assert_not_overcommitted(space)
 
 
 def gang(name, size):
@@ -95,12 +93,12 @@ def gang(name, size):
     }
 
 
-def test_of_two_gangs_that_want_the_same_one_is_bound_whole_and_then_the_other(space, extender):
+def test_two_competing_gangs_are_bound_one_after_the_other(space, extender):
     with extenders.fake_nodes("gang-0", "gang-1", "gang-2"):  # 6 devices
         pods = [
             extenders.pod(f"{name}-{n}", 100, 16, gang(name, 4))
             for n in range(4)
-            for name in ("red", "blue")  # one of each in turn
+            for name in ("red", "blue")  # alternating
         ]
         extenders.create_all(space, pods)
         extenders.until_bound(space, 4)
@@ -108,7 +106,7 @@ def test_of_two_gangs_that_want_the_same_one_is_bound_whole_and_then_the_other(s
         assert len(first) == 1
         (winner,) = first
         (other,) = {"red", "blue"} - first
-        for n in range(4):  # none of the other's gets the two that are left
+        for n in range(4):  # no pod of the other gang gets the two free devices
             space.until("pods", f"{other}-{n}", is_refused_with_its_gang_of_4)
         assert len(extenders.bound(space)) == 4
         for n in range(4):
@@ -117,7 +115,7 @@ def test_of_two_gangs_that_want_the_same_one_is_bound_whole_and_then_the_other(s
         assert {it.partition("-")[0] for it in extenders.bound(space)} == {other}
 
 
-def test_many_who_wait_are_looked_at_soon_after_room_was_freed(space, extender):
+def test_waiting_pods_are_retried_soon_after_room_was_freed(space, extender):
     with extenders.fake_nodes("wakes"):
         for name in ("one", "two"):
             space.create("pods", extenders.pod(name, 100, 16, **only("wakes")))
@@ -125,13 +123,13 @@ def test_many_who_wait_are_looked_at_soon_after_room_was_freed(space, extender):
         extenders.create_all(space, [extenders.pod(f"w-{n}", 30, 2) for n in range(6)])
         for n in range(6):
             space.until("pods", f"w-{n}", waits)
-        time.sleep(12)  # longer than kube-scheduler leaves a pod alone that it has refused
+        time.sleep(12)  # longer than kube-scheduler's backoff of a refused pod
         extenders.bury(space, "one")
-        extenders.until_bound(space, 1 + 3)  # by itself it would look after five minutes
-        extenders.nobody_has_too_much(space)
+        extenders.until_bound(space, 1 + 3)  # kube-scheduler alone would retry after 5 min
+        extenders.assert_not_overcommitted(space)
 
 
-def test_quotas_and_whoever_describes_a_node_count_what_is_given(space, extender):
+def test_resource_quotas_and_kubectl_describe_count_allocations(space, extender):
     hard = {f"requests.{names.VCORE_RESOURCE}": "100"}
     space.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
     space.until("resourcequotas", "q", lambda it: "hard" in it.get("status", {}))
@@ -149,7 +147,7 @@ def test_quotas_and_whoever_describes_a_node_count_what_is_given(space, extender
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
-def test_a_pod_says_where_it_would_rather_be(space, extender, policy):
+def test_placement_annotation_selects_binpack_or_spread(space, extender, policy):
     with extenders.fake_nodes("one", "two", "three"):
         noted = {names.PLACEMENT_ANNOTATION: policy}
         for n in range(3):

@@ -1,4 +1,4 @@
-"""One controller and one node part for all workers."""
+"""Fixtures: one sidecar-controller and one sidecar-node for all xdist workers."""
 
 import contextlib
 import tempfile

@@ -1,4 +1,4 @@
-"""A pod that is deleted, evicted or preempted is kubelet's, also in the middle of a stop."""
+"""Deleted, evicted and preempted pods are left to kubelet, even during a sidecar's stop."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ LONG = 10 * rig.SECONDS
 
 
 def stopping(space, parts, seconds=LONG, **spec):
-    """Return a Job's pod whose sidecar was told to end, has so much time for it, and does not."""
+    """Return a Job's pod whose sidecar ignores SIGTERM, within a grace period of *seconds*."""
     side = sidecars.sidecar(rig.IGNORES_TERM, EXITS_ZERO="true")
     main = rig.container("main", "sleep 1", **spec.pop("main", {}))
     sidecars.create_job(space, main, side, terminationGracePeriodSeconds=seconds, **spec)
@@ -24,7 +24,7 @@ def stopping(space, parts, seconds=LONG, **spec):
 
 
 def end_of(space, pod, begin):
-    """Return all that became of *pod* from when *begin* was called."""
+    """Call *begin*; return all later states of *pod* until its deletion."""
     name, version = pod["metadata"]["name"], pod["metadata"]["resourceVersion"]
     query = {"fieldSelector": f"metadata.name={name}"}
     begin()
@@ -39,12 +39,12 @@ def end_of(space, pod, begin):
 
 
 def was_left_to_kubelet(pod, seen):
-    """Tell whether nobody changed its containers after the pod was to go."""
+    """Return whether its containers stayed unchanged after the pod's deletion timestamp."""
     gone = [it for it in seen if it["metadata"].get("deletionTimestamp")]
     return gone and all(it["spec"]["containers"] == pod["spec"]["containers"] for it in gone)
 
 
-def test_a_pod_that_is_deleted_during_a_stop_goes_in_the_time_that_was_asked_for(space, parts):
+def test_deletion_during_a_stop_keeps_its_grace_period(space, parts):
     pod = stopping(space, parts)
     path = space.path("pods", pod["metadata"]["name"])
     soon = {"gracePeriodSeconds": 1}
@@ -53,8 +53,8 @@ def test_a_pod_that_is_deleted_during_a_stop_goes_in_the_time_that_was_asked_for
     assert was_left_to_kubelet(pod, seen)
 
 
-def test_a_pod_that_is_deleted_during_a_swap_goes_in_the_time_that_was_asked_for(space, parts):
-    """Kubelet would wait for the container that it replaces for as long as the pod says."""
+def test_deletion_during_a_swap_keeps_its_grace_period(space, parts):
+    """kubelet would wait for the replaced container for the pod's whole grace period."""
     side = sidecars.sidecar(rig.IGNORES_TERM)
     main = rig.container("main", "sleep 1")
     sidecars.create_job(space, main, side, terminationGracePeriodSeconds=LONG)
@@ -67,7 +67,7 @@ def test_a_pod_that_is_deleted_during_a_swap_goes_in_the_time_that_was_asked_for
     assert was_left_to_kubelet(pod, seen)
 
 
-def test_a_pod_that_is_evicted_during_a_stop_goes(space, parts):
+def test_pod_can_be_evicted_during_a_stop(space, parts):
     pod = stopping(space, parts)
     name = pod["metadata"]["name"]
     eviction = {
@@ -97,8 +97,8 @@ def classes():
     subprocess.run(["kubectl", "delete", "priorityclass", "test-urgent"], check=True)
 
 
-def test_a_pod_that_is_preempted_during_a_stop_makes_room(space, parts, classes):
-    """It has all of its own time: once kubelet has begun to end a pod, nothing cuts that short."""
+def test_pod_can_be_preempted_during_a_stop(space, parts, classes):
+    """It gets its full grace period: once kubelet has begun to end a pod, nothing shortens it."""
     whole = {"resources": {"limits": {vgpu.VCORE: "100"}}}
     with vgpu.on_the_node(vcore=100):
         pod = stopping(space, parts, seconds=8, main=whole)

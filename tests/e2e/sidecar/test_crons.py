@@ -1,4 +1,7 @@
-"""CronJobs go on, since their Jobs end. Their clock has minutes only, so both begin at once."""
+"""CronJobs keep running because their Jobs end.
+
+Their clock has minutes only, so the CronJobs of both tests start at once.
+"""
 
 import datetime
 
@@ -15,7 +18,7 @@ EVERY_MINUTE = "* * * * *"
 
 
 def create(space, policy):
-    """Create a CronJob, which missed the minute before and so begins at once."""
+    """Create a CronJob that has missed the previous minute and so starts at once."""
     main, side = rig.container("main", "sleep 1"), sidecars.sidecar(rig.IGNORES_TERM)
     job = rig.job("j", sidecars.admitted(space, rig.pod("p", main, side)))
     spec = {"schedule": EVERY_MINUTE, "concurrencyPolicy": policy}
@@ -38,8 +41,8 @@ def crons(parts):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_cron_jobs_that_forbid_or_replace_go_on(crons, policy):
-    """Without us one would run once and never again, and the other never succeed."""
+def test_cron_jobs_that_forbid_or_replace_keep_running(crons, policy):
+    """Without the controller, Forbid would run once and never again, and Replace never succeed."""
     seen = set()
 
     def is_done_again(job):

@@ -1,4 +1,4 @@
-"""Jobs whose sidecars we end: the controller and the node part as processes, in a real cluster."""
+"""Termination of Jobs' sidecars in a real cluster, by sidecar-controller and sidecar-node."""
 
 import datetime
 import shlex
@@ -16,7 +16,7 @@ MAIN = "sleep 1"
 LONG = 10 * rig.SECONDS
 
 
-def test_a_sidecar_that_said_wrongly_that_it_ends_with_0_is_swapped(space, parts):
+def test_sidecar_that_wrongly_declares_exit_code_0_is_swapped(space, parts):
     side = sidecars.sidecar(rig.IGNORES_TERM, EXITS_ZERO="true", GRACE_SECONDS="1")
     sidecars.create_job(space, rig.container("main", MAIN), side)
     pod = sidecars.has_ended(space)
@@ -24,7 +24,7 @@ def test_a_sidecar_that_said_wrongly_that_it_ends_with_0_is_swapped(space, parts
     assert rig.state(pod, "side")["lastState"]["terminated"]["exitCode"] == 137
 
 
-def test_a_grace_period_of_its_own_cuts_the_pods_short(space, parts):
+def test_sidecars_own_grace_period_overrides_the_pods(space, parts):
     side = sidecars.sidecar(rig.IGNORES_TERM, GRACE_SECONDS="1")
     sidecars.create_job(
         space, rig.container("main", MAIN), side, terminationGracePeriodSeconds=LONG
@@ -32,14 +32,14 @@ def test_a_grace_period_of_its_own_cuts_the_pods_short(space, parts):
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
 
 
-def test_a_sidecar_whose_image_cannot_be_had_does_not_keep_its_job(space, parts):
+def test_sidecar_with_an_unavailable_image_does_not_block_its_job(space, parts):
     side = {**sidecars.sidecar(""), "image": "localhost/none:1", "imagePullPolicy": "IfNotPresent"}
     sidecars.create_job(space, rig.container("main", MAIN), side)
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
 
 
 def hooked(said, hook, stopping="true"):
-    """Return a sidecar whose hook and signal handler write into a file of the node's."""
+    """Return a sidecar whose preStop hook and SIGTERM handler write into a host file."""
     side = sidecars.sidecar(
         f"trap 'echo term >> /said; {stopping}; exit 0' TERM; {rig.RUNS}", EXITS_ZERO="true"
     )
@@ -63,28 +63,26 @@ def said(tmp_path):
     return tmp_path / "said"
 
 
-def test_its_hook_runs_before_its_signal(space, parts, said):
+def test_prestop_hook_runs_before_the_signal(space, parts, said):
     create_hooked(space, hooked(said, shell("echo hook >> /said")))
     sidecars.has_ended(space)
     assert said.read_text().split() == ["hook", "term"]
 
 
-def test_a_hook_that_sleeps_comes_before_the_signal(space, parts, said):
-    """The signal comes when the main container has been over for as long as the hook sleeps."""
+def test_sleep_hook_delays_the_signal(space, parts, said):
+    """The signal comes when the main container has been done for the length of the sleep."""
     made = hooked(said, {"sleep": {"seconds": 3}})
     create_hooked(space, made)
     pod = sidecars.has_ended(space)
     ends = [rig.state(pod, name)["state"]["terminated"] for name in ("main", "side")]
     main, side = (datetime.datetime.fromisoformat(it["finishedAt"]) for it in ends)
-    assert side - main >= datetime.timedelta(seconds=2)  # kubelet tells whole seconds
+    assert side - main >= datetime.timedelta(seconds=2)  # kubelet reports whole seconds
     assert said.read_text().split() == ["term"]
 
 
 @pytest.mark.parametrize("port", [8080, "admin"])
-def test_a_hook_that_asks_a_web_server_of_the_pod_comes_before_the_signal(
-    space, parts, said, port
-):
-    """The sidecar serves a page that writes, on the pod's own address."""
+def test_http_hook_runs_before_the_signal(space, parts, said, port):
+    """The sidecar serves a page on the pod's address that writes the file."""
     page = "#!/bin/sh\necho hook >> /said\nprintf 'Content-Type: text/plain\\r\\n\\r\\n'"
     serve = (
         f"mkdir -p /www/cgi-bin; printf {shlex.quote(page)} > /www/cgi-bin/quit; "
@@ -101,7 +99,7 @@ def test_a_hook_that_asks_a_web_server_of_the_pod_comes_before_the_signal(
 
 @pytest.fixture
 def usr1(tmp_path):
-    """Return an image that says it wants another signal."""
+    """Return an image with another stop signal."""
     below, made, name = tmp_path / "below.tar", tmp_path / "usr1.tar", "localhost/usr1:1"
     subprocess.run(["ctr", "images", "export", below, rig.BUSYBOX], check=True)
     image = [sys.executable, rig.DEPLOY / "image.py", made, name, "--on", below]
@@ -110,7 +108,7 @@ def usr1(tmp_path):
     return name
 
 
-def test_a_sidecar_gets_the_signal_that_its_image_wants(space, parts, usr1):
+def test_sidecar_gets_the_stop_signal_of_its_image(space, parts, usr1):
     script = f"trap 'exit 0' USR1; trap 'exit 1' TERM; {rig.RUNS}"
     side = sidecars.sidecar(script, EXITS_ZERO="true") | {"image": usr1}
     sidecars.create_job(space, rig.container("main", MAIN), side)
@@ -118,7 +116,7 @@ def test_a_sidecar_gets_the_signal_that_its_image_wants(space, parts, usr1):
     assert (state["state"]["terminated"]["exitCode"], state["restartCount"]) == (0, 0)
 
 
-def test_sidecars_are_told_one_after_the_other(space, parts, said):
+def test_ordered_sidecars_are_signalled_one_after_the_other(space, parts, said):
     file = {"name": "said", "hostPath": {"path": str(said), "type": "FileOrCreate"}}
     mount = {"volumeMounts": [{"name": "said", "mountPath": "/said"}]}
     sides = []
@@ -138,8 +136,8 @@ def test_sidecars_are_told_one_after_the_other(space, parts, said):
 @pytest.mark.parametrize(
     ("command", "restarts"), [("echo > /quit", 0), ("exit 1", 1)], ids=["ends it", "fails"]
 )
-def test_a_command_that_ends_a_sidecar_is_not_spoilt_by_a_signal(space, parts, command, restarts):
-    """It looks for what the command wrote a second later, and a signal would be its end."""
+def test_stop_command_is_not_followed_by_a_signal(space, parts, command, restarts):
+    """It sees the command's file a second later; a signal before would make it fail."""
     script = "trap 'exit 143' TERM; until [ -e /quit ]; do sleep 1; done; sleep 1"
     side = sidecars.sidecar(script, COMMAND=command, GRACE_SECONDS="10")
     sidecars.create_job(space, rig.container("main", MAIN), side)
@@ -150,7 +148,7 @@ def test_a_command_that_ends_a_sidecar_is_not_spoilt_by_a_signal(space, parts, c
 
 @pytest.mark.alone
 @pytest.mark.row(13)
-def test_a_node_part_that_is_killed_in_a_hook_runs_it_once(space, parts, said):
+def test_node_agent_killed_during_a_hook_runs_it_once(space, parts, said):
     create_hooked(space, hooked(said, shell("echo hook >> /said; sleep 3")))
     waiting.wait_until(lambda: said.exists() and said.read_text())
     parts.kill("node")
@@ -161,7 +159,7 @@ def test_a_node_part_that_is_killed_in_a_hook_runs_it_once(space, parts, said):
 
 @pytest.mark.alone
 @pytest.mark.row(13)
-def test_a_node_part_that_is_killed_while_it_stops_a_sidecar_goes_on(space, parts, said):
+def test_node_agent_killed_during_a_stop_continues_it(space, parts, said):
     create_hooked(space, hooked(said, shell("true"), stopping="sleep 4"))
     waiting.wait_until(lambda: said.exists() and said.read_text())
     parts.kill("node")
@@ -172,7 +170,7 @@ def test_a_node_part_that_is_killed_while_it_stops_a_sidecar_goes_on(space, part
 
 @pytest.mark.alone
 @pytest.mark.row(12)
-def test_a_controller_that_was_killed_finds_what_was_done_meanwhile(space, parts):
+def test_restarted_controller_ends_sidecars_of_work_done_meanwhile(space, parts):
     parts.kill("controller")
     sidecars.create_job(space, rig.container("main", MAIN), sidecars.sidecar(rig.IGNORES_TERM))
     space.until_any("pods", f"{sidecars.JOB}=j", lambda it: rig.exit_code(it, "main") == 0)

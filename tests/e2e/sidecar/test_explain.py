@@ -1,4 +1,4 @@
-"""`pyvgpu explain` in a real cluster, as somebody who may read the pods of one namespace alone."""
+"""`pyvgpu explain` in a real cluster, by a user with read access to only one namespace."""
 
 import subprocess
 
@@ -14,7 +14,7 @@ VIEW = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": 
 
 @pytest.fixture
 def ask(space, tmp_path):
-    """Run `pyvgpu explain` as the namespace's default account, which may view it."""
+    """Run `pyvgpu explain` as the namespace's default account, with the view role."""
     subject = {"kind": "ServiceAccount", "name": "default", "namespace": space.name}
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{space.name}/rolebindings"
     body = {"metadata": {"name": "view"}, "roleRef": VIEW, "subjects": [subject]}
@@ -30,8 +30,8 @@ def ask(space, tmp_path):
     return run
 
 
-def test_what_hangs_is_said_and_what_may_not_be_read(space, ask):
-    side = sidecars.sidecar(rig.ENDS_WITH_143)  # and nobody has transformed its command
+def test_explain_names_the_blocker_and_unreadable_objects(space, ask):
+    side = sidecars.sidecar(rig.ENDS_WITH_143)  # its command is not transformed
     space.create("pods", rig.pod("p", rig.container("main", "sleep 1"), side))
     space.until("pods", "p", lambda it: rig.exit_code(it, "main") == 0 and rig.runs(it, "side"))
     code, said, complaint = ask("p")
@@ -44,6 +44,6 @@ def test_what_hangs_is_said_and_what_may_not_be_read(space, ask):
     assert lines[-1].startswith("waits for: sidecar side is left running")
 
 
-def test_a_pod_elsewhere_may_not_be_read(space, ask):
+def test_missing_pod_is_refused(space, ask):
     code, _, complaint = ask("none")
     assert (code, "there is none in namespace" in complaint) == (69, True)

@@ -1,4 +1,4 @@
-"""Every kind of Job ends by its main containers alone; of CronJobs test_crons tells."""
+"""Every kind of Job ends by its main containers alone; for CronJobs see test_crons."""
 
 import pytest
 import rig
@@ -16,7 +16,7 @@ def shipper():
 
 
 def exits_by_index(*codes):
-    """Return what ends with the code of its pod's index."""
+    """Return a container that exits with the code for its pod's index."""
     cases = " ".join(f"{index}) exit {code};;" for index, code in enumerate(codes))
     return rig.container("main", f"sleep 1; case $JOB_COMPLETION_INDEX in {cases} esac")
 
@@ -25,7 +25,7 @@ def is_over(kind):
     return lambda job: rig.condition(job, kind)
 
 
-def test_completions_and_parallelism(space, parts):
+def test_job_with_completions_and_parallelism_ends(space, parts):
     job = {"completions": 4, "parallelism": 2, "backoffLimit": 0}
     sidecars.create_job(space, rig.container("main", MAIN), shipper(), job=job)
     done = space.until("jobs", "j", is_over("Complete"))
@@ -33,7 +33,7 @@ def test_completions_and_parallelism(space, parts):
     assert [rig.phase(pod) for pod in space.pods_of("j")] == ["Succeeded"] * 4
 
 
-def test_an_indexed_job_fails_at_the_index_whose_main_container_failed(space, parts):
+def test_indexed_job_fails_at_the_index_of_the_failed_main_container(space, parts):
     job = {
         "completionMode": "Indexed",
         "completions": 3,
@@ -45,8 +45,8 @@ def test_an_indexed_job_fails_at_the_index_whose_main_container_failed(space, pa
     assert (status["completedIndexes"], status["failedIndexes"]) == ("0,2", "1")
 
 
-def test_a_success_policy_is_met_by_main_containers(space, parts):
-    """What goes on beyond it is ended by the Job controller."""
+def test_success_policy_is_met_by_main_containers(space, parts):
+    """The Job controller ends pods that still run."""
     rule = {"succeededIndexes": "0"}
     job = {
         "completionMode": "Indexed",
@@ -67,8 +67,8 @@ def test_a_success_policy_is_met_by_main_containers(space, parts):
         pytest.param("Ignore", 143, "Complete", id="Ignore"),
     ],
 )
-def test_a_pod_failure_policy_sees_main_containers_alone(space, parts, action, code, condition):
-    """A rule for the sidecar's code does not strike, one for the main container's does."""
+def test_pod_failure_policy_applies_only_to_main_containers(space, parts, action, code, condition):
+    """A rule for the sidecar's exit code has no effect, one for the main container's has."""
     main = rig.container("main", "sleep 1; exit 7" if action == "FailJob" else MAIN)
     codes = {"operator": "In", "values": [code]}
     rule = {"action": action, "onExitCodes": codes}
@@ -78,7 +78,7 @@ def test_a_pod_failure_policy_sees_main_containers_alone(space, parts, action, c
     assert len(space.pods_of("j")) == 1
 
 
-def test_work_that_failed_runs_again_and_its_sidecar_with_it(space, parts):
+def test_failed_work_is_retried_with_its_sidecar(space, parts):
     main = rig.container(
         "main",
         "if [ -e /work/once ]; then exit 0; fi; echo > /work/once; exit 1",
@@ -96,7 +96,7 @@ def change(space, spec):
     return space.server.call("PATCH", path, body={"spec": spec}, kind=apiserver.MERGE_PATCH)
 
 
-def test_a_job_that_is_suspended_and_resumed_ends(space, parts):
+def test_suspended_and_resumed_job_ends(space, parts):
     main = rig.container("main", "sleep 3")
     sidecars.create_job(space, main, shipper())
     space.until_any("pods", f"{sidecars.JOB}=j", lambda it: rig.runs(it, "side"))
@@ -107,7 +107,7 @@ def test_a_job_that_is_suspended_and_resumed_ends(space, parts):
     assert done["status"].get("failed", 0) == 0
 
 
-def test_a_job_with_a_time_to_live_goes_when_its_work_is_done(space, parts):
+def test_job_with_a_ttl_is_deleted_when_its_work_is_done(space, parts):
     job = {"ttlSecondsAfterFinished": 1}
     sidecars.create_job(space, rig.container("main", MAIN), shipper(), job=job)
     assert space.until_gone("jobs", "j")

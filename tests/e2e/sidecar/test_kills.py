@@ -1,6 +1,6 @@
-"""Whoever is killed, and when: nothing is lost, and nothing is stopped that should run.
+"""Kills of any component at any time lose no Job, and stop no container that should run.
 
-These kill servers of the cluster, so they run while no other test does.
+These tests kill servers of the cluster, so they run alone.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def is_done(pod):
 
 
 @pytest.mark.row(11)
-def test_a_swap_waits_for_a_kubelet_that_is_away(space, parts):
+def test_swap_waits_for_an_absent_kubelet(space, parts):
     assert [parts.finish("controller"), parts.finish("node")] == [0, 0]
     sidecars.create_job(space, rig.container("main", MAIN), sidecars.sidecar(rig.ENDS_WITH_143))
     space.until_any("pods", f"{sidecars.JOB}=j", is_done)
@@ -61,7 +61,7 @@ def test_a_swap_waits_for_a_kubelet_that_is_away(space, parts):
 
 
 @pytest.mark.row(13)
-def test_a_container_runtime_that_is_killed_during_a_stop_changes_nothing(space, parts, tmp_path):
+def test_container_runtime_killed_during_a_stop_changes_nothing(space, parts, tmp_path):
     said = tmp_path / "said"
     side = sidecars.sidecar(
         f"trap 'echo term >> /said; sleep 4; exit 0' TERM; {rig.RUNS}", EXITS_ZERO="true"
@@ -78,7 +78,7 @@ def test_a_container_runtime_that_is_killed_during_a_stop_changes_nothing(space,
 
 
 @pytest.mark.row(17)
-def test_an_api_server_that_is_killed_is_found_again_and_no_pod_is_lost(space, parts, runtime):
+def test_killed_api_server_loses_no_pod(space, parts, runtime):
     for number in range(3):
         sidecars.create_job(
             space,
@@ -102,7 +102,7 @@ def test_an_api_server_that_is_killed_is_found_again_and_no_pod_is_lost(space, p
 
 
 @pytest.mark.row(12)
-def test_of_two_controllers_one_acts_and_the_other_when_that_is_killed(space, parts):
+def test_second_controller_takes_over_when_the_first_is_killed(space, parts):
     parts.start("controller", name="second")
     first = parts.wait_for_a_holder()
     sidecars.create_job(
@@ -125,14 +125,14 @@ def test_of_two_controllers_one_acts_and_the_other_when_that_is_killed(space, pa
         assert sidecars.record(pod)["step"] == 1
 
 
-SORTS = (  # that stand every kill: docs/sidecar.md tells of the one moment in which others do not
+SORTS = (  # robust against every kill; docs/sidecar.md names the one moment that others are not
     ({"EXITS_ZERO": "true"}, rig.ENDS_WITH_0, "Never"),
     ({}, rig.IGNORES_TERM, "OnFailure"),
 )
 
 
 class Seen:
-    """The pods of a namespace in every state that the API server told of."""
+    """Records every state of a namespace's pods that the API server reports."""
 
     def __init__(self, space):
         self._space = space
@@ -162,21 +162,19 @@ class Seen:
 
 
 def lost_by_the_runtime(pod):
-    """Tell whether a container ended with a code that the killed runtime does not know.
+    """Return whether a container's exit code was lost with the killed runtime.
 
-    Kubelet takes it for a failure, and main containers run again as their policy says.
+    kubelet treats that as a failure, and restarts main containers by their policy.
     """
     states = [it["state"] for it in pod["status"].get("containerStatuses", ())]
     return any(it.get("terminated", {}).get("reason") == "Unknown" for it in states)
 
 
 @pytest.mark.row(13)
-def test_whoever_is_killed_at_random_moments_no_job_is_lost_and_no_work_done_twice(
-    space, parts, tmp_path
-):
-    """Jobs end while controller, node part and servers are killed with KILL.
+def test_kills_at_random_moments_lose_no_job_and_repeat_no_work(space, parts, tmp_path):
+    """Jobs end while sidecar-controller, sidecar-node and servers are killed with SIGKILL.
 
-    All of them run by then: a start that is cut off fails, whoever looks on.
+    All pods run before the first kill: an interrupted start fails even without sidecars.
     """
     chance = random.Random(SEED)
     jobs = [f"j{number}" for number in range(2 * KILLS)]

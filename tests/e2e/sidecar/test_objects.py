@@ -1,4 +1,4 @@
-"""What the controller makes of pods that no kubelet runs: tests write their states."""
+"""Decisions of sidecar-controller on pods without a kubelet, whose status the tests write."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ from pyvgpu.kube import apiserver
 
 pytestmark = pytest.mark.e2e
 
-MANY = 1200  # a page has 500
+MANY = 1200  # pods; a page has 500
 BEYOND = "2026-11-21T10:00:05Z"
 
 
@@ -27,7 +27,7 @@ def _node(parts):
 
 
 def create(space, *containers, name="p", **spec):
-    """Create a pod, of which kubelet has said nothing yet."""
+    """Create a pod without a status from kubelet."""
     return space.create("pods", paper.pod(name, *containers, **spec))
 
 
@@ -36,7 +36,7 @@ def main(name="main", **more):
 
 
 def is_left(space, parts, why, name="p"):
-    """Tell that the controller looked at a pod as it is, wrote nothing, and why."""
+    """Return whether the controller has examined a pod, logged *why*, and written nothing."""
     before = space.read("pods", name)
     parts.wait_for_line("controller", f"pod {space.name}/{name}: {why}")
     after = space.read("pods", name)
@@ -44,7 +44,7 @@ def is_left(space, parts, why, name="p"):
 
 
 @pytest.mark.row(5)
-def test_a_main_container_without_its_image_is_waited_for(space, parts):
+def test_controller_waits_for_a_main_container_without_its_image(space, parts):
     create(space, main("one"), main("two"), paper.sidecar())
     states = (paper.ended("one", 0), paper.waiting("two", "ImagePullBackOff"))
     paper.say(space, "p", *states, paper.running("side"))
@@ -52,7 +52,7 @@ def test_a_main_container_without_its_image_is_waited_for(space, parts):
 
 
 @pytest.mark.row(6)
-def test_with_never_one_main_container_that_failed_waits_for_the_others(space, parts):
+def test_with_never_a_failed_main_container_waits_for_the_others(space, parts):
     create(space, main("one"), main("two"), paper.sidecar())
     paper.say(space, "p", paper.ended("one", 1), paper.running("two"), paper.running("side"))
     assert is_left(space, parts, "main container two is running")
@@ -79,14 +79,14 @@ def test_with_never_one_main_container_that_failed_waits_for_the_others(space, p
         ),
     ],
 )
-def test_where_nothing_is_to_be_done_nothing_is(space, parts, containers, more, why):
+def test_unsupported_pods_are_left_alone(space, parts, containers, more, why):
     create(space, *containers, **more)
     paper.say(space, "p", paper.ended("one", 0), paper.running("two"))
     assert is_left(space, parts, why)
 
 
 @pytest.mark.row(7)
-def test_a_static_pod_is_left_to_the_files_of_its_node(space, parts):
+def test_static_pod_is_left_alone(space, parts):
     pod = paper.pod("p", main(), paper.sidecar())
     pod["metadata"]["annotations"] = {
         "kubernetes.io/config.mirror": "1",
@@ -99,7 +99,7 @@ def test_a_static_pod_is_left_to_the_files_of_its_node(space, parts):
 
 @pytest.mark.alone
 @pytest.mark.row(12)
-def test_two_controllers_that_both_act_write_once_and_say_it_once(space):
+def test_two_active_controllers_write_once_and_send_one_event(space):
     create(space, main(), paper.sidecar())
     paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
     chosen = settings.Settings(fast_exit=settings.FastExit(rig.FAST_EXIT))
@@ -137,7 +137,7 @@ def events(space, pod, reason):
 
 
 @pytest.mark.row(15)
-def test_a_record_that_comes_with_another_pod_of_the_name_is_none(space, parts):
+def test_record_of_another_pod_with_the_same_name_is_ignored(space, parts):
     create(space, main(), paper.sidecar())
     paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
     old = space.until("pods", "p", sidecars.record)
@@ -156,7 +156,7 @@ def test_a_record_that_comes_with_another_pod_of_the_name_is_none(space, parts):
 
 
 @pytest.mark.row(15)
-def test_a_write_for_a_pod_that_is_gone_does_not_reach_its_successor(space):
+def test_patch_for_a_deleted_pod_does_not_reach_its_successor(space):
     space.create("pods", rig.pod("p", main()))
     test = {"op": "test", "path": "/metadata/uid", "value": "another"}
     change = {"op": "replace", "path": "/spec/containers/0/image", "value": rig.FAST_EXIT}
@@ -166,24 +166,24 @@ def test_a_write_for_a_pod_that_is_gone_does_not_reach_its_successor(space):
 
 
 @pytest.mark.row(22)
-def test_a_container_that_another_webhook_puts_first_moves_no_write_to_it(space, parts):
+def test_container_inserted_first_by_another_webhook_is_not_patched(space, parts):
     create(space, rig.container("proxy", ""), paper.sidecar(), main())
     states = (paper.running("side"), paper.ended("main", 0), paper.ended("proxy", 0))
-    paper.say(space, "p", *states)  # in another order than the containers
+    paper.say(space, "p", *states)  # not in the containers' order
     pod = space.until("pods", "p", sidecars.record)
     images = {it["name"]: it["image"] for it in pod["spec"]["containers"]}
     assert images == {"proxy": rig.BUSYBOX, "side": rig.FAST_EXIT, "main": rig.BUSYBOX}
 
 
 @pytest.mark.row(25)
-def test_a_sidecar_that_has_ended_by_itself_is_not_touched(space, parts):
+def test_sidecar_that_has_ended_by_itself_is_left_alone(space, parts):
     create(space, main(), paper.sidecar())
     paper.say(space, "p", paper.ended("main", 0), paper.ended("side", 0))
     assert is_left(space, parts, "every container has ended")
 
 
 @pytest.mark.row(26)
-def test_a_sidecar_that_crashed_before_the_main_container_is_not_touched(space, parts):
+def test_sidecar_that_crashed_before_the_main_container_is_left_alone(space, parts):
     create(space, main(), paper.sidecar())
     paper.say(space, "p", paper.running("main"), paper.ended("side", 1))
     assert is_left(space, parts, "main container main is running")
@@ -193,7 +193,7 @@ def test_a_sidecar_that_crashed_before_the_main_container_is_not_touched(space, 
 
 @pytest.mark.alone
 @pytest.mark.row(28)
-def test_a_controller_whose_lease_another_took_writes_nothing_until_it_has_it_again(space, parts):
+def test_controller_writes_nothing_without_its_lease(space, parts):
     begun = parts.log("controller").stat().st_size
     with parts.lease_of("another"):
         parts.wait_for_line("controller", "lost lease", begun)
@@ -206,7 +206,7 @@ def test_a_controller_whose_lease_another_took_writes_nothing_until_it_has_it_ag
 
 @pytest.mark.alone
 @pytest.mark.row(18)
-def test_of_pods_on_many_pages_none_is_overlooked(space, parts):
+def test_pods_on_all_list_pages_are_processed(space, parts):
     assert parts.finish("controller") == 0
     every = [f"p{number:04}" for number in range(MANY)]
     with futures.ThreadPoolExecutor(8) as pool:
@@ -222,7 +222,7 @@ def test_of_pods_on_many_pages_none_is_overlooked(space, parts):
     assert not any(map(sidecars.record, others))
 
 
-def test_what_a_user_wrote_that_looks_like_a_record_is_none(space, parts):
+def test_record_written_by_a_user_is_ignored(space, parts):
     pod = paper.pod("p", main(), paper.sidecar())
     made_up = {"v": 1, "uid": "x", "step": 2, "containers": {"main": {"path": "stop"}}}
     pod["metadata"]["annotations"] = {names.STOP_ANNOTATION: json.dumps(made_up)}

@@ -1,4 +1,4 @@
-"""Pods of other controllers: Kubeflow's training operator, and the shape of Argo Workflows."""
+"""Sidecars in pods of other controllers: Kubeflow's training operator, and Argo Workflows."""
 
 import pytest
 import rig
@@ -17,7 +17,7 @@ def operator(tmp_path_factory):
 
 
 def replicas(space, script, count=1):
-    """Return a PyTorchJob's replicas: their container has a name that the operator knows."""
+    """Return a PyTorchJob replica spec; the operator requires this container name."""
     pod = rig.pod("p", rig.container("pytorch", script), sidecars.sidecar(rig.IGNORES_TERM))
     template = sidecars.admitted(space, pod)
     metadata = {k: template["metadata"][k] for k in ("labels", "annotations")}
@@ -28,7 +28,7 @@ def replicas(space, script, count=1):
     }
 
 
-def test_a_pytorch_job_ends_when_its_work_has(space, parts, operator):
+def test_pytorch_job_ends_when_its_work_is_done(space, parts, operator):
     body = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -49,8 +49,8 @@ def test_a_pytorch_job_ends_when_its_work_has(space, parts, operator):
     assert done["status"]["replicaStatuses"]["Worker"]["succeeded"] == 2
 
 
-def test_what_argo_workflows_ends_itself_is_left_to_it(space, parts):
-    """Its executor tells a sidecar by a file to end; the pod's phase is Failed, as without us."""
+def test_argo_workflow_pods_are_left_to_argo(space, parts):
+    """Its executor ends a sidecar through a file; the pod fails, as without pyvgpu."""
     folder = {"volumeMounts": [{"name": "ctr", "mountPath": "/ctr"}]}
     main = rig.container("main", "sleep 1; echo > /ctr/done", **folder)
     wait = rig.container(

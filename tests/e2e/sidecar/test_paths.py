@@ -1,6 +1,6 @@
-"""Every path with every main container: pod and Job end by the main container alone.
+"""Every termination method: pod and Job end by the main container alone.
 
-All Jobs of a table begin at once, and each test looks at its own.
+All Jobs of a table start at once, and each test checks its own.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ WISHES = {"stop": {"EXITS_ZERO": "true"}, "swap": {}, "hybrid": {"GRACE_SECONDS"
 @dataclasses.dataclass(frozen=True)
 class Case:
     path: str
-    code: int  # with which the sidecar ends when it is told to, or killed
+    code: int  # the sidecar's exit code on SIGTERM or SIGKILL
     main: int = 0
     policy: str = "Never"
     backoff_limit: int = 0
@@ -29,7 +29,7 @@ class Case:
         return f"{self.path}-{self.code}-main-{self.main}-{limit}"
 
     def create(self, space):
-        """Create its Job, whose work begins when the sidecar has its handler."""
+        """Create its Job, whose work starts when the sidecar has set its handler."""
         begins = SIDES[self.code].replace(rig.RUNS, f"echo > /up/side; {rig.RUNS}")
         side = sidecars.sidecar(begins, **WISHES[self.path])
         works = f"until [ -e /up/side ]; do sleep 0.1; done; sleep 1; exit {self.main}"
@@ -43,7 +43,7 @@ class Case:
             name=self.name,
             job={"backoffLimit": self.backoff_limit},
             restartPolicy=self.policy,
-            # A sidecar that obeys TERM has time to; the others use up their grace period.
+            # Time enough for a sidecar that obeys SIGTERM; the others use up their grace period.
             terminationGracePeriodSeconds=3 if self.code == 137 else 60,
             volumes=[{"name": "up", "emptyDir": {}}],
         )
@@ -53,11 +53,11 @@ class Case:
         pod = sidecars.has_ended(space, condition, self.name)
         assert (rig.phase(pod), rig.exit_code(pod, "side")) == (phase, 0)
         last = rig.state(pod, "side").get("lastState", {}).get("terminated", {})
-        if self.path == "stop":  # which may need nobody's decision
+        if self.path == "stop":  # may need no decision of the controller
             assert (last, rig.state(pod, "side")["image"]) == ({}, rig.BUSYBOX)
         else:
             assert sidecars.record(pod)["containers"]["side"]["path"] == self.path
-            # Where kubelet still knows: it may have forgotten the first run after the second.
+            # Only if kubelet still reports the first run after the second.
             assert last.get("exitCode", self.code) == self.code
         raised = self.policy == "OnFailure" and self.path != "stop"
         limit = space.read("jobs", self.name)["spec"]["backoffLimit"]
@@ -87,11 +87,11 @@ def jobs(parts):
 
 @pytest.mark.row(1)
 @pytest.mark.parametrize("case", NEVER, ids=lambda case: case.name)
-def test_with_never_pod_and_job_end_by_the_main_container_alone(jobs, case):
+def test_with_never_pod_and_job_depend_only_on_the_main_container(jobs, case):
     case.look(jobs)
 
 
 @pytest.mark.row(3)
 @pytest.mark.parametrize("case", ON_FAILURE, ids=lambda case: case.name)
-def test_with_on_failure_a_job_completes_whatever_its_backoff_limit(jobs, case):
+def test_with_on_failure_a_job_completes_with_any_backoff_limit(jobs, case):
     case.look(jobs)

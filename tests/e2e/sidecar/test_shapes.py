@@ -1,4 +1,4 @@
-"""Pods of unusual shape: sidecars that never started, tight rights, arguments of every kind."""
+"""Unusual pods: sidecars that never start, restart rules, restricted security contexts."""
 
 import pytest
 import rig
@@ -17,7 +17,7 @@ def is_done(pod):
 
 
 @pytest.mark.row(2)
-def test_a_sidecar_is_left_alone_until_the_main_container_has_succeeded(space, parts):
+def test_sidecar_is_left_alone_until_the_main_container_has_succeeded(space, parts):
     main = rig.container("main", ONCE, volumeMounts=AT_WORK)
     side = sidecars.sidecar(rig.ENDS_WITH_143)
     sidecars.create_job(space, main, side, restartPolicy="OnFailure", volumes=[WORK])
@@ -52,9 +52,7 @@ RULES = {
         pytest.param("Never", RULES, {"restartPolicy": "OnFailure"}, id="both have one"),
     ],
 )
-def test_the_policies_and_rules_of_containers_count_before_the_pods(
-    space, parts, policy, main, side
-):
+def test_container_restart_policies_and_rules_override_the_pods(space, parts, policy, main, side):
     main = rig.container("main", ONCE, volumeMounts=AT_WORK) | main
     side = sidecars.sidecar(rig.ENDS_WITH_143) | side
     sidecars.create_job(space, main, side, restartPolicy=policy, volumes=[WORK])
@@ -64,7 +62,7 @@ def test_the_policies_and_rules_of_containers_count_before_the_pods(
 
 
 @pytest.mark.row(3)
-def test_the_restarts_of_init_containers_count_for_the_backoff_limit_too(space, parts):
+def test_restarts_of_init_containers_count_for_the_backoff_limit(space, parts):
     init = rig.container("init", ONCE, volumeMounts=AT_WORK)
     main, side = rig.container("main", MAIN), sidecars.sidecar(rig.ENDS_WITH_143)
     more = {"restartPolicy": "OnFailure", "volumes": [WORK], "initContainers": [init]}
@@ -86,13 +84,13 @@ def test_the_restarts_of_init_containers_count_for_the_backoff_limit_too(space, 
         pytest.param("exit 1", {}, "CrashLoopBackOff", id="crash"),
         pytest.param(
             rig.ENDS_WITH_0,
-            {"securityContext": {"runAsNonRoot": True}},  # and the image's user is root
+            {"securityContext": {"runAsNonRoot": True}},  # but the image's user is root
             "CreateContainerConfigError",
             id="rights",
         ),
     ],
 )
-def test_a_sidecar_that_does_not_start_does_not_keep_its_job(space, parts, script, more, reason):
+def test_sidecar_that_does_not_start_does_not_block_its_job(space, parts, script, more, reason):
     side = {**sidecars.sidecar(script), **more}
     main = rig.container("main", "sleep 4", securityContext={"runAsUser": 1})
     sidecars.create_job(space, main, side, restartPolicy="OnFailure")
@@ -105,8 +103,8 @@ def test_a_sidecar_that_does_not_start_does_not_keep_its_job(space, parts, scrip
 
 
 @pytest.mark.row(4)
-def test_a_sidecar_that_lacks_its_configuration_ends_when_that_comes(space, parts):
-    """A swap keeps what the container is configured by, so the new image does not start either."""
+def test_sidecar_without_its_configmap_ends_once_it_exists(space, parts):
+    """A swap keeps the container's configuration, so the new image does not start either."""
     side = sidecars.sidecar(rig.ENDS_WITH_0)
     missing = {"configMapKeyRef": {"name": "none", "key": "none"}}
     side["env"].append({"name": "LACKS", "valueFrom": missing})
@@ -118,8 +116,8 @@ def test_a_sidecar_that_lacks_its_configuration_ends_when_that_comes(space, part
 
 
 @pytest.mark.row(4)
-def test_a_sidecar_whose_start_takes_longer_than_the_work_ends_when_it_has_started(space, parts):
-    """Kubelet says nothing of a pod while a hook after the start runs, whatever else ends."""
+def test_sidecar_that_starts_slower_than_the_work_ends_after_its_start(space, parts):
+    """kubelet does not update a pod's status while a postStart hook runs."""
     side = sidecars.sidecar(rig.IGNORES_TERM)
     side["lifecycle"] = {"postStart": {"exec": {"command": ["/bin/sh", "-c", "sleep 5"]}}}
     sidecars.create_job(space, rig.container("main", MAIN), side)
@@ -127,7 +125,7 @@ def test_a_sidecar_whose_start_takes_longer_than_the_work_ends_when_it_has_start
 
 
 @pytest.mark.row(8)
-def test_native_sidecars_init_and_debug_containers_are_not_waited_for(space, parts):
+def test_native_sidecars_init_and_debug_containers_block_nothing(space, parts):
     native = rig.container("native", rig.IGNORES_TERM, restartPolicy="Always")
     init = rig.container("init", "true")
     side = sidecars.sidecar(rig.ENDS_WITH_143)
@@ -144,9 +142,9 @@ def test_native_sidecars_init_and_debug_containers_are_not_waited_for(space, par
 
 
 @pytest.mark.row(9)
-def test_in_a_pod_with_one_process_namespace_a_sidecar_ends_as_it_would_anywhere(space, parts):
+def test_sidecar_ends_in_a_shared_process_namespace(space, parts):
     side = sidecars.sidecar("")
-    side["command"] = ["/bin/busybox", "sleep", "1000"]  # has no handler, but is not PID 1
+    side["command"] = ["/bin/busybox", "sleep", "1000"]  # no handler, but not PID 1
     main = rig.container("main", MAIN)
     sidecars.create_job(space, main, side, shareProcessNamespace=True)
     pod = sidecars.has_ended(space)
@@ -155,7 +153,7 @@ def test_in_a_pod_with_one_process_namespace_a_sidecar_ends_as_it_would_anywhere
 
 
 @pytest.mark.row(23)
-def test_the_tightest_rights_do_not_keep_a_sidecar_from_its_end(space, parts):
+def test_sidecar_with_a_restricted_security_context_ends(space, parts):
     tight = {
         "runAsNonRoot": True,
         "runAsUser": 1234,
@@ -174,9 +172,7 @@ def test_the_tightest_rights_do_not_keep_a_sidecar_from_its_end(space, parts):
 
 @pytest.mark.alone
 @pytest.mark.row(24)
-def test_without_the_fast_exit_image_nothing_is_killed_and_when_it_comes_the_job_ends(
-    space, parts
-):
+def test_missing_fast_exit_image_delays_the_job_and_kills_nothing(space, parts):
     parts.finish("controller")
     parts.finish("node")
     parts.start_node(image="localhost/none:1", has="")

@@ -1,4 +1,4 @@
-"""A training Job with vGPUs and a log shipper: it hangs without us, and ends with us.
+"""A training Job with vGPUs and a log shipper: it hangs without the sidecar components only.
 
 Two ranks, each with half of a simulated device, wait for each other, compute, and write a log that
 the sidecar ships. Another Job waits for the whole device.
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(300)]
 
 GIB = 1 << 30
 RANKS = (0, 1)
-# Each rank tells the other that it is there, as a file:// rendezvous does, then trains.
+# Each rank signals its presence to the other, as a file:// rendezvous does, then trains.
 TRAIN = f"""
 echo > /meet/$JOB_COMPLETION_INDEX
 until [ -e /meet/0 ] && [ -e /meet/1 ]; do /bin/busybox sleep 0.1; done
@@ -78,7 +78,7 @@ def said_by(meeting, rank):
     return [json.loads(line) for line in (meeting / f"log-{rank}").read_text().splitlines()]
 
 
-def test_a_training_job_hangs_without_us_and_with_us_ends_and_frees_its_quota(
+def test_training_job_hangs_without_pyvgpu_and_ends_and_frees_its_quota_with_it(
     space, parts, grants, tmp_path
 ):
     meeting = tmp_path / "meet"
@@ -101,10 +101,10 @@ def test_a_training_job_hangs_without_us_and_with_us_ends_and_frees_its_quota(
     for rank in RANKS:
         assert grants.usage(rank).slots == ()
         begun = said_by(meeting, rank)[0]
-        assert begun["total"] == 2 * GIB  # the quota is all that a rank saw of the device
+        assert begun["total"] == 2 * GIB  # a rank sees a device of the quota's size
 
 
-def test_with_us_a_training_job_hands_its_quota_to_the_next(space, parts, grants, tmp_path):
+def test_finished_training_job_frees_its_quota_for_the_next(space, parts, grants, tmp_path):
     meeting = tmp_path / "meet"
     meeting.mkdir()
     create_training(space, grants, meeting)

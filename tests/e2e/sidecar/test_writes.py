@@ -1,4 +1,4 @@
-"""How often a pod is written to, counted by the versions that the API server tells of."""
+"""Number of writes to a pod, counted by the versions that a watch reports."""
 
 import contextlib
 import threading
@@ -15,7 +15,7 @@ MAIN = "sleep 1"
 
 
 class Writes:
-    """What is changed in the pods of a namespace, beside their status."""
+    """Records changes to the pods of a namespace, except to their status."""
 
     def __init__(self, space):
         self.seen = []
@@ -37,7 +37,7 @@ class Writes:
             pass
 
     def count(self):
-        """Return how often something changed, when the pod has ended."""
+        """Wait until the pod has terminated; return the number of changes."""
         assert self._done.wait(rig.SECONDS)
         return sum(
             before != after for before, after in zip(self.seen, self.seen[1:], strict=False)
@@ -51,7 +51,7 @@ def _content(pod):
 
 
 ZERO, HURRIED = {"EXITS_ZERO": "true"}, {"GRACE_SECONDS": "1"}
-STEPS = {  # the script, its wishes, the policy; how often its pod is written to
+STEPS = {  # the script, its options, the restart policy; the expected numbers of writes
     "swap": (rig.IGNORES_TERM, {}, "Never", {1}),
     "swap, OnFailure": (rig.ENDS_WITH_143, {}, "OnFailure", {1}),
     "hybrid": (rig.IGNORES_TERM, HURRIED, "Never", {1}),
@@ -62,7 +62,7 @@ STEPS = {  # the script, its wishes, the policy; how often its pod is written to
 
 @pytest.fixture(scope="module")
 def begun(parts):
-    """Jobs of all these, which begin at once: by their names their namespaces and writes."""
+    """Start Jobs for all STEPS at once; yield their namespaces and writes by name."""
     with contextlib.ExitStack() as opened:
         made = {}
         for name, (script, wishes, policy, _) in STEPS.items():
@@ -74,13 +74,13 @@ def begun(parts):
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_pod_is_written_to_once_for_each_step(begun, name):
+def test_pod_is_written_to_once_per_step(begun, name):
     space, counted = begun[name]
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
     assert counted.count() in STEPS[name][-1]
 
 
-def test_a_pod_whose_work_is_not_done_is_never_written_to(space, parts):
+def test_pod_with_failed_work_is_never_written_to(space, parts):
     counted = Writes(space)
     sidecars.create_job(
         space,
@@ -93,14 +93,14 @@ def test_a_pod_whose_work_is_not_done_is_never_written_to(space, parts):
 
 
 @pytest.mark.alone
-def test_a_pod_without_our_label_is_found_and_ended(space, parts):
+def test_pod_without_the_label_is_found_and_ended(space, parts):
     pod = sidecars.admitted(
         space, rig.pod("p", rig.container("main", MAIN), sidecars.sidecar(rig.ENDS_WITH_143))
     )
     pod["metadata"].pop("labels")
     space.create("pods", pod)
     assert parts.finish("controller") == 0
-    parts.start_controller()  # which sweeps when it has begun to act
+    parts.start_controller()  # it sweeps when it becomes leader
     ended = space.until("pods", "p", rig.has_ended)
     assert rig.phase(ended) == "Succeeded"
     assert ended["metadata"]["labels"] == {"pyvgpu.io/sidecars": "managed"}

@@ -1,4 +1,4 @@
-"""The webhook before the cluster's API server, for all tests of this folder."""
+"""Fixtures: the webhook as a process for the cluster's API server, shared by all tests here."""
 
 import pytest
 import rig
@@ -20,18 +20,18 @@ def running(tmp_path_factory, _cluster):
             print(said)
     assert code == 0
     assert "Traceback" not in said
-    assert " 403 " not in said  # its rights are those that are shipped
+    assert " 403 " not in said  # the shipped RBAC rules suffice
 
 
 @pytest.fixture
 def webhook(running):
-    """The webhook, as it should be before and after each test."""
+    """The webhook with its usual options, running before and after each test."""
     return running
 
 
 @pytest.fixture
 def tenant(space, webhook, tmp_path):
-    """Return the namespace for somebody who may do anything in it, and nothing elsewhere."""
+    """Return the namespace with a connection that has admin rights in it and none elsewhere."""
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{space.name}/rolebindings"
     space.server.call("POST", path, body=rig.anything("everything", space.name, "default"))
     config = tmp_path / "tenant"

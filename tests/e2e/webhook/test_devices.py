@@ -1,4 +1,4 @@
-"""Pods that ask for devices before a real API server; and what happens while nobody answers it."""
+"""Admission of pods with devices by a real API server, also while the webhook is down."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ def share_of(vcore, vmemory=None):
 
 @pytest.fixture
 def device(space):
-    """Let the node say that it has a device of 16 GiB."""
+    """Publish a device of 16 GiB on the node."""
 
     def put(text):
         body = {"metadata": {"annotations": {names.NODE_DEVICES_ANNOTATION: text}}}
@@ -48,7 +48,7 @@ def device(space):
     put(None)
 
 
-def test_a_share_without_memory_gets_some_as_soon_as_a_device_is_known(space, webhook, device):
+def test_share_without_memory_gets_a_default_once_a_device_is_known(space, webhook, device):
     def seen():
         with contextlib.suppress(apiserver.ServerError):
             return gpu.asked(dry_run(space, share_of(25)), "a")
@@ -69,12 +69,12 @@ def test_a_share_without_memory_gets_some_as_soon_as_a_device_is_known(space, we
         (30, "4G", "pyvgpu.io/vmemory '4000000000': 4000000000 units of 256MiB"),
     ],
 )
-def test_what_can_never_be_is_refused_with_a_sentence(space, webhook, vcore, vmemory, why):
+def test_impossible_request_is_refused_with_the_rule(space, webhook, vcore, vmemory, why):
     said = refused(dry_run, space, share_of(vcore, vmemory))
     assert f"denied the request: container a: {why}" in said
 
 
-def test_kubectl_shows_what_is_refused_and_what_is_only_strange(space, webhook, device):
+def test_kubectl_shows_refusals_and_warnings(space, webhook, device):
     def kubectl(pod):
         text = json.dumps({"apiVersion": "v1", "kind": "Pod", **pod})
         arguments = ("create", "--namespace", space.name, "--dry-run=server", "-f", "-")
@@ -87,7 +87,7 @@ def test_kubectl_shows_what_is_refused_and_what_is_only_strange(space, webhook, 
     assert kubectl(share_of(150, 1)).returncode == 1
 
 
-def test_a_pod_with_devices_and_sidecars_gets_both_done(space, webhook):
+def test_pod_with_devices_and_sidecars_gets_both_changes(space, webhook):
     pod = sharing(restartPolicy="Never")
     pod["spec"]["containers"].append(sidecars.sidecar(rig.RUNS))
     pod["metadata"]["annotations"] = {"pyvgpu.io/devices": "{}"}
@@ -99,7 +99,7 @@ def test_a_pod_with_devices_and_sidecars_gets_both_done(space, webhook):
 
 @pytest.fixture
 def away(webhook):
-    """Kill the webhook, and start it again, here or in the test."""
+    """Kill the webhook; return a function that restarts it, called at the latest at the end."""
     webhook.kill()
     began = []
 
@@ -112,9 +112,9 @@ def away(webhook):
     back()
 
 
-def test_while_the_webhook_is_away_only_pods_with_devices_wait(space, away):
+def test_without_the_webhook_only_pods_with_devices_wait(space, away):
     why = refused(dry_run, space, sharing())
-    assert "500" in why  # an error that passes
+    assert "500" in why  # a temporary error
     assert "failed calling webhook" in why
     assert dry_run(space, plain())
     forged = plain()
@@ -135,7 +135,7 @@ def test_while_the_webhook_is_away_only_pods_with_devices_wait(space, away):
     space.until_any("pods", "batch.kubernetes.io/job-name=j", lambda _: True)
 
 
-def test_while_the_webhook_is_away_the_api_server_asks_about_marked_pods_alone(space, away):
+def test_without_the_webhook_the_api_server_calls_it_only_for_marked_pods(space, away):
     pattern = r"^apiserver_admission_webhook_fail_open_count\{.*sidecars.pyvgpu.io.*\} (\S+)$"
 
     def unanswered():
@@ -154,7 +154,7 @@ def test_while_the_webhook_is_away_the_api_server_asks_about_marked_pods_alone(s
 
 
 def answers(space):
-    """Tell whether pods with devices are admitted."""
+    """Return whether pods with devices are admitted."""
     try:
         dry_run(space, sharing())
     except apiserver.ServerError:
@@ -163,7 +163,7 @@ def answers(space):
 
 
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-SIGNER = "kubernetes.io/kubelet-serving"  # which the cluster's own authority signs for
+SIGNER = "kubernetes.io/kubelet-serving"  # signed by the cluster's own CA
 
 
 def empty_secret(space):
@@ -176,9 +176,7 @@ def serves(webhook, space):
     waiting.wait_until(lambda: answers(space))
 
 
-def test_its_certificate_can_come_from_a_signer_of_the_cluster_or_from_a_folder(
-    space, webhook, tmp_path
-):
+def test_certificate_can_come_from_a_cluster_signer_or_a_folder(space, webhook, tmp_path):
     made = certificates.make(certificates.Wanted((webhooks.PLACE.host,)), identity.utc())
     for name, text in (
         ("tls.crt", made.certificate),
@@ -208,7 +206,7 @@ def test_its_certificate_can_come_from_a_signer_of_the_cluster_or_from_a_folder(
 
 @pytest.fixture
 def converting(space, webhook, tmp_path):
-    """Let the webhook also convert what the chart lets it."""
+    """Run the webhook with the chart's conversions and image rules."""
     base, wanted = (
         {it["kind"]: it for it in charted.part(["webhook/"], values={"webhook": values})}
         for values in ({}, CONVERTING)
@@ -233,7 +231,7 @@ def converting(space, webhook, tmp_path):
         space.server.call("PATCH", path, body=gone, kind=apiserver.JSON_PATCH)
 
 
-def test_words_of_others_become_ours_and_images_come_from_a_mirror(space, converting):
+def test_other_vendors_resources_are_converted_and_images_renamed(space, converting):
     pod = sharing()
     (container,) = pod["spec"]["containers"]
     container |= gpu.asking("a", {"nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "30"})
@@ -245,4 +243,4 @@ def test_words_of_others_become_ours_and_images_come_from_a_mirror(space, conver
     assert gpu.asked(dry_run(space, pod), "a") == (200, 1)
     pod["spec"]["containers"][0] |= gpu.asking("a", {"nvidia.com/gpu": "1"})
     resources = dry_run(space, pod)["spec"]["containers"][0]["resources"]
-    assert resources["limits"] == {"nvidia.com/gpu": "1"}  # NVIDIA's plugin may be there, too
+    assert resources["limits"] == {"nvidia.com/gpu": "1"}  # for NVIDIA's own plugin

@@ -1,4 +1,4 @@
-"""What somebody who may do anything in a namespace can write: none of it gets through."""
+"""A namespace admin cannot forge pyvgpu's annotations, nor bypass a pod's restrictions."""
 
 import base64
 import copy
@@ -25,13 +25,13 @@ FORGED = {
 
 
 @pytest.mark.parametrize("make", [sharing, plain])
-def test_annotations_are_taken_from_pods_that_are_created(tenant, make):
+def test_forged_annotations_are_removed_from_new_pods(tenant, make):
     pod = make()
     pod["metadata"]["annotations"] = {**FORGED, "mine": "x"}
     assert dry_run(tenant, pod)["metadata"]["annotations"] == {"mine": "x"}
 
 
-def test_annotations_are_taken_from_the_pods_of_a_job(tenant):
+def test_forged_annotations_are_removed_from_the_pods_of_a_job(tenant):
     pod = sharing()
     pod["metadata"]["annotations"] = dict(FORGED)
     tenant.create("jobs", rig.job("j", pod))
@@ -41,7 +41,7 @@ def test_annotations_are_taken_from_the_pods_of_a_job(tenant):
 
 @pytest.fixture
 def waiting_pod(tenant):
-    """Return a pod that no node has room for, and its path."""
+    """Create a pod that fits on no node; return its API path."""
     tenant.create("pods", sharing())
     return tenant.path("pods", "p")
 
@@ -57,7 +57,7 @@ def test_annotations_cannot_be_added_later(tenant, waiting_pod, key, part):
     assert "403" in why
 
 
-def test_nor_by_other_ways_to_change_a_pod(tenant, waiting_pod):
+def test_annotations_cannot_be_added_by_update_binding_or_apply(tenant, waiting_pod):
     why = "only components of the cluster may write it"
     read = tenant.read("pods", "p")
     forged = copy.deepcopy(read)
@@ -85,7 +85,7 @@ def test_nor_by_other_ways_to_change_a_pod(tenant, waiting_pod):
     )
 
 
-def test_a_component_may_and_nobody_changes_or_removes_it_after(space, tenant, waiting_pod):
+def test_only_a_component_may_write_change_or_remove_the_annotation(space, tenant, waiting_pod):
     user = "system:serviceaccount:pyvgpu:scheduler"
     with webhooks.rights("test-component", "get,patch", "pods", user):
         done = webhooks.as_user(
@@ -94,7 +94,7 @@ def test_a_component_may_and_nobody_changes_or_removes_it_after(space, tenant, w
         assert done.returncode == 0, done.stderr
     for value in ("other", None):
         body = {"metadata": {"annotations": {"pyvgpu.io/devices": value}}}
-        for space_ in (tenant, space):  # whoever administers the cluster is no component either
+        for space_ in (tenant, space):  # a cluster admin is no component either
             why = refused(
                 space_.server.call, "PATCH", waiting_pod, DRY, body, apiserver.MERGE_PATCH
             )
@@ -103,7 +103,7 @@ def test_a_component_may_and_nobody_changes_or_removes_it_after(space, tenant, w
     tenant.server.call("PATCH", waiting_pod, DRY, body, apiserver.MERGE_PATCH)
 
 
-def test_nobody_says_that_a_pod_with_devices_is_over_but_who_runs_it(tenant, waiting_pod):
+def test_only_kubelet_may_write_the_phase_of_a_pod_with_devices(tenant, waiting_pod):
     def say(path, **status):
         body = {"status": status}
         return tenant.server.call("PATCH", f"{path}/status", DRY, body, apiserver.MERGE_PATCH)
@@ -112,12 +112,12 @@ def test_nobody_says_that_a_pod_with_devices_is_over_but_who_runs_it(tenant, wai
         assert "are written by its node" in refused(say, waiting_pod, **status)
     condition = {"type": "example.com/mine", "status": "True"}
     assert say(waiting_pod, conditions=[condition])
-    tenant.create("pods", plain("other", schedulerName="nobody"))
+    tenant.create("pods", plain("other", schedulerName="absent"))
     assert say(tenant.path("pods", "other"), phase="Succeeded")
 
 
-def test_a_pod_with_devices_is_ended_by_those_who_run_it(space, webhook):
-    ended = sharing(activeDeadlineSeconds=1)  # which its node would say
+def test_kubelet_can_end_a_pod_with_devices(space, webhook):
+    ended = sharing(activeDeadlineSeconds=1)  # the deadline makes kubelet set the phase
     space.create("pods", ended)
     binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": NODE}}
     space.server.call("POST", space.path("pods", "p") + "/binding", body=binding)
@@ -128,7 +128,7 @@ def test_a_pod_with_devices_is_ended_by_those_who_run_it(space, webhook):
 HOST = {"volumes": [{"name": "v", "hostPath": {"path": "/run"}}]}
 
 
-def test_a_pod_with_devices_names_neither_its_node_nor_a_strange_scheduler(tenant):
+def test_pod_with_devices_may_name_neither_its_node_nor_another_scheduler(tenant):
     assert "spec.nodeName node-1: " in refused(dry_run, tenant, sharing(nodeName=NODE))
     assert "spec.schedulerName mine: " in refused(dry_run, tenant, sharing(schedulerName="mine"))
     tenant.create("pods", sharing())
@@ -136,7 +136,7 @@ def test_a_pod_with_devices_names_neither_its_node_nor_a_strange_scheduler(tenan
     assert "422" in refused(tenant.patch, "p", operation)
 
 
-def test_a_pod_with_devices_has_no_more_rights_on_its_node_than_its_share(tenant):
+def test_pod_with_devices_may_have_no_privileges_on_its_node(tenant):
     pod = sharing()
     pod["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     assert "container a: securityContext.privileged true" in refused(dry_run, tenant, pod)
@@ -148,13 +148,13 @@ def test_a_pod_with_devices_has_no_more_rights_on_its_node_than_its_share(tenant
     assert dry_run(tenant, sharing(**allowed))
 
 
-def test_a_pod_without_devices_may_all_that(tenant):
+def test_pod_without_devices_is_unrestricted(tenant):
     pod = plain(nodeName=NODE, schedulerName="mine", hostPID=True, **HOST)
     pod["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     assert dry_run(tenant, pod)
 
 
-def test_ephemeral_containers_of_a_pod_with_devices_are_not_privileged(tenant, waiting_pod):
+def test_ephemeral_containers_of_a_pod_with_devices_may_not_be_privileged(tenant, waiting_pod):
     def debug(**more):
         container = {"name": "e", "image": rig.BUSYBOX, **more}
         body = {"spec": {"ephemeralContainers": [container]}}
@@ -166,7 +166,7 @@ def test_ephemeral_containers_of_a_pod_with_devices_are_not_privileged(tenant, w
     assert debug()
 
 
-def test_variables_name_no_devices(tenant):
+def test_variables_may_name_no_devices(tenant):
     def with_variable(pod, value):
         pod["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
         return pod
@@ -174,11 +174,11 @@ def test_variables_name_no_devices(tenant):
     why = refused(dry_run, tenant, with_variable(plain(), "all"))
     assert "NVIDIA_VISIBLE_DEVICES: a container that asks for no device may not name any" in why
     assert dry_run(tenant, with_variable(plain(), "void"))
-    # Who asks for devices gets the variable of the agent in its place.
+    # For a pod with devices the agent sets the variable itself.
     assert dry_run(tenant, with_variable(sharing(), "all"))
 
 
-def test_labels_are_of_no_account(tenant):
+def test_labels_bypass_no_rule(tenant):
     pod = sharing(nodeName=NODE)
     pod["metadata"]["labels"] = {
         "pyvgpu.io/scheduler": "leader",
@@ -188,8 +188,8 @@ def test_labels_are_of_no_account(tenant):
     assert "spec.nodeName" in refused(dry_run, tenant, pod)
 
 
-def test_the_certificate_that_the_api_server_trusts_is_the_one_that_is_served(webhook):
-    api = rig.everybodys().server
+def test_webhook_configurations_trust_the_served_certificate(webhook):
+    api = rig.as_admin().server
     secret = api.call("GET", webhooks.PLACE.secret)
     authority = base64.b64decode(secret["data"]["ca.crt"]).decode()
     for path in (webhooks.PLACE.mutating, webhooks.PLACE.validating):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What go-nvml sees of the devices and of who is on them, as JSON.
+// Prints the devices and their processes, as go-nvml reports them, as JSON.
 package main
 
 import (

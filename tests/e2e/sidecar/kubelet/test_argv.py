@@ -1,6 +1,6 @@
-"""A command that the webhook has moved, as the process sees it: the bytes it would have seen.
+"""A command moved into an annotation by the webhook reaches the process byte for byte.
 
-All pods begin at once, and each test looks at its own.
+All pods start at once, and each test checks its own.
 """
 
 import base64
@@ -22,7 +22,7 @@ SHOWS = "/bin/busybox base64 -w 0 /proc/1/cmdline; echo; trap 'exit 143' TERM; "
 
 
 def pods(space, arguments, place):
-    """Return a pod, and another whose command was moved."""
+    """Return a plain pod, and one with its command moved."""
     words = ["/bin/busybox", "sh", "-c", SHOWS, *HARD[arguments]]
     cut = {"command": len(words), "both": 2, "args": 4}[place]
     side = sidecars.sidecar("")
@@ -47,7 +47,7 @@ def shown():
 @pytest.mark.row(21)
 @pytest.mark.parametrize("arguments", HARD)
 @pytest.mark.parametrize("place", PLACES)
-def test_the_process_sees_the_bytes_it_would_have_seen(shown, arguments, place):
+def test_process_sees_the_original_bytes(shown, arguments, place):
     names = [f"{arguments}-{place}-{kind}" for kind in ("plain", "moved")]
     seen = [base64.b64decode(shown.first_line(name, "side")) for name in names]
     assert seen[0]

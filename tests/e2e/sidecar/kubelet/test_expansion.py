@@ -1,6 +1,6 @@
-"""What a real kubelet makes of ``$(NAME)`` in arguments: the record that the unit tests rest on.
+"""A real kubelet's expansion of ``$(NAME)`` in arguments, recorded for the unit tests.
 
-``RECORD=1 make e2e SUITE=sidecar PYTESTFLAGS="-k record"`` writes the record anew.
+``RECORD=1 make e2e SUITE=sidecar PYTESTFLAGS="-k record"`` rewrites the record.
 """
 
 import json
@@ -18,11 +18,11 @@ RECORD = json.loads(FILE.read_text())
 
 
 def seen(space, elements):
-    """Return what the process of a container with these arguments sees."""
+    """Return the arguments that the process of a container sees."""
     one = rig.container("main", 'printf "%s\\0" "$@"; echo')
     one["args"] = ["sh", *elements]
     one["env"] = [{"name": key, "value": text} for key, text in RECORD["environment"].items()]
-    # Kubelet expands values of variables, too; here they are to be what they are.
+    # kubelet expands values of variables, too; escape them to keep them literal.
     for variable in one["env"]:
         variable["value"] = variable["value"].replace("$", "$$")
     space.create("pods", rig.pod("p", one))
@@ -32,7 +32,7 @@ def seen(space, elements):
     return log.split("\0")[:-1]
 
 
-def test_kubelet_expands_as_the_record_says(space):
+def test_kubelet_expands_as_recorded(space):
     elements = [element for element, _ in RECORD["rows"]]
     rows = [list(it) for it in zip(elements, seen(space, elements), strict=True)]
     if os.environ.get("RECORD"):
@@ -41,7 +41,7 @@ def test_kubelet_expands_as_the_record_says(space):
 
 
 def written(record):
-    """Return the text of the file: a row on a line."""
+    """Return the text of the file, with one row per line."""
     head = {key: text for key, text in record.items() if key != "rows"}
     lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in record["rows"])
     text = json.dumps(head, indent=1, ensure_ascii=False)

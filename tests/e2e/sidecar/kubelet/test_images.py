@@ -1,6 +1,6 @@
-"""What comes of a container whose image is changed, and of one that is not there.
+"""kubelet's behaviour for changed and missing images, without the sidecar components.
 
-Without any of our code; docs/sidecar.md has it as a table.
+docs/sidecar.md has the results as a table.
 """
 
 import by_hand
@@ -10,9 +10,9 @@ import rig
 pytestmark = pytest.mark.e2e
 
 
-def test_an_image_that_lacks_the_command_of_the_sidecar_fails_the_pod(space):
+def test_image_without_the_sidecars_command_fails_the_pod(space):
     side = rig.container("side", rig.ENDS_WITH_0)
-    side["command"][0] = "/bin/busybox"  # which the other image has not
+    side["command"][0] = "/bin/busybox"  # missing in the other image
     side["command"].insert(1, "sh")
     pod = by_hand.started(space, rig.container("main", by_hand.MAIN), side)
     by_hand.swap(space, pod)
@@ -22,7 +22,7 @@ def test_an_image_that_lacks_the_command_of_the_sidecar_fails_the_pod(space):
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
-def test_a_swap_with_the_program_from_an_annotation_succeeds_whatever_the_policy(space, policy):
+def test_swap_with_the_program_in_an_annotation_succeeds_with_any_policy(space, policy):
     template = by_hand.with_program(
         rig.pod(
             "p",
@@ -40,7 +40,7 @@ def test_a_swap_with_the_program_from_an_annotation_succeeds_whatever_the_policy
     assert (side["restartCount"], side["lastState"]["terminated"]["exitCode"]) == (1, 143)
 
 
-def test_a_changed_annotation_alone_restarts_nothing(space):
+def test_changed_annotation_alone_restarts_nothing(space):
     pod = by_hand.with_program(
         rig.pod("p", rig.container("main", "sleep 6"), by_hand.moved(rig.ENDS_WITH_0))
     )
@@ -52,7 +52,7 @@ def test_a_changed_annotation_alone_restarts_nothing(space):
     assert rig.state(done, "side")["containerID"] == rig.state(running, "side")["containerID"]
 
 
-def test_a_failed_main_container_stays_failed_after_a_swap(space):
+def test_failed_main_container_stays_failed_after_a_swap(space):
     main = rig.container("main", "sleep 1; exit 3")
     space.create("pods", by_hand.with_program(rig.pod("p", main, by_hand.moved(rig.ENDS_WITH_0))))
     pod = space.until("pods", "p", lambda it: rig.exit_code(it, "main") == 3)
@@ -61,7 +61,7 @@ def test_a_failed_main_container_stays_failed_after_a_swap(space):
     assert (rig.exit_code(ended, "side"), rig.phase(ended)) == (0, "Failed")
 
 
-def test_a_stop_during_kubelets_own_grace_period_cuts_it_short(space, runtime):
+def test_stop_during_kubelets_grace_period_shortens_it(space, runtime):
     template = rig.pod(
         "p",
         rig.container("main", by_hand.MAIN),
@@ -78,7 +78,7 @@ def test_a_stop_during_kubelets_own_grace_period_cuts_it_short(space, runtime):
     assert rig.state(ended, "side")["lastState"]["terminated"]["exitCode"] == 137
 
 
-def test_a_sidecar_without_its_image_keeps_a_pod_pending_until_it_is_swapped(space):
+def test_sidecar_without_its_image_keeps_a_pod_pending_until_swapped(space):
     side = by_hand.moved(rig.ENDS_WITH_0, image="localhost/none:1", imagePullPolicy="IfNotPresent")
     space.create(
         "pods", by_hand.with_program(rig.pod("p", rig.container("main", by_hand.MAIN), side))
@@ -89,7 +89,7 @@ def test_a_sidecar_without_its_image_keeps_a_pod_pending_until_it_is_swapped(spa
     assert rig.phase(space.until("pods", "p", rig.has_ended)) == "Succeeded"
 
 
-def test_a_sidecar_that_crashes_again_and_again_is_ended_by_a_swap(space):
+def test_crash_looping_sidecar_is_ended_by_a_swap(space):
     template = rig.pod(
         "p",
         rig.container("main", by_hand.MAIN),

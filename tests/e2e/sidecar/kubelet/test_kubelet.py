@@ -1,6 +1,6 @@
-"""What kubelet and the Job controller do of themselves, without any of our code.
+"""Behaviour of kubelet and the Job controller without the sidecar components.
 
-The decisions rest on these; docs/sidecar.md has them as a table.
+The controller's decisions rest on it; docs/sidecar.md has the results as a table.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from pyvgpu.kube import apiserver
 pytestmark = pytest.mark.e2e
 
 
-def test_a_phase_that_is_written_completes_a_job_whose_sidecar_runs_on(space):
+def test_written_phase_completes_a_job_while_its_sidecar_runs(space):
     template = rig.pod(
         "p", rig.container("main", by_hand.MAIN), rig.container("side", rig.ENDS_WITH_0)
     )
     name = by_hand.started_job(space, template)["metadata"]["name"]
     change = {"op": "replace", "path": "/status/phase", "value": "Succeeded"}
-    for _ in range(10):  # kubelet may be faster than the Job controller
+    for _ in range(10):  # kubelet may overwrite it before the Job controller reads it
         space.patch(name, change, part="/status")
         with contextlib.suppress(rig.NotSeenError):
             space.until("jobs", "j", lambda it: rig.condition(it, "Complete"), seconds=3)
@@ -30,7 +30,7 @@ def test_a_phase_that_is_written_completes_a_job_whose_sidecar_runs_on(space):
     assert rig.runs(pod, "side")
 
 
-def test_a_patch_for_another_uid_is_refused(space):
+def test_patch_for_another_uid_is_refused(space):
     space.create("pods", rig.pod("p", rig.container("main", by_hand.MAIN)))
     test = {"op": "test", "path": "/metadata/uid", "value": "another"}
     change = {"op": "replace", "path": "/spec/containers/0/image", "value": rig.FAST_EXIT}
@@ -39,7 +39,7 @@ def test_a_patch_for_another_uid_is_refused(space):
     assert refused.value.status == 422
 
 
-def test_the_command_of_a_pod_cannot_be_changed(space):
+def test_command_of_a_pod_cannot_be_changed(space):
     space.create("pods", rig.pod("p", rig.container("main", by_hand.MAIN)))
     change = {"op": "replace", "path": "/spec/containers/0/command", "value": ["/bin/true"]}
     with pytest.raises(apiserver.ServerError, match="may not change fields other than") as refused:
@@ -47,7 +47,7 @@ def test_the_command_of_a_pod_cannot_be_changed(space):
     assert refused.value.status == 422
 
 
-def test_a_containers_own_rules_count_before_the_pods_policy(space):
+def test_container_restart_rules_override_the_pods_policy(space):
     rules = [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]
     main = rig.container(
         "main",
@@ -62,7 +62,7 @@ def test_a_containers_own_rules_count_before_the_pods_policy(space):
     assert (rig.phase(ended), rig.state(ended, "main")["restartCount"]) == ("Succeeded", 1)
 
 
-def test_a_native_sidecar_ends_after_the_main_containers_and_its_code_does_not_count(space):
+def test_native_sidecar_ends_last_and_its_exit_code_does_not_count(space):
     native = rig.container("side", rig.IGNORES_TERM, restartPolicy="Always")
     template = rig.pod("p", rig.container("main", by_hand.MAIN), initContainers=[native])
     space.create("jobs", rig.job("j", template, backoffLimit=0))
@@ -71,7 +71,7 @@ def test_a_native_sidecar_ends_after_the_main_containers_and_its_code_does_not_c
     assert (rig.exit_code(pod, "side"), rig.phase(pod)) == (137, "Succeeded")
 
 
-def test_without_us_a_job_with_a_sidecar_hangs(space):
+def test_job_with_a_sidecar_hangs_without_pyvgpu(space):
     template = rig.pod(
         "p", rig.container("main", by_hand.MAIN), rig.container("side", rig.IGNORES_TERM)
     )

@@ -1,6 +1,6 @@
-"""What comes of a container that the container runtime stops, and nobody told kubelet of.
+"""kubelet's behaviour when the container runtime stops a container without kubelet's knowledge.
 
-Without any of our code; docs/sidecar.md has it as a table.
+The sidecar components do not run; docs/sidecar.md has the results as a table.
 """
 
 import by_hand
@@ -18,9 +18,7 @@ pytestmark = pytest.mark.e2e
         pytest.param(rig.IGNORES_TERM, 137, "Failed", id="137"),
     ],
 )
-def test_the_code_of_a_stopped_sidecar_counts_for_a_pod_with_never(
-    space, runtime, script, code, phase
-):
+def test_exit_code_of_a_stopped_sidecar_counts_with_never(space, runtime, script, code, phase):
     pod = by_hand.started(
         space, rig.container("main", by_hand.MAIN), rig.container("side", script)
     )
@@ -31,18 +29,16 @@ def test_the_code_of_a_stopped_sidecar_counts_for_a_pod_with_never(
 
 @pytest.mark.row(9)
 @pytest.mark.parametrize(("shared", "code"), [(True, 143), (False, 137)])
-def test_in_one_process_namespace_a_sidecar_is_not_pid_1_and_a_signal_ends_it(
-    space, runtime, shared, code
-):
+def test_signal_ends_a_sidecar_in_a_shared_process_namespace(space, runtime, shared, code):
     side = rig.container("side", "")
-    side["command"] = ["/bin/sleep", "1000"]  # does nothing about TERM
+    side["command"] = ["/bin/sleep", "1000"]  # has no SIGTERM handler
     main = rig.container("main", by_hand.MAIN)
     pod = by_hand.started(space, main, side, shareProcessNamespace=shared)
     by_hand.stop(runtime, pod, "side", 30 if shared else 1)
     assert rig.exit_code(space.until("pods", "p", rig.has_ended), "side") == code
 
 
-def test_a_job_with_never_whose_sidecar_is_killed_runs_its_work_twice(space, runtime):
+def test_job_with_never_runs_its_work_twice_if_its_sidecar_is_killed(space, runtime):
     template = rig.pod(
         "p", rig.container("main", by_hand.MAIN), rig.container("side", rig.IGNORES_TERM)
     )
@@ -57,7 +53,7 @@ def test_a_job_with_never_whose_sidecar_is_killed_runs_its_work_twice(space, run
     assert space.read("jobs", "j")["status"]["failed"] == 1
 
 
-def test_a_rule_that_ignores_the_code_only_replaces_the_pod(space, runtime):
+def test_ignore_rule_only_replaces_the_pod(space, runtime):
     codes = {"operator": "In", "values": [137, 143]}
     template = rig.pod(
         "p", rig.container("main", by_hand.MAIN), rig.container("side", rig.IGNORES_TERM)
@@ -77,7 +73,7 @@ def test_a_rule_that_ignores_the_code_only_replaces_the_pod(space, runtime):
     assert not rig.condition(job, "Complete")
 
 
-def test_a_sidecar_that_ends_with_0_completes_a_job(space, runtime):
+def test_sidecar_that_exits_with_0_completes_a_job(space, runtime):
     template = rig.pod(
         "p", rig.container("main", by_hand.MAIN), rig.container("side", rig.ENDS_WITH_0)
     )
@@ -86,7 +82,7 @@ def test_a_sidecar_that_ends_with_0_completes_a_job(space, runtime):
     assert job["status"]["succeeded"] == 1
 
 
-def test_with_on_failure_a_killed_sidecar_starts_again(space, runtime):
+def test_killed_sidecar_restarts_with_on_failure(space, runtime):
     pod = by_hand.started(
         space,
         rig.container("main", by_hand.MAIN),
@@ -101,7 +97,7 @@ def test_with_on_failure_a_killed_sidecar_starts_again(space, runtime):
     assert rig.state(again, "side")["lastState"]["terminated"]["exitCode"] == 137
 
 
-def test_a_restart_of_the_sidecar_fails_a_job_without_retries_whose_work_was_done(space, runtime):
+def test_restart_of_the_sidecar_fails_a_finished_job_without_retries(space, runtime):
     template = rig.pod(
         "p",
         rig.container("main", by_hand.MAIN),
@@ -114,7 +110,7 @@ def test_a_restart_of_the_sidecar_fails_a_job_without_retries_whose_work_was_don
     assert reasons == ["BackoffLimitExceeded"]
 
 
-def test_a_native_sidecar_that_is_stopped_early_starts_again(space, runtime):
+def test_native_sidecar_stopped_early_restarts(space, runtime):
     mounted = {"volumeMounts": [{"name": "seen", "mountPath": "/seen"}]}
     begins = f"[ ! -e /seen/once ] || echo > /seen/twice; echo > /seen/once; {rig.ENDS_WITH_0}"
     native = rig.container("side", begins, restartPolicy="Always", **mounted)
@@ -127,7 +123,7 @@ def test_a_native_sidecar_that_is_stopped_early_starts_again(space, runtime):
     assert (rig.phase(ended), rig.state(ended, "side")["restartCount"]) == ("Succeeded", 1)
 
 
-def test_with_always_everything_that_is_stopped_starts_again(space, runtime):
+def test_stopped_container_restarts_with_always(space, runtime):
     side = rig.container("side", rig.ENDS_WITH_0)
     space.create("pods", rig.pod("p", side, restartPolicy="Always"))
     pod = space.until("pods", "p", lambda it: rig.runs(it, "side"))

@@ -43,7 +43,7 @@ _TEXT |= {".txt", ".yaml", ".yml", ""}
 
 
 def tracked(paths: list[str]) -> list[pathlib.Path]:
-    """The text files below *paths* that git tracks or would track."""
+    """Return the text files below *paths* that git tracks or would track."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *paths],
         check=True,
@@ -56,7 +56,7 @@ def tracked(paths: list[str]) -> list[pathlib.Path]:
 
 
 def findings(text: str) -> list[tuple[int, str, str]]:
-    """Each banned word in *text*: its line number, from 1, the word in lower case, and the line."""
+    """Return each banned word in *text*: its line number, from 1, the word, and the line."""
     found = []
     before = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -66,12 +66,15 @@ def findings(text: str) -> list[tuple[int, str, str]]:
             ahead = line[: match.start()].lstrip(" \t#*/") or before.rstrip() + " "
             if word == "who" and _PERSON.search(ahead):
                 continue
+            if f'"{match.group()}"' == line[match.start() - 1 : match.end() + 1] == '"nobody"':
+                continue  # the Unix user
             found.append((number, word, line.strip()))
         before = line
     return found
 
 
 def main(arguments: list[str]) -> int:
+    """Print the findings, or how many there are; return the exit status."""
     count = "--count" in arguments
     paths = [argument for argument in arguments if argument != "--count"]
     folders: collections.Counter[str] = collections.Counter()

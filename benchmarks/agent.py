@@ -1,16 +1,16 @@
-"""`make bench-agent`: what the node agent costs, beside a device plugin that does nothing.
+"""`make bench-agent`: cost of the node agent, compared with a device plugin that does nothing.
 
-The agent is the program itself, on a node of eight simulated devices; kubelet is the tests' own,
-which does what kubelet does, over the same sockets. Calls of the agent and of the plugin that does
-nothing are made in turn, by the same client, over one connection as kubelet's are. *allocate* is
-one call for vcore, and in turn with it the least that the
-disk takes for what is remembered; *start* is what a container's start waits for, PreStartContainer
-of both resources, of twenty pods at once. It is measured of an agent by itself; all else, and
-*start* once more, of one with an API server (agentapi.py, on the same machine) and all that it can
-be asked to do. *idle* is the processor time of the agent when nothing happens, without a container
-and with 128 of them; *audited* is the same when 16 of these hold memory, which the agent compares
-with their ledgers. *node* is the resident memory of all programs of the default install on a node,
-without a container and with those: the agent, its arbiter, control-nodes and sidecar-node.
+The unmodified agent runs on a node of eight simulated devices; the tests' kubelet makes kubelet's
+calls over the same sockets. Calls of the agent and of the plugin that does nothing alternate, by
+the same client, over one connection like kubelet's. *allocate* is one call for vcore, alternating
+with the minimal disk write for a grant; *start* is the time that a container's start waits for
+PreStartContainer of both resources, of twenty pods at once. It is measured with a standalone
+agent; everything else, and *start* once more, with an API server (agentapi.py, on the same
+machine) and all features enabled. *idle* is the processor time of the agent when nothing happens,
+without a container and with 128 of them; *audited* is the same when 16 of these hold memory, which
+the agent compares with their ledgers. *node* is the resident memory of all programs of the default
+install on a node, without a container and with those: the agent, its arbiter, control-nodes and
+sidecar-node.
 The record goes to benchmarks/results/agent; the exit code is 1 if a goal was missed.
 """
 
@@ -60,11 +60,11 @@ HOLDS = "context()\nassert not alloc(256 << 20)[0]\nanswer(0)\nsys.stdin.read()"
 ROOM = 1 << 20  # bytes of a file, as the agent's own begins
 LISTEN = "127.0.0.1:9478"
 NOTHING = "nothing.sock"
-SECONDS = 60  # for what is waited for, and never this
+SECONDS = 60  # timeout of waits, never reached normally
 
 
 class Node:
-    """A node with an agent and a plugin that does nothing; *whole*: with all that it can do."""
+    """A node with an agent and a plugin that does nothing; *whole*: with all features."""
 
     def __init__(
         self, memory: Path, disk: Path, kubelet: fake_kubelet.FakeKubelet, *, whole: bool
@@ -101,7 +101,7 @@ class Node:
             process.wait(SECONDS)
 
     def call(self, resource: str | None, method: str, request: Any) -> float:
-        """Return how long a call takes, seconds; of no resource: to the plugin of nothing."""
+        """Return how long a call takes, seconds; without a resource: to the no-op plugin."""
         channel = self._channel if resource is None else self.kubelet.endpoints[resource].channel
         assert channel is not None
         ask = getattr(api_grpc.DevicePluginStub(channel), method)
@@ -110,7 +110,7 @@ class Node:
         return time.perf_counter() - begun
 
     def grants(self) -> int:
-        """Return how many are made real."""
+        """Return the number of grants that exist on disk."""
         return len(list((self.memory / "cdi").glob("pyvgpu.io-grant-*.json")))
 
     def until(self, true: Callable[[], bool]) -> None:
@@ -123,7 +123,7 @@ class Node:
 
 
 def _beside(name: str, where: Path) -> subprocess.Popen[bytes]:
-    """Start a program of this folder that serves somewhere, and be back when it does."""
+    """Start a server program of this folder, and return when it serves."""
     command = [sys.executable, Path(__file__).with_name(name), where]
     made = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert made.stdout is not None
@@ -139,7 +139,7 @@ def pod(name: str, vcore: int) -> fake_kubelet.Pod:
 
 @contextlib.contextmanager
 def node(*, whole: bool) -> Iterator[Node]:
-    """Have a node for the length of the block."""
+    """Run a node for the duration of the block."""
     with (
         tempfile.TemporaryDirectory(prefix="pyvgpu-bench-", dir="/dev/shm") as memory,
         tempfile.TemporaryDirectory(prefix="pyvgpu-bench-") as disk,
@@ -154,7 +154,7 @@ def node(*, whole: bool) -> Iterator[Node]:
 
 
 def allocate(one: Node, count: int) -> dict[str, list[float]]:
-    """Return how long it takes to be given 30 vcore, in turn with nothing, and with the disk."""
+    """Return how long allocating 30 vcore takes, alternating with a no-op plugin and the disk."""
     asked = [f"c{it}" for it in range(30)]
     request = api.AllocateRequest(
         container_requests=[api.ContainerAllocateRequest(device_ids=asked)]
@@ -178,7 +178,7 @@ def allocate(one: Node, count: int) -> dict[str, list[float]]:
 
 @contextlib.contextmanager
 def _writing(path: Path, asked: Iterable[str]) -> Iterator[Callable[[], object]]:
-    """Give what writes a grant into room that is there, and waits for the disk to have it."""
+    """Yield a function that writes a grant into preallocated space and syncs it to disk."""
     grant = grants.Grant(grants.new_id(), frozenset(asked), time.time())
     line = json.dumps(grants.dump(grant)).encode()
     file = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -197,7 +197,7 @@ def _writing(path: Path, asked: Iterable[str]) -> Iterator[Callable[[], object]]
 
 
 def starts(one: Node, rounds: int) -> dict[str, list[float]]:
-    """Return how long the starts of containers wait, of twenty pods at once."""
+    """Return how long container starts wait, of twenty pods at once."""
     took: dict[str, list[float]] = {"agent": [], "nothing": []}
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda _: _greet(one), range(AT_ONCE)))  # threads and channels of our own
@@ -212,7 +212,7 @@ def starts(one: Node, rounds: int) -> dict[str, list[float]]:
 
 
 def _greet(one: Node) -> None:
-    """Make the calls that are measured no more than any others."""
+    """Make the calls once, unmeasured."""
     for resource in (fake_kubelet.VCORE, fake_kubelet.VMEMORY, None):
         one.call(resource, "GetDevicePluginOptions", api.Empty())
 
@@ -230,7 +230,7 @@ def _start(one: Node, pod: fake_kubelet.Pod, *, nothing: bool = False) -> float:
 
 
 def idle(one: Node, seconds: float) -> dict[str, float]:
-    """Return what the agent takes when nothing happens: percent of a core, and bytes."""
+    """Return the idle agent's cost: percent of a core, and bytes."""
     before, begun = _processor(one.agent.pid), time.monotonic()
     time.sleep(seconds)
     percent = 100 * (_processor(one.agent.pid) - before) / (time.monotonic() - begun)
@@ -302,7 +302,7 @@ def _arbiters(one: Node) -> list[int]:
 
 
 def _mapped(pid: int) -> tuple[int, collections.Counter[str]]:
-    """Return the resident bytes of a process that are nobody else's, and others by file."""
+    """Return a process's private (anonymous) resident bytes, and the file-backed ones by file."""
     anonymous, backed, file = 0, collections.Counter[str](), ""
     with contextlib.suppress(ProcessLookupError):  # it has ended
         for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
@@ -370,7 +370,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
         one.call(None, "Allocate", api.AllocateRequest())
         seconds = 6 if quick else 60  # whatever comes once a minute is in it
         with others(one) as beside:
-            time.sleep(20)  # until all have said what they have to say
+            time.sleep(20)  # until start-up activity has ended
             found["node"] = {"idle": resident(one, beside)}
         found["idle"] = idle(one, seconds)
         found["asked"] = starts(one, rounds)

@@ -1,7 +1,7 @@
-"""An API server of one node, by TLS, that has every pod that it is asked for. Its argument: where.
+"""Fake API server of one node, with TLS, in which every requested pod exists. Argument: a folder.
 
-There it writes a kubeconfig. Pods' uids are made of their names: see :func:`uid_of`. Its watches
-never tell of anything, so the agent asks for each pod.
+It writes a kubeconfig to the folder. Pods' UIDs are derived from their names: see :func:`uid_of`.
+Its watches never deliver events, so the agent requests each pod.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def uid_of(name: str) -> str:
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers as the API server, as far as a node's agent asks."""
+    """The subset of the API server that a node's agent uses."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -82,7 +82,7 @@ def pod(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve until whoever started it ends it, or is gone."""
+    """Serve until the parent process stops it or ends."""
     folder = Path(sys.argv[1])
     bundle = certificates.make(certificates.Wanted((HOST,)), datetime.datetime.now(datetime.UTC))
     pem = folder / "server.pem"

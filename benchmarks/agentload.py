@@ -1,10 +1,10 @@
-"""`make bench-agent-load`: what the node agent asks of a real API server.
+"""`make bench-agent-load`: requests of the node agent to a real API server.
 
-A node without a kubelet of Kubernetes' own, with an agent before a kubelet of the tests', which
-admits and starts pods that the API server has. Counted are the agent's requests, by its own
-account (`pyvgpu_api_requests_total`): at the start, while nothing happens, while 100 pods start
-at once, and while these run. It is run where the API server can be reached, by KUBECONFIG; the
-record goes to benchmarks/results/agent-load, and the exit code is 1 if a goal was missed.
+The node has an agent and the tests' kubelet instead of Kubernetes' own, which admits and starts
+pods that exist in the API server. It counts the agent's requests (`pyvgpu_api_requests_total`): at
+the start, while nothing happens, while 100 pods start at once, and while these run. It needs
+access to the API server, by KUBECONFIG; the record goes to benchmarks/results/agent-load, and the
+exit code is 1 if a goal was missed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 NODE = "bench-node"
 PODS = 100
 VCORE = 2  # of the 200 that the node has
-SETTLED_SECONDS = 20.0  # after which a start, or a burst of pods, is over
+SETTLED_SECONDS = 20.0  # time after which a start, or a burst of pods, is over
 MOST_A_MINUTE = 4.0
 _REQUESTS = re.compile(r'^pyvgpu_api_requests_total\{code="(\d+)",method="(\w+)"\} (\S+)$', re.M)
 
@@ -49,7 +49,7 @@ def requests(node: node_process.Node) -> float:
 
 @contextlib.contextmanager
 def node_of(space: rig.Space) -> Iterator[None]:
-    """Have the node in the API server."""
+    """Create the node in the API server."""
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
     space.server.call("POST", "/api/v1/nodes", body=body)
     try:

@@ -22,7 +22,7 @@ def figures(record: dict[str, Any]) -> list[Figure]:
 
     def allocate(part: int, goal: float) -> Figure:
         took, beside = taken("allocate", part), nothing("allocate", part)
-        known = "disk" in record["allocate"]  # older records have it not
+        known = "disk" in record["allocate"]  # missing in older records
         disk = Beside(taken("allocate", part, "disk"), "the disk alone") if known else None
         return Figure(f"Allocate, p{part}", took, goal, "ms", beside, part=disk)
 
@@ -33,13 +33,13 @@ def figures(record: dict[str, Any]) -> list[Figure]:
         return [Figure(title, taken("asked", 99), None, "ms", nothing("asked", 99))]
 
     def audited() -> list[Figure]:
-        if "audited" not in record:  # older records have it not
+        if "audited" not in record:  # missing in older records
             return []
         title = f"{containers} containers, of which {record['audited']['holders']} hold memory"
         return [Figure(f"{title}: of a core", record["audited"]["percent"], 2, "%")]
 
     def node() -> list[Figure]:
-        if "node" not in record:  # older records have it not
+        if "node" not in record:  # missing in older records
             return []
         title = "all programs on a node, resident, shared pages once"
 

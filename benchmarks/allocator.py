@@ -1,8 +1,8 @@
-"""How long the allocator takes to decide: shares on 100 devices, and whole devices on 8 and 16.
+"""Allocator latency: shares on 100 devices, and whole devices on 8 and 16.
 
     python benchmarks/allocator.py [--decisions 1000]
 
-A figure to look at, by itself, and no goal of the benchmarks.
+A standalone figure without a goal.
 """
 
 from __future__ import annotations

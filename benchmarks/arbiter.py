@@ -1,10 +1,10 @@
-"""What the arbiter costs: its share of a core and its memory, with 8 busy containers.
+"""Cost of the arbiter: its CPU time and memory, with 8 busy containers.
 
-The containers are promises in books of their own, whose words go on as shims' do; the arbiter is
-the one that is installed. It is first seen how often that wakes; a program that only sleeps and
-wakes as often (csrc/bench/wakes.c) is then measured at the same time: on a virtual machine that is
-a good part of what there is. The exit code is 1 if a goal is missed; the goal holds for the median
-of windows, on a machine that is idle otherwise.
+The containers are reservations in separate books, and this program publishes their progress as
+their shims would; the arbiter is the installed one. The benchmark first measures how often it
+wakes; then it also measures a program that only sleeps and wakes as often (csrc/bench/wakes.c) at
+the same time, which on a virtual machine is a large part of the total. The exit code is 1 if a
+goal is missed; the goal holds for the median of windows, on an otherwise idle machine.
 
     benchmarks/arbiter.py --containers 8 --seconds 10
 """
@@ -41,13 +41,13 @@ CPU_GOAL_PERCENT, MEMORY_GOAL_KIB = 0.3, 8192
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """What a process took of a core, in percent, window by window."""
+    """CPU use of a process, in percent of a core, window by window."""
 
     windows: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """Return what the goal is held against."""
+        """Return the value that is compared with the goal."""
         return statistics.median(self.windows)
 
     def summary(self) -> str:
@@ -98,14 +98,14 @@ def main() -> int:
 
 def count_wakes(runs: list[arbiters.Run], arbiter: int) -> float:
     """Let the containers work for a while; return how often a second the arbiter wakes then."""
-    play(runs, (), COUNTING_SECONDS / 3)  # it has met them, and lends nothing any more
+    play(runs, (), COUNTING_SECONDS / 3)  # warm-up: it knows the containers and lends nothing
     before, since = _wakes(arbiter), time.monotonic()
     play(runs, (), COUNTING_SECONDS)
     return (_wakes(arbiter) - before) / (time.monotonic() - since)
 
 
 def play(runs: list[arbiters.Run], pids: tuple[int, ...], seconds: float) -> tuple[Cost, ...]:
-    """Let the containers work for a while; return what the processes took."""
+    """Let the containers work for a while; return the processes' CPU use."""
     taken: tuple[list[float], ...] = tuple([] for _ in pids)
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((run.made.folder / "usage").open("r+b", 0)) for run in runs]
@@ -125,7 +125,7 @@ def play(runs: list[arbiters.Run], pids: tuple[int, ...], seconds: float) -> tup
 
 
 def _publish(usage: int, done_ns: int, now_ns: int) -> None:
-    """Write what a shim does when it buys."""
+    """Write to the region as a shim does when it buys time."""
     words = [ns // arbiters.WORK_UNIT_NS & 0xFFFFFFFF for ns in (done_ns + AHEAD_NS, done_ns)]
     os.pwrite(usage, struct.pack("<II", *words), ffi.offsetof("struct usage_file", "work"))
     compute = ffi.offsetof("struct usage_file", "compute")

@@ -1,4 +1,4 @@
-"""Where the programs of csrc/bench are."""
+"""Locations of the built programs of csrc/bench."""
 
 from __future__ import annotations
 

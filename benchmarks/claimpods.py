@@ -1,11 +1,11 @@
-"""`make bench-claim-pods`: how soon a pod with a claim runs, in a real cluster.
+"""`make bench-claim-pods`: start-up latency of a pod with a claim, in a real cluster.
 
-Beside it, in turn: a pod that has as much of a device by kubelet's counters, from the same agent,
-and one with no device. All have the token of their account, as pods usually do. Each is created
-when the one before it is gone. *bound* is when a watch says that kube-scheduler has chosen its
-node, *started* when its process has written a line, by the container runtime's account, and
-*running* when a watch says so; seconds from before its creation. It is run where the cluster can
-be reached; the record goes to benchmarks/results/claim-pods, and the exit code is 1 if a goal was
+It alternates with a pod that has as much of a device by extended resources, from the same agent,
+and one with no device. All have a service account token, as pods usually do. Each is created when
+the previous one is gone. *bound* is when a watch shows that kube-scheduler has chosen the node,
+*started* when the pod's process has written a line, by the container runtime's time stamp, and
+*running* when a watch shows it; in seconds since just before the creation. It needs access to the
+cluster; the record goes to benchmarks/results/claim-pods, and the exit code is 1 if a goal was
 missed.
 """
 
@@ -43,7 +43,7 @@ TEMPLATE = "share"
 
 @contextlib.contextmanager
 def agent() -> Iterator[None]:
-    """Have an agent that gives one device out by counters, and one for claims."""
+    """Run an agent that offers one device as extended resources, and one for claims."""
     with (
         tempfile.TemporaryDirectory(prefix="pyvgpu-bench-") as folder,
         agent_set.rights_of("agent/dra.yaml", "dra.enabled=true"),
@@ -68,7 +68,7 @@ def pod(way: str, name: str, *, token: bool) -> Any:
 
 
 def life(space: rig.Space, thing: Any) -> dict[str, float]:
-    """Let a pod run, and be gone; return when what was seen of it, seconds."""
+    """Run a pod until it is gone; return the times of its observed events, seconds."""
     name = thing["metadata"]["name"]
     begun, before = time.time(), time.monotonic()
     space.create("pods", thing)
@@ -93,7 +93,7 @@ def wrote_at(space: rig.Space, name: str) -> float:
 
 
 def measure(rounds: int, *, token: bool) -> dict[str, list[dict[str, float]]]:
-    """Return what was seen of all pods, by their way; in each round they come in another order."""
+    """Return the times of all pods, by their way; the order differs in each round."""
     seen: dict[str, list[dict[str, float]]] = {way: [] for way in claimstable.WAYS}
     draw = random.Random(7)
     with agent(), rig.space() as space:
@@ -102,7 +102,7 @@ def measure(rounds: int, *, token: bool) -> dict[str, list[dict[str, float]]]:
         for number in range(rounds + 1):
             for way in draw.sample(claimstable.WAYS, len(claimstable.WAYS)):
                 found = life(space, pod(way, f"{way}-{number}", token=token))
-                if number:  # the first of each way finds nothing warm
+                if number:  # the first of each way finds cold caches
                     seen[way].append(found)
     return seen
 

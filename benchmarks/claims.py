@@ -1,8 +1,8 @@
-"""`make bench-claims`: how long a pod waits for its claim, beside a driver that does nothing.
+"""`make bench-claims`: latency of preparing a claim, compared with a driver that does nothing.
 
 `pyvgpu dra-driver` runs on a node of eight simulated devices, and its API server (without TLS) on
 the same machine. *one* is NodePrepareResources for a new claim, *at once* the longest of twenty
-that come together; each beside a driver of nothing, by grpcio, from the same client.
+concurrent ones; each compared with a no-op driver, by grpcio, from the same client.
 The record goes to benchmarks/results/claims; the exit code is 1 if a goal was missed.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 DEVICES, AT_ONCE = 8, 20
-SECONDS = 60  # for what is waited for, and never this
+SECONDS = 60  # timeout of waits, never reached normally
 
 _HERE = Path(__file__).parent
 
@@ -55,7 +55,7 @@ def program(*command: object, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextlib.contextmanager
 def sockets() -> Iterator[dict[str, Path]]:
-    """Have a driver and one of nothing for the length of the block; by name, their sockets."""
+    """Run the driver and a no-op driver for the duration of the block; their sockets by name."""
     with contextlib.ExitStack() as stack:
         memory, disk = (
             Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pyvgpu-bench-", dir=it)))
@@ -93,7 +93,7 @@ def sockets() -> Iterator[dict[str, Path]]:
 
 
 def wait(true: Callable[[], bool], log: Path) -> None:
-    """Wait until something is true; the *log* is shown where it never is."""
+    """Wait until something is true; show the *log* on timeout."""
     end = time.monotonic() + SECONDS
     while not true():
         assert time.monotonic() < end, log.read_text()
@@ -131,7 +131,7 @@ def _unprepare(stub: dra_pb2_grpc.DRAPluginStub, number: int) -> None:
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Measure both in turn, with claims that are new each time."""
+    """Measure both alternately, with new claims each time."""
     one: dict[str, list[float]] = {"driver": [], "nothing": []}
     many: dict[str, list[float]] = {"driver": [], "nothing": []}
     with sockets() as there, contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""An API server that has every claim that it is asked for. Its argument: UUIDs of devices.
+"""Fake API server in which every requested claim exists. Arguments: UUIDs of devices.
 
 Claim number N is allocated 4 vcore and 1 GiB of the device N modulo their count.
 """
@@ -14,7 +14,7 @@ from agentapi import NODE
 
 
 class Handler(agentapi.Handler):
-    """Answers as the API server, as far as a node's agent asks."""
+    """The subset of the API server that a node's agent uses."""
 
     kind = "resourceclaims"
     devices: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ def claim(name: str, devices: tuple[str, ...]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve until whoever started it ends it, or is gone."""
+    """Serve until the parent process stops it or ends."""
     Handler.devices = tuple(sys.argv[1:])
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

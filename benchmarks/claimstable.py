@@ -8,7 +8,7 @@ from goals import Beside, Figure
 from percentiles import percentile
 
 WAYS = ("claim", "counters", "bare")  # how a pod has its device; the last has none
-SLOWER = 0.1  # of what a pod takes by counters: what one with a claim may take beyond
+SLOWER = 0.1  # of a pod's time with counters: most additional time with a claim
 
 
 def figures(record: dict[str, Any]) -> list[Figure]:

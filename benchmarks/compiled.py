@@ -1,9 +1,9 @@
-"""`make bench-compiled`: what Cython makes of loops, beside the same loops as Python.
+"""`make bench-compiled`: speed of loops compiled by Cython, compared with the same in Python.
 
-Two kinds of processes take turns, one that imports what was compiled and one that imports the
-source of it; the figure is how many times as long the second takes. Most of reading a ledger are
-system calls, which no compiler spares; so that is shown beside what it was when metrics read a
-word of each process, too.
+Two kinds of processes alternate, one that imports the compiled modules and one that imports their
+source; the figure is how many times as long the second takes. Reading a ledger consists mostly of
+system calls, which compilation cannot speed up; so it is shown beside the earlier variant, in
+which metrics also read a word of each process.
 The record goes to benchmarks/results/compiled; the exit code is 1 if a goal was missed.
 """
 
@@ -61,7 +61,7 @@ def best(work: Callable[[], object], times: int) -> float:
 
 
 def known_nodes() -> dict[str, stands.Stand]:
-    """Return nodes with eight devices and what twenty pods have of them."""
+    """Return nodes with eight devices, and the shares of twenty pods on each."""
     draw, found = random.Random(3), {}
     for number in range(NODES):
         note = world.node(number)["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION]
@@ -78,7 +78,7 @@ def known_nodes() -> dict[str, stands.Stand]:
 
 
 def of_nodes(times: int) -> dict[str, float]:
-    """Return how long it takes to know of all nodes what a new shape is to be told."""
+    """Return how long filtering and scoring all nodes for a new shape take."""
     known = index.Index(known_nodes())
     called = listed.of([world.name_of(number) for number in range(NODES)])
     shapes = [
@@ -93,7 +93,7 @@ def of_nodes(times: int) -> dict[str, float]:
 
 
 def of_names(times: int) -> float:
-    """Return how long it takes to look names up, and to write which of them fit."""
+    """Return how long it takes to look up names, and to write those that fit."""
     draw, roll = random.Random(2), listed.Roll()
     called = [world.name_of(number) for number in range(NODES)]
     for name in called:

@@ -7,9 +7,9 @@ from typing import Any
 from goals import Beside, Figure
 from percentiles import percentile
 
-ANSWER_MS = 5  # of 99 in 100 questions of the API server
+ANSWER_MS = 5  # p99 of the API server's requests
 ALONE = " 1 at once"
-LARGE = "20 containers, 360 kB"  # a pod that is none of those that usually come
+LARGE = "20 containers, 360 kB"  # an unusually large pod
 
 
 def of_filter(record: dict[str, Any]) -> list[Figure]:

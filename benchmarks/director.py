@@ -1,4 +1,4 @@
-"""Does to a scene what its events say, when they say it; a program that goes by the stage's clock.
+"""Executes the events of a scene at their times, on the stage's clock.
 
     director.py PLAN
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 HEADER_BYTES = ffi.sizeof("struct region_header")
 SAMPLE_NS = 10_000_000
-COMING_BACK_SECONDS = 0.03  # some threads do not care for the time
+COMING_BACK_SECONDS = 0.03  # most time to wait: some threads never read the clock
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lie:
-    """What a clock says at all times; it is always right for somebody."""
+    """A false, constant clock; each value would be valid for some container."""
 
-    rate: float = 1  # of a device's time that is one's own
+    rate: float = 1  # the container's part of the device's time
     lent: int = 0
     ahead_ns: int = 0
 
@@ -51,7 +51,7 @@ LIES = {
 
 
 class Director:
-    """Knows who is on the stage."""
+    """The processes on the stage, and the actions of events."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self._plan = plan
@@ -69,7 +69,7 @@ class Director:
         region.update(quota, release, [dataclasses.replace(self._share, vcore=value)])
 
     def nonsense(self, tenant: int, value: int) -> None:
-        """Fill the copy of the limits that does not count with a byte."""
+        """Fill the inactive copy of the limits with a byte."""
         quota = self._plan["quotas"][tenant]
         size = ffi.sizeof("struct quota_limits")
         base = ffi.offsetof("struct quota_file", "limits")
@@ -83,19 +83,19 @@ class Director:
         self._send([self._pids[tenant][0]], number)
 
     def signal_all(self, _: int, number: int) -> None:
-        """Send a signal to everybody."""
+        """Send a signal to every process."""
         self._send([pid for pids in self._pids.values() for pid in pids], number)
 
     def _send(self, pids: Sequence[int], number: int) -> None:
         for pid in pids:
             os.kill(pid, number)
-        if number == signal.SIGCONT:  # they are not left behind before they have come back
+        if number == signal.SIGCONT:  # wait for them to rejoin before time goes on
             until = time.monotonic() + COMING_BACK_SECONDS
-            while self._clock.is_anybody_away(set(pids)) and time.monotonic() < until:
+            while self._clock.is_any_away(set(pids)) and time.monotonic() < until:
                 continue
 
     def kill(self, tenant: int, again: int) -> None:
-        """Kill the first process of a tenant, or the arbiter; *again*: another one comes."""
+        """Kill the first process of a tenant, or the arbiter; *again*: replace it."""
         pid = self._pids[tenant].pop(0)
         os.kill(pid, signal.SIGKILL)
         while _lives(pid):  # and has its locks
@@ -104,7 +104,7 @@ class Director:
             self.start(tenant)
 
     def start(self, tenant: int, _: int = 0) -> None:
-        """Start one process more of a tenant, or an arbiter."""
+        """Start another process of a tenant, or an arbiter."""
         command, environment = self._plan["commands"][str(tenant)]
         program = subprocess.Popen(
             command,
@@ -124,7 +124,7 @@ class Director:
             program.stdin.flush()
 
     def lie(self, tenant: int, what: str) -> None:
-        """Write a container's clock, as an arbiter might that is not to be trusted."""
+        """Write a container's clock as a malicious arbiter might."""
         path = Path(self._plan["clocks"][tenant])
         raw = bytearray(path.read_bytes())
         if what == "noise":
@@ -140,7 +140,7 @@ class Director:
         simulator.set_faults(self._machine, *text.splitlines())
 
     def leap(self, _: int, seconds: int) -> None:
-        """Let CLOCK_MONOTONIC be later at once, as after a sleep of the whole machine."""
+        """Advance CLOCK_MONOTONIC in one step, as after a suspend of the whole machine."""
         self._clock.move(seconds * 10**9, 0)
 
     def step(self, _: int, seconds: int) -> None:
@@ -178,10 +178,10 @@ def _lives(pid: int) -> bool:
 
 
 def _wait_until_ready(said: int) -> None:
-    """Look at the time until a program has come to its start.
+    """Read the clock until a program is ready to start.
 
-    Who looks at the time is not left behind: so a start takes no longer than by the real clock,
-    however much faster the others are.
+    The others wait for a process that reads the clock: so a start takes no longer than by the real
+    clock, however much faster the others are.
     """
     os.set_blocking(said, False)
     while True:

@@ -1,14 +1,14 @@
-"""What is measured, and what it may be: one row of the table each.
+"""Figures of `make bench` and their goals: one row of the table each.
 
-``load`` (csrc/bench/) measures, and arbiter.py; a figure picks a number from what they print. A
-goal is held against what the shim adds to the bare driver, or, where the shim answers by itself,
-against the whole call.
+``load`` (csrc/bench/) and arbiter.py measure; a figure picks a number from their output. A goal
+is compared with the shim's overhead over the bare driver, or, where the shim handles the call by
+itself, with the whole call.
 
-What a call takes differs by a factor of two from one second to the next where other machines
-share the processor. So single calls are timed in short phases, the two sides in turn; the two
-phases of a turn are a pair, and what is added is the median of the differences within pairs. Of
-medians of calls, the quarter of the pairs counts in which both sides together took the least, as
-the machine was least disturbed then; of tails, all pairs.
+A call's latency varies by a factor of two from one second to the next on a shared processor. So
+single calls are timed in short phases, alternating between the two sides; the two phases of a turn
+are a pair, and the overhead is the median of the differences within pairs. For medians of calls
+only the quarter of the pairs counts in which both sides together were fastest, since the machine
+was least disturbed then; for tails, all pairs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Measurement:
 
 
 TURNS = 10
-LEAST_DISTURBED = 4  # the part of turns that counts, of medians: one in so many
+LEAST_DISTURBED = 4  # for medians, one in so many turns counts
 CALLS_IN_A_PHASE = 5_000  # some milliseconds
-CALLS_OF_A_CROWD = 48_000  # so that each of it has the processor several times
+CALLS_OF_A_CROWD = 48_000  # so that each member is scheduled several times
 
 
 def _calls(name: str, count: int = CALLS_IN_A_PHASE) -> Measurement:
@@ -72,11 +72,11 @@ class Figure:
         return f"{scaled:,.{digits}f} {self.unit}".rstrip()
 
     def goal_in_words(self) -> str:
-        """Return what is held against which goal; nothing if there is none."""
+        """Return the value to compare and its goal; nothing if there is no goal."""
         return "" if self.goal is None else f"{self.judged} {self.judgement(self.goal)}"
 
     def judgement(self, value: float) -> str:
-        """Return what is held against the goal, as people read it."""
+        """Return the value to compare with the goal, formatted."""
         return f"{value:.2f}" if self.judged == "ratio" else self.quantity(value)
 
 
@@ -235,7 +235,7 @@ FIGURES = (
         "the arbiter with 8 busy runs, of a core",
         ARBITER,
         "percent",
-        goal=2,  # it looks every 5 ms, so that clocks know whose turn it was
+        goal=2,  # it polls every 5 ms, so that clocks can attribute time slices
         judged="whole",
         unit="%",
     ),

@@ -1,4 +1,4 @@
-"""The picture of figures that have goals: what each uses of its own."""
+"""Chart of figures with goals: the used part of each goal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures that are held against a goal each, their table, and how a benchmark ends with it."""
+"""Figures with goals: their comparison, their table, and the benchmark's exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beside:
-    """The same figure of something else, measured in turn with ours."""
+    """The same figure of a baseline, measured alternately with ours."""
 
     value: float
     of: str = "a plugin of nothing"
@@ -22,20 +22,20 @@ class Beside:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure, and what it is held against."""
+    """One figure and its goal."""
 
     title: str
     value: float
     goal: float | None  # None: shown, not judged
     unit: str
     beside: Beside | None = None
-    adds: bool = False  # the goal is for what we take beyond that
-    least: bool = False  # the goal is what must be reached, not what may be taken
-    part: Beside | None = None  # what ours waits for, which *beside* does not
+    adds: bool = False  # the goal is for the excess over the baseline
+    least: bool = False  # the goal is a minimum, not a maximum
+    part: Beside | None = None  # a part that ours waits for and *beside* does not
 
     @property
     def used(self) -> float:
-        """What of the goal is used, or how far it is to it; more than 1 is a miss."""
+        """The ratio of value and goal; more than 1 is a miss."""
         if self.goal is None:
             return 0.0
         if self.least:
@@ -44,7 +44,7 @@ class Figure:
 
     @property
     def past(self) -> bool:
-        """Whether the goal is missed, but not by us: nothing and what we wait for take as long."""
+        """Whether the baseline and the part that ours waits for alone miss the goal."""
         if not (self.part and self.beside) or self.used <= 1:
             return False
         return self.value <= self.part.value + self.beside.value
@@ -74,7 +74,7 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def say(figures: Sequence[Figure]) -> int:
-    """Print the figures and how far they may be believed; return the exit code: 1 for a miss."""
+    """Print the figures and their reliability; return the exit code: 1 for a miss."""
     print(table(figures))
     print(host.remark())
     return 1 if missed(figures) else 0

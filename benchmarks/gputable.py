@@ -1,4 +1,4 @@
-"""The records of the GPU kit as docs/on-real-gpus.md shows them."""
+"""Tables of the GPU kit's records for docs/on-real-gpus.md."""
 
 from __future__ import annotations
 

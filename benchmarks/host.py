@@ -1,4 +1,4 @@
-"""What the benchmarks ran on, for the record."""
+"""The benchmark machine's properties, and the writing of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When kubelet saw that containers had ended, by its own log: it looks about once a second."""
+"""Times at which kubelet noticed ended containers, from its log: it polls about once a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads recordings that were condensed to their launches: gzip, a header and records as lists."""
+"""Reader of recordings reduced to their launches: gzip, a header and records as lists."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Laws of the device: `today`, `slices`, `events`, `h100` as one was measured, or a drawn one.
+"""Laws (timing parameters) of the device: `today`, `slices`, `events`, measured `h100`, or drawn.
 
-A limiter must not depend on how one device behaves in time, so the same rows are played under
-several laws. `device` is what the simulated device does; `priorities` are those of the programs'
-streams, in the order in which a program creates them. The simulator has no priority of a context.
+The governor must not depend on one device's timing, so the same rows are played under several
+laws. `device` has the parameters of the simulated device; `priorities` are those of the programs'
+streams, in the order in which a program creates them. The simulator has no context priorities.
 
     law = named("drawn", seed=7)
     stage.play(dataclasses.replace(scene, law=law), cache)

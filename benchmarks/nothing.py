@@ -1,4 +1,4 @@
-"""A device plugin and DRA driver of nothing, for comparison. Its argument: where to serve."""
+"""No-op device plugin and DRA driver, for comparison. Argument: the path of its socket."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pyvgpu._api import dra_pb2, dra_pb2_grpc
 
 
 class Plugin(api_grpc.DevicePluginServicer):
-    """Answers each call with the least that it takes."""
+    """Answers each call with the smallest valid response."""
 
     def GetDevicePluginOptions(self, *_: object) -> api.DevicePluginOptions:  # noqa: N802
-        """Say that PreStartContainer is wanted."""
+        """Request PreStartContainer calls."""
         return api.DevicePluginOptions(pre_start_required=True)
 
     def Allocate(self, *_: object) -> api.AllocateResponse:  # noqa: N802
@@ -29,7 +29,7 @@ class Plugin(api_grpc.DevicePluginServicer):
 
 
 class Driver(dra_pb2_grpc.DRAPluginServicer):
-    """The same of claims."""
+    """The same for claims."""
 
     def NodePrepareResources(self, *_: object) -> dra_pb2.NodePrepareResourcesResponse:  # noqa: N802
         """Prepare nothing."""
@@ -37,14 +37,14 @@ class Driver(dra_pb2_grpc.DRAPluginServicer):
 
 
 def main() -> None:
-    """Answer each call of kubelet's with the least that it takes."""
+    """Answer each call of kubelet with the smallest valid response."""
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(64))
     api_grpc.add_DevicePluginServicer_to_server(Plugin(), server)
     dra_pb2_grpc.add_DRAPluginServicer_to_server(Driver(), server)
     server.add_insecure_port(f"unix:{sys.argv[1]}")
     server.start()
     print("serves", flush=True)
-    sys.stdin.read()  # until whoever started it ends it, or is gone
+    sys.stdin.read()  # until the parent process stops it or ends
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `make bench-share` tries of programs that launch as real ones do, and what must come of it.
+"""Rows of `make bench-share` with realistic launch patterns, and the bounds of their figures.
 
 A row is a program with a share, perhaps a neighbour, and bounds on figures of ratios.py: each is
 a ratio to the same program without a share in the same run, or of programs with priorities, to the
@@ -39,7 +39,7 @@ LONG_REQUEST_NS = 30 * MS  # many slices under any law
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pattern:
-    """A program, and what is claimed of it."""
+    """A program, and the claims about it."""
 
     name: str
     tenants: tuple[Tenant, ...]  # the first is the program

@@ -1,4 +1,4 @@
-"""Two pictures of a record: what each call takes, and how near each figure is to its goal."""
+"""Two charts of a record: the latency of each call, and each figure relative to its goal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 GREY, BLUE, RED, INK = "#b8bec6", "#2f6fb3", "#c2412d", "#24292f"
 WIDTH_INCHES = 8.0
 ROW_INCHES = 0.3
-WIDEST_NS = 800  # what is longer goes out of the picture, and is said in words
+WIDEST_NS = 800  # longer bars are cut off, and labelled
 PAST = 110  # percent of a goal; more is only past it
 
 mpl.rcParams.update(

@@ -1,4 +1,4 @@
-"""`make pictures`: the last records become the tables and the pictures of the docs.
+"""`make pictures`: generates the tables and charts of the docs from the last records.
 
 benchmarks/publish.py            # write them; needs the `bench` extra
 benchmarks/publish.py --check    # 1 if they are not of the last record

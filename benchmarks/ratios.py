@@ -1,6 +1,6 @@
-"""What a program did with a share, as a ratio to what the same program did without one.
+"""Figures of a program with a share, as ratios to the same program without one.
 
-Pure: what both runs say goes in, a number comes out. FIGURES has each figure by its name.
+Pure functions of the results of both runs. FIGURES has each figure by its name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recorded launches of real programs under a share: what it costs them, and whether it is kept.
+"""Replay of recorded launches of real programs under a share: overhead, and accuracy of the share.
 
 Each trace is played on the bare simulated driver and without a share under the shim, then alone at
 each vcore; with --pair, beside another one. The traces are in a folder that is no part of
@@ -52,7 +52,7 @@ WITNESSED = 400  # moments, at least
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """A trace, ready to be played."""
+    """A trace, ready to replay."""
 
     trace: Trace
     program: Program

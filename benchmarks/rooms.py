@@ -1,8 +1,8 @@
-"""Where a measurement runs: the bare simulated driver, and the same driver behind the shim.
+"""Environments of a measurement: the bare simulated driver, and the same driver behind the shim.
 
-The shim's side is what `pyvgpu run` makes (mirror, region, the run's tree) without its book of
-promises and without Python in the process that is measured. Each room is new, so no
-measurement meets the slots that another one used.
+The shim's side has what `pyvgpu run` creates (mirror, region, the run's tree), without its book of
+reservations and without Python in the measured process. Each room is new, so no measurement sees
+the slots of another one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FREE: dict[str, Any] = {"mode": "free"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Room:
-    """The environments in which a program meets the driver of one machine, by side."""
+    """The environments in which a program uses the driver of one machine, by side."""
 
     environments: Mapping[str, Mapping[str, str]]
     totals: Mapping[str, int]  # what cuMemGetInfo must say there is, bytes
@@ -35,7 +35,7 @@ class Room:
 
 @contextlib.contextmanager
 def make(cache: Path, vcore: int = 100, *, timed: bool = False) -> Iterator[Room]:
-    """Have a new machine, and a new region on it, for the length of the block.
+    """Provide a new machine, and a new region on it, for the duration of the block.
 
     If it is *timed* its kernels take time, and so does growing and trimming a pool, as on an H100.
     """

@@ -1,7 +1,7 @@
-"""What `make bench-share` tries, and what must come of it: one row each.
+"""Rows of `make bench-share`: scenes, and the claims about them.
 
-A row is a scene and the claims about it. The bounds are in one place, here; L is the longest piece
-of a tenant's work that nobody can divide (a whole graph is one).
+The bounds are in one place, here; L is the longest indivisible piece of a tenant's work (a whole
+graph is one).
 
 - *kept*: in windows of 1 s (of 50 L, where L is over 25 ms) the mean error of the share is at
   most 1 point (3 under a drawn law), or 60 % of L in a window; the worst at most 2 points more, or
@@ -39,7 +39,7 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settled:
-    """A tenant comes to its share soon after a moment, and stays there."""
+    """A tenant reaches its share soon after a moment, and stays there."""
 
     tenant: int
     expected: float
@@ -57,13 +57,13 @@ class Row:
     scene: Scene
     claims: tuple[Kept | Settled, ...]
     quick: bool = False  # also tried in the short form: those that any change may break first
-    judged: bool = True  # else it is only shown: nobody can keep its claims
+    judged: bool = True  # else it is only shown: its claims cannot be met
     laws: tuple[str, ...] = (laws.TODAY.name,)  # under which it is tried unless all are asked for
     everywhere: bool = False  # also in the short form under all of its laws, not the first alone
 
 
 def piece_ns(tenant: Tenant) -> int:
-    """Return L: the longest work of the tenant that nobody divides."""
+    """Return L: the longest indivisible work of the tenant."""
     return tenant.length_ns * (GRAPH_NODES if tenant.kind == "graph" else 1)
 
 
@@ -308,7 +308,7 @@ SETTLING = (
 
 
 def _elastic(program: Tenant, *, quick: bool = False) -> Row:
-    """Lend what nobody uses, up to the limit, and take it back when its owner comes."""
+    """Lend unused time up to the limit, and reclaim it when its owner has work."""
     step = max(1.0, 3 * settling_bound_ns(program) / SECOND_NS)
     tenant = dataclasses.replace(program, vcore=30, limit=80)
     owner = Tenant(60, "async", 280 * US, begin_s=step, end_s=2 * step)

@@ -1,10 +1,9 @@
-"""`make bench`: what the shim costs, against the bare driver in the same run.
+"""`make bench`: overhead of the shim over the bare driver in the same run.
 
-Every measurement is made on both sides, one after the other and the other way round the next
-time, so that what changes on the machine meanwhile meets both; single calls in short phases, for
-which the two programs take turns. How repetitions become one number
-is figures.py's to say. The exit code is 1 if a figure is past its goal, and a line says which.
-docs/performance.md explains the figures.
+Every measurement is made on both sides, in alternating order, so that changes on the machine
+affect both; single calls in short phases, between which the two programs alternate. figures.py
+defines how repetitions become one number. The exit code is 1 if a figure is past its goal, and a
+line says which. docs/performance.md explains the figures.
 
     benchmarks/run.py --quick --only pair --only refusal
 """
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 REPETITIONS = 11
 QUICK_REPETITIONS = 3
 TIMEOUT_SECONDS = 300
-TABLE_WIDTH = 108  # lines that a terminal wraps read better than cells that are cut
+TABLE_WIDTH = 108  # lines wrapped by a terminal are better than truncated cells
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Outcome:
 
     @property
     def judged(self) -> float:
-        """The value that the goal is held against."""
+        """The value that is compared with the goal."""
         if self.figure.judged == "ratio":
             return self.shim / self.bare
         return self.added if self.figure.judged == "added" else self.shim
@@ -105,7 +104,7 @@ def find_load() -> Path:
     return found[-1]
 
 
-Lines = dict[str, list[dict[str, Any]]]  # what was said, by side
+Lines = dict[str, list[dict[str, Any]]]  # output lines, by side
 Taken = dict[str, Lines]  # by measurement
 
 
@@ -140,7 +139,7 @@ def measure(load: Path, chosen: Sequence[figures.Figure], *, quick: bool, quiet:
 def _measure_sides(
     load: Path, turns: int, arguments: Sequence[str], place: Mapping[str, rooms.Room]
 ) -> Lines:
-    """Return what `load` says on each side, in the room for it; by turns if there are several."""
+    """Return the output of `load` on each side, in the room for it; alternating if in turns."""
     if turns == 1:
         return {
             side: [_run(load, room.environments[side], *arguments)] for side, room in place.items()
@@ -162,7 +161,7 @@ def _measure_sides(
 
 
 class Phases:
-    """The load generator, which measures a phase whenever it is told to.
+    """The load generator, which measures a phase for each input line.
 
     Raises:
         UnavailableError: It has failed, or is not done in time.
@@ -290,7 +289,7 @@ def _check_total(load: Path, room: rooms.Room, side: str) -> None:
     total = _run(load, room.environments[side], "total")["total"]
     if total != room.totals[side]:
         raise errors.UnavailableError(
-            f"{side}: the program is told of {total} bytes, not of {room.totals[side]}: "
+            f"{side}: the program sees {total} bytes, not {room.totals[side]}: "
             "the two sides are not what they should be"
         )
 

@@ -1,10 +1,10 @@
-"""`make bench-filter`: how long kube-scheduler waits for an answer, and what knowing takes.
+"""`make bench-filter`: latency of the scheduler extender's responses, and its memory.
 
-A process knows nodes with eight devices each and twenty pods on every one, and answers over HTTPS
-as in a cluster, while a hundred times a second a pod ends or comes. It is asked for pods of
-several shapes on the names of all nodes, in any order, as kube-scheduler does where it is told to
-look at all of them. Once with 500 nodes, once with ten times as many. The record goes to
-benchmarks/results/scheduler; the exit code is 1 if a goal was missed.
+A process has a cache of nodes with eight devices and twenty pods each, and serves HTTPS as in a
+cluster, while a hundred times a second a pod ends or starts. The benchmark requests filtering for
+pods of several shapes with the names of all nodes, in random order, as kube-scheduler does if it
+is configured to consider all nodes. Once with 500 nodes, once with ten times as many. The record
+goes to benchmarks/results/scheduler; the exit code is 1 if a goal was missed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WARM = 40  # requests that are not counted
 
 
 class Cluster:
-    """A process that knows a world, and one connection to it."""
+    """A scheduler process with a loaded world, and one connection to it."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
         path = folder / f"world-{nodes}"
@@ -54,9 +54,9 @@ class Cluster:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.told = self._line()
-        trust = ssl.create_default_context(cadata=self.told["authorities"])
-        plain = socket.create_connection(("127.0.0.1", self.told["port"]))
+        self.started = self._line()
+        trust = ssl.create_default_context(cadata=self.started["authorities"])
+        plain = socket.create_connection(("127.0.0.1", self.started["port"]))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = http.client.HTTPConnection(doors.HOST)
         self._connection.sock = trust.wrap_socket(plain, server_hostname=doors.HOST)
@@ -73,7 +73,7 @@ class Cluster:
         return seconds, json.loads(content)
 
     def memory(self) -> dict[str, Any]:
-        """Return what it takes now and at most, in MiB."""
+        """Return its current and peak memory, in MiB."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -92,7 +92,7 @@ class Cluster:
 
 
 def bodies(nodes: int, requests: int) -> Iterator[bytes]:
-    """Give what kube-scheduler asks, each time of a pod that it has not asked of before."""
+    """Yield kube-scheduler's requests, each for a new pod."""
     draw = random.Random(1)
     names = [world.name_of(number) for number in range(nodes)]
     for number in range(requests):
@@ -116,9 +116,9 @@ def measure(folder: Path, nodes: int, requests: int) -> dict[str, Any]:
             sizes.append(len(body))
         counted = sorted(seconds[WARM:])
         return {
-            "nodes": cluster.told["nodes"],
-            "pods": cluster.told["pods"],
-            "start_s": cluster.told["seconds"],
+            "nodes": cluster.started["nodes"],
+            "pods": cluster.started["pods"],
+            "start_s": cluster.started["seconds"],
             "requests": len(counted),
             "bytes": sum(sizes) // len(sizes),
             "first_ms": max(seconds[:WARM]) * 1e3,

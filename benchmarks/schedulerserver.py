@@ -1,7 +1,7 @@
-"""The scheduler's side of benchmarks/scheduler.py: what answers kube-scheduler, in one process.
+"""The scheduler process of benchmarks/scheduler.py.
 
-It is the program itself but for the API server, of which it reads what a file has: lists of nodes
-and of pods, and then what a watch would say, line by line, so many a second.
+It is the real program except for the API server: it reads lists of nodes and pods from a file, and
+then watch events, line by line, so many a second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEYS = (world.KEY,)
 
 
 class Term:
-    """What a desk gives questions to."""
+    """A leadership term that handles requests."""
 
     ready = True
 
@@ -50,17 +50,17 @@ def read(known: book.Book, path: Path) -> Iterator[str]:
 
 
 def see(known: book.Book, thing: dict[str, Any]) -> None:
-    """Tell the book of a node or a pod, as watching.py does."""
+    """Update the cache with a node or a pod, as watching.py does."""
     meta = thing["metadata"]
     if "namespace" in meta:
         known.see_pod(f"{meta['namespace']}/{meta['name']}", asks.read(thing, KEYS))
     else:
-        told = declared.read(thing)
-        known.see_node(meta["name"], told.published, told.trouble)
+        reported = declared.read(thing)
+        known.see_node(meta["name"], reported.published, reported.trouble)
 
 
 def tell(known: book.Book, news: Iterator[str], per_second: float) -> None:
-    """Let the book hear what a watch would say."""
+    """Feed watch events to the cache."""
     due = time.monotonic()
     for line in news:
         event = json.loads(line)
@@ -81,7 +81,7 @@ def memory(field: str) -> int:
 
 
 def main() -> None:
-    """Read the world, say where it is answered, and answer until the input ends."""
+    """Load the world, print the address, and serve until the input ends."""
     begun = time.monotonic()
     known = book.Book()
     decider = deciding.Decider(known)
@@ -96,14 +96,14 @@ def main() -> None:
         )
     )
     calm.settle()
-    told = {
+    started = {
         "seconds": time.monotonic() - begun,
         "pods": len(known.pods),
         "nodes": len(known.stands),
         "port": door.address[1],
         "authorities": door.bundle.authorities,
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(started), flush=True)
     threading.Thread(target=tell, args=(known, news, float(sys.argv[2])), daemon=True).start()
     for _ in sys.stdin:
         found = {"resident": memory("VmRSS"), "peak": memory("VmHWM")}

@@ -1,4 +1,4 @@
-"""A cluster for benchmarks/scheduler.py, as the API server would list it: nodes and pods."""
+"""Synthetic cluster for benchmarks/scheduler.py, as listed by an API server: nodes and pods."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 UNIT = 256 << 20
-KEY = b"of a benchmark, so nobody's" * 2
+KEY = b"of a benchmark, not secret." * 2
 DEVICES = 8
 PAGE = 500  # objects, as the API server lists them
 NEWS = "news\n"  # the line after which a watch begins
 MOST_NEWS = 20_000
-SMALL = (1, 1)  # what fits where hardly anything does
+SMALL = (1, 1)  # fits on nearly full devices
 SIZES = ((10, 4), (10, 8), (20, 8), (25, 16), (30, 20), (50, 30))  # vcore and GiB of shares
 
 
@@ -63,7 +63,7 @@ def _of(device: facts.Device, number: int) -> facts.Device:
 
 
 def pod(number: int, vcore: int, size: int, **spec: Any) -> dict[str, Any]:
-    """Return a pod that asks for a share, *size* in GiB, and has what pods have besides."""
+    """Return a pod that requests a share, *size* in GiB, with the usual other fields."""
     limits = {
         "cpu": "4",
         "memory": "16Gi",
@@ -99,7 +99,7 @@ def pod(number: int, vcore: int, size: int, **spec: Any) -> dict[str, Any]:
 
 
 def pods(nodes: int, count: int) -> Iterator[dict[str, Any]]:
-    """Give *count* pods on *nodes* nodes, each on a device that had room for it."""
+    """Yield *count* pods on *nodes* nodes, each on a device with room for it."""
     draw = random.Random(8)
     uuids = [[_of(it, number).uuid for it in machine(DEVICES)] for number in range(nodes)]
     left = [[[facts.WHOLE, 80] for _ in range(DEVICES)] for _ in range(nodes)]
@@ -132,7 +132,7 @@ def bound(number: int, node: str, uuid: str, size: tuple[int, int]) -> dict[str,
 
 
 def news(known: list[dict[str, Any]], count: int) -> Iterator[str]:
-    """Give what a watch says while pods end and others come in their places."""
+    """Yield watch events of pods that end and are replaced by others."""
     draw = random.Random(9)
     for number in range(count // 2):
         at = draw.randrange(len(known))
@@ -146,13 +146,13 @@ def news(known: list[dict[str, Any]], count: int) -> Iterator[str]:
 
 
 def write(path: Path, nodes: int, count: int) -> None:
-    """Write lists of nodes and pods, and what comes after them."""
+    """Write lists of nodes and pods, and the watch events after them."""
     known: list[dict[str, Any]] = []
     draw = random.Random(7)
 
     def kept() -> Iterator[dict[str, Any]]:
         for found in pods(nodes, count):
-            if draw.randrange(count) < MOST_NEWS // 4:  # of some something will be said
+            if draw.randrange(count) < MOST_NEWS // 4:  # some will have watch events
                 known.append(found)
             yield found
 
@@ -167,7 +167,7 @@ def write(path: Path, nodes: int, count: int) -> None:
 
 
 def pages(things: Iterator[dict[str, Any]]) -> Iterator[str]:
-    """Give lists of objects as text, as the API server sends them."""
+    """Yield lists of objects as text, as the API server sends them."""
     page: list[dict[str, Any]] = []
     for thing in things:
         page.append(thing)

@@ -1,6 +1,6 @@
-"""What a trace is worth: shares in windows, and how far they are from what was asked for.
+"""Scores of a trace: shares in windows, and their errors.
 
-Pure: a trace goes in, numbers come out. Shares and errors are percent of the device's time.
+Pure functions of a trace. Shares and errors are percent of the device's time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEP_NS = 5_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Had:
-    """What one tenant had had at which moment; between two moments it is taken to be even."""
+    """Cumulative device time of one tenant; interpolated linearly between two moments."""
 
     at_ns: Sequence[int]
     had_ns: Sequence[int]
@@ -45,7 +45,7 @@ class Had:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How a share was kept over a while, window by window."""
+    """Accuracy of a share over an interval, window by window."""
 
     mean: float  # the share over all of it
     mean_error: float  # of the windows, absolute
@@ -55,15 +55,15 @@ class Accuracy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settling:
-    """How a share came to what it should be after something changed."""
+    """Settling of a share after a change."""
 
-    settled_ns: int | None  # from when on no window was off; None: it never came to rest
-    overshoot: float  # the most that a window was above what it should be
-    within: int  # ns in which it was looked at
+    settled_ns: int | None  # from then on no window was off; None: it never settled
+    overshoot: float  # the largest excess of a window
+    within: int  # ns of the observed interval
 
 
 def of(trace: Trace, tenant: int) -> Had:
-    """Return what one tenant of a trace has had."""
+    """Return the device time of one tenant of a trace."""
     return Had(trace.at_ns, trace.had_ns[tenant])
 
 

@@ -1,8 +1,8 @@
-"""`make bench-share`: whether each container has its share of the device, whatever it runs.
+"""`make bench-share`: accuracy of time shares for all kinds of programs.
 
 Every row of rows.py is played with the shim and, as a control, without it: the control must fail
-the same check, or the check is worth nothing. Every row of patterns.py is a program that launches
-as real ones do; its control is the same program without a share, to which its figures are ratios.
+the same check, or the check proves nothing. Every row of patterns.py is a program with a realistic
+launch pattern; its control is the same program without a share, to which its figures are ratios.
 Where programs have priorities, the figures are ratios to the first alone with its share, and in
 the control all priorities are normal.
 Rows are played under laws of the device (laws.py): each under today's, some under the others, and
@@ -48,7 +48,7 @@ SERIES_NS = 20_000_000
 
 
 class Player:
-    """Plays scenes, and remembers what programs do alone on a bare device."""
+    """Plays scenes, and caches results of programs alone on a bare device."""
 
     def __init__(self, cache: Path, *, real_clock: bool) -> None:
         self._cache, self._real = cache, real_clock

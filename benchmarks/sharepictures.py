@@ -1,4 +1,4 @@
-"""Two pictures of a record of `make bench-share`: errors and their bounds, shares over time."""
+"""Two charts of a `make bench-share` record: errors and their bounds, shares over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record of `make bench-share` in few lines: what came nearest to its bound."""
+"""Summary table of a `make bench-share` record: the values nearest to their bounds."""
 
 from __future__ import annotations
 

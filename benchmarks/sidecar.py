@@ -1,11 +1,11 @@
-"""`make bench-sidecar`: how soon sidecars end, and how many at once, in a real cluster.
+"""`make bench-sidecar`: latency and throughput of ending sidecars, in a real cluster.
 
-Three parts. *latency*: Jobs with each way of ending a sidecar run in turn, and beside them what
-needs nothing of ours: native sidecars, no sidecar at all, a swap by hand; when a container ended
-is read from the container runtime. *burst*: many Jobs are done at
-the same moment, as many in real pods as the machine holds and the rest on a node that is none,
-whose part and kubelet answer at once. *many*: what the controller needs for many pods. It is run
-where the cluster can be reached; the record goes to benchmarks/results/sidecar.
+Three parts. *latency*: Jobs with each way of ending a sidecar run alternately, and beside them
+baselines without pyvgpu: native sidecars, no sidecar at all, a manual image swap; container end
+times are the container runtime's. *burst*: many Jobs finish at the same moment, as many in real
+pods as the machine holds and the rest on a fake node, whose node part and kubelet respond at once.
+*many*: the controller's resource use with many pods. It needs access to the cluster; the record
+goes to benchmarks/results/sidecar.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LISTEN = "9470"
 OBEYS = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 IGNORES = "trap '' TERM; while :; do sleep 3600 & wait $!; done"
 AT_ONCE = 4  # Jobs of the first part that run at the same time
-SECONDS = 600  # for what is waited for, and never this
+SECONDS = 600  # timeout of waits, never reached normally
 GRACE = 1  # of the sidecars that ignore their signal
 
 
@@ -73,7 +73,7 @@ class Latency:
         self._changed = threading.Condition()
 
     def run(self) -> dict[str, list[dict[str, float]]]:
-        """Return, by way, the seconds from main's end to what came of it."""
+        """Return, by way, the seconds from the main container's end to each later event."""
         ends = cluster.Ends()
         names: dict[str, str] = {}
         with rig.space() as space, concurrent.futures.ThreadPoolExecutor(AT_ONCE) as hands:
@@ -114,7 +114,7 @@ class Latency:
                 self._changed.notify()
 
     def _is_for_a_hand(self, pod: dict[str, Any]) -> bool:
-        """Tell, once, that a pod's main container is done and nobody of ours is to care."""
+        """Return True, once per pod, if its main container is done and the test must end it."""
         name = pod["metadata"]["name"]
         if not name.startswith("hand-") or name in self._swapped or not by_hand.main_is_done(pod):
             return False

@@ -1,4 +1,4 @@
-"""What the benchmark of sidecars does to a cluster: Jobs, a node that is none, what is seen."""
+"""Cluster side of the sidecar benchmark: Jobs, a fake node, observed events."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def job(space: rig.Space, name: str, *containers: dict[str, Any], **spec: Any) -
 
 @contextlib.contextmanager
 def fake_node() -> Iterator[None]:
-    """Keep a node that is none: it is ready, renews its leases, and has the fast-exit image."""
-    admin = rig.everybodys().server
+    """Maintain a fake node: it is ready, renews its leases, and has the fast-exit image."""
+    admin = rig.as_admin().server
     node = {
         "metadata": {"name": FAKE_NODE, "labels": {"fake": "yes"}},
         "status": {
@@ -147,7 +147,7 @@ def fake_node() -> Iterator[None]:
 
 
 class FakeKubelet:
-    """Says of pods on the fake node what a kubelet and a node part would, at once."""
+    """Updates pods on the fake node as kubelet and the node part would, immediately."""
 
     def __init__(self, space: rig.Space) -> None:
         self._space = space

@@ -1,4 +1,4 @@
-"""The record of `make bench-sidecar` as lines, each with its goal, and as the page's table."""
+"""Figures of a `make bench-sidecar` record, each with its goal, and the table for the docs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """One figure and what it is held against."""
+    """One figure and its goal."""
 
     title: str
     value: str
@@ -37,11 +37,11 @@ TITLES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Goal:
-    """What the slowest of a hundred may take, in seconds.
+    """The limit for the slowest of a hundred, in seconds.
 
-    *beside* is what needs nothing of ours but kubelet, in the same run, to which *grace* is added,
-    which the sidecars take for themselves. Where the slowest of that are past the goal, nobody
-    could keep it: then the median is held against the median of that, and ``BEYOND``.
+    *beside* is a baseline that needs only kubelet, in the same run, to which *grace* is added, the
+    sidecars' own time to exit. If the slowest of the baseline miss the goal, it cannot be met:
+    then the median is compared with the baseline's median plus ``BEYOND``.
     """
 
     seconds: float

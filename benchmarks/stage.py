@@ -1,9 +1,9 @@
-"""Runs programs in containers on one simulated device, and writes down what each has had of it.
+"""Runs programs in containers on one simulated device, and records the device time of each.
 
-A scene says who runs what and when; stage() plays it and returns a trace. Time is the virtual
-clock's (csrc/bench/share/virtualclock.c), so that other load on this computer does not change what
-is measured, or the real one's. The witness (csrc/bench/share/witness.c) reads the simulator's own
-account of what ran; nothing that the shim publishes is asked.
+A scene lists the tenants, their programs and the events; play() plays it and returns a trace. Time
+is that of the virtual clock (csrc/bench/share/virtualclock.c), so that other load on this computer
+does not change the results, or real. The witness (csrc/bench/share/witness.c) reads the
+simulator's own account of work done, independently of what the shim publishes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHILD = "child"  # what a program calls the pids of its children, with a number
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tenant:
-    """A container, or with vcore None a program that has the device's own driver, and its work."""
+    """A container and its work; with vcore None a program on the bare driver."""
 
     vcore: int | None
     kind: str  # of work.c
@@ -46,13 +46,13 @@ class Tenant:
     limit: int | None = None  # elastic: up to so much, while others leave it
     begin_s: float = 0
     end_s: float | None = None  # None: as long as the scene
-    more: tuple[int, ...] = ()  # what else its kind takes
+    more: tuple[int, ...] = ()  # further arguments of its kind
     priority: quota.Priority = quota.Priority.NORMAL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """What happens to a tenant, or to the arbiter, at a moment: an action of director.py."""
+    """An event of a tenant, or of the arbiter, at a moment: an action of director.py."""
 
     at_s: float
     action: str
@@ -62,7 +62,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scene:
-    """Who shares the device, what happens, and for how long."""
+    """The tenants of the device, the events, and the duration."""
 
     tenants: tuple[Tenant, ...]
     seconds: float
@@ -75,16 +75,16 @@ class Scene:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trace:
-    """What each tenant has had of the device's time, as it was seen every few milliseconds."""
+    """Device time of each tenant, sampled every few milliseconds."""
 
     at_ns: tuple[int, ...]  # since the scene began
     had_ns: tuple[tuple[int, ...], ...]  # by tenant, by moment
     programs: tuple[tuple[dict[str, int], ...], ...]  # by tenant: what each program says it did
-    forced: int  # of the virtual clock: how often it went on without somebody
+    forced: int  # of the virtual clock: how often it went on without a thread
 
 
 def play(scene: Scene, cache: Path) -> Trace:
-    """Run all that is in the scene, from its first moment to its last."""
+    """Run the scene from start to end."""
     with rooms.place() as folder, contextlib.ExitStack() as stack:
         clock = None if scene.real_clock else virtualclock.Clock(folder / "clock")
         stage = _Stage(folder, cache, scene.law, clock, stack)
@@ -170,7 +170,7 @@ class _Stage:
             time.sleep(0.005)
 
     def start_director(self, events: Sequence[Event]) -> None:
-        """Start the program by which things happen."""
+        """Start the director, which executes the events."""
         plan = {
             "quotas": [each.quota for each in self.placed],
             "clocks": [str(each.clock) for each in self.placed],
@@ -197,7 +197,7 @@ class _Stage:
         )
 
     def run(self, scene: Scene) -> list[str]:
-        """Let all begin at the same moment; return that, and what the witness saw."""
+        """Start all at the same moment; return that, and the witness's output."""
         command = (str(built.tool("share/witness")), str(scene.witness_ns))
         witness = self._start(command, self._environment(self._bare))
         ours = [witness, *([self._director] if self._director else [])]

@@ -1,4 +1,4 @@
-"""Launch patterns of our own, made to the figures of recorded programs, for everyone to replay.
+"""Synthetic launch patterns with the statistics of recorded programs, for everyone to replay.
 
 Each pattern has the figures of one recording: how fast it launches, how long its kernels take, how
 many are alike, on how many streams, how busy the device is. A trace is drawn from them and a seed;

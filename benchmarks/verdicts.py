@@ -1,4 +1,4 @@
-"""Whether a trace keeps what rows.py or patterns.py claims of it. Pure."""
+"""Checks of a trace against the claims of rows.py or patterns.py. Pure."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ UNUSED_POINTS = 2.0  # a program that uses less than its vcore by so much is not
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding(Generic[Claim]):
-    """What came of one claim."""
+    """The result of one claim."""
 
     claim: Claim
     figures: Mapping[str, object]
-    faults: tuple[str, ...]  # what was not kept, a sentence each
+    faults: tuple[str, ...]  # violations, a sentence each
 
 
 def examine(
     scene: Scene, claim: rows.Kept | rows.Settled, due: scores.Due, trace: Trace, alone: float
 ) -> Finding[rows.Kept | rows.Settled]:
-    """Hold a trace against a claim; *alone*: what the program has of a bare device."""
+    """Check a trace against a claim; *alone*: the program's share of a bare device."""
     tenant, law = scene.tenants[claim.tenant], scene.law
     had = scores.of(trace, claim.tenant)
     if isinstance(claim, rows.Settled):

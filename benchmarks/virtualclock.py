@@ -1,4 +1,4 @@
-"""The virtual clock of a scene, with the library that was built here."""
+"""Virtual clock of a scene, with the locally built library."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`make bench-webhook`: how soon the webhook answers, over HTTPS, as the API server asks it.
+"""`make bench-webhook`: latency of the webhook, over HTTPS with the API server's requests.
 
-One process of `pyvgpu webhook` before a small API server that has 5,000 nodes with 8 devices each,
-of which some publish anew all the while. Over connections that stay, one and four at a time, it is
-asked about pods with a share, with devices and sidecars, and with very much in them.
+One process of `pyvgpu webhook` uses a small API server with 5,000 nodes of 8 devices each, some of
+which keep publishing their devices again. Over persistent connections, one and four at a time, it
+gets requests for pods with a share, with devices and sidecars, and very large ones.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def node(number: int) -> dict[str, Any]:
         facts.Device(f"GPU-{number}-{index}", index, size, f"model {number % 3}")
         for index in range(DEVICES)
     )
-    told = annotations.publish(annotations.Published(256 << 20, devices))
+    published = annotations.publish(annotations.Published(256 << 20, devices))
     return {
-        "metadata": {"name": f"n{number}", "annotations": {"pyvgpu.io/node-devices": told}},
+        "metadata": {"name": f"n{number}", "annotations": {"pyvgpu.io/node-devices": published}},
         "status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}},
     }
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    """Return pods to ask about, by what they are called in the record."""
+    """Return pods for the requests, by their names in the record."""
     share = gpu.pod(gpu.container("main", 50), restartPolicy="Never")
     sidecar = {
         "name": "log",
@@ -181,7 +181,7 @@ def most_memory(pid: int) -> int:
 
 
 def free_port() -> int:
-    """Return a port that nobody has."""
+    """Return a free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

@@ -32,8 +32,8 @@ static unsigned takers(void)
     return measured->processes && !measured->first_alone ? measured->processes : 1;
 }
 
-/* Evenly over the processors: which of them meet is not for the scheduler to say, since it would
- * let those that were woken together take turns on one. */
+/* Pin members evenly over the processors: the scheduler would put those that were woken together
+ * on the same one. */
 static void take_processor(unsigned index)
 {
     cpu_set_t allowed, own;
@@ -89,7 +89,7 @@ static struct crowd *start_crowd(void)
     return NULL;
 }
 
-/* Skip a line: 0 at the end of what comes in. */
+/* Skip a line of standard input: 0 at its end. */
 static int read_line(void)
 {
     int character;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* calls.c -- what it costs to allocate and to free. */
+/* calls.c -- latency of allocating and freeing memory. */
 #include "draw.h"
 #include "figures.h"
 
@@ -16,7 +16,7 @@ static CUdeviceptr allocate(void)
     return address;
 }
 
-/* The clock is stopped before results are looked at. */
+/* The timer stops before results are checked. */
 uint64_t time_pair(void)
 {
     CUdeviceptr address = 0;
@@ -67,7 +67,7 @@ uint64_t time_async_pair(void)
     return ticks;
 }
 
-/* Where and how memory is created; the address that it is mapped to is reserved beforehand. */
+/* Properties of the created memory; the address it is mapped to is reserved beforehand. */
 static struct {
     CUmemAllocationProp properties;
     size_t bytes;

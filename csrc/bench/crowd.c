@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* crowd.c -- starts a crowd, and releases all of it at once; see crowd.h. */
+/* crowd.c -- starts concurrent members and releases them together; see crowd.h. */
 #include "crowd.h"
 #include "timer.h"
 
@@ -17,14 +17,14 @@
 
 enum { PATIENCE_NS_LOG = 36, LOOK_US = 1000 }; /* a minute, about */
 
-#define ENDED UINT32_MAX /* a round that there is not */
+#define ENDED UINT32_MAX /* instead of a round: the crowd ends */
 
 struct crowd {
     const struct crowd_role *role;
     enum crowd_kind kind;
     unsigned count;
-    uint32_t round; /* that was released last */
-    uint32_t over;  /* the last one of which all have acted */
+    uint32_t round; /* the last one released */
+    uint32_t over;  /* the last one in which all members have acted */
     uint32_t ready; /* members that wait for the next round */
     uint32_t acted;
     uint64_t released_ns;
@@ -86,7 +86,7 @@ static void start(struct member *member)
     }
 }
 
-/* Sleep until *counter* is at the crowd's number; a process that ends before it has failed. */
+/* Sleep until *counter* reaches the number of members; a process that ends earlier has failed. */
 static void await_all(const struct crowd *crowd, const uint32_t *counter)
 {
     uint64_t started = timer_monotonic_ns();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* figures.h -- what can be measured; main.c has the list. */
+/* figures.h -- the measurements; main.c has the list. */
 #ifndef PYVGPU_BENCH_FIGURES_H
 #define PYVGPU_BENCH_FIGURES_H
 
@@ -9,20 +9,20 @@
 
 /* calls.c */
 uint64_t time_pair(void);        /* cuMemAlloc_v2 of 4 KiB and its cuMemFree_v2 */
-void prepare_live(void);         /* 10,000 others live */
+void prepare_live(void);         /* keeps 10,000 allocations live */
 uint64_t time_replacement(void); /* cuMemAlloc_v2, and cuMemFree_v2 of any of the 10,000 */
 uint64_t time_async_pair(void);  /* cuMemAllocAsync of 4 KiB and its cuMemFreeAsync */
 void prepare_mapping(void);
 uint64_t time_mapping(void); /* cuMemCreate, cuMemMap, cuMemUnmap, cuMemRelease */
 void prepare_refusal(void);
-uint64_t time_refusal(void); /* cuMemAlloc_v2 of all there is, while something is held */
+uint64_t time_refusal(void); /* cuMemAlloc_v2 of all memory, while some is in use: fails */
 
 /* pools.c */
 void prepare_full_pool(void);
-uint64_t time_quarter(void); /* a quarter of its pieces is freed on a stream and allocated again */
-uint64_t time_quarter_written(void); /* and each then written to, and waited for */
+uint64_t time_quarter(void); /* frees a quarter of its pieces on a stream and reallocates them */
+uint64_t time_quarter_written(void); /* and then writes to each, and waits */
 
-/* queries.c: the same for questions */
+/* queries.c */
 void prepare_memory_info(void);
 uint64_t time_memory_info(void); /* cuMemGetInfo_v2 */
 void prepare_nvml(void);
@@ -37,8 +37,8 @@ void begin_launch(void);    /* in a thread: on a stream of its own */
 uint64_t time_launch(void); /* cuLaunchKernel that need not wait */
 
 /* untouched.c */
-uint64_t time_untouched(void);       /* cuCtxGetDevice, a call that nobody need answer */
-void figure_elsewhere(size_t count); /* how many such functions are not the driver's own */
+uint64_t time_untouched(void);       /* cuCtxGetDevice, a call without a hook */
+void figure_elsewhere(size_t count); /* number of unhooked functions that are not the driver's */
 
 /* start.c: one process a sample */
 void figure_start(size_t count);      /* exec to the return of the first cuCtxCreate */
@@ -46,7 +46,7 @@ void figure_init_crowd(size_t count); /* release to the return of cuInit, all at
 int start_child(const char *pipe, const char *began);
 
 /* footprint.c */
-void figure_total(size_t count);     /* what the driver says there is; not a measurement */
+void figure_total(size_t count);     /* total memory by the driver; not a measurement */
 void figure_footprint(size_t count); /* resident bytes and threads, with so many allocations */
 
 #endif

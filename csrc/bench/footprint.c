@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* footprint.c -- what a process that uses the driver has resident, and its threads.
+/* footprint.c -- resident memory and threads of a process that uses the driver.
  *
  * Both libraries are loaded on either side of the comparison, so that the difference between two
- * runs is what stands between the program and the driver: its code, its data, what it mapped,
- * what it took from the heap.
+ * runs is the layer between the program and the driver: its code, data, mappings and heap use.
  */
 #include "figures.h"
 #include "library.h"
@@ -18,7 +17,7 @@
 
 struct footprint {
     uint64_t resident;
-    uint64_t library; /* of the file that answers to libcuda.so.1, its zeroed data included */
+    uint64_t library; /* of the file loaded as libcuda.so.1, its zeroed data included */
 };
 
 static FILE *open_proc(const char *path)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launches.c -- what it costs to launch a kernel that need not wait for its share.
+/* launches.c -- latency of a kernel launch that is not throttled.
  *
- * One about every microsecond, as a program on a device launches at most: what is launched faster
- * than it is done would wait, in the driver or for its share.
+ * About one launch every microsecond, the most that a program on a device makes: kernels launched
+ * faster than they run would wait, in the driver or for their share.
  */
 #include "figures.h"
 

@@ -3,7 +3,8 @@
 #ifndef PYVGPU_BENCH_LIBRARY_H
 #define PYVGPU_BENCH_LIBRARY_H
 
-#define __CUDA_API_VERSION_INTERNAL /* names are symbols: cuMemAlloc_v2 is what it says */
+#define __CUDA_API_VERSION_INTERNAL  /* names are symbols, without renaming to the newest version \
+                                      */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 
 #include <cuda.h>
@@ -54,11 +55,11 @@ extern struct library library;
 
 #define CALL(symbol) (*library.symbol##_pointer)
 
-/* Load libcuda.so.1 or libnvidia-ml.so.1; what fails ends the program with a line. */
+/* Load libcuda.so.1 or libnvidia-ml.so.1; a failure ends the program with a message. */
 void library_open_cuda(void);
 void library_open_nvml(void);
 
-/* End the program with a line if a call of the driver did not succeed. */
+/* End the program with a message if a call of the driver did not succeed. */
 void library_check(const char *call, int result);
 
 /* cuInit and a context on the first device. */

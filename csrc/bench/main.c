@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c -- load FIGURE [COUNT] [by-lines]: measure one thing about the driver that libcuda.so.1
- * leads to.
+/* main.c -- load generator: `load FIGURE [COUNT] [by-lines]` takes one measurement of the driver
+ * behind libcuda.so.1.
  *
- * A program like any other on cuda.h and nvml.h. It does not know whether it meets the driver
- * itself or something in front of it; benchmarks/run.py runs it both ways and compares. With
- * by-lines, single calls are measured anew whenever a line comes in on standard input.
+ * An ordinary program on cuda.h and nvml.h. It does not know whether it runs on the driver itself
+ * or on a shim in front of it; benchmarks/run.py runs it both ways and compares. With by-lines,
+ * it repeats the measurement of a single call for each line of standard input.
  */
 #include "figures.h"
 
@@ -41,7 +41,7 @@ static const struct call calls[] = {
 static const struct figure {
     const char *name;
     void (*measure)(size_t count);
-    size_t count; /* samples unless told; for footprint the allocations that live */
+    size_t count; /* default number of samples; for footprint, live allocations */
     int crowded;  /* more processes than processors */
 } figures[] = {
     {"elsewhere", figure_elsewhere, 0, 0},
@@ -65,8 +65,9 @@ static int show_usage(void)
     return 2;
 }
 
-/* Measure the calls and not what else the machine does: in real time where that is allowed. A crowd
- * must share the processors with each other as it would, so it only goes before the rest. */
+/* Reduce the influence of other load: run with real-time priority where that is allowed. Crowd
+ * members must share the processors among themselves as usual, so they only get a lower nice value.
+ */
 static void take_precedence(int crowded)
 {
     struct sched_param lowest = {.sched_priority = 1};
@@ -75,7 +76,7 @@ static void take_precedence(int crowded)
         errno = 0;
 }
 
-/* Of the text, or *usual* if there is none; 0 if it is no number of samples. */
+/* Parse the text, or use *usual* if there is none; 0 if it is no number of samples. */
 static int read_count(const char *text, size_t usual, size_t *count)
 {
     char *end = "";

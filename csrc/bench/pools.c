@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pools.c -- what it costs to free and to allocate in a pool that leaves nothing of the quota. */
+/* pools.c -- latency of freeing and allocating in a pool that fills the quota. */
 #include "draw.h"
 #include "figures.h"
 
@@ -8,7 +8,7 @@
 
 enum { PIECES = 64, QUARTER = PIECES / 4 };
 
-/* Nothing is written, but it takes as long as writing a piece does at 3.35 TB/s. */
+/* The kernel writes nothing, but takes as long as writing a piece at 3.35 TB/s. */
 static const char image[] = ".version 8.0\n.target sm_70\n.address_size 64\n"
                             ".visible .entry sim_spin(.param .u64 ns) { ret; }\n";
 static uint64_t kernel_ns = 10000;
@@ -28,7 +28,7 @@ static CUdeviceptr take_piece(void)
     return address;
 }
 
-/* The rest of the memory there is goes to linear memory, largest first. */
+/* Allocate the rest of the memory as linear memory, largest pieces first. */
 static void fill_rest(void)
 {
     for (size_t bytes = (size_t) 1 << 40; bytes >= (size_t) 2 << 20;) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queries.c -- what it costs to ask: how much memory there is, who uses it, where a function is. */
+/* queries.c -- latency of queries: memory info, process lists, function look-ups. */
 #include "figures.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))

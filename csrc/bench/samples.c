@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 #define ALIKE 2  /* the 10 ns are 24 or 25 ticks */
-#define NEAR  64 /* what is farther away is no next reading of the clock */
+#define NEAR  64 /* a value farther away is not the next reading of the clock */
 
 struct samples samples_make(size_t capacity)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* samples.h -- what single calls took, one number each, and the line of JSON that sums them up.
+/* samples.h -- samples of call durations, and their summary as a line of JSON.
  *
- * They lie in memory that forked children share, touched beforehand: adding one is a store.
+ * They are in memory that forked children share, touched beforehand: adding one is a store.
  */
 #ifndef PYVGPU_BENCH_SAMPLES_H
 #define PYVGPU_BENCH_SAMPLES_H
@@ -19,9 +19,9 @@ struct samples samples_make(size_t capacity);
 
 void samples_sort(uint64_t *values, size_t count);
 
-/* The value that *share* of the sorted *values* are below. Some clocks go forward by 10 ns at a
- * time; so among values that are alike it goes, as the share does, from halfway to the value before
- * them to halfway to the value after. */
+/* The quantile *share* of the sorted *values*. Some clocks advance in steps of 10 ns; so among
+ * equal values it is interpolated from halfway to the value before to halfway to the value after.
+ */
 double samples_at(const uint64_t *values, size_t count, double share);
 
 /* Sort, and print {"figure": ..., "p50": ..., "p99": ..., "max": ...}, in nanoseconds. */

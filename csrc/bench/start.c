@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* start.c -- what a program waits for before its first context, alone and in a crowd. */
+/* start.c -- start-up time of a program until its first context, alone and in a crowd. */
 #include "crowd.h"
 #include "figures.h"
 #include "library.h"
@@ -19,7 +19,7 @@ static void fail(const char *what)
     exit(1);
 }
 
-/* In the forked child: note the time and become this program anew. */
+/* In the forked child: note the time and exec this program again. */
 static void exec_child(int pipe)
 {
     char descriptor[16];

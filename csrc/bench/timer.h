@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* timer.h -- a clock fine enough for one call: the processor's counter, else clock_gettime.
  *
- * What reading it costs is measured once and taken off every sample. Fences keep the call between
- * the two readings, so a sample is the whole latency of the call, on one processor.
+ * The cost of reading it is measured once and subtracted from every sample. Fences keep the call
+ * between the two readings, so a sample is the whole latency of the call, on one processor.
  */
 #ifndef PYVGPU_BENCH_TIMER_H
 #define PYVGPU_BENCH_TIMER_H
@@ -53,15 +53,15 @@ static inline uint64_t timer_end(void)
 
 #endif
 
-/* Learn how long a tick is, and what timer_begin and timer_end cost with nothing between; the
- * latter alone, which changes with what else runs on the processor. */
+/* Measure the length of a tick, and the cost of timer_begin and timer_end with nothing between; the
+ * latter alone, which changes with the other load of the processor. */
 void timer_calibrate(void);
 void timer_calibrate_own(void);
 
-/* What timer_end() minus timer_begin() means in nanoseconds, the clock's own cost taken off. */
+/* Convert timer_end() minus timer_begin() to nanoseconds, less the timer's own cost. */
 double timer_ns(double ticks);
 
-/* The cost that is taken off. */
+/* The timer's own cost. */
 double timer_own_ns(void);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* untouched.c -- the functions that nobody need answer in the driver's place: whether they are the
- * driver's own, pointer by pointer, and what one of them costs.
+/* untouched.c -- functions without a hook: checks that each pointer is the driver's own, and times
+ * a call of one of them.
  *
- * The driver's file is the one that is called by its release; whatever it was loaded as.
+ * The driver's file is the one whose name has its release, whatever name it was loaded by.
  */
 #include "figures.h"
 
@@ -18,7 +18,7 @@ static const char *const names[] = {
 
 enum { NAMES = sizeof(names) / sizeof(names[0]) };
 
-/* Whether the file of *function*, links followed, is named as libcuda.so.580.65.06 is. */
+/* Is the file of *function*, symlinks resolved, named like libcuda.so.580.65.06? */
 static int is_drivers(void *function, Dl_info *info)
 {
     static const char stem[] = "libcuda.so.";
@@ -31,7 +31,7 @@ static int is_drivers(void *function, Dl_info *info)
     return strncmp(name, stem, strlen(stem)) == 0 && strchr(name + strlen(stem), '.');
 }
 
-/* The driver's own library, found by a function that is known to be its own. */
+/* Open the driver's own library, found by a function that is known to be its own. */
 static void *open_driver(void)
 {
     Dl_info info;
@@ -54,7 +54,7 @@ static void *look_up(void *handle, const char *name)
     return found;
 }
 
-/* How many of the names lead elsewhere, by dlsym or by cuGetProcAddress. */
+/* Count the names that do not resolve to the driver, by dlsym or by cuGetProcAddress. */
 static unsigned count_elsewhere(void *handle, void *driver)
 {
     unsigned elsewhere = 0;

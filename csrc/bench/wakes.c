@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wakes.c -- wakes NS: sleeps, wakes each so many nanoseconds, and does nothing else.
+/* wakes.c -- `wakes NS` wakes every NS nanoseconds and does nothing else.
  *
- * What that takes of a core is what a machine makes anybody pay who looks after something so often;
- * benchmarks/arbiter.py shows it beside the arbiter.
+ * Its CPU time is the minimum for any process that polls at that rate; benchmarks/arbiter.py shows
+ * it beside the arbiter.
  */
 #include <signal.h>
 #include <stdint.h>
@@ -24,7 +24,7 @@ int main(int argc, char **argv)
         return 2;
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setpriority(PRIO_PROCESS, 0, -10); /* as the arbiter asks for */
+    setpriority(PRIO_PROCESS, 0, -10); /* like the arbiter */
     clock_gettime(CLOCK_MONOTONIC, &next);
     for (;;) {
         uint64_t then = (uint64_t) next.tv_nsec + every;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* account.c -- the bytes of a device: whose they are, and the most there ever were.
+/* account.c -- memory accounting of a device: bytes by process, their sum and its peak.
  *
- * The words of uses[] and of shares on their own are what counts; their sum is kept beside them, so
- * that the peak is that of an instant and not of a walk over words that change. If somebody dies
- * between the two, the next one adds them up.
+ * uses[] and the shares on their own are authoritative; their sum is kept beside them, so that the
+ * peak is that of an instant and not of a walk over words that change. If a process dies between
+ * the two updates, the next one recomputes the sum.
  *
- * A process that dies lets go of its locks one after the other, so that others may have been given
- * what it had while it still counts. Who finds a new peak therefore buries the dead behind it, and
- * what was theirs is no part of it.
+ * A dying process releases its locks one after the other, so other processes may get its memory
+ * while it still counts. A call that finds a new peak therefore reaps dead processes after it and
+ * subtracts their bytes from the peak.
  */
 #include "clock.h"
 #include "share.h"
 
-/* One that execs lets go of its locks as the dead do, and nobody can see that it does: more than it
- * takes to let go of one after the other, also if it loses the processor to some others meanwhile.
+/* A process that execs releases its locks one by one, too, and other processes cannot see it. This
+ * is longer than that takes, even if the process is preempted meanwhile.
  */
 #define EXEC_NS 50000000
 
@@ -37,7 +37,7 @@ static struct machine_account *lock_account(struct machine *machine, uint32_t de
     return account;
 }
 
-/* Account locked. Changes that follow closely are one note. */
+/* Account locked. Changes in quick succession are one note. */
 static void note_past(struct machine *machine, uint32_t device)
 {
     uint64_t late_ns = machine->config.law.nvml_memory_late_ns;
@@ -102,7 +102,7 @@ void machine_forget_past(struct machine *machine, uint32_t device)
     unlock_account(machine, device);
 }
 
-/* Account locked. What is in use with these bytes, if they fit; else 0. */
+/* Account locked. Add the bytes and return the sum in use; 0 if they do not fit. */
 static uint64_t add(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
 {
     struct machine_account *account = &machine->state->accounts[device];
@@ -126,7 +126,7 @@ static void add_up_again(const struct machine *machine, struct machine_account *
         account->buried += before - account->used;
 }
 
-/* So much was in use when so much had been buried. */
+/* Record a peak of *used*; *buried* is account->buried at that time. */
 static void note_peak(struct machine *machine, uint32_t device, uint64_t used, uint64_t buried)
 {
     struct machine_account *account;
@@ -155,7 +155,7 @@ bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uin
             note_peak(machine, device, used, buried);
         if (used || !bytes || is_buried)
             return used || !bytes;
-        machine_bury(machine); /* a refusal is not the doing of the dead */
+        machine_bury(machine); /* no allocation fails because of a dead process */
     }
 }
 

@@ -19,7 +19,7 @@
 
 enum { BY_DRIVER = 1, BY_KERNEL = 2 }; /* cgroup_limits */
 
-/* PIDFD_GET_INFO of Linux 6.13, which the headers of older systems have not. */
+/* PIDFD_GET_INFO of Linux 6.13, missing from the headers of older systems. */
 struct pidfd_answer {
     uint64_t mask;
     uint64_t cgroup;
@@ -28,7 +28,7 @@ struct pidfd_answer {
 #define PIDFD_ASK    _IOWR(0xff, 11, struct pidfd_answer)
 #define PIDFD_CGROUP UINT64_C(4)
 
-/* Without any cgroup mounted: the innermost alone. */
+/* The innermost cgroup's ID, which needs no mounted cgroup file system. */
 static uint64_t ask_kernel(void)
 {
     struct pidfd_answer answer = {.mask = PIDFD_CGROUP};
@@ -41,7 +41,7 @@ static uint64_t ask_kernel(void)
     return is_known ? answer.cgroup : 0;
 }
 
-/* The path of this process's cgroup, as its cgroup namespace has it. False: there is none. */
+/* The path of this process's cgroup in its cgroup namespace. False: there is none. */
 static bool read_own(char path[CGROUP_PATH])
 {
     FILE *file = fopen("/proc/self/cgroup", "re");
@@ -55,7 +55,7 @@ static bool read_own(char path[CGROUP_PATH])
     return is_found;
 }
 
-/* Where cgroups of version 2 are mounted, and which of them is at the top there. */
+/* Find the mount point of cgroup version 2, and the cgroup at its root. */
 static bool find_mount(char top[CGROUP_PATH], char point[CGROUP_PATH])
 {
     FILE *file = fopen("/proc/self/mountinfo", "re");
@@ -96,7 +96,7 @@ void cgroup_find(struct cgroup_chain *chain)
         chain->ids[0] = ask_kernel();
 }
 
-/* The cgroup's number, or an errno. */
+/* Read the cgroup's ID: 0, or an errno. */
 static int identify(const char *path, uint64_t *id)
 {
     struct statfs system;
@@ -132,7 +132,7 @@ static struct cgroup_limit *find(const struct machine *machine, uint32_t device,
     return NULL;
 }
 
-/* Does what is in these cgroups count for the limit? */
+/* Does a process in these cgroups count for the limit? */
 static bool counts(const struct machine *machine, const struct cgroup_chain *chain,
                    const struct cgroup_limit *limit)
 {
@@ -203,8 +203,7 @@ bool cgroup_allows(const struct machine *machine, uint32_t device, uint32_t slot
     return figures.used <= figures.hard && bytes <= figures.hard - figures.used;
 }
 
-/* state->lock held. A cgroup that is removed has its limit no more; its number comes never again.
- */
+/* state->lock held. Drop the limits of removed cgroups; the kernel never reuses their IDs. */
 static void forget_removed(struct cgroup_table *table)
 {
     for (uint32_t i = 0; i < table->end; i++) {
@@ -214,7 +213,7 @@ static void forget_removed(struct cgroup_table *table)
     }
 }
 
-/* state->lock held. A place for one more, or NULL. */
+/* state->lock held. A free entry, or NULL. */
 static struct cgroup_limit *find_free(struct cgroup_table *table)
 {
     for (uint32_t i = 0; i < table->end; i++)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cgroup.h -- limits of device memory for cgroups, which NVML has since CUDA 13.4.
  *
- * Whether there are any is the machine's law: cgroup_limits is 0 for a driver that knows none, 1
- * for one that counts by itself (a process counts for the nearest of its cgroups that has a limit,
- * and for no other), 2 for one that leaves it to the kernel's dmem controller (it counts for each
- * of them). Only cgroups of version 2 have limits. A process's cgroups are those in which it first
- * used the driver; memory on its own (share.h) counts for none.
+ * The machine's law says what the driver supports: cgroup_limits is 0 for no limits, 1 for a driver
+ * that counts by itself (a process counts for the nearest of its cgroups that has a limit, and for
+ * no other), 2 for one that leaves it to the kernel's dmem controller (it counts for each of them).
+ * Only cgroups of version 2 have limits. A process's cgroups are those in which it first used the
+ * driver; shares on their own (share.h) count for none.
  */
 #ifndef PYVGPU_SIMULATOR_CGROUP_H
 #define PYVGPU_SIMULATOR_CGROUP_H
@@ -17,7 +17,7 @@ enum { CGROUP_LEVELS = 16, CGROUP_LIMITS = 1024, CGROUP_PATH = 512 };
 
 #define CGROUP_NO_LIMIT UINT64_MAX
 
-/* The cgroups that a process is in, by their numbers, the innermost first; a 0 ends them. */
+/* IDs of the cgroups that a process is in, the innermost first; a 0 ends them. */
 struct cgroup_chain {
     uint64_t ids[CGROUP_LEVELS];
 };
@@ -45,7 +45,7 @@ struct cgroup_figures {
 
 struct machine;
 
-/* Those of this process. */
+/* Fill in this process's cgroups. */
 void cgroup_find(struct cgroup_chain *chain);
 
 /* Set or lift (soft 0, hard CGROUP_NO_LIMIT) the limits of the cgroup at path: 0, or
@@ -53,15 +53,15 @@ void cgroup_find(struct cgroup_chain *chain);
 int cgroup_set(struct machine *machine, uint32_t device, const char *path, uint64_t soft,
                uint64_t hard);
 
-/* What they are, and what counts for the cgroup; results as of cgroup_set. */
+/* Read the cgroup's limits and usage; results as of cgroup_set. */
 int cgroup_get(struct machine *machine, uint32_t device, const char *path,
                struct cgroup_figures *figures);
 
-/* The least that a process in these cgroups may have, with what is used of it. False: no limit. */
+/* The lowest limit for a process in these cgroups, and its usage. False: no limit. */
 bool cgroup_look(const struct machine *machine, uint32_t device, const struct cgroup_chain *chain,
                  struct cgroup_figures *figures);
 
-/* The device's account is locked. May the slot's process have so much more? */
+/* The device's account is locked. Do the limits allow the slot's process so many more bytes? */
 bool cgroup_allows(const struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
 
 #endif

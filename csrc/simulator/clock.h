@@ -26,7 +26,7 @@ static inline uint64_t clock_coarse(void)
     return clock_read(CLOCK_MONOTONIC_COARSE);
 }
 
-/* Sleep until then, to some 50 us; returns early when a signal comes. */
+/* Sleep until then, accurate to about 50 us; returns early on a signal. */
 void clock_sleep_until(uint64_t then);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.c -- reads machine.conf: lines of key=value, general ones, then those of each device. */
+/* config.c -- parser of machine.conf: key=value lines, general ones first, then each device's. */
 #include "config.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ struct flag_rule {
     const char *words;
 };
 
-/* What a machine has that says nothing else. */
+/* Defaults. */
 static const struct law usual_law = {
 #define LAW_NUMBER(key, least, most, usual, rule) .key = (usual),
 #define LAW_FLAG(key, usual, rule)                .key = (usual),
@@ -222,7 +222,7 @@ static int set_flag(struct parser *parser, const char *key, const char *value,
     return *rule->field || !strcmp(value, "no") ? 0 : fail(parser, key, value, rule->words);
 }
 
-/* A key that is no law's is left to those who know it. */
+/* A key that is not in the law is left to the other parsers. */
 static int set_law(struct parser *parser, const char *key, const char *value)
 {
     struct law *law = &parser->config->law;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.h -- what machine.conf says: the hardware and the pace of the simulated machine.
+/* config.h -- configuration of the simulated machine (machine.conf): hardware and timing.
  *
  * Python writes the file (pyvgpu/simulator.py), this reads it. No table of models here.
  */
@@ -26,11 +26,11 @@ struct device_config {
     char name[CONFIG_TEXT];
     char pci[CONFIG_TEXT]; /* 0000:01:00.0 */
     char serial[CONFIG_TEXT];
-    uint64_t memory_bytes;     /* what CUDA programs can have */
+    uint64_t memory_bytes;     /* available to CUDA programs */
     uint64_t reserved_bytes;   /* NVML's total has these on top */
-    uint64_t context_bytes;    /* what a context takes */
-    uint64_t memory_bandwidth; /* bytes per second, as the next */
-    uint64_t pcie_bandwidth;
+    uint64_t context_bytes;    /* charged for a context */
+    uint64_t memory_bandwidth; /* bytes per second */
+    uint64_t pcie_bandwidth;   /* bytes per second */
     uint64_t l2_bytes;
     uint32_t sm_count;
     uint32_t capability_major;
@@ -55,7 +55,7 @@ struct machine_config {
     struct law law;
     bool free_mode;        /* kernels and copies take no time */
     bool pools_are_placed; /* cuda/placement.c */
-    uint64_t kernel_ns;    /* what a kernel takes that is neither built in nor named */
+    uint64_t kernel_ns;    /* duration of a kernel that is neither built in nor named */
     size_t kernel_count;
     struct kernel_config *kernels;
     uint32_t device_count;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fault.c -- reads the file of faults and counts calls against it. */
+/* fault.c -- fault injection: reads the faults file and counts calls against it. */
 #include "fault.h"
 
 #include <pthread.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fault.h -- faults on demand, as the file `faults` in the machine folder orders them.
+/* fault.h -- fault injection, configured by the file `faults` in the machine folder.
  *
  *   call NAME NTH CODE   the NTH call of NAME in each process from now on returns CODE; *: each
  *   lost DEVICE          the device is gone
  *   mig DEVICE           NVML reports that the device is in MIG mode
  *   xid DEVICE NUMBER    NVML reports this Xid
  *
- * The file is looked at no oftener than every 100 ms, and read when its inode, size or time
- * changed. A library without a fault for anything pays one load and one branch a call.
+ * The file is checked at most every 100 ms, and read when its inode, size or time changed. A
+ * library without any fault pays one load and one branch a call.
  */
 #ifndef PYVGPU_SIMULATOR_FAULT_H
 #define PYVGPU_SIMULATOR_FAULT_H
@@ -31,17 +31,17 @@ static inline bool fault_is_due(void)
 /* Read the file now if it changed; called when a library is initialised. */
 void fault_look(struct machine *machine);
 
-/* The code ordered for this call of name, or 0. Looks at the file if that is due. */
+/* The code to inject into this call of name, or 0. Checks the file if that is due. */
 int fault_call(struct machine *machine, const char *name);
 
 bool fault_is_lost(uint32_t device);
 bool fault_is_mig(uint32_t device);
 
-/* Around a fork: the child must not find the lock taken by a thread that is not there. */
+/* Around a fork: the child must not inherit a lock that a thread of the parent holds. */
 void fault_before_fork(void);
 void fault_after_fork(void);
 
-/* A number that is another one once the file has been read again. */
+/* A number that changes each time the file is read again. */
 uint64_t fault_stamp(void);
 
 /* Call found for each xid line, in order. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gate.c -- where streams wait for what no device decides, and the thread that lets them go on.
+/* gate.c -- gates, where a stream waits for a condition outside its device, and their thread.
  *
- * The model holds a stream at its gate; whether the gate may open (a host function has run, a
- * moment of another device has come) is asked by a thread of this process, one for each device.
+ * The model holds a stream at its gate. A thread of this process, one for each device, polls
+ * whether the gate may open: a host function has run, or work on another device is done.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ bool gate_keeper_asks(void)
     return keeps_gates;
 }
 
-/* Under local->lock. The first gate whose stream has come to it and that may open; unlinked. */
+/* Under local->lock. Unlink the first gate that its stream has reached and that may open. */
 static struct gate *take_open_gate(struct local_device *local)
 {
     for (struct gate **link = &local->gates; *link; link = &(*link)->next) {
@@ -28,7 +28,7 @@ static struct gate *take_open_gate(struct local_device *local)
         if (!local_place(local, gate->ticket)->is_at_gate)
             continue;
         if (gate->is_open) {
-            /* Only this thread takes gates out, and new ones go to the end: the link stays. */
+            /* Only this thread removes gates, and new ones go to the end: the link stays valid. */
             pthread_mutex_unlock(&local->lock);
             open = gate->is_open(gate->data);
             pthread_mutex_lock(&local->lock);
@@ -79,7 +79,7 @@ static void *keep_gates(void *argument)
             gate->run(gate->data);
             pthread_mutex_lock(&local->lock);
         }
-        /* What is behind it begins now, and not when the device was last looked at. */
+        /* Work behind the gate begins now, not at the device's last update. */
         machine_advance_device(process.machine, device);
         model_open_gate(&model, process.slot, gate->ticket, model.device->now);
         machine_unlock_device(process.machine, device);

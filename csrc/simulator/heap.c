@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heap.c -- device addresses, suballocated; bytes in a sparse file, punched out when freed. */
+/* heap.c -- allocator of device addresses; the bytes are in a sparse file, punched out when freed.
+ */
 #include "heap.h"
 
 #include <errno.h>
@@ -53,7 +54,7 @@ static uint32_t class_units(unsigned int class)
     return class % 2 ? UINT32_C(3) << (power - 2) : UINT32_C(1) << power;
 }
 
-/* A file without a name where the file system has such: it goes when its process does. */
+/* An unnamed file (O_TMPFILE), deleted with its process, if the file system supports it. */
 static int open_bytes(struct heap *heap, const char *path)
 {
     char folder[PATH_MAX];
@@ -69,7 +70,7 @@ static int open_bytes(struct heap *heap, const char *path)
         return -errno;
     heap->fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, status.st_mode & S_IWOTH ? 0666 : 0600);
     if (heap->fd >= 0 && status.st_mode & S_IWOTH)
-        (void) !fchmod(heap->fd, 0666); /* whatever the umask; only an import would miss it */
+        (void) !fchmod(heap->fd, 0666); /* despite the umask; only an import needs it */
     if (heap->fd < 0) {
         heap->fd = machine_open_file(path, O_RDWR);
         heap->has_name = true;
@@ -274,8 +275,8 @@ struct allocation *heap_take(struct heap *heap, uint64_t size, enum heap_group g
     return allocation;
 }
 
-/* The last slab with room stays, so that one object coming and going costs nothing; where blocks
- * count it is wanted back. */
+/* Keep the last slab with room, so that allocating and freeing one object is cheap; but not where
+ * blocks are charged. */
 static bool is_to_stay(const struct heap_slab *slab)
 {
     return slab->used || (slab->group == HEAP_PLAIN && !slab->next && !slab->previous);
@@ -348,7 +349,7 @@ static void visit_slab(struct heap *heap, struct heap_slab *slab,
         if (slab->objects[i].is_live)
             visit(heap, &slab->objects[i], data);
         if (heap->table[block] != ((uintptr_t) slab | SLAB_MARK))
-            return; /* the last one was given back, and the slab with it */
+            return; /* the last object was freed, and the slab with it */
     }
 }
 

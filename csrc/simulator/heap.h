@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heap.h -- addresses and bytes of one device in this process; charges nobody.
+/* heap.h -- addresses and bytes of one device in this process; does not charge them.
  *
  * A heap has a range of addresses that no program can use as host addresses, and a sparse file with
  * the bytes, mapped elsewhere. It is cut into blocks of 2 MiB: a large allocation is a run of
@@ -25,19 +25,19 @@ enum heap_group { HEAP_PLAIN, HEAP_COUNTED /* its blocks are counted */, HEAP_GR
 
 struct allocation {
     uint64_t base;
-    uint64_t size;    /* as asked for */
-    uint64_t charged; /* to the machine, by whoever uses the heap */
+    uint64_t size;    /* as requested */
+    uint64_t charged; /* to the machine, by the heap's caller */
     uint64_t context_id;
     uint64_t id;
     uint8_t *bytes;
-    void *owner; /* the pool, the array, the mapping: whatever its kind says */
+    void *owner; /* the pool, the array or the mapping, depending on kind */
     uint32_t flags;
-    uint32_t share;     /* that others may have it by (share.h), counted from 1; 0: none */
+    uint32_t share;     /* by which it is exported (share.h), counted from 1; 0: none */
     uint32_t next_free; /* objects only: the next free one of the block, counted from 1 */
-    uint16_t copies;    /* a bit for each device that has them too, charged there */
+    uint16_t copies;    /* a bit for each other device that has a copy, charged there */
     uint8_t kind;
     bool is_live;
-    bool is_touched;   /* somebody may have written to it */
+    bool is_touched;   /* it may have been written to */
     bool is_shown;     /* to the host, at its own address */
     bool has_no_bytes; /* the bytes are not this heap's: leave the file alone */
 };
@@ -49,11 +49,11 @@ struct heap {
     uint64_t base;
     uint64_t span;
     uint8_t *bytes; /* what base is mapped to */
-    int fd;         /* of the file, for those who map parts of it once more */
+    int fd;         /* of the file, to map parts of it again */
     dev_t file_device;
     ino_t file_inode;
     bool has_name;    /* the file can be opened by others */
-    uintptr_t *table; /* what is in a block: 0, a run, or a slab (lowest bit set) */
+    uintptr_t *table; /* content of each block: 0, a run, or a slab (lowest bit set) */
     uint64_t blocks;
     uint64_t low;                                         /* no free block below it */
     uint64_t high;                                        /* no used block at or above it */
@@ -66,14 +66,14 @@ int heap_open(struct heap *heap, const char *path, uint64_t memory);
 /* All of these under heap->lock. */
 struct allocation *heap_take(struct heap *heap, uint64_t size, enum heap_group group);
 
-/* True: a block that is counted went with it. */
+/* True: a counted block was freed with it. */
 bool heap_give(struct heap *heap, struct allocation *allocation);
 
 /* Would a small allocation of this size take a block? */
 bool heap_needs_block(const struct heap *heap, uint64_t size, enum heap_group group);
 struct allocation *heap_find(struct heap *heap, uint64_t address);
 
-/* Call visit for every allocation; it may give that one back. */
+/* Call visit for every allocation; it may free that one. */
 void heap_each(struct heap *heap,
                void (*visit)(struct heap *heap, struct allocation *allocation, void *data),
                void *data);

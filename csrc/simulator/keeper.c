@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* keeper.c -- files that stay open; see keeper.h. */
+/* keeper.c -- state file descriptions kept open for their locks; see keeper.h. */
 #include "keeper.h"
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ int keeper_begin(const struct machine *machine)
     return machine_open_state(machine);
 }
 
-/* Without a descriptor where there are no more: then the mapping does. */
+/* If no descriptor is left (EMFILE), the mapping alone keeps the file open. */
 static bool keep_open(struct keeper *keeper, int fd)
 {
     struct stat status;
@@ -58,7 +58,7 @@ static bool keep_open(struct keeper *keeper, int fd)
     return true;
 }
 
-/* Forks are held off, so one thread at a time. */
+/* Forks are held off: one thread at a time. */
 static struct keeper *find_unused(void)
 {
     struct keeper *keeper = keepers;
@@ -113,7 +113,7 @@ static bool is_open(const struct keeper *keeper)
            status.st_dev == keeper->file_device && status.st_ino == keeper->file_inode;
 }
 
-/* Children may have it, too, but what this process lets go of they have no more. */
+/* Forked children may share the descriptor; unlocking here unlocks it for them, too. */
 void keeper_drop(struct keeper *keeper)
 {
     struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* keeper.h -- locks on the state file that this process has for as long as it lives, or less.
+/* keeper.h -- locks on the state file that last until this process ends or drops them.
  *
- * Such a lock belongs to an opening of the file that is kept by a mapping. Forked children inherit
- * the mapping, as those of NVIDIA's driver do its open files: the lock goes with the last of them
- * that ends or execs, however it ends.
+ * Such a lock belongs to an open file description that a mapping keeps. Forked children inherit the
+ * mapping, as NVIDIA's driver lets them inherit its open files: the lock lasts until the last of
+ * them ends or execs, however it ends.
  *
- * It is kept by a descriptor, too, as the driver has them: a process that dies or execs lets go of
- * descriptors before what it has only mapped. So the memory is free before a shim, which has its
- * slot mapped, says so.
+ * A descriptor keeps it, too, like the driver's: a process that dies or execs closes its
+ * descriptors before the kernel unmaps its memory. So the driver's memory is free before a shim,
+ * whose slot is mapped, reports it free.
  *
  * Where the machine's law says that children keep nothing (fork_keeps=no), they do not inherit it.
- * A child that is forked before that is so would have the lock too, and keep it: so none is forked
+ * A child that is forked between the opening and MADV_DONTFORK would keep the lock, so forks wait
  * meanwhile.
  */
 #ifndef PYVGPU_SIMULATOR_KEEPER_H
@@ -20,14 +20,13 @@
 
 struct keeper;
 
-/* The state file once more, to lock something on it, or -1. keeper_end is to be called in any case.
- */
+/* Open the state file again, to lock a byte of it; -1 on failure. Call keeper_end in any case. */
 int keeper_begin(const struct machine *machine);
 
-/* Close *fd*. What keeps it, and the locks on it, if that is wanted; NULL if there is no room. */
+/* Close *fd*; if is_wanted, return a keeper of its locks. NULL: no memory. */
 struct keeper *keeper_end(const struct machine *machine, int fd, bool is_wanted);
 
-/* Let go of the locks; of those that forked children inherited, too. */
+/* Release the locks, also for forked children that inherited them. */
 void keeper_drop(struct keeper *keeper);
 
 #endif

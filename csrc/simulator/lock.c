@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lock.c -- the machine's locks, which any process may hold when it dies or is stopped.
+/* lock.c -- the machine's locks, which survive the death or SIGSTOP of a holder.
  *
- * What is done under them stands for what a driver does inside the kernel, where nobody is stopped:
- * a process that holds one goes on when it is sent SIGSTOP, as soon as another one wants the lock.
+ * Code under these locks stands for driver code in the kernel, where a process cannot be stopped:
+ * a holder that was sent SIGSTOP is continued as soon as another process wants the lock.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -30,7 +30,7 @@ char thread_state(int thread)
     return name_end && name_end[1] ? name_end[2] : '\0';
 }
 
-/* In a PID namespace of its own its number may be somebody else's here. */
+/* A holder in another PID namespace: here its number may be that of an unrelated process. */
 static bool is_on_a_machine(int thread)
 {
     char path[64], line[MACHINE_PATH + 128];

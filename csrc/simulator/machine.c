@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* machine.c -- finds the machine's folder and maps its state. Who lives in it is slot.c's. */
+/* machine.c -- finds the machine's folder and maps its state. Its processes are in slot.c. */
 #include "machine.h"
 
 #include <dlfcn.h>
@@ -121,8 +121,8 @@ int machine_open_file(const char *path, int flags)
     char parent[PATH_MAX];
     char *slash;
 
-    /* Creation is a step of its own: in a sticky folder the kernel refuses O_CREAT on a file of
-     * somebody else (fs.protected_regular), although opening it is allowed. */
+    /* Creation is a step of its own: in a sticky folder the kernel refuses O_CREAT on another
+     * user's file (fs.protected_regular), although opening it is allowed. */
     for (;;) {
         int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW);
         if (fd >= 0 || errno != ENOENT)
@@ -186,7 +186,7 @@ static void initialise_state(const struct machine *machine, struct machine_state
     __atomic_store_n(&state->magic, STATE_MAGIC, __ATOMIC_RELEASE);
 }
 
-/* The file, locked by the caller, is made what it should be, or found not to be. */
+/* Initialise or check the file, which the caller has locked. */
 static enum machine_result prepare_state(struct machine *machine, const char *path, int fd)
 {
     const size_t size = state_size(machine);
@@ -208,7 +208,7 @@ static enum machine_result prepare_state(struct machine *machine, const char *pa
         complain("%s: cannot be mapped: %s", path, strerror(errno));
         return MACHINE_BROKEN;
     }
-    /* A full file system would otherwise be met as a signal. */
+    /* A full file system would otherwise raise SIGBUS later. */
     if (madvise(state, offsetof(struct machine_state, uses), MADV_POPULATE_WRITE) &&
         errno != EINVAL) {
         complain("%s: there is no room for it: is the file system full?", path);
@@ -219,7 +219,7 @@ static enum machine_result prepare_state(struct machine *machine, const char *pa
         initialise_state(machine, state);
     if (state->magic != STATE_MAGIC || state->version != STATE_VERSION || state->size != size ||
         state->device_count != machine->config.device_count) {
-        complain("%s: not the state of this machine; remove it while nobody uses the machine",
+        complain("%s: not the state of this machine; remove it while no process uses the machine",
                  path);
         munmap(state, size);
         return MACHINE_BROKEN;

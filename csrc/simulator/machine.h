@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* machine.h -- the simulated machine: its folder, its shared state, and who lives in it.
+/* machine.h -- the simulated machine: its folder, its shared state and its processes.
  *
  * Both libraries use this; it knows neither CUDA nor NVML. The state is one file, mapped by every
- * process. A process that uses CUDA owns a slot, which it proves by an open-file-description lock
- * that lasts exactly as long as its mapping: killed means unlocked. Whoever looks at free memory
- * or at processes, or is about to be refused, reaps the dead first (machine_reap).
+ * process. A process that uses CUDA owns a slot by an open-file-description lock that lasts exactly
+ * as long as its mapping: killed means unlocked. A call that reads free memory or lists processes,
+ * or is about to refuse memory, reaps dead processes first (machine_reap).
  *
  * Locks, in this order: state->lock (slots), state->devices[i].lock (a device's time),
  * state->accounts[i].lock (its bytes). All are robust and held for short, bounded work.
@@ -33,8 +33,8 @@ enum machine_slot_state { SLOT_FREE, SLOT_LIVE };
 
 struct machine_slot {
     _Atomic uint32_t state;
-    uint32_t pid;           /* as its own PID namespace numbers it */
-    uint64_t generation;    /* one more each time the slot is given out */
+    uint32_t pid;           /* in its own PID namespace */
+    uint64_t generation;    /* incremented each time the slot is claimed */
     uint64_t start_time_ns; /* CLOCK_REALTIME */
     uint64_t memory_files;  /* bit per device for which a file with a name may be there */
     uint64_t pid_namespace;
@@ -48,24 +48,24 @@ struct machine_use {
     uint32_t unused[13];
 };
 
-/* A device's bytes; the words of uses[] say whose they are. Python reads it too. */
+/* A device's bytes in use; uses[] has them by process. Python reads it too. */
 struct machine_account {
     pthread_mutex_t lock;
-    uint64_t used;   /* the sum of uses[] and shares on their own, whenever nobody has the lock */
-    uint64_t peak;   /* the most that was used since somebody set it to 0; before: UINT64_MAX */
-    uint64_t buried; /* what the dead had, all of them so far */
+    uint64_t used;   /* the sum of uses[] and shares on their own, whenever the lock is free */
+    uint64_t peak;   /* highest value of used since it was set to 0; until then UINT64_MAX */
+    uint64_t buried; /* bytes reclaimed from dead processes so far */
 };
 
-/* What was in use on a device, and from when on: for those who are to see it late. */
+/* History of a device's bytes in use, for NVML, which shows them with a delay. */
 struct machine_past {
-    uint64_t count; /* of notes so far; the n-th is in its place modulo their number */
+    uint64_t count; /* notes so far; a ring: the n-th is at n modulo MACHINE_NOTES */
     struct {
         uint64_t since_ns;
         uint64_t used;
     } notes[MACHINE_NOTES];
 };
 
-/* Where those who are no driver find what is in use (tests/support/judge.py). */
+/* Offsets for readers outside the driver (tests/support/judge.py). */
 struct machine_index {
     uint32_t slot_count;
     uint32_t slot_size;
@@ -78,14 +78,14 @@ struct machine_index {
 
 enum machine_share_state { SHARE_FREE, SHARE_OWNED, SHARE_LEFT /* on its own */ };
 
-/* Memory that other processes may have (share.h). */
+/* Exported memory (share.h). */
 struct machine_share {
     _Atomic uint32_t state;
     uint32_t device;
     uint32_t slot; /* its owner's */
-    uint32_t kind; /* what it is, to those who open it; never 0 */
+    uint32_t kind; /* tells importers what it is; never 0 */
     uint64_t id;
-    _Atomic uint64_t bytes; /* that it counts for */
+    _Atomic uint64_t bytes; /* charged for it */
     uint64_t size;          /* of its memory */
     uint64_t more[3];
 };
@@ -103,7 +103,7 @@ struct machine_state {
     uint64_t size;
     struct machine_index index;
     pthread_mutex_t lock;
-    _Atomic uint64_t reaped_ns;  /* when somebody last looked for the dead */
+    _Atomic uint64_t reaped_ns;  /* time of the last reaping */
     _Atomic uint32_t slot_limit; /* slots at and above it were never used */
     uint32_t unused;
     uint32_t share_limit; /* shares at and above it were never used */
@@ -116,7 +116,7 @@ struct machine_state {
     struct machine_share shares[MACHINE_SHARES];
     struct cgroup_table cgroups;
     struct cgroup_chain chains[MACHINE_SLOTS];
-    struct model_lane lanes[][MACHINE_SLOTS]; /* of the devices that there are */
+    struct model_lane lanes[][MACHINE_SLOTS]; /* one row per device */
 };
 
 struct machine {
@@ -127,90 +127,90 @@ struct machine {
 
 enum machine_result {
     MACHINE_READY,
-    MACHINE_ABSENT, /* nothing says which machine */
-    MACHINE_BROKEN, /* something does, and it cannot be used */
+    MACHINE_ABSENT, /* no machine is configured */
+    MACHINE_BROKEN, /* one is, and it cannot be used */
 };
 
-/* The machine of this process, opened by the first call; said on standard error if it failed.
+/* The machine of this process, opened by the first call; a failure is printed to standard error.
  * After a fork the child may go on reading it.
  */
 enum machine_result machine_open(struct machine **machine);
 
-/* The state file once more, or -1: for a lock that is nobody else's. */
+/* Open the state file again, for a lock of its own; -1 on failure. */
 int machine_open_state(const struct machine *machine);
 
-/* Have the pages of a part of the state now. False (said on standard error) if the file system is
- * full, which would otherwise be met as a signal.
+/* Allocate the pages of a part of the state. False (printed to standard error) if the file system
+ * is full, which would otherwise raise SIGBUS later.
  */
 bool machine_make_pages(const struct machine *machine, const void *from, size_t size);
 
-/* The folder's mode decides whether other users can use what is made in it. */
+/* Open or create a file; the folder's mode decides whether other users can use new files. */
 int machine_open_file(const char *path, int flags);
 
-/* Own a slot: the slot, or -1 (said on standard error). It is given back when the process ends. */
+/* Claim a slot until the process ends: the slot, or -1 (printed to standard error). */
 int machine_claim_slot(struct machine *machine);
 
-/* Give back what this process's slot holds, at a regular exit; the slot itself when it is dead. */
+/* At a regular exit, release what this process's slot holds; reaping releases the slot itself. */
 void machine_release_slot(struct machine *machine, uint32_t slot);
 
-/* The inode of this process's PID namespace; 0 if /proc does not tell. */
+/* The inode of this process's PID namespace; 0 if /proc does not show it. */
 uint64_t machine_pid_namespace(void);
 
 /* Let other processes learn which process has the slot: this one. */
 void machine_name_owner(const struct machine *machine, uint32_t slot);
 
-/* The pid of the slot's process, as this process's PID namespace numbers it, or as its own does if
- * it has no number here. 0: it has ended, or cannot be named.
+/* The pid of the slot's process in this process's PID namespace, or in its own namespace if it has
+ * none here. 0: it has ended, or cannot be named.
  */
 uint32_t machine_owner(const struct machine *machine, uint32_t slot);
 
-/* Take back what dead processes held; no oftener than every 50 ms unless now is set. */
+/* Reclaim what dead processes held; at most once in 50 ms unless now is set. */
 void machine_reap(struct machine *machine, bool now);
 
-/* The same, and wait for those who are about to be dead. */
+/* The same, and wait for processes that are exiting. */
 void machine_bury(struct machine *machine);
 
 /* Bytes that are in use on the device (reap first). */
 uint64_t machine_used_bytes(const struct machine *machine, uint32_t device);
 
-/* The same as NVML shows it: as it was so long ago as the machine's law says. */
+/* The same as NVML shows it: with the delay that the machine's law says. */
 uint64_t machine_shown_bytes(struct machine *machine, uint32_t device);
 
-/* The clock may have begun again. */
+/* Drop the history if its times are in the future: the clock restarted at a reboot. */
 void machine_forget_past(struct machine *machine, uint32_t device);
 
-/* Take and give back bytes of the device for slot. False: they do not fit, even after reaping. */
+/* Charge and discharge bytes of the device to slot. False: they do not fit, even after reaping. */
 bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
 void machine_discharge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
 
-/* A share's bytes are its owner's no longer, but its own. state->lock held. */
+/* Move a share's bytes from its owner to the share itself. state->lock held. */
 void machine_leave(struct machine *machine, struct machine_share *share);
 
-/* Shares that were on their own are gone: add up what is left. */
+/* Recompute the sum after shares on their own are gone. */
 void machine_recount(struct machine *machine, uint32_t device);
 
-/* Give back all that slot has. */
+/* Discharge all bytes of slot. */
 void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t slot);
 
-/* Whoever died holding the lock left nothing that the next one cannot repair: true, repair it.
- * Whoever is stopped while holding it goes on.
+/* Lock. True: the last holder died, and the caller must repair the state, which is always possible.
+ * A holder that is stopped (SIGSTOP) is continued.
  */
 bool machine_lock(pthread_mutex_t *lock);
 
-/* The state of a thread as the kernel shows it: T for one that is stopped, and not by a tracer, Z
- * for one that is dead and not yet buried; 0 if there is none. */
+/* The state of a thread in /proc: T for one that is stopped, and not by a tracer, Z for a zombie;
+ * 0 if there is no such thread. */
 char thread_state(int thread);
 
 /* state->lock. */
 void machine_lock_slots(struct machine *machine);
 void machine_unlock_slots(struct machine *machine);
 
-/* Have the pages of a process's lane on a device now, but for its places; those of some places. */
+/* Allocate the pages of a process's lane on a device, except its places; those of some places. */
 bool machine_make_lane(struct machine *machine, uint32_t device, uint32_t slot);
 bool machine_make_places(struct machine *machine, uint32_t device, uint32_t slot, uint32_t first,
                          uint32_t count);
 
-/* A device's time. The lock is taken around everything that has a model in its name. */
+/* A device's time. Callers of model_*() hold the device's lock. */
 struct model machine_model(struct machine *machine, uint32_t device);
 void machine_lock_device(struct machine *machine, uint32_t device);
 void machine_unlock_device(struct machine *machine, uint32_t device);
@@ -218,7 +218,7 @@ void machine_unlock_device(struct machine *machine, uint32_t device);
 /* Bring the device's time up to now, letting others in between; the lock is held after it. */
 void machine_advance_device(struct machine *machine, uint32_t device);
 
-/* Path of the file with the memory of a process on a device, for those who import it. */
+/* Path of the file with the memory of a process on a device, for importers. */
 void machine_memory_path(const struct machine *machine, uint32_t slot, uint64_t generation,
                          uint32_t device, char *path, size_t size);
 

@@ -30,7 +30,8 @@ static void describe(struct allocation *allocation, struct work_context *work,
     allocation->id = atomic_fetch_add_explicit(&last_allocation, 1, memory_order_relaxed) + 1;
 }
 
-/* Under heap->lock. True: others have it open; bytes and address stay until they have not. */
+/* Under heap->lock. True: other processes have it open; bytes and address stay until they close it.
+ */
 static bool leave(struct allocation *allocation)
 {
     int share = (int) allocation->share - 1;
@@ -71,7 +72,7 @@ static void give_back_if_left(struct heap *heap, struct allocation *allocation, 
     give(heap, allocation);
 }
 
-/* Under heap->lock. What is here for programs. */
+/* Under heap->lock. The allocation at address that programs can use. */
 static struct allocation *find(struct heap *heap, uint64_t address)
 {
     struct allocation *found = heap_find(heap, address);
@@ -79,15 +80,15 @@ static struct allocation *find(struct heap *heap, uint64_t address)
     return found && found->kind != MEMORY_LEFT ? found : NULL;
 }
 
-/* Pools and graphs charge what they reserve, so their blocks charge nothing. What is mapped to an
- * array is charged by itself.
+/* Pools and graphs charge what they reserve, so their blocks charge nothing. Memory that is mapped
+ * to an array is charged itself.
  */
 static bool is_free_of_charge(enum memory_kind kind)
 {
     return kind == MEMORY_POOL || kind == MEMORY_GRAPH || kind == MEMORY_UNBACKED;
 }
 
-/* Under heap->lock. An allocation of a group, its block charged if it takes a new one. */
+/* Under heap->lock. Allocate from a group; charge the block if it needs a new one. */
 static struct allocation *take(struct heap *heap, uint32_t device, uint64_t size,
                                enum heap_group group)
 {
@@ -105,9 +106,9 @@ static struct allocation *take(struct heap *heap, uint32_t device, uint64_t size
 static CUresult allocate_on(struct work_context *work, uint32_t device, enum memory_kind kind,
                             uint64_t bytes, bool is_shown, CUdeviceptr *address)
 {
-    /* Physical memory is mapped by whole blocks, what the host sees by whole pages. Of exactly 1
-     * MiB a block has two where the device counts blocks, and none where that is a large
-     * allocation. */
+    /* Physical memory is mapped by whole blocks, host-visible memory by whole pages. A block holds
+     * two allocations of exactly 1 MiB where the device counts blocks; elsewhere 1 MiB is a large
+     * allocation of its own. */
     bool is_whole = kind == MEMORY_PHYSICAL || is_shown ||
                     (bytes == MIB && !process.machine->config.law.small_blocks);
     uint64_t least = is_whole ? HEAP_LARGE : 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory.h -- device memory of this process: addresses, bytes, and what they are charged.
+/* memory.h -- device memory of this process: addresses, bytes and charges.
  *
  * A device address is never a host address: nothing but this module can read device memory, as on
- * a real card (managed memory excepted). The bytes are in one sparse file for each process and
+ * real hardware (managed memory excepted). The bytes are in one sparse file for each process and
  * device. Each device has a range of addresses of its own, kept for the process's life.
  */
 #ifndef PYVGPU_SIMULATOR_MEMORY_H
@@ -28,8 +28,8 @@ enum memory_kind {
 
 struct memory_info {
     uint64_t base;
-    uint64_t size;    /* as asked for */
-    uint64_t charged; /* what it counts for */
+    uint64_t size;    /* as requested */
+    uint64_t charged; /* bytes charged to the device */
     enum memory_kind kind;
     uint32_t device; /* of the machine */
     int ordinal;
@@ -39,18 +39,18 @@ struct memory_info {
     void *pool;          /* CUmemoryPool of MEMORY_POOL */
 };
 
-/* What a request counts for on the device, which the machine's law says. */
+/* The bytes charged for a request of so many bytes, by the machine's law. */
 uint64_t memory_round(uint64_t bytes);
 
 /* Charge and allocate. Kinds up to MEMORY_MODULE. */
 CUresult memory_allocate(struct work_context *work, enum memory_kind kind, uint64_t bytes,
                          CUdeviceptr *address);
 
-/* The same in no context (pools, VMM): it goes only when it is freed. */
+/* The same in no context (pools, VMM): it lives until it is freed. */
 CUresult memory_allocate_on(uint32_t device, enum memory_kind kind, uint64_t bytes,
                             CUdeviceptr *address);
 
-/* The same, with the bytes at the address for the host too. */
+/* The same, with the bytes mapped at the address for the host, too. */
 CUresult memory_allocate_shown(uint32_t device, enum memory_kind kind, uint64_t bytes,
                                CUdeviceptr *address);
 
@@ -60,10 +60,10 @@ CUresult memory_free(CUdeviceptr address, enum memory_kind kind);
 /* Free everything that was allocated in a context. */
 void memory_free_context(uint64_t context_id);
 
-/* Have managed memory take room on another device too, until it is freed. */
+/* Charge managed memory to another device, too, until it is freed. */
 CUresult memory_copy_to(CUdeviceptr address, uint32_t device);
 
-/* What lies at address: of the device or pinned host memory. False: nothing of ours. */
+/* Describe the device or pinned host memory at address. False: nothing of ours. */
 bool memory_find(uint64_t address, struct memory_info *info);
 
 /* The host pointer behind a device address, and how many bytes are in one piece from there on.
@@ -71,13 +71,13 @@ bool memory_find(uint64_t address, struct memory_info *info);
  */
 void *memory_chunk(CUdeviceptr address, uint64_t *length);
 
-/* The same for all that a device reaches: pinned host memory too. */
+/* The same for all memory that a device can access: pinned host memory, too. */
 void *memory_reach(CUdeviceptr address, uint64_t *length);
 
 /* The same, if all of size bytes are in one piece. */
 void *memory_translate(CUdeviceptr address, uint64_t size);
 
-/* Bytes now, without waiting for anything. False if the range is not device memory. */
+/* Write bytes at once, without waiting. False if the range is not device memory. */
 bool memory_write(CUdeviceptr address, const void *bytes, uint64_t size);
 
 /* Free and total bytes of a device of the machine. */
@@ -87,10 +87,10 @@ void memory_get_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_byte
 
 struct heap;
 
-/* The heap of a device, made by the first call. NULL if it cannot be made. */
+/* The heap of a device, created by the first call. NULL if it cannot be created. */
 struct heap *memory_heap(uint32_t device);
 
-/* The same, but NULL unless it is made already. */
+/* The same, but NULL unless it exists already. */
 struct heap *memory_heap_if_open(uint32_t device);
 
 uint32_t memory_heap_device(const struct heap *heap);
@@ -109,17 +109,17 @@ void import_end(struct import *import);
 CUresult memory_adopt(struct work_context *work, enum memory_kind kind, uint32_t device,
                       void *bytes, uint64_t size, void *owner, CUdeviceptr *address);
 
-/* The share by which others can have the linear allocation at address; made by the first call.
- * SHARE_NONE: it is no such allocation, or no place is left.
+/* The share that exports the linear allocation at address; created by the first call.
+ * SHARE_NONE: it is no such allocation, or the table is full.
  */
 int memory_share(CUdeviceptr address);
 
-/* Before much is written to device memory: false if there is no room in the file system. */
+/* Allocate file space before a large write to device memory: false if the file system is full. */
 bool memory_make_room(void *bytes, uint64_t size);
 
 void memory_set_flags(CUdeviceptr address, unsigned int flags);
 
-/* Set what memory_info.pool says; read it back (NULL: not the base of such an allocation). */
+/* Set memory_info.pool; read it back (NULL: not the base of such an allocation). */
 void memory_set_owner(CUdeviceptr address, void *owner);
 void *memory_owner(CUdeviceptr address, enum memory_kind kind);
 
@@ -132,13 +132,13 @@ void host_free_context(uint64_t context_id);
 /* A pool's block is gone with its context (cuda/pool.c). */
 void pool_forget(void *pool, uint64_t bytes);
 
-/* Of memory of a pool whose blocks have places, which block it is; false if it is none. */
+/* Find the block at address in pools whose blocks have places; false if there is none. */
 bool placement_find(uint64_t address, struct memory_info *info);
 
 /* Free a block of a pool or graph outside any stream: INVALID_VALUE if address is none. */
 CUresult pool_free_now(CUdeviceptr address);
 
-/* Pools of the device give back what they need not keep: after a synchronisation. */
+/* After a synchronisation: the device's pools release memory above their thresholds. */
 void pool_trim_all(uint32_t device);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memorybytes.c -- the bytes at addresses that a device reaches, however they are in pieces. */
+/* memorybytes.c -- access to the bytes at device-accessible addresses, also in several pieces. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,8 +28,8 @@ void *memory_translate(CUdeviceptr address, uint64_t size)
     return bytes && length >= size ? bytes : NULL;
 }
 
-/* Make room in the file for what is going to be written: a full file system is then an error
- * here, and not a signal in the middle of the copy. */
+/* Allocate file space before a write: a full file system is then an error here instead of SIGBUS in
+ * the middle of the copy. */
 bool memory_make_room(void *bytes, uint64_t size)
 {
     uint64_t start = (uint64_t) bytes & ~UINT64_C(4095);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memoryheap.c -- this process's heaps, one for each device that it uses, and the files they have.
- */
+/* memoryheap.c -- this process's heaps, one for each device that it uses, and their files. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +27,8 @@ struct heap *memory_heap(uint32_t device)
     pthread_mutex_lock(&opening);
     if (!heap_is_open[device]) {
         int result;
-        /* First the note that there may be a file, so that whoever reaps us removes it. */
+        /* First record that there may be a file, so that a process that reaps this one removes it.
+         */
         slot = &process.machine->state->slots[process.slot];
         __atomic_fetch_or(&slot->memory_files, UINT64_C(1) << device, __ATOMIC_SEQ_CST);
         machine_memory_path(process.machine, process.slot, process.generation, device, path,

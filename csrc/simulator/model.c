@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.c -- works out what ran on a device since it was last looked at.
+/* model.c -- computes what ran on a device since the last call.
  *
- * One step goes from the device's now to the next moment at which something changes: work is
- * done, a turn ends, work that was submitted later arrives. A process may be killed between any
- * two stores; ORDERED() keeps the compiler from moving those whose order the repair relies on.
+ * One step goes from the device's now to the next change: work is done, a turn ends, work that was
+ * submitted later arrives. A process may be killed between any two stores; ORDERED() keeps the
+ * compiler from moving those whose order the repair relies on.
  */
 #include "model.h"
 
@@ -20,7 +20,7 @@ struct runner {
     uint64_t ticket;
 };
 
-/* Who runs on one engine in a step. */
+/* The lane and work that run on one engine in a step. */
 struct engine_plan {
     uint32_t waiting; /* lanes with work for it */
     uint32_t first;   /* the lowest of them */
@@ -65,7 +65,8 @@ void model_reset_lane(struct model *model, uint32_t number)
     lane->busy_ns = 0;
 }
 
-/* The work that had the place may still be its queue's head, if its finisher was killed. */
+/* The work that had the place may still be its queue's head, if the process that finished it was
+ * killed. */
 static void leave_queue(struct model_lane *lane, const struct model_work *work)
 {
     if (work->ticket && lane->head[work->queue] == work->ticket)
@@ -133,7 +134,7 @@ static void finish(struct model_lane *lane, uint64_t ticket, uint64_t when)
     lane->head[work->queue] = work->next;
 }
 
-/* May the head of a queue run, as far as other queues go? */
+/* Do the other queues allow the head of this one to run? */
 static bool is_free_to_run(const struct model_lane *lane, const struct model_work *work,
                            uint64_t ticket)
 {
@@ -154,7 +155,7 @@ static bool is_free_to_run(const struct model_lane *lane, const struct model_wor
     return true;
 }
 
-/* A mark has come to its turn and takes its time. False: it needs no engine. */
+/* Start a mark that has reached the head. False: it needs no engine. */
 static bool settle_timed(struct model_lane *lane, uint64_t ticket, uint64_t now, uint64_t *horizon,
                          bool *changed)
 {
@@ -169,7 +170,7 @@ static bool settle_timed(struct model_lane *lane, uint64_t ticket, uint64_t now,
     return false;
 }
 
-/* Look at one queue's head. True if it is ready for an engine; changed if it was done here. */
+/* Settle one queue's head. True if it is ready for an engine; changed if it was finished here. */
 static bool settle_head(struct model_lane *lane, unsigned int queue, uint64_t now,
                         uint64_t *horizon, bool *changed)
 {
@@ -181,7 +182,7 @@ static bool settle_head(struct model_lane *lane, unsigned int queue, uint64_t no
         return false;
     }
     work = model_work_of(lane, ticket);
-    if (work->state == WORK_DONE) { /* its finisher was killed: repair */
+    if (work->state == WORK_DONE) { /* the process that finished it was killed: repair */
         lane->head[queue] = work->next;
         *changed = true;
         return false;
@@ -218,7 +219,7 @@ static bool settle_head(struct model_lane *lane, unsigned int queue, uint64_t no
     return true;
 }
 
-/* Finish what needs no time; the engines that the rest is ready for, a bit each. */
+/* Finish work that needs no time; returns a bit for each engine that the rest is ready for. */
 static unsigned int settle_lane(struct model_lane *lane, uint64_t now, uint64_t *horizon)
 {
     unsigned int engines;
@@ -246,7 +247,7 @@ static void note_waiting(struct engine_plan *plan, const struct model_turn *turn
         plan->after = lane;
 }
 
-/* Whose turn is it? A lane keeps it until its slice ends and another one waits. */
+/* Choose the lane that has the turn. It keeps it until its slice ends and another one waits. */
 static void choose_lane(struct engine_plan *plan, struct model_turn *turn, unsigned int engine,
                         const struct model_law *law)
 {
@@ -267,8 +268,8 @@ static bool is_before(const struct runner *runner, const struct runner *other)
     return runner->ticket < other->ticket;
 }
 
-/* What of the lane runs on the engine now: by priority and in the order of submission, as long as
- * there is room. */
+/* Choose the lane's work that runs on the engine now: by priority, then in the order of
+ * submission, as long as SMs are free. */
 static void choose_work(struct model *model, struct engine_plan *plan, unsigned int engine)
 {
     const struct model_turn *turn = &model->device->turns[engine];
@@ -326,7 +327,7 @@ static void note_busy(struct model_busy *history, uint64_t from, uint64_t until,
     }
 }
 
-/* Events that are passed in turn take no SM. */
+/* Events that wait for their lane's turn take no SM. */
 static bool takes_engine(const struct engine_plan *plan, unsigned int engine)
 {
     for (size_t i = 0; i < plan->count; i++)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.h -- a device's time: whose work runs when.
+/* model.h -- time model of a device: schedules the work of all processes on its engines.
  *
- * Pure state and arithmetic. Nobody runs the device: whoever holds its lock says how late it is
- * (model_advance), and the model works out what ran since. It lives in shared memory and may be
- * left at any instruction by a process that is killed: each change is one store, or can be done
- * again. It reads no clock, so a test can give it any time.
+ * Pure state and arithmetic. No thread runs the device: a caller that holds its lock passes the
+ * current time (model_advance), and the model computes what ran since. It lives in shared memory,
+ * and a process may be killed at any instruction: each change is one store, or can be redone. It
+ * reads no clock, so a test can give it any time.
  *
- * A lane is one process on one device. Its work stands in queues (streams); a queue's head may
- * run when what it waits for is done. Engines: the SMs, and one copy engine for each direction.
- * On each engine the lanes that have work take turns of a time slice; the law says how long it is
- * and what a switch costs. Kernels of one lane run together as long as SMs are free, those of
- * streams of higher priority first.
+ * A lane is one process on one device. Its work is in queues (streams); a queue's head may run when
+ * its dependency is done. Engines: the SMs, and one copy engine for each direction. On each engine
+ * the lanes that have work are time-sliced; the law says how long a slice is and what a switch
+ * costs. Kernels of one lane run together as long as SMs are free, those of streams of higher
+ * priority first.
  *
  * Work has a place in its lane's pool and a ticket, which counts up and names the place: places are
- * used again in any order, so a queue that waits keeps no place but those of its own work.
+ * reused in any order, so a waiting queue keeps no places but those of its own work.
  */
 #ifndef PYVGPU_SIMULATOR_MODEL_H
 #define PYVGPU_SIMULATOR_MODEL_H
@@ -93,9 +93,9 @@ struct model_turn {
 };
 
 struct model_device {
-    uint64_t now;        /* how far the model has come */
-    uint64_t next_event; /* when something is done if nobody adds work; MODEL_NEVER: nothing runs */
-    uint64_t busy_ns;    /* time anybody had of the SMs */
+    uint64_t now;        /* time that the model has reached */
+    uint64_t next_event; /* when something is done if no work is added; MODEL_NEVER: idle */
+    uint64_t busy_ns;    /* time that the SMs were busy */
     uint64_t copy_busy_ns;
     uint64_t units; /* SMs there are */
     struct model_turn turns[MODEL_ENGINES];
@@ -113,16 +113,15 @@ struct model {
     struct model_law law;
 };
 
-/* Forget everything a lane had: its owner is gone. */
+/* Clear a lane whose process is gone. */
 void model_reset_lane(struct model *model, uint32_t lane);
 
-/* Put work behind its queue's tail, in a place that is free: its ticket. Only the lane's owner,
- * which knows the free places: those never used, and those taken by model_take_done(). */
+/* Append work to its queue, in a place that is free; returns its ticket. Only the lane's owner
+ * calls this; it knows the free places: those never used, and those from model_take_done(). */
 uint64_t model_enqueue(struct model *model, uint32_t lane, uint32_t place,
                        const struct model_work *work);
 
-/* The place of work that is done and was not taken yet: whether there is one. Only the lane's
- * owner. */
+/* Take the place of work that is done; false if there is none. Only for the lane's owner. */
 bool model_take_done(struct model_lane *lane, uint32_t *place);
 
 static inline struct model_work *model_work_of(struct model_lane *lane, uint64_t ticket)
@@ -130,7 +129,8 @@ static inline struct model_work *model_work_of(struct model_lane *lane, uint64_t
     return &lane->places[ticket % MODEL_PLACES];
 }
 
-/* Work out what ran until now. False if there is more to work out: give others the lock first. */
+/* Compute what ran until now. False if there is more to compute: release the lock for others
+ * first. */
 bool model_advance(struct model *model, uint64_t now);
 
 bool model_is_done(const struct model_lane *lane, uint64_t ticket);
@@ -138,7 +138,7 @@ bool model_is_done(const struct model_lane *lane, uint64_t ticket);
 /* Let the work at its gate go on. */
 void model_open_gate(struct model *model, uint32_t lane, uint64_t ticket, uint64_t now);
 
-/* The earliest moment at which ticket can be done, by what stands before it in its queue. */
+/* The earliest time at which ticket can be done, by the work before it in its queue. */
 uint64_t model_earliest(const struct model *model, uint32_t lane, uint64_t ticket);
 
 /* How many lanes have work now. */

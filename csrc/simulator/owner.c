@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* owner.c -- which process has a slot, as the PID namespace of the process that asks numbers it.
+/* owner.c -- pid of a slot's process, translated to the PID namespace of the calling process.
  *
- * A process knows its number in its own PID namespace alone, and NVML on a node names processes by
- * the node's numbers, those of containers too. The kernel translates: it says of a POSIX lock which
- * process has it, in the namespace of the process that asks. So each process locks the byte of its
- * slot in a file of its own kind. Any close() of that file would drop the lock, so nothing here
- * closes it.
+ * A process knows its pid in its own PID namespace alone, but NVML on a node reports the node's
+ * pids, those of containers, too. The kernel translates: F_GETLK reports the holder of a POSIX lock
+ * in the caller's namespace. So each process locks the byte of its slot in a separate file. Any
+ * close() of that file would drop the lock, so nothing here closes it.
  */
 #include "machine.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* process.c -- this process's life on the machine, and its contexts as the machine sees them. */
+/* process.c -- this process's registration with the machine, and the charges of its contexts. */
 #include "process.h"
 
 #include <stddef.h>
@@ -70,7 +70,7 @@ CUresult process_start(const int *devices, int count)
     return CUDA_SUCCESS;
 }
 
-/* At a regular exit what the process held comes back at once; later calls find it ending. */
+/* At a regular exit release at once what the process held; later calls return DEINITIALIZED. */
 __attribute__((destructor)) static void end_process(void)
 {
     if (process_page->state != PROCESS_READY)
@@ -100,7 +100,7 @@ const struct device_config *process_device_config(CUdevice ordinal)
     return device < 0 ? NULL : &process.machine->config.devices[device];
 }
 
-/* The first of a process takes the most. */
+/* The first context of a process takes the most. */
 static uint64_t context_bytes(struct machine_use *use, CUdevice ordinal)
 {
     uint64_t bytes = process_device_config(ordinal)->context_bytes;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* process.h -- this process on the simulated machine, as libcuda knows it.
+/* process.h -- libcuda's state of this process: devices, contexts, entry checks.
  *
  * Every entry of the API begins with ENTER(): NOT_INITIALIZED before cuInit and in the child of a
- * fork, DEINITIALIZED once the process is ending, or a fault that somebody ordered.
+ * fork, DEINITIALIZED once the process is ending, or an injected fault.
  *
- * What cuda/context.c and cuda/module.c have to give is declared at the end.
+ * The functions that cuda/context.c and cuda/module.c must provide are declared at the end.
  */
 #ifndef PYVGPU_SIMULATOR_PROCESS_H
 #define PYVGPU_SIMULATOR_PROCESS_H
@@ -41,10 +41,10 @@ CUresult process_open(void);
 /* Last part of cuInit: claim a slot and be ready, with these devices of the machine by ordinal. */
 CUresult process_start(const int *devices, int count);
 
-/* What a call of this name has to answer if it may not go on. */
+/* The error of a call of this name that may not go on. */
 CUresult process_refusal(const char *name);
 
-/* One branch when all is well: ready, no fault, and the faults were looked at lately. */
+/* One branch in the normal case: ready, no fault, and the faults file checked lately. */
 static inline CUresult process_enter(const char *name)
 {
     bool must_look = process_page->state != PROCESS_READY || fault_is_due();
@@ -73,23 +73,23 @@ const struct device_config *process_device_config(CUdevice ordinal);
 
 struct stream; /* queue.h */
 
-/* What memory, streams and launches need of a context. struct CUctx_st (cuda/context.c) has this
- * as its first member, named work.
+/* The part of a context that memory, streams and launches use. struct CUctx_st (cuda/context.c) has
+ * this as its first member, named work.
  */
 struct work_context {
     uint64_t id;            /* never given out again in this process */
-    int ordinal;            /* as the API numbers devices */
-    uint32_t device;        /* as the machine does */
+    int ordinal;            /* in the API's numbering of devices */
+    uint32_t device;        /* in the machine's */
     uint64_t charged;       /* for the context itself */
     _Atomic int error;      /* a CUresult that stays, such as ILLEGAL_ADDRESS */
     struct stream *legacy;  /* the default stream */
     struct stream *streams; /* all of the context's, linked; queue.c's */
 };
 
-/* Charge what a context takes and make the default stream. OUT_OF_MEMORY if they do not fit. */
+/* Charge a context and create its default stream. OUT_OF_MEMORY if they do not fit. */
 CUresult context_open(CUdevice ordinal, struct work_context *work);
 
-/* Wait for its work, then free all that was made in it: memory, streams, events, pools' blocks. */
+/* Wait for its work, then free all its objects: memory, streams, events, pools' blocks. */
 void context_close(struct work_context *work);
 
 /* Wait until everything enqueued in the context is done: the sticky error, if any. */
@@ -109,9 +109,10 @@ CUresult context_enter(struct work_context **work);
             return entered;                               \
     } while (0)
 
-/* --- asked of cuda/context.c and cuda/module.c ---------------------------------------------- */
+/* --- defined in cuda/context.c and cuda/module.c -------------------------------------------- */
 
-/* The thread's current context; NULL for none or for one that is gone. Cheap: each call asks. */
+/* The thread's current context; NULL for none or for one that is gone. Cheap: every call needs it.
+ */
 struct work_context *context_current(void);
 
 /* The context behind a handle; NULL if it is not one. */
@@ -120,8 +121,8 @@ struct work_context *context_of(CUcontext handle);
 /* The handle of a context. */
 CUcontext context_handle(struct work_context *work);
 
-/* What a launch needs of a function. struct CUfunc_st (and CUkern_st) hold one each; name and plan
- * are set once, by launch_plan, when the image is loaded.
+/* The part of a function that a launch uses. struct CUfunc_st (and CUkern_st) hold one each; name
+ * and plan are set once, by launch_plan, when the image is loaded.
  */
 enum builtin {
     BUILTIN_NONE,
@@ -136,10 +137,10 @@ enum builtin {
 struct launch_function {
     const char *name;
     enum builtin builtin;
-    uint64_t ns;          /* what it takes if it is not built in */
+    uint64_t ns;          /* duration if it is not built in */
     uint32_t max_threads; /* of a block; 1024 unless the image says less */
     uint32_t static_shared_bytes;
-    uint32_t dynamic_shared_bytes; /* most that a launch may ask for: 48 KiB less the static ones
+    uint32_t dynamic_shared_bytes; /* most that a launch may request: 48 KiB less the static ones
                                       unless cuFuncSetAttribute raised it */
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queue.c -- this process's work on each device: hands it to the model, does to bytes what is due.
+/* queue.c -- this process's work on each device: submits it to the model and applies its effects.
  *
  * For each place of the model's lane there is one here, with the effect of the work that has it.
- * local_look() brings the device's time up to now and does the effects of what is finished, in the
+ * local_look() advances the device's time to now and applies the effects of finished work, in the
  * order of the tickets; work never depends on a later ticket, so that order is right for every
  * stream.
  */
@@ -14,11 +14,11 @@
 #include "queueparts.h"
 
 #define SPIN_NS      60000   /* timers are late by about as much */
-#define GATE_POLL_NS 100000  /* how often a closed gate is tried */
-#define NEIGHBOUR_NS 5000000 /* a neighbour that dies frees its turns */
+#define GATE_POLL_NS 100000  /* period at which a closed gate is polled */
+#define NEIGHBOUR_NS 5000000 /* the death of another lane's process frees its turns */
 #define ALONE_NS     100000000
 
-enum { PAGE_OF_PLACES = 1024 }; /* whose memory is taken at once */
+enum { PAGE_OF_PLACES = 1024 }; /* places whose memory is allocated at once */
 
 static struct local_device locals[CONFIG_DEVICES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -94,7 +94,7 @@ static bool is_past(const struct local_device *local, uint64_t ticket)
                ticket;
 }
 
-/* True if a stream stands at its gate: what comes next is then not for the model to say. */
+/* True if a stream is at its gate: the model cannot predict when it goes on. */
 static bool note_gates(struct local_device *local, struct model_lane *lane)
 {
     bool at_gate = false;
@@ -108,7 +108,7 @@ static bool note_gates(struct local_device *local, struct model_lane *lane)
     return at_gate;
 }
 
-/* Tickets of what is done now, in no order: how many. */
+/* Collect the tickets of finished work in local->due, unordered; returns how many. */
 static size_t take_done(struct local_device *local, struct model_lane *lane)
 {
     size_t count = 0;
@@ -186,7 +186,7 @@ static void pause_until(uint64_t when)
         continue;
 }
 
-/* Under local->lock, which others may take meanwhile. */
+/* Under local->lock, which is released meanwhile. */
 static void look_later(struct local_device *local, uint64_t when)
 {
     pthread_mutex_unlock(&local->lock);
@@ -195,7 +195,7 @@ static void look_later(struct local_device *local, uint64_t when)
     pthread_mutex_lock(&local->lock);
 }
 
-/* The same. */
+/* Under local->lock, which is released meanwhile. */
 static void wait_for(struct local_device *local, uint64_t ticket)
 {
     while (!is_past(local, ticket)) {
@@ -221,7 +221,7 @@ static CUresult make_places(struct local_device *local)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Places that were never used, with their memory. */
+/* Allocate the memory of places that were never used. */
 static CUresult know_more_places(struct local_device *local)
 {
     if (!machine_make_places(process.machine, local_number(local), process.slot, local->known,

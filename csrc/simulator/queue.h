@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queue.h -- streams: what this process asked its devices to do, in which order.
+/* queue.h -- streams: this process's ordered work on its devices.
  *
- * The device's time is the model's (model.h, shared); what the work does to bytes stays here and is
- * done by this process when it sees that the work is finished, in the order of submission. Streams
- * are looked at under one lock for each device, which is taken before the device's own.
+ * The device's time is the model's (model.h, shared); the effects of work on bytes stay here. This
+ * process applies them when it sees that the work is finished, in the order of submission. One lock
+ * for each device guards its streams; it is taken before the device's own.
  */
 #ifndef PYVGPU_SIMULATOR_QUEUE_H
 #define PYVGPU_SIMULATOR_QUEUE_H
 
 #include "process.h"
 
-/* What is done to bytes when the work is finished. */
+/* The effect of work on memory, applied when the work is finished. */
 struct effect {
     void (*apply)(struct effect *effect); /* NULL: nothing */
-    struct work_context *work;            /* whose sticky error it may set */
+    struct work_context *work;            /* its sticky error may be set */
     void *memory;                         /* freed after it, if not NULL */
     uint64_t begun, finished; /* when the device ran it, from first to last; set before apply */
     uint64_t arguments[12];
 };
 
-/* A moment in the life of a stream. */
+/* A point in a stream that other streams can wait for. */
 struct moment {
     uint32_t device;
     uint64_t ticket; /* 0: there was nothing to wait for */
@@ -48,8 +48,8 @@ struct stream {
     uint8_t last_engine;    /* that work in it took last: an enum model_engine */
     bool is_default;        /* cannot be destroyed by name */
     struct CUctx_st *green; /* the green context that it is of; NULL: none */
-    uint32_t most_units;    /* processors that its kernels have */
-    void *capture;          /* the graph it is recorded to (cuda/capture.c) */
+    uint32_t most_units;    /* SMs available to its kernels */
+    void *capture;          /* struct member of its capture (cuda/capture.c); NULL: none */
     struct {
         uint64_t stream;
         uint64_t ticket;
@@ -57,8 +57,8 @@ struct stream {
     unsigned int next_wait;
 };
 
-/* The stream behind a handle: NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD too. per_thread says
- * what NULL means (the _ptds and _ptsz forms). INVALID_HANDLE if it is none.
+/* The stream behind a handle; NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are allowed.
+ * per_thread: NULL is the per-thread stream (_ptds and _ptsz forms). INVALID_HANDLE if it is none.
  */
 CUresult stream_find(struct work_context *work, CUstream handle, bool per_thread,
                      struct stream **stream);
@@ -67,12 +67,12 @@ CUresult stream_find(struct work_context *work, CUstream handle, bool per_thread
 CUresult stream_submit(struct stream *stream, const struct work_order *order,
                        struct moment *moment);
 
-/* Wait until all of the stream is done; look whether it is (NOT_READY). */
+/* Wait until all work of the stream is done; test whether it is (NOT_READY). */
 CUresult stream_synchronize(struct stream *stream);
 CUresult stream_query(struct stream *stream);
 
-/* Let the stream wait at a gate. The process's own thread asks is_open (NULL: at once) as soon as
- * the stream has come to it, calls run (or NULL), and lets the stream go on.
+/* Let the stream wait at a gate. Once the stream has reached it, the device's gate thread polls
+ * is_open (NULL: open at once), calls run (or NULL), and lets the stream go on.
  */
 CUresult stream_submit_gate(struct stream *stream, bool (*is_open)(void *), void (*run)(void *),
                             void *data);
@@ -80,11 +80,11 @@ CUresult stream_submit_gate(struct stream *stream, bool (*is_open)(void *), void
 /* Let the stream wait for a moment of another one, on any device. */
 CUresult stream_wait(struct stream *stream, const struct moment *moment);
 
-/* It was made to wait for a ticket of that stream; whether it waits for that one or a later one. */
+/* Record a wait for a ticket of another stream; test for a wait for that ticket or a later one. */
 void stream_note_wait(struct stream *stream, uint64_t other, uint64_t ticket);
 bool stream_waits_for(const struct stream *stream, uint64_t other, uint64_t ticket);
 
-/* Whether it is past; whether that was seen before, without looking at the device. */
+/* Is it past? Was it seen to be past before, without updating the device? */
 bool moment_is_past(const struct moment *moment);
 bool moment_was_passed(const struct moment *moment);
 CUresult moment_wait(const struct moment *moment);
@@ -92,8 +92,8 @@ CUresult moment_wait(const struct moment *moment);
 /* Wait until nothing of this process is waiting on the device. */
 void queue_drain(uint32_t device);
 
-/* True in free mode, when nothing of this process waits on the device: do it now, enqueue nothing.
- */
+/* True in free mode, when no work of this process waits on the device: run work now, without
+ * enqueueing it. */
 bool queue_is_immediate(uint32_t device);
 
 /* --- between the parts of queueing ----------------------------------------------------------- */
@@ -103,15 +103,15 @@ enum {
     STREAM_DETACHED_MAGIC = 0x64657461, /* its green context is gone */
 };
 
-/* Make a stream of the context; flags as cuStreamCreate's. */
+/* Create a stream in the context; flags as cuStreamCreate's. */
 CUresult stream_open(struct work_context *work, unsigned int flags, int priority,
                      struct stream **stream);
 
-/* It goes once its work is done; the handle is not valid from now on. */
+/* Free the stream once its work is done; its handle is invalid from now on. */
 void stream_close(struct stream *stream);
 
-/* Visit the streams of a context, or those of one green context in it; under a lock, so that
- * none may be opened or closed by it.
+/* Visit the streams of a context, or those of one green context in it; under a lock, so visit must
+ * not open or close streams.
  */
 typedef void stream_visit(struct stream *stream, void *data);
 void stream_each(struct work_context *work, struct CUctx_st *green, stream_visit *visit,
@@ -121,11 +121,11 @@ void stream_each(struct work_context *work, struct CUctx_st *green, stream_visit
 CUresult stream_open_default(struct work_context *work);
 void stream_close_all(struct work_context *work);
 
-/* Queues of the model, shared out to streams. */
+/* Assign a queue of the model to a stream; release it. */
 uint8_t queue_take(uint32_t device, bool ordered);
 void queue_give(uint32_t device, uint8_t queue);
 
-/* Is anything of the streams that the legacy stream waits for still to be done? */
+/* Is all work done of the streams that the legacy stream waits for? */
 bool queue_is_ordered_work_done(uint32_t device);
 
 #endif

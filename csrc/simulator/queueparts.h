@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queueparts.h -- what queue.c and gate.c share: this process's side of each device. */
+/* queueparts.h -- per-device state of this process, shared by queue.c and gate.c. */
 #ifndef PYVGPU_SIMULATOR_QUEUEPARTS_H
 #define PYVGPU_SIMULATOR_QUEUEPARTS_H
 
@@ -34,7 +34,7 @@ struct local_device {
     uint32_t known;     /* places from here on were never used */
     struct gate *gates; /* by ticket */
     bool has_thread;
-    uint64_t *due; /* tickets of done work, for apply_effects() */
+    uint64_t *due; /* tickets of finished work, for apply_effects() */
     struct local_queue queues[MODEL_QUEUES];
 };
 
@@ -48,14 +48,15 @@ static inline struct place *local_place(const struct local_device *local, uint64
 
 /* --- under local->lock ------------------------------------------------------------------------ */
 
-/* Bring the device's time up to now and do what is due; when to look again for ticket's sake. */
+/* Advance the device's time to now and apply finished effects; returns when to check ticket again.
+ */
 uint64_t local_look(struct local_device *local, uint64_t ticket);
 
-/* Let the stream's queue have room for one more; it may wait, without the lock, as a launch does
- * whose stream's queue is full. */
+/* Wait, without the lock, until the stream's queue has room for one more, as a launch into a full
+ * queue does. */
 CUresult local_make_room(struct local_device *local, const struct stream *stream);
 
-/* With room. The ticket. */
+/* The caller made room. Returns the ticket. */
 uint64_t local_enqueue(struct local_device *local, struct stream *stream,
                        const struct work_order *order);
 
@@ -69,7 +70,7 @@ struct gate {
     void *data;
 };
 
-/* Is this the thread that opens gates? It must wait for nothing that it has to bring about. */
+/* Is the calling thread one that opens gates? It must not wait for work behind a gate. */
 bool gate_keeper_asks(void);
 
 #endif

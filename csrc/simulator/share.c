@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* share.c -- the table of shares, and the locks of those who hold them.
+/* share.c -- the table of shares, and the locks of their holders.
  *
- * A holder looks and locks under state->lock, and so does an owner that ends a share. So a share is
- * never forgotten under somebody who has it.
+ * A holder tests and locks a share under state->lock, and an owner ends it under the same lock. So
+ * a share that is held is never freed.
  */
 #include "share.h"
 
@@ -166,7 +166,7 @@ uint64_t share_left_bytes(const struct machine *machine, uint32_t device)
 
 /* --- holders ---------------------------------------------------------------------------------- */
 
-/* The place that a descriptor stands at says which share it means. */
+/* The descriptor's file offset says which share it stands for. */
 int share_descriptor(const struct machine *machine, int share)
 {
     int fd = machine_open_state(machine);
@@ -198,8 +198,8 @@ int share_of_descriptor(const struct machine *machine, int descriptor)
     return (int) place;
 }
 
-/* Lock the share on *fd*, unless its place is another's by now: which must not, even for a moment,
- * look held. */
+/* Lock the share on *fd*, unless its place has another share by now, which must not look held even
+ * for a moment. */
 static bool lock_share(struct machine *machine, int share, uint64_t id, bool is_open, int fd)
 {
     const struct machine_share *record = record_of(machine, share);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* share.h -- memory that other processes may have: it lives until the last of them lets it go.
+/* share.h -- exported memory ("shares"), which lives until its last holder releases it.
  *
- * A share is what its owner has allocated and exported. While it is owned its bytes are among its
- * owner's; when the owner frees it or dies, they are on their own as long as somebody holds the
- * share. A holder is an open file description with a lock on one byte of the state file: either
- * a descriptor that a program has, or sends, or a mapping that an importer keeps. So nobody needs
- * to be told, whoever dies.
+ * A share is memory that its owner allocated and exported. While it is owned its bytes count among
+ * its owner's; once the owner frees it or dies, they count on their own ("left") as long as the
+ * share has a holder. A holder is an open file description with a lock on one byte of the state
+ * file: either a descriptor that a program has, or sends, or a mapping that an importer keeps. The
+ * kernel drops the lock of a process that dies, so no process need be notified.
  */
 #ifndef PYVGPU_SIMULATOR_SHARE_H
 #define PYVGPU_SIMULATOR_SHARE_H
@@ -20,49 +20,49 @@ struct share_order {
     uint32_t slot;
     uint32_t device;
     enum share_kind kind;
-    uint64_t bytes; /* that slot is charged for it */
+    uint64_t bytes; /* charged to that slot */
     uint64_t size;
 };
 
-/* Make one. SHARE_NONE: no place is left. */
+/* Create a share. SHARE_NONE: the table is full. */
 int share_make(struct machine *machine, const struct share_order *order);
 
-/* What is known of it; good as long as the caller holds it. */
+/* The share's record; valid while the caller holds the share. */
 const struct machine_share *share_look(const struct machine *machine, int share);
 
-/* The owner is charged so much for it now. */
+/* Record that the owner is now charged *bytes* for the share. */
 void share_resize(struct machine *machine, int share, uint64_t bytes);
 
-/* The owner has no use for it any more. True: nobody has it, and the owner gives its bytes back.
- * False: others have it, and the bytes are theirs.
+/* The owner frees the share. True: it has no holder, and the owner gives its bytes back.
+ * False: others hold it, and its bytes count on their own.
  */
 bool share_end(struct machine *machine, int share);
 
-/* Does anybody hold it now? is_open: and has its memory open, not only the means to? */
+/* Has the share a holder now? is_open: one that has its memory open, not only the means to? */
 bool share_is_held(const struct machine *machine, int share, bool is_open);
 
-/* A descriptor that means the share and holds it, or -1; the share that one means, or SHARE_NONE.
- */
+/* A descriptor that stands for the share and holds it, or -1; the share that a descriptor stands
+ * for, or SHARE_NONE. */
 int share_descriptor(const struct machine *machine, int share);
 int share_of_descriptor(const struct machine *machine, int descriptor);
 
-/* Hold it as long as this process lives; id tells it from any other that had or will have its
- * place. NULL if it is not that share any more (or cannot be). */
+/* Hold the share as long as this process lives; id tells it from any other share in the same
+ * place. NULL if the place has another share by now, or none. */
 void *share_hold(struct machine *machine, int share, uint64_t id, bool is_open);
 void share_let_go(struct machine *machine, void *holder);
 
-/* The file with its bytes, if its owner makes one; it is removed with the share. */
+/* Path of the file with the share's bytes, if the owner creates one; removed with the share. */
 void share_path(const struct machine *machine, int share, char *path, size_t size);
 
 /* --- for slot.c and account.c; state->lock held ----------------------------------------------- */
 
-/* The owner is dead: what nobody holds is gone, the rest is on its own. */
+/* The owner is dead: free its shares without holders; the others count on their own. */
 void share_orphan(struct machine *machine, uint32_t slot);
 
-/* Forget what is on its own and nobody holds any more. */
+/* Free shares on their own that have no holder any more. */
 void share_reap(struct machine *machine);
 
-/* Bytes of what is on its own. */
+/* Bytes of the shares on their own. */
 uint64_t share_left_bytes(const struct machine *machine, uint32_t device);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* slot.c -- who lives in the machine, what they hold, and taking it back from the dead.
+/* slot.c -- process slots of the machine: claiming them, and reclaiming those of dead processes.
  *
- * A slot is owned by a lock on one byte of the state file, far behind its content. The open file
- * description that holds it is kept by a mapping, which forked children inherit as those of
- * NVIDIA's driver do its open files; so the lock goes with the last of them that ends or execs.
- * Where the machine's law says that they keep nothing (fork_keeps=no), it goes with the process
- * alone.
+ * A process owns a slot by a lock on one byte of the state file, far behind its content. A mapping
+ * keeps the open file description that holds the lock; forked children inherit the mapping, as
+ * NVIDIA's driver lets them inherit its open files. So the lock lasts until the last of them ends
+ * or execs. Where the machine's law says that children keep nothing (fork_keeps=no), it ends with
+ * the process alone.
  *
- * A claimer takes the byte and writes the slot under state->lock; a reaper looks at the byte under
- * the same lock. So nobody reaps a slot that is being claimed.
+ * A claimer locks the byte and writes the slot under state->lock; a reaper tests the byte under
+ * the same lock. So a slot that is being claimed is never reaped.
  */
 #include "machine.h"
 
@@ -109,7 +109,7 @@ void machine_memory_path(const struct machine *machine, uint32_t slot, uint64_t 
              (unsigned long long) generation, (unsigned int) device);
 }
 
-/* Under state->lock. Done again from the start if whoever does it dies. */
+/* Under state->lock. If the reaping process dies, the next one starts over. */
 static void take_back(struct machine *machine, uint32_t slot)
 {
     struct machine_slot *record = &machine->state->slots[slot];
@@ -139,7 +139,7 @@ static void empty_slot(struct machine *machine, uint32_t slot)
     atomic_store(&machine->state->slots[slot].state, SLOT_FREE);
 }
 
-/* The clock of the last boot says nothing about this one. Under state->lock. */
+/* CLOCK_MONOTONIC values of the last boot mean nothing in this one. Under state->lock. */
 static void forget_time(struct machine *machine)
 {
     for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++)
@@ -164,10 +164,9 @@ uint64_t machine_pid_namespace(void)
     return stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
 }
 
-/* Is a process on its way out of the kernel, without memory already, or gone? Most of what /proc
- * tells of a process takes hold of its memory meanwhile, locks and all, and so would keep what it
- * asks after; this link does not. The number may mean another process by now; that costs a wait and
- * no more. */
+/* Is the process exiting, its memory already released, or gone? Most /proc files pin a process's
+ * memory while they are read, and with it the locks in question; this link does not. The pid may
+ * have been reused; that costs a wait and no more. */
 static bool is_exiting(uint32_t pid)
 {
     char path[64], target[8];
@@ -176,7 +175,7 @@ static bool is_exiting(uint32_t pid)
     return readlink(path, target, sizeof(target)) < 0 && (errno == ENOENT || errno == ESRCH);
 }
 
-/* Of a process without memory: has it still a thread that may let go of something? */
+/* Has a process that released its memory still a thread that may release locks? */
 static bool has_threads(uint32_t pid)
 {
     const struct dirent *entry;
@@ -195,7 +194,7 @@ static bool has_threads(uint32_t pid)
     return found;
 }
 
-/* Its slot is nobody's any more, but it may hold shares still. */
+/* The process no longer owns its slot, but may still hold shares. */
 static bool is_ending(const struct machine_slot *record, uint64_t here)
 {
     return record->pid_namespace == here && is_exiting(record->pid) && has_threads(record->pid);
@@ -237,13 +236,13 @@ void machine_reap(struct machine *machine, bool now)
     machine_unlock_slots(machine);
 }
 
-/* Its slot is its children's, who may live for long. */
+/* Forked children keep the slot, possibly for long. */
 static bool is_left_to_children(const struct machine *machine, uint32_t pid)
 {
     return machine->config.law.fork_keeps && !has_threads(pid);
 }
 
-static bool somebody_is_exiting(const struct machine *machine)
+static bool has_exiting_process(const struct machine *machine)
 {
     uint64_t here = machine_pid_namespace();
 
@@ -257,20 +256,20 @@ static bool somebody_is_exiting(const struct machine *machine)
     return false;
 }
 
-/* A process that dies lets go of its locks one after the other. Others may have seen that it let go
- * of theirs while it still has this machine's. */
+/* A dying process releases its locks one after the other: others may have seen theirs released
+ * while it still holds this machine's. */
 void machine_bury(struct machine *machine)
 {
     machine_reap(machine, true);
-    for (unsigned int step = 0; step < BURY_STEPS && somebody_is_exiting(machine); step++) {
+    for (unsigned int step = 0; step < BURY_STEPS && has_exiting_process(machine); step++) {
         clock_sleep_until(clock_now() + BURY_STEP_NS);
         machine_reap(machine, true);
     }
 }
 
-/* The first slot that nobody has, its lock on *fd*; MACHINE_SLOTS if there is none. The dead are
- * reaped first: an exec keeps its process's number, and what the program had before it must not
- * look like the new one's. */
+/* The first free slot, locked by *fd*; MACHINE_SLOTS if there is none. Dead processes are reaped
+ * first: exec keeps the pid, and memory that the old program held must not be shown as the new
+ * one's. */
 static uint32_t lock_free_slot(struct machine *machine, int fd)
 {
     uint32_t slot = 0;
@@ -310,7 +309,7 @@ static void describe(struct machine *machine, uint32_t slot)
     atomic_store(&record->state, SLOT_LIVE);
 }
 
-/* Under state->lock. The lock on *fd* is still to be kept. */
+/* Under state->lock. The caller must keep the lock on *fd*. */
 static int claim_locked(struct machine *machine, int fd)
 {
     uint32_t slot = lock_free_slot(machine, fd);
@@ -345,8 +344,8 @@ int machine_claim_slot(struct machine *machine)
     return slot;
 }
 
-/* The slot stays with its process, which may hold shares to its end, and have threads that are just
- * taking something. */
+/* The process keeps the slot: it may hold shares until it ends, and other threads may be
+ * allocating. */
 void machine_release_slot(struct machine *machine, uint32_t slot)
 {
     machine_lock_slots(machine);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.h -- what a C unit test needs: say which sentence failed, go on, end with the sum. */
+/* check.h -- assertions for C unit tests: print the sentence that failed, continue, report totals.
+ */
 #ifndef PYVGPU_TESTS_CHECK_H
 #define PYVGPU_TESTS_CHECK_H
 
@@ -37,7 +38,7 @@ static int check_failed;
         }                                                                                   \
     } while (0)
 
-/* Whether *why* keeps an emulator of processes from being asked the question that comes next. */
+/* True under a process emulator, which cannot run the following test because of *why*. */
 static inline int check_emulated(const char *why)
 {
     if (!getenv("CHECK_EMULATED"))

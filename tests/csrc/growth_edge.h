@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* growth_edge.h -- what cuda/growth.c meets of the rest of the shim: a ledger with a quota, without
- * the watch for new limits, and a driver in which nobody captures. For one file of a program.
+/* growth_edge.h -- stubs of the shim's modules around cuda/growth.c: a ledger with a quota, without
+ * the watch for new limits, and a driver without captures. Include it in one file of a program.
  */
 #ifndef PYVGPU_TESTS_GROWTH_EDGE_H
 #define PYVGPU_TESTS_GROWTH_EDGE_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* links_room.h -- a region, this process in it, and others that share memory in it and are killed.
+/* links_room.h -- fixture: a region with this process, and peers that share memory and are killed.
  */
 #ifndef PYVGPU_TESTS_LINKS_ROOM_H
 #define PYVGPU_TESTS_LINKS_ROOM_H
@@ -27,7 +27,7 @@ static inline void join(const struct scratch *scratch)
     }
 }
 
-/* A process of the region that does what it is told, one order at a time, until it is killed. */
+/* A process of the region that executes orders, one at a time, until it is killed. */
 struct peer {
     pid_t pid;
     int orders;
@@ -124,7 +124,7 @@ static inline void kill_peer(const struct peer *peer)
     close(peer->answers);
 }
 
-/* What is charged once the dead are looked for, which is at most every 50 ms otherwise. */
+/* The sum charged, after an immediate reap of dead processes (otherwise at most every 50 ms). */
 static inline uint64_t used(void)
 {
     region.usage->scanned_ns = 0;

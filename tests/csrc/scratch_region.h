@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scratch_region.h -- a region in a folder of its own, written as the node side writes it. */
+/* scratch_region.h -- fixture: a region in a temporary folder, written as the node side does. */
 #ifndef PYVGPU_TESTS_SCRATCH_REGION_H
 #define PYVGPU_TESTS_SCRATCH_REGION_H
 
@@ -18,7 +18,7 @@ struct scratch {
     char folder[64];
     char quota[128];
     char usage[128];
-    char driver[128]; /* the file of which descriptors carry exports */
+    char driver[128]; /* stands for the driver's file, whose descriptors carry exports */
 };
 
 static inline void scratch_write(const char *path, const void *content, size_t size, mode_t mode)
@@ -77,7 +77,7 @@ static inline struct scratch scratch_make(uint64_t vmemory)
     return scratch;
 }
 
-/* Both files as layout 1 had them: where it ended is written out here, not taken from region.h. */
+/* Create both files in layout 1; its size is written out here, not taken from region.h. */
 static inline void scratch_make_old(const struct scratch *scratch, uint64_t vmemory)
 {
     static unsigned char quota[133008];
@@ -94,7 +94,7 @@ static inline void scratch_make_old(const struct scratch *scratch, uint64_t vmem
     scratch_write(scratch->usage, usage, sizeof(usage), 0644);
 }
 
-/* What the shim never does: it keeps its region for as long as the process. */
+/* Unmap the region. The shim never does: it keeps its region for the life of the process. */
 static inline void scratch_close(struct region *region)
 {
     size_t quota =
@@ -105,7 +105,7 @@ static inline void scratch_close(struct region *region)
     munmap(region->usage, usage);
 }
 
-/* What a driver gives for an export. */
+/* A descriptor as a driver returns it for an export. */
 static inline int scratch_descriptor(const struct scratch *scratch)
 {
     int fd = open(scratch->driver, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

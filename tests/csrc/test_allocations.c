@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_allocations.c -- the table of allocations against a plain model of it. */
+/* test_allocations.c -- the table of allocations, compared with a simple model. */
 #include "allocations.h"
 #include "check.h"
 
@@ -26,7 +26,7 @@ static uint64_t bytes_taken_owned(const void *owner)
     return bytes;
 }
 
-static void take_returns_what_was_inserted_once(void)
+static void take_returns_inserted_entry_once(void)
 {
     struct allocation in = entry(0x7000, 512, NULL);
     struct allocation out;
@@ -38,7 +38,7 @@ static void take_returns_what_was_inserted_once(void)
     CHECK("address 0 is never there", allocations_take(ALLOCATION_LINEAR, 0, &out) == 0);
 }
 
-static void an_entry_of_the_same_address_is_handed_back(void)
+static void inserting_same_address_returns_old_entry(void)
 {
     struct allocation first = entry(0x7000, 512, NULL);
     struct allocation second = entry(0x7000, 1024, &first);
@@ -55,7 +55,7 @@ static void an_entry_of_the_same_address_is_handed_back(void)
     CHECK("once", allocations_take_back(&second) == 0);
 }
 
-static void kinds_do_not_meet(void)
+static void kinds_have_separate_entries(void)
 {
     struct allocation linear = entry(0x7000, 512, NULL);
     struct allocation array = entry(0x7000, 1024, NULL);
@@ -72,7 +72,7 @@ static void kinds_do_not_meet(void)
     CHECK("until it is taken", allocations_find(ALLOCATION_ARRAY, 0x7000, &out) == 0);
 }
 
-static void a_link_is_written_once(void)
+static void link_is_set_once(void)
 {
     struct allocation in = entry(0x7000, 512, NULL);
     struct allocation out;
@@ -85,7 +85,7 @@ static void a_link_is_written_once(void)
     CHECK_EQUAL("it comes with the entry", out.link, 5);
 }
 
-static void an_entry_is_found_by_what_lies_in_it(void)
+static void find_by_inner_address(void)
 {
     struct allocation in = entry(0x7000000, 4096, NULL);
     struct allocation out;
@@ -107,7 +107,7 @@ static int add_byte(struct allocation *entry, void *change)
     return entry->bytes != 0;
 }
 
-static void an_entry_can_be_changed_in_its_place(void)
+static void entry_changes_in_place(void)
 {
     struct allocation in = entry(0x7000, 1, NULL);
     struct allocation out;
@@ -125,7 +125,7 @@ static void an_entry_can_be_changed_in_its_place(void)
     CHECK("with the entry", allocations_find(ALLOCATION_LINEAR, 0x7000, &out) == 0);
 }
 
-static void random_use_matches_a_model(void)
+static void random_operations_match_model(void)
 {
     static uint64_t model[ADDRESSES];
     int owners[3];
@@ -179,7 +179,7 @@ static void *insert_and_take(void *start)
     return (void *) found;
 }
 
-static void threads_do_not_lose_entries(void)
+static void concurrent_threads_lose_no_entry(void)
 {
     pthread_t threads[4];
 
@@ -196,13 +196,13 @@ static void threads_do_not_lose_entries(void)
 
 int main(void)
 {
-    take_returns_what_was_inserted_once();
-    an_entry_of_the_same_address_is_handed_back();
-    kinds_do_not_meet();
-    a_link_is_written_once();
-    an_entry_is_found_by_what_lies_in_it();
-    an_entry_can_be_changed_in_its_place();
-    random_use_matches_a_model();
-    threads_do_not_lose_entries();
+    take_returns_inserted_entry_once();
+    inserting_same_address_returns_old_entry();
+    kinds_have_separate_entries();
+    link_is_set_once();
+    find_by_inner_address();
+    entry_changes_in_place();
+    random_operations_match_model();
+    concurrent_threads_lose_no_entry();
     return check_end();
 }

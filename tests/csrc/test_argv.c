@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_argv.c -- an argv written as a JSON array of strings. */
+/* test_argv.c -- parsing of an argv in a JSON array of strings. */
 #include "check.h"
 #include "sidecar/arguments.h"
 
@@ -25,7 +25,7 @@ static int is_one(const char *string, const char *meaning)
     return parse(string) == 1 && strcmp(argv[0], meaning) == 0 && !argv[1];
 }
 
-static void arguments_are_taken_apart(void)
+static void arguments_are_split(void)
 {
     CHECK_EQUAL("three", parse(" [ \"a b\" , \"\",\n\t\"c\" ] \r"), 3);
     CHECK("as they are",
@@ -34,7 +34,7 @@ static void arguments_are_taken_apart(void)
     CHECK_EQUAL("and not one more", parse("[\"1\",\"2\",\"3\",\"4\",\"5\"]"), -1);
 }
 
-static void escapes_mean_what_json_says(void)
+static void json_escapes_are_decoded(void)
 {
     CHECK("short ones", is_one("[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"]", "\"\\/\b\f\n\r\t"));
     CHECK("a unit of ASCII", is_one("[\"\\u0041\\u007f\"]", "A\x7f"));
@@ -45,7 +45,7 @@ static void escapes_mean_what_json_says(void)
     CHECK("bytes that are not escaped stay", is_one("[\"\xc3\xa9\xff\"]", "\xc3\xa9\xff"));
 }
 
-static void what_is_no_argv_is_refused(void)
+static void invalid_argv_is_rejected(void)
 {
     static const char *const wrong[] = {
         "",
@@ -81,8 +81,8 @@ static void what_is_no_argv_is_refused(void)
 
 int main(void)
 {
-    arguments_are_taken_apart();
-    escapes_mean_what_json_says();
-    what_is_no_argv_is_refused();
+    arguments_are_split();
+    json_escapes_are_decoded();
+    invalid_argv_is_rejected();
     return check_end();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_array_size.c -- what arrays take, at most and at least, by written-out figures. */
+/* test_array_size.c -- upper and lower bounds of array sizes, against literal values. */
 #include "check.h"
 #include "cuda/array_size.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_blocks.c -- of a block the first allocation and the last are told, whatever threads do. */
+/* test_blocks.c -- the first and last allocation in a block are detected, with concurrent threads.
+ */
 #include "blocks.h"
 #include "check.h"
 
@@ -12,7 +13,7 @@
 #define BLOCKS  700 /* more than there are lists */
 #define ROUNDS  200
 
-static void the_first_and_the_last_in_a_block_are_told(void)
+static void first_and_last_allocation_in_a_block_are_reported(void)
 {
     CHECK("the first", blocks_enter(BASE) == 1);
     CHECK("its neighbour", blocks_enter(BASE + 512) == 0);
@@ -27,7 +28,7 @@ static void the_first_and_the_last_in_a_block_are_told(void)
     CHECK("one that is not known", !blocks_leave(BASE / 2));
 }
 
-static void a_child_knows_none(void)
+static void forked_child_starts_empty(void)
 {
     int status = 0;
     pid_t child;
@@ -44,7 +45,7 @@ static void a_child_knows_none(void)
 
 static int64_t charged; /* blocks */
 
-/* Each takes a place in every block and gives it back, again and again, as charge.c does it. */
+/* Each thread repeatedly enters and leaves every block, as charge.c does. */
 static void *come_and_go(void *argument)
 {
     uint64_t place = 512 * (uint64_t) (uintptr_t) argument;
@@ -65,7 +66,7 @@ static void *come_and_go(void *argument)
     return NULL;
 }
 
-static void as_many_blocks_are_charged_as_have_something_in_them(void)
+static void only_occupied_blocks_are_charged(void)
 {
     pthread_t threads[THREADS];
     void *wrong;
@@ -81,8 +82,8 @@ static void as_many_blocks_are_charged_as_have_something_in_them(void)
 
 int main(void)
 {
-    the_first_and_the_last_in_a_block_are_told();
-    a_child_knows_none();
-    as_many_blocks_are_charged_as_have_something_in_them();
+    first_and_last_allocation_in_a_block_are_reported();
+    forked_child_starts_empty();
+    only_occupied_blocks_are_charged();
     return check_end();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_budget.c -- a container's budget: how it fills, what it keeps, and what it is charged. */
+/* test_budget.c -- a container's budget (token bucket): refill, cap, charges. */
 #include "budget.h"
 #include "check.h"
 
@@ -11,7 +11,7 @@
 
 static struct usage_compute shared;
 
-/* One that was filled at *now* and has so much. */
+/* Set up a budget of so much that was last filled at *now*. */
 static void have(int64_t budget_ns, uint64_t now)
 {
     memset(&shared, 0, sizeof(shared));
@@ -19,7 +19,7 @@ static void have(int64_t budget_ns, uint64_t now)
     shared.budget_ns = budget_ns;
 }
 
-static void test_a_new_container_begins_with_little(void)
+static void test_new_container_starts_with_small_budget(void)
 {
     memset(&shared, 0, sizeof(shared));
     budget_fill(&shared, HALF, KEEP, 5000 * MS);
@@ -29,7 +29,7 @@ static void test_a_new_container_begins_with_little(void)
     CHECK_EQUAL("and not twice", budget_left(&shared), BUDGET_START_NS);
 }
 
-static void test_it_fills_at_its_rate(void)
+static void test_budget_fills_at_its_rate(void)
 {
     have(-30 * MS, 1000 * MS);
     budget_fill(&shared, HALF, KEEP, 1020 * MS);
@@ -41,8 +41,8 @@ static void test_it_fills_at_its_rate(void)
     CHECK_EQUAL("and it is filled up to then", shared.refilled_ns, 1025 * MS + CLOCK_WHOLE * 10);
 }
 
-/* Of fills that follow each other at once each would lose a fraction of a nanosecond. */
-static void test_nothing_is_lost_by_filling_it_often(void)
+/* Without care, each of many fills in quick succession would lose a fraction of a nanosecond. */
+static void test_frequent_fills_lose_no_fraction(void)
 {
     int64_t rate = CLOCK_WHOLE / 100;
     int64_t due = 1000 * MS * rate / CLOCK_WHOLE;
@@ -54,7 +54,7 @@ static void test_nothing_is_lost_by_filling_it_often(void)
                                     budget_left(&shared) >= -100 * MS + due - due / 100);
 }
 
-static void test_it_keeps_what_comes_in_within_some_time(void)
+static void test_budget_is_capped_at_income_of_a_period(void)
 {
     have(0, 1000 * MS);
     budget_fill(&shared, HALF, KEEP, 1100 * MS);
@@ -70,7 +70,7 @@ static void test_it_keeps_what_comes_in_within_some_time(void)
     CHECK_EQUAL("what it begins with is always kept", budget_left(&shared), BUDGET_START_NS);
 }
 
-static void test_it_is_charged_and_refunded(void)
+static void test_charge_and_refund(void)
 {
     have(10 * MS, 1000 * MS);
     budget_charge(&shared, 3 * MS);
@@ -84,7 +84,7 @@ static void test_it_is_charged_and_refunded(void)
     CHECK_EQUAL("none of it is time", shared.refilled_ns, 1000 * MS);
 }
 
-static void test_a_debt_has_an_end(void)
+static void test_debt_is_bounded(void)
 {
     have(0, 1000 * MS);
     budget_charge(&shared, INT64_MAX / 4);
@@ -99,7 +99,7 @@ static void test_a_debt_has_an_end(void)
     CHECK_EQUAL("a larger one does not become less by it", budget_left(&shared), -70000 * MS);
 }
 
-static void test_times_of_another_boot_are_none(void)
+static void test_times_of_another_boot_are_ignored(void)
 {
     static const struct {
         const char *sentence;
@@ -125,7 +125,7 @@ static void test_times_of_another_boot_are_none(void)
     CHECK_EQUAL("it goes on from there", budget_left(&shared), -3 * MS);
 }
 
-static void test_it_has_what_it_needs_after_the_time_that_it_says(void)
+static void test_predicted_wait_is_sufficient(void)
 {
     static const uint32_t rates[] = {1, 655, 6554, HALF, 65535, CLOCK_WHOLE};
     static const int64_t needs[] = {0, 1, 999, 20000, MS, 7 * MS + 3, 1000 * MS};
@@ -148,8 +148,8 @@ enum { THREADS = 4, ROUNDS = 40, FILLS = 10000 };
 static pthread_barrier_t round_begins;
 static uint64_t next_ns = 1000 * MS;
 
-/* Each takes the time that comes next, and fills the budget with it, too late or not. A round is
- * shorter than a second, so that no time seems to be of another boot. */
+/* Each thread draws the next time stamp and fills the budget with it, perhaps out of order. A round
+ * is shorter than a second, so that no time seems to be of another boot. */
 static void *fill_and_charge(void *unused)
 {
     for (int i = 0; i < ROUNDS * FILLS; i++) {
@@ -165,7 +165,7 @@ static void *fill_and_charge(void *unused)
     return unused;
 }
 
-static void test_threads_that_fill_it_at_a_time_fill_it_once(void)
+static void test_concurrent_fills_count_once(void)
 {
     pthread_t threads[THREADS];
     int64_t charged = (int64_t) THREADS * ROUNDS * FILLS * 4;
@@ -186,14 +186,14 @@ static void test_threads_that_fill_it_at_a_time_fill_it_once(void)
 
 int main(void)
 {
-    test_a_new_container_begins_with_little();
-    test_it_fills_at_its_rate();
-    test_nothing_is_lost_by_filling_it_often();
-    test_it_keeps_what_comes_in_within_some_time();
-    test_it_is_charged_and_refunded();
-    test_a_debt_has_an_end();
-    test_times_of_another_boot_are_none();
-    test_it_has_what_it_needs_after_the_time_that_it_says();
-    test_threads_that_fill_it_at_a_time_fill_it_once();
+    test_new_container_starts_with_small_budget();
+    test_budget_fills_at_its_rate();
+    test_frequent_fills_lose_no_fraction();
+    test_budget_is_capped_at_income_of_a_period();
+    test_charge_and_refund();
+    test_debt_is_bounded();
+    test_times_of_another_boot_are_ignored();
+    test_predicted_wait_is_sufficient();
+    test_concurrent_fills_count_once();
     return check_end();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_busy.c -- the time during which a process keeps a device busy, over all its streams. */
+/* test_busy.c -- device busy time of a process: the union over its streams. */
 #include "busy.h"
 #include "check.h"
 #include "compiler.h"
@@ -65,7 +65,7 @@ static void know(uint64_t bin, uint32_t rate)
     busy_know(&busy, FIRST + bin, rate, 0);
 }
 
-static void test_one_stream_counts_all_its_time(void)
+static void test_single_stream_counts_all_its_time(void)
 {
     CHECK_EQUAL("within a bin", add(PART, 3 * PART), 2 * PART);
     CHECK_EQUAL("the next piece", add(3 * PART, BIN), BIN - 3 * PART);
@@ -74,7 +74,7 @@ static void test_one_stream_counts_all_its_time(void)
     CHECK_EQUAL("until_ns is the end of the last", busy.until_ns, start + 20 * BUSY_BIN_NS + 7);
 }
 
-static void test_an_empty_piece_counts_nothing(void)
+static void test_empty_piece_counts_nothing(void)
 {
     CHECK_EQUAL("no time", add(PART, PART), 0);
     CHECK_EQUAL("backwards", add_part(2 * PART, PART, PART), 0);
@@ -95,7 +95,8 @@ static void test_simultaneous_pieces_count_once(void)
         CHECK_EQUAL("twenty more streams", add(0, 20 * BIN), 0);
 }
 
-/* A piece that was expected to take a tenth of what it took, and nobody knew who else had work. */
+/* A piece expected to take a tenth of its actual time; whether other processes had work is unknown.
+ */
 static int64_t add_short(int64_t given_ns, int64_t until_ns)
 {
     struct busy_piece piece = piece_of(0, until_ns, (until_ns - given_ns) / 10);
@@ -104,7 +105,7 @@ static int64_t add_short(int64_t given_ns, int64_t until_ns)
     return busy_add(&busy, &piece);
 }
 
-static void test_where_others_had_work_nothing_becomes_certain(void)
+static void test_time_shared_with_other_processes_is_not_certain(void)
 {
     int64_t later = 0, grown;
 
@@ -114,7 +115,7 @@ static void test_where_others_had_work_nothing_becomes_certain(void)
     CHECK_EQUAL("as expected", grown, 0);
 }
 
-static void test_pieces_come_in_any_order(void)
+static void test_pieces_may_come_in_any_order(void)
 {
     CHECK_EQUAL("the last first", add(8 * BIN, 10 * BIN), 2 * BIN);
     CHECK_EQUAL("then the first", add(0, 2 * BIN), 2 * BIN);
@@ -124,7 +125,7 @@ static void test_pieces_come_in_any_order(void)
 
 /* Two streams with half of the device each may have run one after the other or at the same time. As
  * long as both fit into the time they are summed; beyond that they must have overlapped. */
-static void test_streams_with_a_part_of_the_device(void)
+static void test_streams_sharing_the_device_are_summed_until_they_must_overlap(void)
 {
     CHECK_EQUAL("a half", add_part(0, 8 * BIN, 4 * BIN), 4 * BIN);
     CHECK_EQUAL("both fit", add_part(0, 8 * BIN, 4 * BIN), 4 * BIN);
@@ -135,7 +136,7 @@ static void test_streams_with_a_part_of_the_device(void)
                 8 * PART);
 }
 
-static void test_no_more_than_the_known_rate_is_counted_of_several_streams(void)
+static void test_several_streams_count_at_most_the_known_rate(void)
 {
     for (uint64_t bin = 0; bin < 8; bin++)
         know(bin, HALF);
@@ -144,7 +145,7 @@ static void test_no_more_than_the_known_rate_is_counted_of_several_streams(void)
     CHECK_EQUAL("the rate does not limit a single piece", add(7 * BIN, 7 * BIN), 0);
 }
 
-static void test_a_single_piece_counts_what_it_took_at_any_rate(void)
+static void test_single_piece_counts_its_time_at_any_rate(void)
 {
     know(0, HALF / 2);
     CHECK_EQUAL("more than the rate", add(0, BIN), BIN);
@@ -168,7 +169,7 @@ static void test_certain_time_is_a_lower_bound(void)
 }
 
 /* Many short pieces lie within one part and are not mistaken for simultaneous ones. */
-static void test_pieces_shorter_than_a_part_count_each(void)
+static void test_pieces_shorter_than_a_part_count_separately(void)
 {
     int64_t grown = 0;
 
@@ -181,7 +182,7 @@ static void test_pieces_shorter_than_a_part_count_each(void)
     CHECK("two streams without a gap, once", grown >= BIN && grown <= BIN + 2 * PART);
 }
 
-static void test_a_piece_longer_than_the_ring_counts_whole(void)
+static void test_piece_longer_than_the_ring_counts_in_full(void)
 {
     int64_t whole = 5 * RING;
     int64_t grown = add_part(0, 10 * RING, whole);
@@ -203,7 +204,7 @@ static void test_pieces_older_than_the_ring_count_uncovered_time(void)
     CHECK_EQUAL("the oldest bin is in the ring", add(RING + 2 * BIN, RING + 3 * BIN), 0);
 }
 
-static void test_bins_of_another_lap_are_not_mixed_up(void)
+static void test_bins_of_another_ring_lap_are_not_reused(void)
 {
     int64_t later = 0, grown = 1;
 
@@ -224,7 +225,7 @@ static void test_bins_of_another_lap_are_not_mixed_up(void)
     CHECK_EQUAL("in which work counts once", add(2 * RING, 2 * RING + BIN), 0);
 }
 
-static void test_the_first_bins_since_the_clock_began(void)
+static void test_first_bins_after_clock_start(void)
 {
     struct busy_piece piece = {.until_ns = 10 * BUSY_BIN_NS, .taken_ns = 10 * BIN};
 
@@ -232,7 +233,7 @@ static void test_the_first_bins_since_the_clock_began(void)
     CHECK_EQUAL("once", busy_add(&busy, &piece), 0);
 }
 
-static void test_a_bin_knows_whether_there_is_a_gap_in_it(void)
+static void test_bin_records_gaps(void)
 {
     static const struct {
         const char *sentence;
@@ -262,7 +263,7 @@ static void test_a_bin_knows_whether_there_is_a_gap_in_it(void)
     }
 }
 
-static void test_a_bin_knows_where_it_was_certainly_at_work(void)
+static void test_bin_records_certain_busy_parts(void)
 {
     struct busy_piece late = piece_of(0, BIN, BIN);
     const struct busy_bin *bin;
@@ -278,7 +279,7 @@ static void test_a_bin_knows_where_it_was_certainly_at_work(void)
                 24 * PART);
 }
 
-static void test_a_bin_knows_whether_some_of_it_was_guessed(void)
+static void test_bin_records_guessed_time(void)
 {
     struct busy_piece guessed = piece_of(0, PART, PART);
     int64_t later = 0, grown;
@@ -292,7 +293,7 @@ static void test_a_bin_knows_whether_some_of_it_was_guessed(void)
     CHECK("the next one was not", !review(1, &later, &grown)->guessed);
 }
 
-static void test_review_of_a_bin_of_which_something_is_unknown(void)
+static void test_review_of_bin_with_unknown_time(void)
 {
     int64_t later = 3 * PART, grown = 1;
 
@@ -307,7 +308,7 @@ static void test_review_of_a_bin_of_which_something_is_unknown(void)
 
 /* Two streams are known to have taken two bins of time between them, and may have begun in the
  * first bin. One of the two ran in the second. */
-static void test_review_carries_over_what_could_not_be_had_yet(void)
+static void test_review_carries_excess_to_next_bin(void)
 {
     int64_t later = 0, grown;
     const struct busy_bin *bin;
@@ -329,7 +330,7 @@ static void test_review_carries_over_what_could_not_be_had_yet(void)
     CHECK_EQUAL("the third has no work to take", grown, 0);
 }
 
-static void test_review_carries_over_no_more_than_the_rate_of_each_bin(void)
+static void test_review_carries_at_most_the_rate_of_each_bin(void)
 {
     int64_t later = 5 * BIN / 4, grown;
 
@@ -348,7 +349,7 @@ static void test_review_carries_over_no_more_than_the_rate_of_each_bin(void)
     CHECK_EQUAL("the rest stays", later, BIN / 2 - 16 * PART);
 }
 
-static void test_review_takes_back_nothing_that_one_stream_took(void)
+static void test_review_refunds_nothing_of_a_single_stream(void)
 {
     int64_t later = 0, grown;
 
@@ -372,7 +373,7 @@ enum { PIECES = 400, MODEL_BINS = 400, MODEL_PARTS = MODEL_BINS * 64 };
 
 static unsigned char covered[MODEL_PARTS];
 
-/* How many parts are covered for the first time. */
+/* Count the parts that are covered for the first time. */
 static int64_t cover(int64_t first, int64_t end)
 {
     int64_t fresh = 0;
@@ -384,7 +385,7 @@ static int64_t cover(int64_t first, int64_t end)
     return fresh;
 }
 
-static void test_random_pieces_that_are_certain_count_the_parts_they_cover(void)
+static void test_random_certain_pieces_count_covered_parts(void)
 {
     for (uint64_t seed = 1; seed <= 30; seed++) {
         uint64_t state = seed * UINT64_C(0x9e3779b97f4a7c15);
@@ -406,7 +407,7 @@ static void test_random_pieces_that_are_certain_count_the_parts_they_cover(void)
 static unsigned char nanoseconds[4 * BUSY_BIN_NS];
 
 /* Two to five streams with pieces of any length and some gaps, compared in each nanosecond. */
-static void test_random_streams_count_the_time_in_which_any_ran(void)
+static void test_random_streams_count_their_union(void)
 {
     for (uint64_t seed = 1; seed <= 40; seed++) {
         uint64_t state = seed * UINT64_C(0xd6e8feb86659fd93);
@@ -445,7 +446,7 @@ static int64_t covered_in(uint64_t bin)
 }
 
 /* Pieces that took any part of their time, and bins with any rate or none, known early or late. */
-static void test_random_pieces_never_count_more_than_was_covered(void)
+static void test_random_pieces_count_at_most_covered_time(void)
 {
     for (uint64_t seed = 1; seed <= 30; seed++) {
         uint64_t state = seed * UINT64_C(0x2545f4914f6cdd1d);
@@ -488,7 +489,7 @@ static void test_random_pieces_never_count_more_than_was_covered(void)
 
 /* Streams that are busy all the time, and the rate is the whole device: once reviewed, the union is
  * no less than the work if it fits into the time, and what does not fit is left over. */
-static void test_reviewed_bins_keep_all_work_of_streams_without_gaps(void)
+static void test_reviewed_bins_keep_all_work_of_gapless_streams(void)
 {
     for (uint64_t seed = 1; seed <= 30; seed++) {
         uint64_t state = seed * UINT64_C(0x9e3779b97f4a7c15);
@@ -525,31 +526,31 @@ static void test_reviewed_bins_keep_all_work_of_streams_without_gaps(void)
 int main(void)
 {
     static void (*const tests[])(void) = {
-        test_one_stream_counts_all_its_time,
-        test_an_empty_piece_counts_nothing,
+        test_single_stream_counts_all_its_time,
+        test_empty_piece_counts_nothing,
         test_simultaneous_pieces_count_once,
-        test_where_others_had_work_nothing_becomes_certain,
-        test_pieces_come_in_any_order,
-        test_streams_with_a_part_of_the_device,
-        test_no_more_than_the_known_rate_is_counted_of_several_streams,
-        test_a_single_piece_counts_what_it_took_at_any_rate,
+        test_time_shared_with_other_processes_is_not_certain,
+        test_pieces_may_come_in_any_order,
+        test_streams_sharing_the_device_are_summed_until_they_must_overlap,
+        test_several_streams_count_at_most_the_known_rate,
+        test_single_piece_counts_its_time_at_any_rate,
         test_certain_time_is_a_lower_bound,
-        test_pieces_shorter_than_a_part_count_each,
-        test_a_piece_longer_than_the_ring_counts_whole,
+        test_pieces_shorter_than_a_part_count_separately,
+        test_piece_longer_than_the_ring_counts_in_full,
         test_pieces_older_than_the_ring_count_uncovered_time,
-        test_bins_of_another_lap_are_not_mixed_up,
-        test_the_first_bins_since_the_clock_began,
-        test_a_bin_knows_whether_there_is_a_gap_in_it,
-        test_a_bin_knows_where_it_was_certainly_at_work,
-        test_a_bin_knows_whether_some_of_it_was_guessed,
-        test_review_of_a_bin_of_which_something_is_unknown,
-        test_review_carries_over_what_could_not_be_had_yet,
-        test_review_carries_over_no_more_than_the_rate_of_each_bin,
-        test_review_takes_back_nothing_that_one_stream_took,
-        test_random_pieces_that_are_certain_count_the_parts_they_cover,
-        test_random_streams_count_the_time_in_which_any_ran,
-        test_random_pieces_never_count_more_than_was_covered,
-        test_reviewed_bins_keep_all_work_of_streams_without_gaps,
+        test_bins_of_another_ring_lap_are_not_reused,
+        test_first_bins_after_clock_start,
+        test_bin_records_gaps,
+        test_bin_records_certain_busy_parts,
+        test_bin_records_guessed_time,
+        test_review_of_bin_with_unknown_time,
+        test_review_carries_excess_to_next_bin,
+        test_review_carries_at_most_the_rate_of_each_bin,
+        test_review_refunds_nothing_of_a_single_stream,
+        test_random_certain_pieces_count_covered_parts,
+        test_random_streams_count_their_union,
+        test_random_pieces_count_at_most_covered_time,
+        test_reviewed_bins_keep_all_work_of_gapless_streams,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(tests); i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_clock.c -- the arbiter's clock as a shim reads it: what is believed, and what it says. */
+/* test_clock.c -- the shim's reader of the arbiter's clock: validation and queries. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static int believed(struct clock_file page, uint64_t now)
     return view.valid;
 }
 
-static void test_what_cannot_be_true_is_not_believed(void)
+static void test_implausible_clocks_are_rejected(void)
 {
     struct clock_file good = page_of_200_ms();
     struct clock_file page = good;
@@ -86,7 +86,7 @@ static void test_what_cannot_be_true_is_not_believed(void)
     CHECK("all ones", !believed(page, now));
 }
 
-static void test_the_rate_between_two_times(void)
+static void test_rate_between_two_times(void)
 {
     struct clock_file page = page_of_200_ms();
     struct clock_view view = {0};
@@ -125,15 +125,15 @@ static uint32_t rate_of_a_slow_clock(uint32_t busy)
     return clock_rate(&view, start + 100 * MS, page.beat_ns, page.beat_ns);
 }
 
-static void test_a_rate_is_no_less_than_those_at_work_can_make_it(void)
+static void test_rate_is_at_least_an_equal_part_of_busy_containers(void)
 {
-    CHECK_EQUAL("nobody else seen", rate_of_a_slow_clock(0), CLOCK_WHOLE);
+    CHECK_EQUAL("no other container seen", rate_of_a_slow_clock(0), CLOCK_WHOLE);
     CHECK_EQUAL("only this one", rate_of_a_slow_clock(1), CLOCK_WHOLE);
     CHECK_EQUAL("one of eight", rate_of_a_slow_clock(8), CLOCK_WHOLE / 8);
     CHECK("any number", rate_of_a_slow_clock(UINT32_MAX) < CLOCK_WHOLE / 62);
 }
 
-static void test_what_is_lent_ends_with_the_clock(void)
+static void test_lent_share_ends_with_the_clock(void)
 {
     struct clock_file page = page_of_200_ms();
     struct clock_view view = {0};
@@ -147,7 +147,7 @@ static void test_what_is_lent_ends_with_the_clock(void)
     CHECK_EQUAL("replaced by nonsense", clock_lent(&view, page.beat_ns), 0);
 }
 
-static void test_a_clock_that_stops_holds_nobody_back(void)
+static void test_stopped_clock_throttles_no_lower_priority(void)
 {
     struct clock_file page = page_of_200_ms();
     struct clock_view view = {0};
@@ -159,7 +159,7 @@ static void test_a_clock_that_stops_holds_nobody_back(void)
     CHECK_EQUAL("too old", clock_above(&view, page.beat_ns + 100 * MS), 0);
 }
 
-/* The process in slot 3 was alone from 50 to 150 ms, and 200 ms are the beat. */
+/* The process in slot 3 was alone from 50 to 150 ms; the clock's beat is at 200 ms. */
 static struct clock_file page_of_slot_3(void)
 {
     struct clock_file page = page_of_200_ms();
@@ -172,7 +172,7 @@ static struct clock_file page_of_slot_3(void)
     return page;
 }
 
-static void test_who_was_alone_and_when(void)
+static void test_last_exclusive_interval_is_for_its_process_only(void)
 {
     struct clock_file page = page_of_slot_3();
     struct clock_view view = {.slot = 3}, other = {.slot = 4}, none = {.slot = 3};
@@ -184,18 +184,18 @@ static void test_who_was_alone_and_when(void)
     CHECK("not from before on", !clock_alone(&view, start + 49 * MS, start + 150 * MS, now));
     CHECK("nor to later", !clock_alone(&view, start + 50 * MS, start + 151 * MS, now));
     CHECK("nor another", !clock_alone(&other, start + 50 * MS, start + 150 * MS, now));
-    CHECK("no clock, nobody known", clock_alone(&none, start, now, now));
-    CHECK("an old clock that knew somebody",
+    CHECK("no clock, no other container known", clock_alone(&none, start, now, now));
+    CHECK("an old clock that knew another container",
           !clock_alone(&view, start + 50 * MS, start + 150 * MS, now + 100 * MS));
     page.alone_until_ns = now;
     clock_judge(&view, &page, now);
-    CHECK("what comes is not known", !clock_alone(&view, now - MS, now + MS, now + MS));
+    CHECK("the future is not known", !clock_alone(&view, now - MS, now + MS, now + MS));
     page.tenants = 1;
     clock_judge(&view, &page, now);
-    CHECK("unless there is nobody else", clock_alone(&view, now - MS, now + MS, now + MS));
+    CHECK("unless there is no other container", clock_alone(&view, now - MS, now + MS, now + MS));
     page.outside = 1;
     clock_judge(&view, &page, now);
-    CHECK("in no container either", !clock_alone(&view, now - MS, now + MS, now + MS));
+    CHECK("nor a process outside of containers", !clock_alone(&view, now - MS, now + MS, now + MS));
     page.outside = 0;
     page.alone_until_ns = now - 1;
     clock_judge(&view, &page, now);
@@ -203,11 +203,10 @@ static void test_who_was_alone_and_when(void)
     page.tenants = 2;
     page.alone_until_ns = now + 1;
     clock_judge(&view, &page, now);
-    CHECK("nobody knows the future", !view.valid);
+    CHECK("an interval in the future is invalid", !view.valid);
 }
 
-/* An arbiter that was stopped when it began has counted nobody, which says nothing of anybody. */
-static void test_each_moment_in_which_it_was_alone_counts(void)
+static void test_every_exclusive_interval_counts(void)
 {
     struct clock_file page = page_of_slot_3();
     struct clock_view view = {.slot = 3}, other = {.slot = 4};
@@ -245,7 +244,7 @@ static void set_others(struct clock_file *page, uint64_t when, uint32_t had_ns, 
 
 #define CELL ((uint64_t) OTHERS_CELL_NS)
 
-static void test_what_others_had(void)
+static void test_time_of_other_containers(void)
 {
     struct clock_file page = page_of_slot_3();
     uint64_t first = (start + 150 * MS) / CELL * CELL;
@@ -288,8 +287,8 @@ static void test_what_others_had(void)
     CHECK_EQUAL("nor what is ahead", clock_known_until(&view), page.beat_ns);
 }
 
-/* Its file ends with the first page. */
-static void test_a_clock_of_an_older_arbiter_has_no_moments(void)
+/* An older arbiter's file ends with the first page. */
+static void test_older_arbiter_has_only_the_last_exclusive_interval(void)
 {
     struct clock_file page = page_of_slot_3(), read;
     char path[] = "/tmp/clock.XXXXXX";
@@ -312,7 +311,9 @@ static void test_a_clock_of_an_older_arbiter_has_no_moments(void)
     unlink(path);
 }
 
-static void test_who_is_alone_by_a_clock_that_stood_still(void)
+/* An arbiter that was stopped as soon as it started has counted no containers: that does not mean
+ * that there are none. */
+static void test_arbiter_without_counted_containers_proves_no_exclusivity(void)
 {
     struct clock_file page = page_of_slot_3();
     struct clock_view view = {.slot = 3}, late = {.slot = 3};
@@ -329,13 +330,13 @@ static void test_who_is_alone_by_a_clock_that_stood_still(void)
     CHECK("it knew of this one", clock_alone(&view, now, now + 300 * MS, now + 300 * MS));
 }
 
-static void test_others_are_remembered_for_a_while(void)
+static void test_sharers_are_remembered_for_a_while(void)
 {
     struct clock_file page = page_of_slot_3();
     struct clock_view view = {0};
     uint64_t now = page.beat_ns;
 
-    CHECK_EQUAL("nobody known", clock_sharers(&view), 1);
+    CHECK_EQUAL("no other container known", clock_sharers(&view), 1);
     clock_judge(&view, &page, now);
     CHECK_EQUAL("two", clock_sharers(&view), 2);
     page.busy = 1;
@@ -355,7 +356,7 @@ static void test_others_are_remembered_for_a_while(void)
     CHECK_EQUAL("one", clock_sharers(&view), 1);
 }
 
-static void test_a_file_is_read_whole_or_not_at_all(void)
+static void test_file_is_read_whole_or_not_at_all(void)
 {
     char path[] = "/tmp/test-clock-XXXXXX";
     struct clock_file page = page_of_200_ms();
@@ -366,7 +367,7 @@ static void test_a_file_is_read_whole_or_not_at_all(void)
     CHECK("read", clock_read(path, &read) == 0 && memcmp(&read, &page, sizeof(page)) == 0);
     page.sequence = 1;
     CHECK("written", pwrite(fd, &page, sizeof(page), 0) == (ssize_t) sizeof(page));
-    CHECK("whoever writes it died", clock_read(path, &read) == -1);
+    CHECK("its writer died", clock_read(path, &read) == -1);
     CHECK("cut", ftruncate(fd, 4095) == 0);
     CHECK("short", clock_read(path, &read) == -1);
     close(fd);
@@ -376,17 +377,17 @@ static void test_a_file_is_read_whole_or_not_at_all(void)
 
 int main(void)
 {
-    test_what_cannot_be_true_is_not_believed();
-    test_the_rate_between_two_times();
-    test_a_rate_is_no_less_than_those_at_work_can_make_it();
-    test_what_is_lent_ends_with_the_clock();
-    test_a_clock_that_stops_holds_nobody_back();
-    test_who_was_alone_and_when();
-    test_each_moment_in_which_it_was_alone_counts();
-    test_what_others_had();
-    test_a_clock_of_an_older_arbiter_has_no_moments();
-    test_who_is_alone_by_a_clock_that_stood_still();
-    test_others_are_remembered_for_a_while();
-    test_a_file_is_read_whole_or_not_at_all();
+    test_implausible_clocks_are_rejected();
+    test_rate_between_two_times();
+    test_rate_is_at_least_an_equal_part_of_busy_containers();
+    test_lent_share_ends_with_the_clock();
+    test_stopped_clock_throttles_no_lower_priority();
+    test_last_exclusive_interval_is_for_its_process_only();
+    test_every_exclusive_interval_counts();
+    test_time_of_other_containers();
+    test_older_arbiter_has_only_the_last_exclusive_interval();
+    test_arbiter_without_counted_containers_proves_no_exclusivity();
+    test_sharers_are_remembered_for_a_while();
+    test_file_is_read_whole_or_not_at_all();
     return check_end();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_costs.c -- how long launches are expected to take, and how that is learned. */
+/* test_costs.c -- the cost model: expected durations of launches, and how they are learned. */
 #include "check.h"
 #include "compiler.h"
 #include "costs.h"
@@ -31,10 +31,10 @@ static void learn_alone(struct costs_key key, int64_t ns)
     learn(key, (struct costs_sample) {.ns = ns, .most_ns = ns, .clock_ns = ns, .alone = 1});
 }
 
-static void learn_anew(struct costs_key key, int64_t ns)
+static void learn_changed(struct costs_key key, int64_t ns)
 {
-    learn(key,
-          (struct costs_sample) {.ns = ns, .most_ns = ns, .clock_ns = ns, .alone = 1, .anew = 1});
+    learn(key, (struct costs_sample) {
+                   .ns = ns, .most_ns = ns, .clock_ns = ns, .alone = 1, .changed = 1});
 }
 
 /* Beside other processes, on a stream that had work before it. */
@@ -51,8 +51,8 @@ static void learn_idle(struct costs_key key, int64_t ns, int64_t clock_ns)
     learn(key, (struct costs_sample) {.ns = ns, .most_ns = ns + LAUNCH_NS, .clock_ns = clock_ns});
 }
 
-/* Two processes have turns of *turn_ns*, and this one launches the same work again and again: how
- * long one of them takes, from a random moment of its turn on, and what a clock says of that. */
+/* Two processes have turns of *turn_ns*, and this one launches the same work repeatedly: the
+ * duration of one launch that begins at a random time of its turn, and the clock's part of it. */
 static uint64_t random_state;
 
 static int64_t random_below(int64_t limit)
@@ -76,7 +76,7 @@ static int is_near(int64_t ns, int64_t other)
 
 /* --- shapes that were never measured ---------------------------------------------------------- */
 
-static void test_a_new_shape_is_expected_to_take_the_guess(void)
+static void test_new_shape_is_expected_to_take_the_guess(void)
 {
     struct costs_key key = costs_key(0x1000, 8), other = costs_key(0x1001, 8);
 
@@ -89,7 +89,7 @@ static void test_a_new_shape_is_expected_to_take_the_guess(void)
     CHECK_EQUAL("no launch takes nothing", costs_make(&costs, &other, 0)->ns, 500);
 }
 
-static void test_another_shape_of_a_function_has_an_entry_of_its_own(void)
+static void test_each_shape_of_a_function_has_its_own_entry(void)
 {
     struct costs_key key = costs_key(0x1000, 8), grid = costs_key(0x1000, 9);
 
@@ -99,7 +99,7 @@ static void test_another_shape_of_a_function_has_an_entry_of_its_own(void)
     CHECK_EQUAL("that keeps its expectation", expected(grid), COSTS_GUESS_NS);
 }
 
-static void test_a_new_shape_is_expected_to_take_what_its_function_takes(void)
+static void test_new_shape_inherits_its_functions_duration(void)
 {
     learn_alone(costs_key(0x3000, 1), 80 * US);
     CHECK_EQUAL("as the only one", expected(costs_key(0x3000, 2)), 80 * US);
@@ -115,7 +115,7 @@ static void test_a_new_shape_is_expected_to_take_what_its_function_takes(void)
     CHECK_EQUAL("not those of another function", expected(costs_key(0x3001, 1)), COSTS_GUESS_NS);
 }
 
-static void test_the_expectation_grows_while_the_first_launch_is_pending(void)
+static void test_expectation_grows_while_first_launch_is_pending(void)
 {
     struct costs_key key = costs_key(0x2000, 8);
     struct cost *cost = make(key);
@@ -151,7 +151,7 @@ static void test_only_a_guess_grows(void)
 
 /* --- measured alone --------------------------------------------------------------------------- */
 
-static void test_alone_the_mean_is_expected(void)
+static void test_exclusive_measurements_give_the_mean(void)
 {
     struct costs_key key = costs_key(0x4000, 8);
 
@@ -173,7 +173,7 @@ static void test_alone_the_mean_is_expected(void)
     }
 }
 
-static void test_the_first_measurement_alone_replaces_those_beside_others(void)
+static void test_first_exclusive_measurement_replaces_shared_ones(void)
 {
     struct costs_key key = costs_key(0x4100, 8);
 
@@ -186,13 +186,13 @@ static void test_the_first_measurement_alone_replaces_those_beside_others(void)
     CHECK_EQUAL("the mean begins", make(key)->count, 1);
 }
 
-static void test_the_mean_begins_anew_where_what_was_known_does_not_hold(void)
+static void test_changed_duration_restarts_the_mean(void)
 {
     struct costs_key key = costs_key(0x4200, 8);
 
     for (int i = 0; i < 30; i++)
         learn_alone(key, 100 * US);
-    learn_anew(key, 900 * US);
+    learn_changed(key, 900 * US);
     CHECK_EQUAL("replaced", expected(key), 900 * US);
     learn_alone(key, 700 * US);
     CHECK_EQUAL("of two", expected(key), 800 * US);
@@ -200,18 +200,18 @@ static void test_the_mean_begins_anew_where_what_was_known_does_not_hold(void)
     CHECK_EQUAL("of three", expected(key), 700 * US);
 }
 
-static void test_expectations_have_a_range(void)
+static void test_expectations_are_bounded(void)
 {
     struct costs_key key = costs_key(0x4300, 8), guessed = costs_key(0x4301, 8);
     struct costs_key beside = costs_key(0x4302, 8);
 
     learn_alone(key, -5);
     CHECK_EQUAL("events that are wrong", expected(key), 500);
-    learn_anew(key, INT64_MAX / 8);
+    learn_changed(key, INT64_MAX / 8);
     CHECK_EQUAL("four seconds at most", expected(key), LIMIT_NS);
     learn_alone(key, 2 * LIMIT_NS);
     CHECK_EQUAL("it stays there", expected(key), LIMIT_NS);
-    learn_anew(key, 90 * US);
+    learn_changed(key, 90 * US);
     CHECK_EQUAL("and comes back", expected(key), 90 * US);
     CHECK_EQUAL("a guess, too", costs_make(&costs, &guessed, 3 * LIMIT_NS)->ns, LIMIT_NS);
     learn_queued(beside, 2 * LIMIT_NS, 2 * LIMIT_NS);
@@ -222,7 +222,7 @@ static void test_expectations_have_a_range(void)
 
 /* --- measured beside other processes ---------------------------------------------------------- */
 
-static void test_short_work_takes_what_it_takes_within_a_turn(void)
+static void test_work_shorter_than_a_turn_takes_its_shortest_time(void)
 {
     struct costs_key key = costs_key(0x5000, 8);
 
@@ -240,7 +240,7 @@ static void test_short_work_takes_what_it_takes_within_a_turn(void)
     }
 }
 
-static void test_work_with_turns_in_it_takes_what_the_clock_says(void)
+static void test_work_spanning_turns_takes_the_clocks_time(void)
 {
     static const int64_t work_us[] = {1500, 3000, 8000, 20000};
 
@@ -255,7 +255,7 @@ static void test_work_with_turns_in_it_takes_what_the_clock_says(void)
     }
 }
 
-static void test_work_as_long_as_a_turn_is_as_long_as_the_shortest(void)
+static void test_work_as_long_as_a_turn_takes_its_shortest_time(void)
 {
     struct costs_key key = costs_key(0x5200, 8);
 
@@ -268,7 +268,7 @@ static void test_work_as_long_as_a_turn_is_as_long_as_the_shortest(void)
     }
 }
 
-static void test_the_clock_does_not_make_it_longer_than_the_shortest(void)
+static void test_clock_gives_no_more_than_the_shortest_time(void)
 {
     struct costs_key key = costs_key(0x5300, 8);
 
@@ -277,7 +277,7 @@ static void test_the_clock_does_not_make_it_longer_than_the_shortest(void)
     CHECK_EQUAL("the shortest", expected(key), 4 * MS);
 }
 
-static void test_where_the_clock_says_nothing_the_shortest_counts(void)
+static void test_without_clock_the_shortest_time_counts(void)
 {
     struct costs_key key = costs_key(0x5400, 8);
 
@@ -289,8 +289,7 @@ static void test_where_the_clock_says_nothing_the_shortest_counts(void)
     CHECK("then the clock", is_near(expected(key), 5 * MS));
 }
 
-/* Where its stream was idle it waits for a turn, which begins with its own as often as not. */
-/* It is known what others had meanwhile. */
+/* The time of other processes meanwhile is known. */
 static void learn_own(struct costs_key key, int64_t ns, int64_t own_ns, int crowded)
 {
     learn(key, (struct costs_sample) {.ns = ns,
@@ -300,7 +299,7 @@ static void learn_own(struct costs_key key, int64_t ns, int64_t own_ns, int crow
                                       .crowded = crowded});
 }
 
-static void test_work_takes_what_others_did_not_have(void)
+static void test_known_time_of_others_is_subtracted(void)
 {
     struct costs_key key = costs_key(0x5600, 8);
 
@@ -316,7 +315,7 @@ static void test_work_takes_what_others_did_not_have(void)
     CHECK("and no more than the shortest", is_near(expected(key), 4 * MS));
 }
 
-static void test_work_that_is_not_always_the_same_takes_the_mean(void)
+static void test_varying_work_takes_the_mean(void)
 {
     struct costs_key key = costs_key(0x5700, 8);
 
@@ -330,7 +329,7 @@ static void test_work_that_is_not_always_the_same_takes_the_mean(void)
 }
 
 /* One of five is a collective. */
-static void test_work_of_which_some_is_short_takes_the_mean(void)
+static void test_work_with_some_short_runs_takes_the_mean(void)
 {
     struct costs_key key = costs_key(0x5800, 8);
 
@@ -340,8 +339,8 @@ static void test_work_of_which_some_is_short_takes_the_mean(void)
     CHECK("not the shortest", expected(key) > MS && expected(key) < 2 * MS);
 }
 
-/* What others had is known to within a part of a turn. */
-static void test_of_short_work_the_shortest_counts_though_the_rest_is_uncertain(void)
+/* The time of others is known only to within a part of a turn. */
+static void test_short_work_takes_its_shortest_time_if_others_are_uncertain(void)
 {
     struct costs_key key = costs_key(0x5900, 8);
 
@@ -350,7 +349,8 @@ static void test_of_short_work_the_shortest_counts_though_the_rest_is_uncertain(
     CHECK("the shortest", is_near(expected(key), 280 * US));
 }
 
-static void test_work_on_an_idle_stream_says_less_than_other_work(void)
+/* On an idle stream work waits for a turn, which begins with its own as often as not. */
+static void test_idle_stream_measurements_weigh_less(void)
 {
     struct costs_key key = costs_key(0x5500, 8);
 
@@ -361,7 +361,7 @@ static void test_work_on_an_idle_stream_says_less_than_other_work(void)
     CHECK("that of others holds", is_near(expected(key), 8 * MS));
 }
 
-static void test_the_way_of_a_launch_is_taken_off_only_where_nothing_else_is_known(void)
+static void test_launch_latency_is_subtracted_only_without_better_data(void)
 {
     struct costs_key key = costs_key(0x5600, 8);
 
@@ -375,8 +375,9 @@ static void test_the_way_of_a_launch_is_taken_off_only_where_nothing_else_is_kno
     CHECK_EQUAL("and it stays", expected(key), 15 * US);
 }
 
-/* A program that waits for each launch, beside many: each waits for a turn of up to 7 ms, first. */
-static void test_no_wait_is_as_short_as_none(void)
+/* A program that waits for each launch, beside many: each launch first waits for its turn, up to
+ * 7 ms. */
+static void test_random_waits_do_not_count_as_duration(void)
 {
     struct costs_key key = costs_key(0x5700, 8);
 
@@ -396,7 +397,7 @@ static void test_no_wait_is_as_short_as_none(void)
     CHECK("of many", expected(key) > 240 * US && expected(key) < 330 * US);
 }
 
-static void test_what_became_longer_is_learned(void)
+static void test_longer_duration_is_learned(void)
 {
     struct costs_key key = costs_key(0x5800, 8);
 
@@ -407,7 +408,7 @@ static void test_what_became_longer_is_learned(void)
     CHECK_EQUAL("by nothing but measurements", expected(key), 200 * US);
 }
 
-static void test_other_streams_make_no_measurement_alike(void)
+static void test_other_streams_do_not_make_measurements_alike(void)
 {
     struct costs_key key = costs_key(0x5900, 8);
     struct costs_sample sample = {
@@ -420,7 +421,7 @@ static void test_other_streams_make_no_measurement_alike(void)
 
 /* --- measured alone, then beside others ------------------------------------------------------- */
 
-static void test_what_was_measured_alone_stays_so(void)
+static void test_exclusive_measurement_is_kept(void)
 {
     struct costs_key key = costs_key(0x6000, 8), in_turns = costs_key(0x6001, 8);
 
@@ -450,7 +451,7 @@ static int needed(struct costs_key key, int64_t ns, int64_t clock_ns)
     return count;
 }
 
-static void test_many_that_contradict_it_replace_it(void)
+static void test_many_contradicting_measurements_replace_it(void)
 {
     struct costs_key longer = costs_key(0x6100, 8), shorter = costs_key(0x6101, 8);
     struct costs_key again = costs_key(0x6102, 8);
@@ -472,7 +473,7 @@ static void test_many_that_contradict_it_replace_it(void)
     }
 }
 
-static void test_the_first_that_was_seen_is_no_more_than_that(void)
+static void test_first_noted_launch_counts_as_seen(void)
 {
     struct costs_key key = costs_key(0x6200, 8), known = costs_key(0x6201, 8);
 
@@ -488,13 +489,13 @@ static void test_the_first_that_was_seen_is_no_more_than_that(void)
 
 /* --- places ----------------------------------------------------------------------------------- */
 
-/* A shape with a place in the table, told apart from others there by its number. */
+/* A shape with this place in the table, distinguished from others there by its number. */
 static struct costs_key shape_at(uint64_t place, uint64_t number)
 {
     return (struct costs_key) {place << (64 - COSTS_BITS) | number << 1, number};
 }
 
-static void test_two_shapes_have_the_same_place(void)
+static void test_two_shapes_share_a_place(void)
 {
     struct costs_key first = shape_at(77, 1), second = shape_at(77, 2);
 
@@ -507,7 +508,7 @@ static void test_two_shapes_have_the_same_place(void)
     CHECK_EQUAL("of its own", expected(second), 30 * US);
 }
 
-static void test_the_entry_of_which_less_is_known_is_evicted(void)
+static void test_less_known_entry_is_evicted(void)
 {
     struct costs_key first = shape_at(78, 1), second = shape_at(78, 2), third = shape_at(78, 3);
     struct costs_key fourth = shape_at(78, 4), beside = shape_at(79, 5);
@@ -525,7 +526,7 @@ static void test_the_entry_of_which_less_is_known_is_evicted(void)
     CHECK_EQUAL("and not what was measured", expected(third), 30 * US);
 }
 
-static void test_an_entry_that_is_used_again_keeps_nothing(void)
+static void test_reused_entry_keeps_nothing(void)
 {
     struct costs_key first = shape_at(80, 1), second = shape_at(80, 2), third = shape_at(80, 3);
     struct cost *cost = make(first);
@@ -543,7 +544,7 @@ static void test_an_entry_that_is_used_again_keeps_nothing(void)
 }
 
 /* Between a launch and its measurement its entry may have become that of another shape. */
-static void test_an_evicted_shape_learns_nothing(void)
+static void test_evicted_shape_learns_nothing(void)
 {
     struct costs_key first = shape_at(90, 1), second = shape_at(90, 2), third = shape_at(90, 3);
     struct cost *cost = make(first);
@@ -556,7 +557,7 @@ static void test_an_evicted_shape_learns_nothing(void)
     CHECK_EQUAL("nor has its function", expected(costs_key(first.function, 7)), COSTS_GUESS_NS);
 }
 
-static void test_a_handle_that_is_gone_is_forgotten(void)
+static void test_destroyed_handle_is_forgotten(void)
 {
     struct costs_key key = costs_key(0x8000, 0), other = costs_key(0x8001, 0);
 
@@ -571,7 +572,7 @@ static void test_a_handle_that_is_gone_is_forgotten(void)
     CHECK_EQUAL("a handle that never was takes no entry with it", expected(other), 90 * US);
 }
 
-static void test_a_shape_in_the_second_place_is_forgotten(void)
+static void test_shape_in_second_place_is_forgotten(void)
 {
     struct costs_key first = shape_at(91, 1), second = shape_at(91, 2);
 
@@ -582,7 +583,7 @@ static void test_a_shape_in_the_second_place_is_forgotten(void)
     CHECK_EQUAL("the first stays", expected(first), 10 * US);
 }
 
-static void test_a_hundred_thousand_shapes(void)
+static void test_hundred_thousand_shapes(void)
 {
     enum { MEASURED = 1000, SHAPES = 100000 };
     int kept = 0, found = 0, wrong = 0;
@@ -607,7 +608,7 @@ static void test_a_hundred_thousand_shapes(void)
     CHECK("what was measured is not lost by it", kept > MEASURED * 95 / 100);
 }
 
-static void test_few_contradict_what_is_doubted(void)
+static void test_doubtful_expectation_needs_few_contradictions(void)
 {
     struct costs_key key = costs_key(0x1000, 8);
 
@@ -619,46 +620,46 @@ static void test_few_contradict_what_is_doubted(void)
     learn_queued(key, 16 * MS, 8 * MS);
     CHECK("four do", expected(key) == 8 * MS);
     learn_alone(key, 9 * MS);
-    CHECK("alone it is measured anew", expected(key) == 9 * MS);
+    CHECK("a measurement alone replaces it", expected(key) == 9 * MS);
 }
 
 int main(void)
 {
     static void (*const tests[])(void) = {
-        test_a_new_shape_is_expected_to_take_the_guess,
-        test_another_shape_of_a_function_has_an_entry_of_its_own,
-        test_a_new_shape_is_expected_to_take_what_its_function_takes,
-        test_the_expectation_grows_while_the_first_launch_is_pending,
+        test_new_shape_is_expected_to_take_the_guess,
+        test_each_shape_of_a_function_has_its_own_entry,
+        test_new_shape_inherits_its_functions_duration,
+        test_expectation_grows_while_first_launch_is_pending,
         test_only_a_guess_grows,
-        test_alone_the_mean_is_expected,
-        test_the_first_measurement_alone_replaces_those_beside_others,
-        test_the_mean_begins_anew_where_what_was_known_does_not_hold,
-        test_expectations_have_a_range,
-        test_short_work_takes_what_it_takes_within_a_turn,
-        test_work_with_turns_in_it_takes_what_the_clock_says,
-        test_work_as_long_as_a_turn_is_as_long_as_the_shortest,
-        test_the_clock_does_not_make_it_longer_than_the_shortest,
-        test_where_the_clock_says_nothing_the_shortest_counts,
-        test_work_takes_what_others_did_not_have,
-        test_work_that_is_not_always_the_same_takes_the_mean,
-        test_work_of_which_some_is_short_takes_the_mean,
-        test_of_short_work_the_shortest_counts_though_the_rest_is_uncertain,
-        test_work_on_an_idle_stream_says_less_than_other_work,
-        test_the_way_of_a_launch_is_taken_off_only_where_nothing_else_is_known,
-        test_no_wait_is_as_short_as_none,
-        test_what_became_longer_is_learned,
-        test_other_streams_make_no_measurement_alike,
-        test_what_was_measured_alone_stays_so,
-        test_many_that_contradict_it_replace_it,
-        test_few_contradict_what_is_doubted,
-        test_the_first_that_was_seen_is_no_more_than_that,
-        test_two_shapes_have_the_same_place,
-        test_the_entry_of_which_less_is_known_is_evicted,
-        test_an_entry_that_is_used_again_keeps_nothing,
-        test_an_evicted_shape_learns_nothing,
-        test_a_handle_that_is_gone_is_forgotten,
-        test_a_shape_in_the_second_place_is_forgotten,
-        test_a_hundred_thousand_shapes,
+        test_exclusive_measurements_give_the_mean,
+        test_first_exclusive_measurement_replaces_shared_ones,
+        test_changed_duration_restarts_the_mean,
+        test_expectations_are_bounded,
+        test_work_shorter_than_a_turn_takes_its_shortest_time,
+        test_work_spanning_turns_takes_the_clocks_time,
+        test_work_as_long_as_a_turn_takes_its_shortest_time,
+        test_clock_gives_no_more_than_the_shortest_time,
+        test_without_clock_the_shortest_time_counts,
+        test_known_time_of_others_is_subtracted,
+        test_varying_work_takes_the_mean,
+        test_work_with_some_short_runs_takes_the_mean,
+        test_short_work_takes_its_shortest_time_if_others_are_uncertain,
+        test_idle_stream_measurements_weigh_less,
+        test_launch_latency_is_subtracted_only_without_better_data,
+        test_random_waits_do_not_count_as_duration,
+        test_longer_duration_is_learned,
+        test_other_streams_do_not_make_measurements_alike,
+        test_exclusive_measurement_is_kept,
+        test_many_contradicting_measurements_replace_it,
+        test_doubtful_expectation_needs_few_contradictions,
+        test_first_noted_launch_counts_as_seen,
+        test_two_shapes_share_a_place,
+        test_less_known_entry_is_evicted,
+        test_reused_entry_keeps_nothing,
+        test_evicted_shape_learns_nothing,
+        test_destroyed_handle_is_forgotten,
+        test_shape_in_second_place_is_forgotten,
+        test_hundred_thousand_shapes,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(tests); i++) {

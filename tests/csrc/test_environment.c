@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_environment.c -- a variable is shown and goes again, and nobody else's change is lost. */
+/* test_environment.c -- temporarily setting a variable, without losing concurrent changes. */
 #include "check.h"
 #include "environment.h"
 
@@ -41,7 +41,7 @@ static void a_variable_is_shown_and_goes_again(const char *original)
     CHECK("once is enough", environ == before);
 }
 
-static void an_empty_environment_is_one_too(void)
+static void empty_environment(void)
 {
     environ = NULL;
     CHECK_EQUAL("it is shown", environment_show(NAME, ""), 0);
@@ -102,8 +102,8 @@ static void *read_all(void *wrong)
     return NULL;
 }
 
-/* Thousands of switches under threads that read: each sees one value or the other. */
-static void readers_see_one_or_the_other(void)
+/* Thousands of switches beside reading threads: each reader sees one value or the other. */
+static void concurrent_readers_see_either_value(void)
 {
     pthread_t readers[OTHERS];
     int wrong = 0;
@@ -141,7 +141,7 @@ static void *set_and_set(void *unused)
     return NULL;
 }
 
-static void setters_stay_alive_beside_it(void)
+static void concurrent_setters_survive(void)
 {
     pthread_t setter;
 
@@ -162,10 +162,10 @@ int main(void)
 {
     a_variable_is_shown_and_goes_again("mine");
     a_variable_is_shown_and_goes_again(NULL);
-    an_empty_environment_is_one_too();
+    empty_environment();
     what_others_do_meanwhile_is_kept("mine");
     what_others_do_meanwhile_is_kept(NULL);
-    readers_see_one_or_the_other();
-    setters_stay_alive_beside_it();
+    concurrent_readers_see_either_value();
+    concurrent_setters_survive();
     return check_end();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_extents.c -- what is known to be free is free, however blocks come and go.
+/* test_extents.c -- free ranges of pools: a range known to be free must be free in the driver.
  *
- * The last test is a driver that places blocks in pages of its own, with padding, anywhere in what
- * is free; what is known is compared with that.
+ * The last test simulates a driver that places blocks, with padding, anywhere in its free pages,
+ * and compares the known ranges with it.
  */
 #include "check.h"
 #include "extents.h"
@@ -74,7 +74,7 @@ static void begin(void)
     first = second = (struct extents_lane) {.done = 0};
 }
 
-static void freed_block_serves_its_own_size(void)
+static void freed_block_serves_same_size(void)
 {
     begin();
     CHECK_EQUAL("nothing is known", use(100 * MIB, 3 * MIB + 7), 0);
@@ -95,7 +95,7 @@ static void use_region(unsigned blocks)
         CHECK("of the region", use((100 + 32 * i) * MIB, i ? 32 * MIB : 31 * MIB));
 }
 
-static void neighbours_are_one_range(void)
+static void adjacent_blocks_merge(void)
 {
     use_region(3);
     release(100 * MIB, &first, 1);
@@ -106,7 +106,7 @@ static void neighbours_are_one_range(void)
     CHECK_EQUAL("ranges of the lane", first.extents, 1);
 }
 
-static void regions_are_kept_apart(void)
+static void regions_do_not_merge(void)
 {
     begin();
     use(100 * MIB, 32 * MIB);
@@ -117,7 +117,7 @@ static void regions_are_kept_apart(void)
     CHECK("up to it", has(32 * MIB));
 }
 
-static void lanes_are_kept_apart_until_they_are_done(void)
+static void streams_do_not_share_until_done(void)
 {
     use_region(2);
     release(100 * MIB, &first, 1);
@@ -131,7 +131,7 @@ static void lanes_are_kept_apart_until_they_are_done(void)
     CHECK_EQUAL("in the order of the second", second.extents, 1);
 }
 
-static void part_that_is_used_leaves_the_rest(void)
+static void partial_use_leaves_the_rest(void)
 {
     begin();
     use(100 * MIB, 64 * MIB);
@@ -143,7 +143,7 @@ static void part_that_is_used_leaves_the_rest(void)
     CHECK_EQUAL("elsewhere", use(400 * MIB, MIB), 0);
 }
 
-static void what_was_not_seen_to_be_freed_goes_when_its_place_is_used(void)
+static void reused_address_drops_stale_range(void)
 {
     begin();
     use(100 * MIB, 64 * MIB);
@@ -155,7 +155,7 @@ static void what_was_not_seen_to_be_freed_goes_when_its_place_is_used(void)
     CHECK_EQUAL("it is now", has(64 * MIB), 130 * MIB);
 }
 
-static void shaved_bytes_are_not_known_any_more(void)
+static void shaved_bytes_are_forgotten(void)
 {
     begin();
     use(100 * MIB, 64 * MIB);
@@ -191,7 +191,7 @@ static void known_is_free(const uint64_t base)
                   is_free_from((extent->start - base) / 512, extent->bytes / 512));
 }
 
-static void what_is_known_is_true_whatever_the_driver_does(void)
+static void known_free_space_matches_a_random_driver(void)
 {
     static struct {
         uint64_t page, bytes;
@@ -213,7 +213,7 @@ static void what_is_known_is_true_whatever_the_driver_does(void)
         } else {
             const uint64_t known = has(bytes);
 
-            if (known) { /* it is what the driver would take, too */
+            if (known) { /* the driver would use it, too */
                 page = (known - base) / 512;
                 CHECK("served from what is known", is_free_from(page, padded(bytes) / 512));
                 served++;
@@ -237,14 +237,14 @@ static void what_is_known_is_true_whatever_the_driver_does(void)
 
 int main(void)
 {
-    freed_block_serves_its_own_size();
-    neighbours_are_one_range();
-    regions_are_kept_apart();
-    lanes_are_kept_apart_until_they_are_done();
-    part_that_is_used_leaves_the_rest();
-    what_was_not_seen_to_be_freed_goes_when_its_place_is_used();
-    shaved_bytes_are_not_known_any_more();
-    what_is_known_is_true_whatever_the_driver_does();
+    freed_block_serves_same_size();
+    adjacent_blocks_merge();
+    regions_do_not_merge();
+    streams_do_not_share_until_done();
+    partial_use_leaves_the_rest();
+    reused_address_drops_stale_range();
+    shaved_bytes_are_forgotten();
+    known_free_space_matches_a_random_driver();
     begin();
     return check_end();
 }

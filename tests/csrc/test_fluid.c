@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_fluid.c -- a device's time as several processes have it, tick by tick, and what is lent. */
+/* test_fluid.c -- the arbiter's device model, tick by tick: clocks, lending of idle shares. */
 #include "arbiter/fluid.h"
 #include "arbiter/page.h"
 #include "check.h"
@@ -50,7 +50,7 @@ static void finish(unsigned tenant, uint64_t finished_ns)
     scene.work[tenant][0].finished += (uint32_t) (finished_ns / UNIT);
 }
 
-/* How far the first container's clock goes in *time*. */
+/* Advance by *time*; returns how far the first container's clock advanced. */
 static uint64_t pass(uint64_t time)
 {
     uint64_t before = scene.tenants[0].share_ns ? scene.tenants[0].share_ns : scene.fluid.now_ns;
@@ -63,18 +63,18 @@ static uint64_t pass(uint64_t time)
     return scene.tenants[0].share_ns - before;
 }
 
-static void level_is_that_of_processor_sharing(void)
+static void clock_follows_processor_sharing(void)
 {
     static const struct {
         const char *sentence;
         uint64_t backlog[TENANTS]; /* in units of 1024 ns */
         uint64_t grown;            /* in 10000 units */
     } rows[] = {
-        {"nobody has work: as if alone", {0, 0, 0, 0}, 10000},
+        {"no process has work: as if alone", {0, 0, 0, 0}, 10000},
         {"one that is alone", {20000, 0, 0, 0}, 10000},
         {"one that ends in between", {3000, 0, 0, 0}, 10000},
         {"two halve it", {20000, 20000, 0, 0}, 5000},
-        {"who has no work would be one more", {0, 20000, 0, 0}, 5000},
+        {"an idle container would be the second", {0, 20000, 0, 0}, 5000},
         {"four have a quarter each", {20000, 20000, 20000, 20000}, 2500},
         {"when the other ends one is alone", {20000, 2000, 0, 0}, 8000},
         {"when it ends itself it would be the second", {2000, 20000, 0, 0}, 5000},
@@ -91,48 +91,48 @@ static void level_is_that_of_processor_sharing(void)
     }
 }
 
-static void the_finished_is_no_backlog(void)
+static void finished_work_is_no_backlog(void)
 {
     set_scene(2);
     give(0, 20000 * UNIT);
     give(1, 20000 * UNIT);
-    finish(1, 20000 * UNIT); /* it took less than it had said */
+    finish(1, 20000 * UNIT); /* it took less than it had announced */
     pass(1000 * UNIT);
-    CHECK_EQUAL("of whose work all is finished, nothing is left", scene.lanes[1][0].backlog_ns, 0);
+    CHECK_EQUAL("finished work leaves no backlog", scene.lanes[1][0].backlog_ns, 0);
     CHECK_EQUAL("the other is alone then", pass(1000 * UNIT), 1000 * UNIT);
-    CHECK_EQUAL("who has work", scene.fluid.busy, 1);
+    CHECK_EQUAL("one has work", scene.fluid.busy, 1);
     pass(30000 * UNIT);
-    CHECK_EQUAL("what must be done by now is done, whoever says nothing of it",
-                scene.lanes[0][0].backlog_ns, 0);
+    CHECK_EQUAL("overdue work counts as done, even if not reported", scene.lanes[0][0].backlog_ns,
+                0);
     pass(1000 * UNIT);
-    CHECK_EQUAL("nobody has work", scene.fluid.busy, 0);
+    CHECK_EQUAL("no process has work", scene.fluid.busy, 0);
 }
 
-static void what_one_had_sooner_another_had_not(void)
+static void earlier_service_of_one_delays_another(void)
 {
     set_scene(3);
     give(0, 20000 * UNIT);
     give(1, 8000 * UNIT);
     give(2, 1000 * UNIT);
-    finish(1, 8000 * UNIT); /* of which the model thinks that it is half done */
+    finish(1, 8000 * UNIT); /* half done by the model */
     pass(9000 * UNIT);
-    CHECK_EQUAL("the finished is no backlog", scene.lanes[1][0].backlog_ns, 0);
-    CHECK_EQUAL("who was told to be done is not", scene.lanes[2][0].backlog_ns, 1000 * UNIT);
+    CHECK_EQUAL("finished work is no backlog", scene.lanes[1][0].backlog_ns, 0);
+    CHECK_EQUAL("the model's completion is reverted", scene.lanes[2][0].backlog_ns, 1000 * UNIT);
     CHECK_EQUAL("the other has the rest", scene.lanes[0][0].backlog_ns, 19000 * UNIT);
     finish(2, 1000 * UNIT);
     finish(0, 19500 * UNIT);
     pass(500 * UNIT);
     CHECK_EQUAL("never more than is in flight", scene.lanes[0][0].backlog_ns, 500 * UNIT);
-    CHECK_EQUAL("whoever has had it", scene.lanes[2][0].backlog_ns, 0);
+    CHECK_EQUAL("for either container", scene.lanes[2][0].backlog_ns, 0);
 }
 
-static void what_is_taken_back_was_not_done(void)
+static void withdrawn_work_was_not_served(void)
 {
     set_scene(2);
     give(0, 20000 * UNIT);
     give(1, 3000 * UNIT);
     CHECK_EQUAL("two halve it", pass(1000 * UNIT), 500 * UNIT);
-    scene.work[1][0].begun -= 2500; /* it was expected, and is not to come */
+    scene.work[1][0].begun -= 2500; /* the expectation was too high */
     CHECK_EQUAL("then one is alone", pass(1000 * UNIT), 1000 * UNIT);
     CHECK_EQUAL("and had no less before", scene.lanes[0][0].backlog_ns, 18500 * UNIT);
     give(1, 1000 * UNIT);
@@ -142,7 +142,7 @@ static void what_is_taken_back_was_not_done(void)
     CHECK_EQUAL("more than there is cannot be taken back", scene.lanes[1][0].backlog_ns, 0);
 }
 
-static void who_says_nothing_any_more_has_no_more_than_before(void)
+static void silent_process_drains_its_backlog(void)
 {
     set_scene(2);
     give(1, 5000 * UNIT);
@@ -161,7 +161,7 @@ static int is_near(uint64_t ns, uint64_t other, uint64_t margin)
     return ns + margin >= other && ns <= other + margin;
 }
 
-/* The word of a time without work in units since the scene began; *until* 0: it goes on. */
+/* The published word of an idle time, in units since the scene began; *until* 0: it goes on. */
 static uint64_t idle_word(uint64_t from, uint64_t until)
 {
     uint64_t length = until ? until - from : IDLE_LENGTH_MASK;
@@ -169,7 +169,7 @@ static uint64_t idle_word(uint64_t from, uint64_t until)
     return (START / UNIT + from) << IDLE_LENGTH_BITS | length;
 }
 
-static void who_says_that_it_has_no_work_is_not_served(void)
+static void idle_process_is_not_served(void)
 {
     uint64_t idle[2] = {idle_word(0, 800), 0};
 
@@ -186,8 +186,8 @@ static void who_says_that_it_has_no_work_is_not_served(void)
           is_near(scene.tenants[0].share_ns - scene.tenants[0].before_ns, 1200 * UNIT, 2));
 }
 
-/* Three containers of 10, 20 and 70: as the last one's clock goes beside an honest second one, it
- * goes beside one that claims work without end for many processes. */
+/* Three containers of 10, 20 and 70 %: how far the last one's clock advances beside an honest
+ * second one, or beside one that claims endless work for many processes. */
 static uint64_t clock_of_the_third(int lies)
 {
     uint64_t before = 0;
@@ -197,7 +197,7 @@ static uint64_t clock_of_the_third(int lies)
     scene.tenants[1].own = scene.tenants[1].limit = 20 * PERCENT;
     scene.tenants[2].own = scene.tenants[2].limit = 70 * PERCENT;
     scene.tenants[1].lane_count = lies ? LANES : 1;
-    for (int tick = 0; tick < 5000; tick++) { /* what it may claim at first takes half of that */
+    for (int tick = 0; tick < 5000; tick++) { /* its initial allowance lasts for half of that */
         static const uint64_t parts[] = {10, 20, 70};
 
         for (unsigned i = 0; i < 3; i++)
@@ -215,14 +215,14 @@ static uint64_t clock_of_the_third(int lies)
     return scene.tenants[2].share_ns - before;
 }
 
-static void a_container_that_claims_work_slows_a_third_one_no_more_than_its_share(void)
+static void false_backlog_slows_others_by_at_most_its_share(void)
 {
     uint64_t honest = clock_of_the_third(0), lying = clock_of_the_third(1);
 
     CHECK("by a quarter of its share at most", lying > honest * 3 / 4);
 }
 
-static void words_wrap_and_lie(void)
+static void published_counters_wrap_and_may_be_false(void)
 {
     set_scene(1);
     scene.work[0][0] = (struct usage_work) {UINT32_MAX - 10, UINT32_MAX - 10};
@@ -240,7 +240,7 @@ static void words_wrap_and_lie(void)
           scene.lanes[0][0].backlog_ns < UINT64_C(11000000000));
 }
 
-static void one_that_is_seen_late_has_only_what_is_in_flight(void)
+static void late_seen_process_counts_only_work_in_flight(void)
 {
     set_scene(1);
     scene.lanes[0][0] = (struct fluid_lane) {0};
@@ -258,7 +258,7 @@ static uint64_t backlog_of(unsigned tenant)
     return sum;
 }
 
-static void a_container_that_claims_more_than_its_share_is_not_believed(void)
+static void backlog_beyond_share_is_capped(void)
 {
     uint64_t second = 1000000000;
 
@@ -276,20 +276,20 @@ static void a_container_that_claims_more_than_its_share_is_not_believed(void)
     CHECK_EQUAL("what it says is finished is over", backlog_of(1), 0);
 }
 
-static void a_crowd_slows_the_clock_and_never_stops_it(void)
+static void many_processes_slow_the_clock_but_never_stop_it(void)
 {
     set_scene(1);
     scene.tenants[0].lane_count = LANES;
     for (unsigned lane = 0; lane < LANES; lane++) {
         fluid_see(&scene.lanes[0][lane], scene.work[0][lane], NULL);
-        scene.work[0][lane].begun = 3000; /* together less than may be begun ahead */
+        scene.work[0][lane].begun = 3000; /* in total below the limit of unserved work */
     }
     CHECK_EQUAL("a 64th at least", pass(6300 * UNIT), 100 * UNIT);
-    CHECK_EQUAL("as many as are told apart", scene.fluid.busy, FLUID_BUSY);
+    CHECK_EQUAL("at most FLUID_BUSY are counted", scene.fluid.busy, FLUID_BUSY);
     CHECK_EQUAL("no time, no growth", pass(0), 0);
 }
 
-/* The second comes in the third quarter of a tick, and ends before its end. */
+/* The second one starts in the middle of a tick and finishes before its end. */
 static void rates_change_within_a_tick(void)
 {
     const struct clock_sample *points = scene.tenants[0].points;
@@ -316,7 +316,7 @@ static uint64_t least_of(uint64_t ns)
 }
 
 /* Two have work all the time, and the model serves 4000 units to each. */
-static void what_another_was_served_is_taken_off_the_clock(void)
+static void excess_service_of_others_is_subtracted_from_the_clock(void)
 {
     static const struct {
         const char *sentence;
@@ -351,7 +351,7 @@ static void what_another_was_served_is_taken_off_the_clock(void)
     }
 }
 
-static void two_who_lack_it_have_half_of_it_taken_off_each(void)
+static void two_lagging_containers_split_the_correction(void)
 {
     set_scene(3);
     for (unsigned i = 0; i < 3; i++)
@@ -363,8 +363,8 @@ static void two_who_lack_it_have_half_of_it_taken_off_each(void)
           is_near(scene.tenants[2].share_ns, START + 3000 * UNIT, 2));
 }
 
-/* 3000 more, of which the second lacks no more than 500. */
-static void what_one_does_not_lack_is_taken_off_the_other(void)
+/* An excess of 3000, of which the second container lacks only 500. */
+static void correction_beyond_ones_lag_goes_to_the_other(void)
 {
     set_scene(3);
     for (unsigned i = 0; i < 3; i++)
@@ -376,7 +376,7 @@ static void what_one_does_not_lack_is_taken_off_the_other(void)
           is_near(scene.tenants[1].share_ns, START + 2500 * UNIT, 2));
 }
 
-static void processes_of_one_container_lose_it_together(void)
+static void correction_is_summed_over_a_containers_processes(void)
 {
     set_scene(2);
     scene.tenants[0].lane_count = 2;
@@ -388,8 +388,8 @@ static void processes_of_one_container_lose_it_together(void)
     CHECK("half of it each, and both off the clock", is_near(pass(9000 * UNIT), 2000 * UNIT, 2));
 }
 
-/* It may be dead. */
-static void nothing_is_taken_off_where_nothing_is_said_for_long(void)
+/* A silent process may be dead. */
+static void long_silent_process_gets_no_correction(void)
 {
     set_scene(2);
     give(0, 400000 * UNIT);
@@ -401,8 +401,8 @@ static void nothing_is_taken_off_where_nothing_is_said_for_long(void)
     }
 }
 
-/* The other one comes in the middle of the tick and has finished 2000 more than it was served. */
-static void what_is_taken_off_is_taken_from_all_points(void)
+/* The other one starts in the middle of the tick and has finished 2000 more than it was served. */
+static void correction_spreads_over_all_clock_points(void)
 {
     const struct clock_sample *points = scene.tenants[0].points;
 
@@ -441,7 +441,7 @@ static void open_pages(void)
     }
 }
 
-/* Each point, from the one before it on: no faster than time, and no slower than a 64th of it. */
+/* Is each step between points plausible: no faster than time, and no slower than a 64th of it? */
 static int points_can_be_true(const struct fluid_tenant *tenant, struct clock_sample last)
 {
     for (unsigned i = 0; i < tenant->point_count; i++) {
@@ -503,7 +503,7 @@ static void play(uint64_t seed, unsigned lanes, uint64_t shortest_ns)
 
             for (unsigned lane = 0; lane < tenant->lane_count; lane++)
                 live(i, lane, 1 + 2 * TICK_NS / UNIT / (draw(&state, 2) ? 1 : lanes), &state);
-            tenant->ahead_ns = 0; /* nobody claims too much */
+            tenant->ahead_ns = 0; /* no container claims too much */
             tenant->bought_ns = scene.fluid.now_ns + draw(&state, time + 1);
             before[i].at_ns = scene.fluid.now_ns;
             before[i].share_ns = tenant->share_ns ? tenant->share_ns : scene.fluid.now_ns;
@@ -522,7 +522,7 @@ static void play(uint64_t seed, unsigned lanes, uint64_t shortest_ns)
     CHECK("something was taken off", moved > 100);
 }
 
-static void clocks_stay_believable(void)
+static void random_schedules_keep_clocks_plausible(void)
 {
     static const unsigned lanes[] = {1, 2, 5, 15};
 
@@ -532,8 +532,8 @@ static void clocks_stay_believable(void)
         play(seed, 100, TICK_NS / 5);
 }
 
-/* One tick in which these containers have work that they do not finish in it, and others have none;
- * *lane* is the process of the first one that has it. */
+/* One tick in which these containers have work that they do not finish, and the others have none;
+ * *lane* is the first container's process that has it. */
 static uint64_t work_and_pass(unsigned lane, int first, int second)
 {
     uint64_t from = scene.fluid.now_ns;
@@ -555,7 +555,7 @@ static struct clock_alone last_of(unsigned tenant)
     return scene.tenants[tenant].moments[scene.tenants[tenant].moment];
 }
 
-static void one_that_is_alone_is_told_so_afterwards(void)
+static void exclusive_intervals_are_published_afterwards(void)
 {
     uint64_t from;
 
@@ -591,7 +591,7 @@ static void one_that_is_alone_is_told_so_afterwards(void)
     CHECK("neither says the same as the other", last_of(0).until_ns <= last_of(1).from_ns);
 }
 
-static void with_other_containers_all_begins_anew(void)
+static void exclusive_interval_restarts_when_containers_change(void)
 {
     uint64_t from;
 
@@ -603,7 +603,8 @@ static void with_other_containers_all_begins_anew(void)
     CHECK_EQUAL("alone since they were seen", last_of(0).from_ns, from);
 }
 
-/* Who keeps a backlog and who waits, and what then comes of it after 200 ms. */
+/* A container's behaviour: its work in each tick, and whether it waits for budget. settle() runs
+ * the containers for 200 ms. */
 struct habit {
     uint32_t own;
     uint32_t limit;
@@ -638,34 +639,31 @@ static void idle_shares_are_lent(void)
     static const struct {
         const char *sentence;
         struct habit habits[TENANTS];
-        double lent, margin; /* for each of a share */
+        double lent, margin; /* per unit of own share */
     } rows[] = {
         {"alone, all of the rest", {{25, 100, 25, 1, 0}}, 3.0, 0.01},
         {"up to its limit", {{25, 40, 25, 1, 0}}, 0.6, 0.01},
         {"a hard one gets nothing", {{25, 25, 25, 1, 0}}, 0, 0},
-        {"who does not wait needs nothing", {{25, 100, 10, 0, 0}}, 0, 0},
-        {"what a busy neighbour has is its own",
-         {{25, 100, 25, 1, 0}, {75, 75, 75, 1, 0}},
-         0,
-         0.01},
-        {"what an idle one has is lent",
+        {"without waiting nothing is needed", {{25, 100, 10, 0, 0}}, 0, 0},
+        {"a busy neighbour lends nothing", {{25, 100, 25, 1, 0}, {75, 75, 75, 1, 0}}, 0, 0.01},
+        {"an idle share is lent",
          {{25, 100, 25, 1, 0}, {50, 50, 50, 1, 0}, {25, 25, 0, 0, 0}},
          1.0,
          0.01},
-        {"two divide by their shares",
+        {"two divide in proportion to their shares",
          {{20, 100, 20, 1, 0}, {40, 100, 40, 1, 0}, {40, 40, 0, 0, 0}},
          2.0 / 3,
          0.01},
-        {"what one may not have the other gets",
+        {"the other gets what exceeds one's limit",
          {{20, 30, 20, 1, 0}, {40, 100, 40, 1, 0}},
          0.75,
          0.01},
-        {"who uses little lends the most of it",
+        {"a barely used share is mostly lent",
          {{50, 100, 50, 1, 0}, {50, 50, 10, 0, 0}},
          0.71,
          0.05},
-        {"who has what was lent keeps it without waiting", {{25, 100, 90, 0, 0}}, 3.0, 0.01},
-        {"promises over the whole lend nothing", {{60, 100, 50, 1, 0}, {60, 60, 50, 1, 0}}, 0, 0},
+        {"a borrower keeps its loan without waiting", {{25, 100, 90, 0, 0}}, 3.0, 0.01},
+        {"overcommitted shares lend nothing", {{60, 100, 50, 1, 0}, {60, 60, 50, 1, 0}}, 0, 0},
     };
 
     for (unsigned row = 0; row < sizeof(rows) / sizeof(*rows); row++) {
@@ -676,7 +674,7 @@ static void idle_shares_are_lent(void)
     }
 }
 
-static void what_is_lent_is_taken_back_at_once(void)
+static void lent_share_is_reclaimed_at_once(void)
 {
     static const struct habit habits[TENANTS] = {{25, 100, 25, 1, 0}, {75, 75, 0, 0, 0}};
 
@@ -692,29 +690,29 @@ static double most_lent(const struct fluid_tenant *tenant)
     return (double) (tenant->limit - tenant->own) / (double) tenant->own;
 }
 
-static void what_is_lent_goes_by_priority(void)
+static void shares_are_lent_by_priority(void)
 {
     static const struct {
         const char *sentence;
         struct habit habits[TENANTS];
-        double lent[TENANTS]; /* for each of a share */
+        double lent[TENANTS]; /* per unit of own share */
     } rows[] = {
         {"high before normal",
          {{20, 40, 20, 1, FLUID_NORMAL}, {40, 60, 40, 1, FLUID_HIGH}},
          {1, 0.5}},
-        {"normal has what high leaves",
+        {"normal gets what high leaves",
          {{20, 100, 20, 1, FLUID_NORMAL}, {40, 60, 40, 1, FLUID_HIGH}},
          {1, 0.5}},
-        {"high may have all that is promised to nobody",
+        {"high may have the whole unallocated rest",
          {{20, 100, 20, 1, FLUID_NORMAL}, {40, 100, 40, 1, FLUID_HIGH}},
          {0, 1}},
-        {"what is promised to normal is kept from high",
+        {"normal's own share is not lent to high",
          {{60, 60, 60, 1, FLUID_NORMAL}, {40, 100, 40, 1, FLUID_HIGH}},
          {0, 0}},
         {"nothing is kept for low",
          {{50, 50, 50, 1, FLUID_LOW}, {50, 100, 50, 1, FLUID_NORMAL}},
          {0, 1}},
-        {"low has what is left",
+        {"low gets the rest",
          {{20, 100, 20, 1, FLUID_LOW}, {40, 60, 40, 1, FLUID_NORMAL}},
          {1, 0.5}},
         {"low lends to low as others do",
@@ -728,7 +726,7 @@ static void what_is_lent_goes_by_priority(void)
             double lent = (double) scene.tenants[i].lent / CLOCK_WHOLE;
             double most = most_lent(&scene.tenants[i]);
 
-            lent = lent < most ? lent : most; /* its shim sees to that */
+            lent = lent < most ? lent : most; /* the shim applies the limit */
             CHECK(rows[row].sentence,
                   lent >= rows[row].lent[i] - 0.01 && lent <= rows[row].lent[i] + 0.01);
         }
@@ -766,38 +764,38 @@ static void work_is_seen_between_ticks(void)
     CHECK("work of six ticks, in the first", has_work(begun, NULL, ms));
     for (unsigned tick = 0; tick < 4; tick++)
         pass(TICK_NS);
-    CHECK("in the fifth, and nothing was said since", has_work(begun, NULL, ms));
+    CHECK("in the fifth, with nothing published since", has_work(begun, NULL, ms));
     for (unsigned tick = 0; tick < 4; tick++)
         pass(TICK_NS);
-    CHECK("it should be done, and nobody says so", !has_work(begun, NULL, ms));
+    CHECK("overdue, with nothing published", !has_work(begun, NULL, ms));
 }
 
 int main(void)
 {
-    level_is_that_of_processor_sharing();
-    the_finished_is_no_backlog();
-    what_one_had_sooner_another_had_not();
-    what_is_taken_back_was_not_done();
-    who_says_nothing_any_more_has_no_more_than_before();
-    who_says_that_it_has_no_work_is_not_served();
-    a_container_that_claims_work_slows_a_third_one_no_more_than_its_share();
-    words_wrap_and_lie();
-    one_that_is_seen_late_has_only_what_is_in_flight();
+    clock_follows_processor_sharing();
+    finished_work_is_no_backlog();
+    earlier_service_of_one_delays_another();
+    withdrawn_work_was_not_served();
+    silent_process_drains_its_backlog();
+    idle_process_is_not_served();
+    false_backlog_slows_others_by_at_most_its_share();
+    published_counters_wrap_and_may_be_false();
+    late_seen_process_counts_only_work_in_flight();
     rates_change_within_a_tick();
-    a_container_that_claims_more_than_its_share_is_not_believed();
-    what_another_was_served_is_taken_off_the_clock();
-    two_who_lack_it_have_half_of_it_taken_off_each();
-    what_one_does_not_lack_is_taken_off_the_other();
-    processes_of_one_container_lose_it_together();
-    nothing_is_taken_off_where_nothing_is_said_for_long();
-    what_is_taken_off_is_taken_from_all_points();
-    clocks_stay_believable();
-    one_that_is_alone_is_told_so_afterwards();
-    with_other_containers_all_begins_anew();
-    a_crowd_slows_the_clock_and_never_stops_it();
+    backlog_beyond_share_is_capped();
+    excess_service_of_others_is_subtracted_from_the_clock();
+    two_lagging_containers_split_the_correction();
+    correction_beyond_ones_lag_goes_to_the_other();
+    correction_is_summed_over_a_containers_processes();
+    long_silent_process_gets_no_correction();
+    correction_spreads_over_all_clock_points();
+    random_schedules_keep_clocks_plausible();
+    exclusive_intervals_are_published_afterwards();
+    exclusive_interval_restarts_when_containers_change();
+    many_processes_slow_the_clock_but_never_stop_it();
     idle_shares_are_lent();
-    what_is_lent_is_taken_back_at_once();
-    what_is_lent_goes_by_priority();
+    lent_share_is_reclaimed_at_once();
+    shares_are_lent_by_priority();
     work_is_seen_between_ticks();
     return check_end();
 }

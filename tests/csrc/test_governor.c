@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_governor.c -- what may begin, what is paid for it, and what it was found to take. */
+/* test_governor.c -- the governor: admission of work, its charges, and corrections by measurement.
+ */
 #include "check.h"
 #include "compiler.h"
 #include "governor.h"
@@ -73,9 +74,9 @@ static int is_near(int64_t ns, int64_t other, int64_t margin)
     return ns >= other - margin && ns <= other + margin;
 }
 
-/* --- what may begin --------------------------------------------------------------------------- */
+/* --- admission -------------------------------------------------------------------------------- */
 
-static void test_work_is_placed_behind_what_its_stream_has(void)
+static void test_work_is_placed_after_its_streams_pending_work(void)
 {
     CHECK_EQUAL("an idle stream", governor_place(&governor, 0, 3 * MS), 3 * MS);
     CHECK_EQUAL("behind what is in flight", governor_place(&governor, 5 * MS, 3 * MS), 8 * MS);
@@ -83,7 +84,7 @@ static void test_work_is_placed_behind_what_its_stream_has(void)
     CHECK_EQUAL("never in the past", governor_place(&governor, 5 * MS, 3 * MS), 13 * MS);
 }
 
-static void test_what_ends_within_what_is_paid_is_free(void)
+static void test_work_within_paid_time_is_free(void)
 {
     shared.budget_ns = 0;
     governor.paid_ns = 10 * MS;
@@ -99,9 +100,9 @@ static void test_what_ends_within_what_is_paid_is_free(void)
     CHECK_EQUAL("up to there it is paid", governor.paid_ns, 11 * MS);
 }
 
-/* As long as nothing is known of what streams do together, they may run one after the other: they
- * are paid so, and some may begin to find it out. */
-static void test_streams_are_paid_one_by_one_at_first(void)
+/* While the overlap of streams is unknown, they may run one after the other: they are paid as such,
+ * and some may begin so that the overlap is learned. */
+static void test_streams_are_paid_separately_at_first(void)
 {
     buy(5 * MS, 5 * MS);
     CHECK("a stream that ends later waits", !buy(6 * MS, 3 * MS));
@@ -114,7 +115,7 @@ static void test_streams_are_paid_one_by_one_at_first(void)
 }
 
 /* Streams take half of their sum. One has 10 ms left, and covers as much beside it. */
-static void test_what_the_longest_has_left_covers_others(void)
+static void test_longest_streams_remaining_time_covers_others(void)
 {
     struct governor_flight flight = {.ahead_ns = 14 * MS,
                                      .longest_ns = 10 * MS,
@@ -134,7 +135,7 @@ static void test_what_the_longest_has_left_covers_others(void)
     CHECK("not more than it has left", !buy(50 * MS, MS));
 }
 
-static void test_what_begins_anyway_is_paid_as_well(void)
+static void test_unthrottled_work_is_paid_as_well(void)
 {
     governor_pay(&governor, 30 * MS, 30 * MS);
     CHECK_EQUAL("into debt", shared.budget_ns, BUDGET_START_NS - 30 * MS);
@@ -144,7 +145,7 @@ static void test_what_begins_anyway_is_paid_as_well(void)
     CHECK_EQUAL("up to there", governor.paid_ns, 30 * MS);
 }
 
-static void test_any_budget_admits_a_launch_of_any_length(void)
+static void test_any_positive_budget_admits_a_launch_of_any_length(void)
 {
     shared.budget_ns = 1;
     CHECK("one nanosecond", buy(20000 * MS, 20000 * MS));
@@ -155,7 +156,7 @@ static void test_any_budget_admits_a_launch_of_any_length(void)
     CHECK("nor with none", !buy(20001 * MS, MS));
 }
 
-/* How long the pause is beyond the time in which the debt is paid. */
+/* The length of the pause beyond the time in which the debt is paid. */
 static int64_t pause_at(uint32_t rate, uint32_t pauses)
 {
     struct governor_share share = {.own = rate, .limit = rate};
@@ -178,7 +179,7 @@ static int64_t pause_at(uint32_t rate, uint32_t pauses)
     return (int64_t) (until - start) - debt * CLOCK_WHOLE / rate;
 }
 
-static void test_a_pause_lasts_until_some_milliseconds_have_come_in(void)
+static void test_pause_lasts_until_some_milliseconds_accrued(void)
 {
     static const uint32_t rates[] = {CLOCK_WHOLE / 100, CLOCK_WHOLE / 10, HALF, CLOCK_WHOLE};
     int64_t shortest = PAUSE_NS, longest = 0;
@@ -197,7 +198,7 @@ static void test_a_pause_lasts_until_some_milliseconds_have_come_in(void)
     CHECK("and not each time the same", longest - shortest > PAUSE_NS / 6);
 }
 
-static void test_a_pause_ends_at_once_where_others_give_back(void)
+static void test_refund_ends_a_pause_at_once(void)
 {
     buy(40 * MS, 40 * MS);
     CHECK("it pauses", !buy(41 * MS, MS));
@@ -209,7 +210,7 @@ static void test_a_pause_ends_at_once_where_others_give_back(void)
     CHECK("then any budget will do", buy(42 * MS, MS));
 }
 
-static void test_a_debt_is_paid_at_the_rate_of_the_share(void)
+static void test_debt_is_paid_at_the_shares_rate(void)
 {
     buy(22 * MS, 22 * MS);
     CHECK_EQUAL("of one half", ((int64_t) governor_debt_time(&governor, &half, 1) + MS / 2) / MS,
@@ -249,13 +250,13 @@ static int64_t kept(int beside)
     return budget_left(&shared);
 }
 
-static void test_beside_others_less_is_kept_of_what_was_not_used(void)
+static void test_contended_budget_keeps_less_unused_time(void)
 {
     CHECK_EQUAL("alone, of a second", kept(0), 500 * MS);
     CHECK_EQUAL("beside others, of 100 ms", kept(1), 50 * MS);
 }
 
-static void test_one_without_a_limit_never_waits_and_publishes(void)
+static void test_unlimited_container_never_waits_and_publishes(void)
 {
     governor.unlimited = 1;
     for (int64_t i = 1; i <= 10; i++)
@@ -267,7 +268,7 @@ static void test_one_without_a_limit_never_waits_and_publishes(void)
     CHECK_EQUAL("also there", work.begun, 0);
 }
 
-static void test_a_chunk_is_a_small_part_of_the_share(void)
+static void test_chunk_is_a_small_part_of_the_share(void)
 {
     static const struct {
         const char *sentence;
@@ -293,7 +294,7 @@ static void test_a_chunk_is_a_small_part_of_the_share(void)
     }
 }
 
-static void test_waits_are_counted_for_people(void)
+static void test_waits_are_counted_for_metrics(void)
 {
     governor_waits(&governor);
     governor_waited(&governor, 3 * MS);
@@ -302,9 +303,9 @@ static void test_waits_are_counted_for_people(void)
     CHECK_EQUAL("so long", shared.waited_ns, 7 * MS);
 }
 
-/* --- what was done ---------------------------------------------------------------------------- */
+/* --- finished work ---------------------------------------------------------------------------- */
 
-static void test_what_was_expected_too_long_is_given_back(void)
+static void test_overestimate_is_refunded(void)
 {
     buy(10 * MS, 10 * MS);
     finish_at(start, start + 4 * MS, 10 * MS);
@@ -316,7 +317,7 @@ static void test_what_was_expected_too_long_is_given_back(void)
     CHECK_EQUAL("nothing is in flight", governor.ahead_ns, 0);
 }
 
-static void test_what_was_expected_too_short_is_taken(void)
+static void test_underestimate_is_charged(void)
 {
     buy(MS, MS);
     finish_at(start, start + 9 * MS, MS);
@@ -345,8 +346,8 @@ static void test_gaps_between_launches_are_not_charged(void)
     CHECK("nor count", is_near((int64_t) governor.busy_ns, 10 * MS, 2 * PART));
 }
 
-/* It may have waited for other streams of the process all the time, but the process was at work. */
-static void test_of_a_crowd_the_union_is_charged(void)
+/* A stream may have waited for others of the process all the time, but the process was at work. */
+static void test_concurrent_streams_are_charged_their_union(void)
 {
     struct governor_piece piece = {start, start, start + 10 * MS, MS, .crowded = 1};
 
@@ -357,7 +358,7 @@ static void test_of_a_crowd_the_union_is_charged(void)
     CHECK("once", is_near((int64_t) governor.busy_ns, 10 * MS, 2 * PART));
 }
 
-static void test_what_is_in_flight_stays_paid(void)
+static void test_work_in_flight_stays_paid(void)
 {
     struct governor_flight flight = {
         .ahead_ns = 5 * MS, .end_ns = 9 * MS, .since_ns = start, .running = 1};
@@ -379,7 +380,7 @@ static void test_what_is_in_flight_stays_paid(void)
     CHECK_EQUAL("but no less than what was done", governor.paid_ns, 4 * MS);
 }
 
-static void test_settle_knows_whether_something_was_guessed(void)
+static void test_settle_reports_guessed_time(void)
 {
     struct governor_flight flight = {.since_ns = start, .running = 1, .guessing = 1};
 
@@ -389,7 +390,7 @@ static void test_settle_knows_whether_something_was_guessed(void)
     CHECK("nothing is in flight", !governor.guessing && !governor.running);
 }
 
-static void test_streams_that_run_at_the_same_time_are_paid_once(void)
+static void test_simultaneous_streams_are_paid_once(void)
 {
     for (uint64_t at = start; at < start + 40 * MS; at += 4 * MS) {
         finish_at(at, at + 4 * MS, 4 * MS);
@@ -401,7 +402,7 @@ static void test_streams_that_run_at_the_same_time_are_paid_once(void)
     CHECK_EQUAL("is paid", shared.busy_ns, governor.busy_ns);
 }
 
-static void test_what_is_trusted_counts_as_done(void)
+static void test_trusted_work_counts_as_done(void)
 {
     buy(30 * MS, 30 * MS);
     buy(33 * MS, 3 * MS);
@@ -416,7 +417,7 @@ static void test_what_is_trusted_counts_as_done(void)
     CHECK_EQUAL("and that alone, if the other one never ran", shared.busy_ns, 3 * MS);
 }
 
-static void test_what_is_trusted_is_paid_in_any_case(void)
+static void test_trusted_work_is_always_paid(void)
 {
     governor.overlap = HALF;
     governor.paid_ns = 2 * MS;
@@ -426,9 +427,10 @@ static void test_what_is_trusted_is_paid_in_any_case(void)
     CHECK_EQUAL("as far as it was not", shared.busy_ns, MS);
 }
 
-/* --- what streams do together ----------------------------------------------------------------- */
+/* --- overlap of streams ----------------------------------------------------------------------- */
 
-/* So many pieces of a bin's length in two streams: the second is behind the first by so much. */
+/* Run so many pieces of a bin's length in each of two streams, the second delayed by *behind_ns*.
+ */
 static void run_two_streams(int pieces, int64_t behind_ns, int64_t expected_ns)
 {
     for (int i = 0; i < pieces; i++) {
@@ -439,7 +441,7 @@ static void run_two_streams(int pieces, int64_t behind_ns, int64_t expected_ns)
     }
 }
 
-static void test_overlap_is_what_the_union_takes_of_the_sum(void)
+static void test_overlap_is_the_ratio_of_union_to_sum(void)
 {
     static const struct {
         const char *sentence;
@@ -463,7 +465,7 @@ static void test_overlap_is_what_the_union_takes_of_the_sum(void)
     }
 }
 
-static void test_overlap_is_learnt_over_some_time(void)
+static void test_overlap_is_learned_gradually(void)
 {
     run_two_streams(70, 0, BIN);
     CHECK_EQUAL("not of 37 ms one by one", governor.overlap, 0);
@@ -471,7 +473,7 @@ static void test_overlap_is_learnt_over_some_time(void)
     CHECK("of 40 ms", governor.overlap > 0);
 }
 
-static void test_of_what_was_guessed_no_overlap_is_learnt(void)
+static void test_guessed_time_teaches_no_overlap(void)
 {
     for (int i = 0; i < 100; i++) {
         uint64_t at = row_start + (uint64_t) (i * 10 * MS);
@@ -482,7 +484,7 @@ static void test_of_what_was_guessed_no_overlap_is_learnt(void)
     CHECK("though it is charged", is_near((int64_t) governor.busy_ns, 500 * MS, MS));
 }
 
-static void test_streams_that_overlap_are_paid_together(void)
+static void test_overlapping_streams_are_paid_together(void)
 {
     governor.overlap = HALF;
     shared.budget_ns = 100 * MS;
@@ -500,7 +502,7 @@ static void test_streams_that_overlap_are_paid_together(void)
     CHECK_EQUAL("the same if it is settled", shared.busy_ns, 15 * MS);
 }
 
-static void test_more_is_paid_where_work_takes_longer_than_expected(void)
+static void test_overdue_work_is_paid_more(void)
 {
     governor.overlap = 2 * CLOCK_WHOLE;
     shared.budget_ns = 100 * MS;
@@ -513,18 +515,18 @@ static void test_more_is_paid_where_work_takes_longer_than_expected(void)
     CHECK_EQUAL("also if it is settled", shared.busy_ns, 8 * MS);
 }
 
-static void test_overlap_is_forgotten_with_expectations(void)
+static void test_reset_expectations_reset_overlap(void)
 {
     run_two_streams(100, 0, BIN);
     CHECK("something is known", governor.overlap > 0 && governor.apart_ns > 0);
-    governor_expect_anew(&governor);
+    governor_reset_overlap(&governor);
     CHECK_EQUAL("nothing is", governor.overlap, 0);
     CHECK_EQUAL("nor of what was followed", governor.apart_ns + governor.together_ns, 0);
 }
 
-/* --- what others are told --------------------------------------------------------------------- */
+/* --- publication ------------------------------------------------------------------------------ */
 
-static void test_what_is_begun_and_finished_is_published(void)
+static void test_begun_and_finished_work_is_published(void)
 {
     struct governor_flight flight = {
         .ahead_ns = 5 * MS, .end_ns = 11 * MS, .since_ns = start, .running = 1};
@@ -548,7 +550,7 @@ static void test_what_is_begun_and_finished_is_published(void)
     CHECK_EQUAL("nothing runs, nothing is begun", work.begun, work.finished);
 }
 
-/* --- when it has no work ---------------------------------------------------------------------- */
+/* --- idle times ------------------------------------------------------------------------------- */
 
 static uint64_t idle_words[2];
 
@@ -578,13 +580,13 @@ static uint64_t last_word(void)
     return idle_words[governor.idle_at];
 }
 
-static void test_idle_times_are_published_when_they_are_over(void)
+static void test_idle_times_are_published_when_over(void)
 {
     begin_idle();
     governor_work(&governor, start);
     CHECK_EQUAL("it had work", last_word(), 0);
     governor_rest(&governor, start + MS, start + 2 * MS);
-    CHECK_EQUAL("what is seen once is not told", idle_words[0] | idle_words[1], 0);
+    CHECK_EQUAL("an idle time seen once is not published", idle_words[0] | idle_words[1], 0);
     CHECK("but known", governor_rests(&governor));
     governor_work(&governor, start + 3 * MS);
     CHECK("from when it ended on",
@@ -599,7 +601,7 @@ static void test_idle_times_are_published_when_they_are_over(void)
           idle_words[0] && idle_words[1] && idle_words[0] != idle_words[1]);
 }
 
-static void test_an_idle_time_that_is_seen_twice_is_told_while_it_goes_on(void)
+static void test_idle_time_seen_twice_is_published_while_it_lasts(void)
 {
     begin_idle();
     for (uint64_t i = 2; i < 5; i++)
@@ -613,7 +615,7 @@ static void test_an_idle_time_that_is_seen_twice_is_told_while_it_goes_on(void)
     CHECK("all of it", length_of(last_word()) > 7 * MS);
 }
 
-static void test_of_a_long_idle_time_the_end_is_told(void)
+static void test_end_of_long_idle_time_is_published(void)
 {
     uint64_t end = start + 100 * 1000 * (uint64_t) MS;
 
@@ -625,7 +627,7 @@ static void test_of_a_long_idle_time_the_end_is_told(void)
     CHECK("up to its end", from_of(last_word()) + length_of(last_word()) > end - WORK_UNIT_NS);
 }
 
-static void test_no_time_is_too_short_for_a_word(void)
+static void test_short_idle_times_are_published(void)
 {
     begin_idle();
     governor_rest(&governor, start, start);
@@ -647,7 +649,7 @@ static void *keep_resting(void *nothing)
 }
 
 /* One thread sees that there is no work while another begins some. */
-static void test_no_word_says_that_it_goes_on_once_there_is_work(void)
+static void test_new_work_ends_published_idle_time(void)
 {
     int stale = 0;
 
@@ -667,7 +669,7 @@ static void test_no_word_says_that_it_goes_on_once_there_is_work(void)
     CHECK_EQUAL("never", stale, 0);
 }
 
-static void test_words_wrap(void)
+static void test_idle_words_wrap(void)
 {
     int64_t end = (INT64_C(1) << 32) * WORK_UNIT_NS;
 
@@ -680,7 +682,7 @@ static void test_words_wrap(void)
 
 /* --- beside others ---------------------------------------------------------------------------- */
 
-/* A clock up to *beat_ns*. The device is divided among two from *divided_ns* on. */
+/* A clock up to *beat_ns*. Two containers share the device from *divided_ns* on. */
 static struct clock_file page_of(uint64_t divided_ns, uint64_t beat_ns)
 {
     struct clock_file page = {
@@ -708,7 +710,7 @@ static void read_clock(uint64_t divided_ns, uint64_t beat_ns)
     CHECK("it is believed", view.valid);
 }
 
-/* What a piece takes that was expected to take 8 ms, beside one other process. */
+/* The time charged for a piece that was expected to take 8 ms, beside one other process. */
 static int64_t taken_beside(struct governor_piece piece)
 {
     piece.from_ns += row_start;
@@ -718,7 +720,7 @@ static int64_t taken_beside(struct governor_piece piece)
     return taken(piece);
 }
 
-static void test_beside_others_the_expectation_holds_unless_the_clock_contradicts(void)
+static void test_contended_work_takes_its_expectation_unless_the_clock_contradicts(void)
 {
     read_clock(start, row_start);
     CHECK_EQUAL("about right", taken_beside((struct governor_piece) {.until_ns = 16 * MS}), 8 * MS);
@@ -750,7 +752,7 @@ static void test_beside_others_the_expectation_holds_unless_the_clock_contradict
                 8 * MS);
 }
 
-/* --- what must have run alone ------------------------------------------------------------------
+/* --- work that must have run alone -------------------------------------------------------------
  */
 
 /* A clock by which the process in slot 0 was alone from *from* to *until*. */
@@ -762,8 +764,7 @@ static void read_moment(uint64_t from, uint64_t until)
     clock_judge(&view, &page, page.beat_ns);
 }
 
-/* A piece that was charged 1 ms for the time from *from* to *until*, and what is charged in the
- * end. */
+/* The final charge of a piece that was first charged 1 ms for the time from *from* to *until*. */
 static int64_t granted(uint64_t since, uint64_t from, uint64_t until, int crowded)
 {
     struct governor_piece piece = {row_start + from, row_start + from, row_start + until, MS,
@@ -783,7 +784,7 @@ static int64_t granted(uint64_t since, uint64_t from, uint64_t until, int crowde
     return (int64_t) (governor.busy_ns - before);
 }
 
-static void test_what_must_have_run_alone_is_charged_once(void)
+static void test_work_known_to_run_alone_is_charged_once(void)
 {
     CHECK("all of it", is_near(granted(21 * MS, 22 * MS, 25 * MS, 0), 3 * MS, 100));
     CHECK("up to the end of the moment",
@@ -798,7 +799,7 @@ static void test_what_must_have_run_alone_is_charged_once(void)
           is_near(granted(21 * MS, 22 * MS, 25 * MS, 1), MS, 100));
 }
 
-static void test_a_piece_is_alone_from_the_end_of_what_was_before_it(void)
+static void test_piece_is_alone_from_end_of_preceding_work(void)
 {
     uint64_t now = row_start + 200 * (uint64_t) MS;
 
@@ -825,7 +826,7 @@ static void begin_rows(void)
     read_clock(start, row_end);
 }
 
-/* So many bins of work in so many streams, that is done, and the clock comes to know of it. */
+/* Run so many bins of work in so many streams to the end, and update the clock. */
 static void run(int64_t bins, int streams, struct governor_piece piece)
 {
     piece.from_ns = piece.given_ns = row_end;
@@ -858,13 +859,13 @@ static void check_row(const char *sentence, int64_t expected_ns, int64_t margin_
     CHECK_EQUAL("all of it", governor.paid_ns, governor.busy_ns);
 }
 
-/* By how much the clock may err about a row of *length*. */
+/* The clock's error bound for a row of *length*. */
 static int64_t row_error(int64_t length)
 {
     return ROW_ERROR_NS + length / 8 + FRACTIONS_NS;
 }
 
-static void test_of_a_row_without_a_gap_the_clock_knows_the_part(void)
+static void test_clock_gives_the_part_of_a_gapless_row(void)
 {
     for (int pieces = 2; pieces <= 40; pieces += 19) {
         int64_t right = pieces * LENGTH / 2;
@@ -920,7 +921,7 @@ static void test_after_a_gap_nothing_carries_over(void)
     check_row("without a gap it does", 15 * LENGTH / 2, row_error(15 * LENGTH));
 }
 
-static void test_rows_of_several_streams_are_what_the_clock_says(void)
+static void test_rows_of_several_streams_follow_the_clock(void)
 {
     for (int streams = 2; streams <= 4; streams++) {
         begin_rows();
@@ -939,9 +940,9 @@ static void test_rows_of_several_streams_are_what_the_clock_says(void)
     }
 }
 
-/* In each bin two streams ran during the same half of it, for a quarter each as far as was known
- * then, and the other process had a half. */
-static void test_the_union_follows_the_clock_after_a_gap_as_well(void)
+/* In each bin two streams ran during the same half of it, for a quarter each by the first estimate,
+ * and the other process had a half. */
+static void test_union_follows_the_clock_after_a_gap(void)
 {
     begin_rows();
     for (int i = 0; i < 40; i++, row_end += BUSY_BIN_NS)
@@ -955,7 +956,7 @@ static void test_the_union_follows_the_clock_after_a_gap_as_well(void)
     check_row("at the same time", 40 * BIN / 4, FRACTIONS_NS);
 }
 
-static void test_no_bin_is_compared_before_a_piece_ended_after_it(void)
+static void test_bin_is_compared_only_after_a_later_piece_ended(void)
 {
     begin_rows();
     run_row(1, 1, LENGTH / 2);
@@ -965,9 +966,9 @@ static void test_no_bin_is_compared_before_a_piece_ended_after_it(void)
     CHECK_EQUAL("and then the next", governor.reviewed_ns, row_end);
 }
 
-/* Two streams had work for 18 ms within 10, of which another process had a half. What did not fit
- * ran on while there was work, which the clock allows; after a gap it must have been less. */
-static void test_what_could_not_be_had_yet_is_had_before_the_next_gap(void)
+/* Two streams had 18 ms of work within 10 ms, half of which another process had. The excess may
+ * have run later while there was work, by the clock; at a gap it must have been less. */
+static void test_carried_excess_is_settled_before_the_next_gap(void)
 {
     for (int gap = 0; gap < 2; gap++) {
         struct governor_piece piece = {.expected_ns = MS / 10, .joins = 1};
@@ -985,7 +986,7 @@ static void test_what_could_not_be_had_yet_is_had_before_the_next_gap(void)
     }
 }
 
-static void test_without_a_clock_what_one_stream_took_is_not_corrected(void)
+static void test_without_clock_single_stream_is_not_corrected(void)
 {
     for (int i = 0; i < 20; i++) {
         struct governor_piece piece = {
@@ -999,9 +1000,9 @@ static void test_without_a_clock_what_one_stream_took_is_not_corrected(void)
     CHECK_EQUAL("nothing was compared", governor.reviewed_ns, 0);
 }
 
-/* Nothing else says what they took: expectations were perhaps learned of streams that waited for
- * each other. */
-static void test_without_a_clock_several_streams_took_all_their_time(void)
+/* There is no other evidence: expectations may have been learned from streams that waited for each
+ * other. */
+static void test_without_clock_several_streams_took_all_their_time(void)
 {
     for (int stopped = 0; stopped < 2; stopped++) {
         begin_rows();
@@ -1024,7 +1025,7 @@ static void test_without_a_clock_several_streams_took_all_their_time(void)
     }
 }
 
-static void test_what_a_clock_did_not_reach_is_not_corrected(void)
+static void test_time_beyond_the_clock_is_not_corrected(void)
 {
     int64_t before;
 
@@ -1046,8 +1047,7 @@ static void test_what_a_clock_did_not_reach_is_not_corrected(void)
     check_row("and was found again", before + 20 * 9 * MS, FRACTIONS_NS);
 }
 
-/* What is in flight since some time may yet be found to have run from then on. */
-/* Others had a third of the device, as is known for certain, though the clock says a half from
+/* Others are known to have had a third of the device, though the clock says a half from
  * *divided_ns* on, and nothing until then. */
 static void know_others(uint64_t divided_ns, uint64_t until_ns)
 {
@@ -1059,7 +1059,7 @@ static void know_others(uint64_t divided_ns, uint64_t until_ns)
     clock_judge(&view, &page, until_ns);
 }
 
-static void test_what_others_had_is_more_certain_than_the_clock(void)
+static void test_known_time_of_others_overrides_the_clock(void)
 {
     uint64_t until = row_start + 4 * (uint64_t) LENGTH;
 
@@ -1080,7 +1080,7 @@ static void test_what_others_had_is_more_certain_than_the_clock(void)
                                            4 * LENGTH * 2 / 3 + 4 * LENGTH / 8 + MS / 2, MS / 4));
 }
 
-static void test_what_is_finished_is_published(void)
+static void test_finished_work_is_published(void)
 {
     uint64_t words[PROGRESS_WORDS] = {0};
     struct governor_piece piece = {.from_ns = row_start,
@@ -1106,7 +1106,8 @@ static void test_what_is_finished_is_published(void)
           !progress_point(words[governor.progress.at], piece.until_ns).sure);
 }
 
-static void test_a_review_waits_for_what_is_in_flight(void)
+/* Work in flight may later turn out to have been running for some time already. */
+static void test_review_waits_for_work_in_flight(void)
 {
     struct governor_flight flight = {.running = 1};
     uint64_t until = row_start + 2 * LENGTH;
@@ -1130,12 +1131,12 @@ static void test_a_review_waits_for_what_is_in_flight(void)
     check_row("with both of them the clock says how much", LENGTH, FRACTIONS_NS);
 }
 
-static void test_a_piece_is_compared_when_the_clock_covers_it(void)
+static void test_piece_is_compared_once_the_clock_covers_it(void)
 {
     uint64_t until = row_start + 4 * LENGTH;
     uint64_t charged;
 
-    read_clock(row_start, row_start); /* until then nobody else had work */
+    read_clock(row_start, row_start); /* until then no other process had work */
     finish_at(row_start, until, 4 * LENGTH);
     charged = governor.busy_ns;
     CHECK_EQUAL("the last word holds: all of it", charged, 4 * LENGTH);
@@ -1151,7 +1152,7 @@ static void test_a_piece_is_compared_when_the_clock_covers_it(void)
     CHECK_EQUAL("once", governor.busy_ns, charged);
 }
 
-static void test_the_ratio_is_learnt_from_long_rows_only(void)
+static void test_ratio_is_learned_from_long_rows_only(void)
 {
     begin_rows();
     run_row(9, 1, 8 * MS);
@@ -1166,7 +1167,7 @@ static void test_the_ratio_is_learnt_from_long_rows_only(void)
     CHECK("above 1, too", is_near(governor.ratio, 85900, 1200));
 }
 
-static void test_a_row_that_is_a_hair_beyond_the_error_says_hardly_anything(void)
+static void test_row_barely_beyond_the_error_has_little_weight(void)
 {
     begin_rows();
     run_row(10, 1, LENGTH / 2 * 100 / 111);
@@ -1180,7 +1181,7 @@ static void test_a_row_that_is_a_hair_beyond_the_error_says_hardly_anything(void
           is_near(governor.ratio, CLOCK_WHOLE * 113 / 100, CLOCK_WHOLE / 200));
 }
 
-static void test_the_ratio_has_a_range(void)
+static void test_ratio_is_bounded(void)
 {
     begin_rows();
     run_row(10, 1, MS / 100);
@@ -1210,7 +1211,7 @@ static void run_long_row(struct governor_piece piece, int streams, int64_t late_
     }
 }
 
-static void test_the_ratio_is_learnt_from_certain_rows_only(void)
+static void test_ratio_is_learned_from_certain_rows_only(void)
 {
     run_long_row((struct governor_piece) {0}, 1, 0);
     CHECK("of known work of one stream", governor.ratio > 0);
@@ -1245,7 +1246,7 @@ static int rows_until_doubt(void)
     return rows;
 }
 
-static void test_where_rows_are_short_the_ratio_becomes_doubtful(void)
+static void test_short_rows_make_the_ratio_doubtful(void)
 {
     begin_rows();
     run_row(10, 1, 8 * MS);
@@ -1258,7 +1259,7 @@ static void test_where_rows_are_short_the_ratio_becomes_doubtful(void)
     CHECK("in the end nothing is left of it", governor.ratio >= CLOCK_WHOLE - 8);
 }
 
-static void test_a_long_row_ends_the_doubt(void)
+static void test_long_row_ends_the_doubt(void)
 {
     uint32_t ratio;
 
@@ -1273,7 +1274,7 @@ static void test_a_long_row_ends_the_doubt(void)
     CHECK_EQUAL("that there was before", governor.ratio, ratio);
 }
 
-static void test_how_long_work_has_certainly_been_running(void)
+static void test_certain_running_time_of_work(void)
 {
     CHECK_EQUAL("alone all the time", governor_running(&no_clock, start, start + 30 * MS), 30 * MS);
     CHECK_EQUAL("before it began", governor_running(&no_clock, start, start - MS), 0);
@@ -1288,17 +1289,17 @@ static void test_how_long_work_has_certainly_been_running(void)
 
 enum { STREAMS = 3, QUEUED = 4 };
 
-/* A stream of a device of our own: what is in flight runs one after the other. */
+/* A stream of a simulated device: its work in flight runs one after the other. */
 struct lane {
     struct governor_piece pieces[QUEUED];
     int count;
     uint64_t end_ns;  /* on the axis */
-    uint64_t free_ns; /* when all of it is done */
+    uint64_t free_ns; /* when all its work is done */
 };
 
 static struct lane lanes[STREAMS];
 static uint64_t state; /* xorshift, the same in each run */
-static int64_t any_ns; /* for how long any stream ran */
+static int64_t any_ns; /* time in which any stream ran */
 
 static int64_t draw(int64_t below)
 {
@@ -1334,7 +1335,7 @@ static void note_running(uint64_t from, uint64_t until)
     any_ns += (int64_t) (last - from);
 }
 
-/* See what is done, and settle with the rest. */
+/* Finish completed work, and settle with the rest. */
 static void look(uint64_t now)
 {
     struct governor_flight flight = {.since_ns = now};
@@ -1369,8 +1370,8 @@ static void look(uint64_t now)
     governor_settle(&governor, &view, &flight, now);
 }
 
-/* Streams that always have more to do, expected too long or too short, beside each other; every
- * 100 us all of them look. The device is theirs for their share of the time. */
+/* Streams that always have more work, expected too long or too short, concurrently; all of them
+ * check every 100 us. The device is theirs for their share of the time. */
 static void share_of_streams(uint32_t percent, int streams)
 {
     struct governor_share share = {.own = CLOCK_WHOLE / 100 * percent};
@@ -1408,7 +1409,7 @@ static void share_of_streams(uint32_t percent, int streams)
     CHECK_EQUAL("in the end what was measured is charged", shared.busy_ns, governor.busy_ns);
 }
 
-static void test_streams_have_their_share(void)
+static void test_random_streams_get_their_share(void)
 {
     for (uint64_t number = 1; number <= 12; number++) {
         begin();
@@ -1417,8 +1418,8 @@ static void test_streams_have_their_share(void)
     }
 }
 
-/* Whatever is bought, paid, trusted, finished and settled, in whatever order, alone or beside
- * others: the budget is charged what is paid, and once all is done that is what was measured. */
+/* For any order of buy, pay, trust, finish and settle, alone or beside others: the budget is
+ * charged what is paid, and once all work is done that equals the measured time. */
 static void play(int beside)
 {
     uint64_t now = row_start, until;
@@ -1447,7 +1448,7 @@ static void play(int beside)
             break;
         case 1:
             if (!draw(100))
-                governor_expect_anew(&governor);
+                governor_reset_overlap(&governor);
             break;
         case 2:
         case 3:
@@ -1480,7 +1481,7 @@ static void play(int beside)
     CHECK("which is something", governor.busy_ns > (uint64_t) (100 * MS));
 }
 
-static void test_what_is_charged_is_what_was_measured(void)
+static void test_charges_equal_measurements(void)
 {
     for (uint64_t number = 1; number <= 40; number++) {
         begin();
@@ -1509,7 +1510,7 @@ static void buy_with_threads(void)
         pthread_join(threads[i], NULL);
 }
 
-static void test_threads_that_buy_at_the_same_time_pay_once(void)
+static void test_concurrent_purchases_pay_once(void)
 {
     buy_with_threads();
     CHECK_EQUAL("one by one", governor.paid_ns, THREADS * BUYS * 1000);
@@ -1526,69 +1527,69 @@ static void test_threads_that_buy_at_the_same_time_pay_once(void)
 int main(void)
 {
     static void (*const tests[])(void) = {
-        test_work_is_placed_behind_what_its_stream_has,
-        test_what_ends_within_what_is_paid_is_free,
-        test_streams_are_paid_one_by_one_at_first,
-        test_what_the_longest_has_left_covers_others,
-        test_what_begins_anyway_is_paid_as_well,
-        test_any_budget_admits_a_launch_of_any_length,
-        test_a_pause_lasts_until_some_milliseconds_have_come_in,
-        test_a_pause_ends_at_once_where_others_give_back,
-        test_a_debt_is_paid_at_the_rate_of_the_share,
+        test_work_is_placed_after_its_streams_pending_work,
+        test_work_within_paid_time_is_free,
+        test_streams_are_paid_separately_at_first,
+        test_longest_streams_remaining_time_covers_others,
+        test_unthrottled_work_is_paid_as_well,
+        test_any_positive_budget_admits_a_launch_of_any_length,
+        test_pause_lasts_until_some_milliseconds_accrued,
+        test_refund_ends_a_pause_at_once,
+        test_debt_is_paid_at_the_shares_rate,
         test_elastic_is_filled_up_to_its_limit,
-        test_beside_others_less_is_kept_of_what_was_not_used,
-        test_one_without_a_limit_never_waits_and_publishes,
-        test_a_chunk_is_a_small_part_of_the_share,
-        test_waits_are_counted_for_people,
-        test_what_was_expected_too_long_is_given_back,
-        test_what_was_expected_too_short_is_taken,
+        test_contended_budget_keeps_less_unused_time,
+        test_unlimited_container_never_waits_and_publishes,
+        test_chunk_is_a_small_part_of_the_share,
+        test_waits_are_counted_for_metrics,
+        test_overestimate_is_refunded,
+        test_underestimate_is_charged,
         test_gaps_between_launches_are_not_charged,
-        test_of_a_crowd_the_union_is_charged,
-        test_what_is_in_flight_stays_paid,
-        test_settle_knows_whether_something_was_guessed,
-        test_streams_that_run_at_the_same_time_are_paid_once,
-        test_what_is_trusted_counts_as_done,
-        test_what_is_trusted_is_paid_in_any_case,
-        test_overlap_is_what_the_union_takes_of_the_sum,
-        test_overlap_is_learnt_over_some_time,
-        test_of_what_was_guessed_no_overlap_is_learnt,
-        test_streams_that_overlap_are_paid_together,
-        test_more_is_paid_where_work_takes_longer_than_expected,
-        test_overlap_is_forgotten_with_expectations,
-        test_what_is_begun_and_finished_is_published,
-        test_idle_times_are_published_when_they_are_over,
-        test_an_idle_time_that_is_seen_twice_is_told_while_it_goes_on,
-        test_of_a_long_idle_time_the_end_is_told,
-        test_no_time_is_too_short_for_a_word,
-        test_no_word_says_that_it_goes_on_once_there_is_work,
-        test_words_wrap,
-        test_beside_others_the_expectation_holds_unless_the_clock_contradicts,
-        test_what_must_have_run_alone_is_charged_once,
-        test_a_piece_is_alone_from_the_end_of_what_was_before_it,
-        test_of_a_row_without_a_gap_the_clock_knows_the_part,
+        test_concurrent_streams_are_charged_their_union,
+        test_work_in_flight_stays_paid,
+        test_settle_reports_guessed_time,
+        test_simultaneous_streams_are_paid_once,
+        test_trusted_work_counts_as_done,
+        test_trusted_work_is_always_paid,
+        test_overlap_is_the_ratio_of_union_to_sum,
+        test_overlap_is_learned_gradually,
+        test_guessed_time_teaches_no_overlap,
+        test_overlapping_streams_are_paid_together,
+        test_overdue_work_is_paid_more,
+        test_reset_expectations_reset_overlap,
+        test_begun_and_finished_work_is_published,
+        test_idle_times_are_published_when_over,
+        test_idle_time_seen_twice_is_published_while_it_lasts,
+        test_end_of_long_idle_time_is_published,
+        test_short_idle_times_are_published,
+        test_new_work_ends_published_idle_time,
+        test_idle_words_wrap,
+        test_contended_work_takes_its_expectation_unless_the_clock_contradicts,
+        test_work_known_to_run_alone_is_charged_once,
+        test_piece_is_alone_from_end_of_preceding_work,
+        test_clock_gives_the_part_of_a_gapless_row,
         test_within_5_ms_the_clock_does_not_contradict,
         test_after_a_gap_nothing_carries_over,
-        test_rows_of_several_streams_are_what_the_clock_says,
-        test_the_union_follows_the_clock_after_a_gap_as_well,
-        test_no_bin_is_compared_before_a_piece_ended_after_it,
-        test_what_could_not_be_had_yet_is_had_before_the_next_gap,
-        test_without_a_clock_what_one_stream_took_is_not_corrected,
-        test_without_a_clock_several_streams_took_all_their_time,
-        test_what_a_clock_did_not_reach_is_not_corrected,
-        test_what_others_had_is_more_certain_than_the_clock,
-        test_what_is_finished_is_published,
-        test_a_review_waits_for_what_is_in_flight,
-        test_a_piece_is_compared_when_the_clock_covers_it,
-        test_the_ratio_is_learnt_from_long_rows_only,
-        test_a_row_that_is_a_hair_beyond_the_error_says_hardly_anything,
-        test_the_ratio_has_a_range,
-        test_the_ratio_is_learnt_from_certain_rows_only,
-        test_where_rows_are_short_the_ratio_becomes_doubtful,
-        test_a_long_row_ends_the_doubt,
-        test_how_long_work_has_certainly_been_running,
-        test_streams_have_their_share,
-        test_what_is_charged_is_what_was_measured,
-        test_threads_that_buy_at_the_same_time_pay_once,
+        test_rows_of_several_streams_follow_the_clock,
+        test_union_follows_the_clock_after_a_gap,
+        test_bin_is_compared_only_after_a_later_piece_ended,
+        test_carried_excess_is_settled_before_the_next_gap,
+        test_without_clock_single_stream_is_not_corrected,
+        test_without_clock_several_streams_took_all_their_time,
+        test_time_beyond_the_clock_is_not_corrected,
+        test_known_time_of_others_overrides_the_clock,
+        test_finished_work_is_published,
+        test_review_waits_for_work_in_flight,
+        test_piece_is_compared_once_the_clock_covers_it,
+        test_ratio_is_learned_from_long_rows_only,
+        test_row_barely_beyond_the_error_has_little_weight,
+        test_ratio_is_bounded,
+        test_ratio_is_learned_from_certain_rows_only,
+        test_short_rows_make_the_ratio_doubtful,
+        test_long_row_ends_the_doubt,
+        test_certain_running_time_of_work,
+        test_random_streams_get_their_share,
+        test_charges_equal_measurements,
+        test_concurrent_purchases_pay_once,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(tests); i++) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_graphmemory.c -- graphs that count on their memory, beside trims, one step at a time.
+/* test_graphmemory.c -- charges of graph memory with concurrent trims, one step at a time.
  *
- * The driver is a script: it holds what launches make it hold, and while it trims, others do what
- * the test says.
+ * The driver is scripted: it holds the memory of launches, and during a trim it calls the test's
+ * concurrent action.
  */
 #include "check.h"
 #include "cuda/graphmemory.h"
 #include "cuda/pool.h"
 #include "growth_edge.h"
 
-/* Of the edge, what graphs need beyond that. */
+/* Further stubs that graphs need. */
 uint64_t charge_size(uint64_t bytes)
 {
     return bytes;
@@ -65,14 +65,14 @@ static void begin(void)
     CHECK_EQUAL("nothing is charged", charged(), 0);
 }
 
-static void a_launch_again_is_charged_once(void)
+static void second_launch_is_not_charged_again(void)
 {
     begin();
     launch();
     launch();
 }
 
-static void a_launch_after_a_trim_is_charged_again(void)
+static void launch_after_trim_is_charged_again(void)
 {
     begin();
     launch();
@@ -81,7 +81,7 @@ static void a_launch_after_a_trim_is_charged_again(void)
     launch();
 }
 
-static void a_launch_that_ends_while_others_trim_leaves_nothing_to_count_on(void)
+static void launch_during_trim_leaves_no_reserved_memory(void)
 {
     begin();
     before_trim = launch;
@@ -91,7 +91,7 @@ static void a_launch_that_ends_while_others_trim_leaves_nothing_to_count_on(void
     launch();
 }
 
-static void a_launch_after_the_memory_went_while_others_trim(void)
+static void launch_after_memory_was_trimmed_concurrently(void)
 {
     begin();
     launch();
@@ -107,10 +107,10 @@ int main(void)
 
     driver.cuDeviceGetGraphMemAttribute = ask_held;
     driver.cuDeviceGraphMemTrim = trim_all;
-    a_launch_again_is_charged_once();
-    a_launch_after_a_trim_is_charged_again();
-    a_launch_that_ends_while_others_trim_leaves_nothing_to_count_on();
-    a_launch_after_the_memory_went_while_others_trim();
+    second_launch_is_not_charged_again();
+    launch_after_trim_is_charged_again();
+    launch_during_trim_leaves_no_reserved_memory();
+    launch_after_memory_was_trimmed_concurrently();
     scratch_remove(&scratch);
     return check_end();
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_growth.c -- claims that overlap, one step at a time: the ledger covers what is held.
+/* test_growth.c -- overlapping claims of pool growth, one step at a time: the ledger always covers
+ * the memory that the driver holds.
  *
- * The driver is a script: it holds what the test says, at the step at which it says so.
+ * The driver is scripted: each test sets how much it holds at each step.
  */
 #include "check.h"
 #include "cuda/growth.h"
@@ -11,10 +12,10 @@
 
 static uint64_t held;
 static uint64_t unused; /* of it, given back by a trim */
-static int room;        /* whether the driver is certain to have some */
+static int room;        /* whether the driver is certain to have free memory */
 static int trims;
-static int mute;                 /* it does not say what it holds */
-static struct claim *in_between; /* settled by somebody else while the driver is asked */
+static int mute;                 /* it does not report what it holds */
+static struct claim *in_between; /* settled by another thread during the query of the driver */
 
 static int read_held(const struct growth *growth, uint64_t *answer)
 {
@@ -47,7 +48,7 @@ static void trim(struct growth *growth, uint64_t bytes)
     unused -= given;
 }
 
-static int64_t noted; /* what note_held was told in all */
+static int64_t noted; /* sum of note_held() calls */
 
 static void note_held(struct growth *growth, const struct claim *claim, int64_t more)
 {
@@ -73,11 +74,11 @@ static void end(void)
     mute = 0;
     held = 0;
     growth_reread(0);
-    CHECK_EQUAL("nobody is left", growth.users, 0);
+    CHECK_EQUAL("no user is left", growth.users, 0);
     CHECK_EQUAL("nothing is pending", growth.pending, 0);
     CHECK_EQUAL("nothing is relied on", growth.relied, 0);
-    CHECK_EQUAL("nothing is asked", growth.asking, 0);
-    CHECK_EQUAL("what is held was told", noted, 0);
+    CHECK_EQUAL("no query is pending", growth.asking, 0);
+    CHECK_EQUAL("held memory was reported", noted, 0);
     CHECK_EQUAL("nothing is charged", charged(), 0);
     growths = NULL;
 }
@@ -87,7 +88,7 @@ static struct claim claim_of(uint64_t bytes)
     return (struct claim) {.growth = &growth, .bytes = bytes, .worst = bytes};
 }
 
-static void one_claim_is_charged_what_it_took(void)
+static void single_claim_is_charged_its_growth(void)
 {
     struct claim claim = claim_of(64 * MIB);
 
@@ -100,7 +101,7 @@ static void one_claim_is_charged_what_it_took(void)
     end();
 }
 
-static void growth_of_one_is_not_given_back_by_another(void)
+static void concurrent_claim_does_not_refund_anothers_growth(void)
 {
     struct claim first = claim_of(QUOTA - 32 * MIB);
     struct claim second = claim_of(32 * MIB);
@@ -116,7 +117,7 @@ static void growth_of_one_is_not_given_back_by_another(void)
     end();
 }
 
-static void old_answer_is_not_believed(void)
+static void stale_driver_answer_is_ignored(void)
 {
     struct claim first = claim_of(32 * MIB);
     struct claim second = claim_of(64 * MIB);
@@ -130,7 +131,7 @@ static void old_answer_is_not_believed(void)
     end();
 }
 
-static void room_that_is_relied_on_stays_charged(void)
+static void relied_on_room_stays_charged(void)
 {
     struct claim filling = claim_of(QUOTA);
     struct claim relying = claim_of(128 * MIB);
@@ -143,9 +144,9 @@ static void room_that_is_relied_on_stays_charged(void)
     room = 1;
     CHECK_EQUAL("relied on", growth_reserve(&relying, NULL), CUDA_SUCCESS);
     CHECK_EQUAL("nothing more is charged", charged(), QUOTA);
-    held -= 128 * MIB; /* somebody synchronised, and the driver let go */
+    held -= 128 * MIB; /* a synchronisation made the driver release it */
     growth_reread(0);
-    CHECK_EQUAL("kept for who relies", charged(), QUOTA);
+    CHECK_EQUAL("kept for the relying claim", charged(), QUOTA);
     CHECK_EQUAL("so another is refused", growth_reserve(&other, NULL), CUDA_ERROR_OUT_OF_MEMORY);
     growth_settle(&other);
     held += 128 * MIB;
@@ -154,7 +155,7 @@ static void room_that_is_relied_on_stays_charged(void)
     end();
 }
 
-static void two_do_not_rely_on_the_same_room(void)
+static void two_claims_do_not_rely_on_the_same_room(void)
 {
     struct claim first = claim_of(32 * MIB);
     struct claim second = claim_of(32 * MIB);
@@ -168,7 +169,7 @@ static void two_do_not_rely_on_the_same_room(void)
     end();
 }
 
-static void who_may_take_the_room_of_another_covers_what_that_would_need(void)
+static void claim_that_may_take_anothers_room_covers_the_need(void)
 {
     struct claim relying = claim_of(128 * MIB);
     struct claim small = claim_of(32 * MIB);
@@ -186,7 +187,7 @@ static void who_may_take_the_room_of_another_covers_what_that_would_need(void)
     end();
 }
 
-static void more_than_was_charged_is_charged_or_refused(void)
+static void excess_growth_is_charged_or_refused(void)
 {
     struct claim first = claim_of(32 * MIB);
     struct claim second = claim_of(32 * MIB);
@@ -203,7 +204,7 @@ static void more_than_was_charged_is_charged_or_refused(void)
     end();
 }
 
-static void who_does_not_say_keeps_its_charge(void)
+static void unreadable_pool_keeps_its_charge(void)
 {
     struct claim claim = claim_of(64 * MIB);
 
@@ -215,7 +216,7 @@ static void who_does_not_say_keeps_its_charge(void)
     end();
 }
 
-static void no_more_is_trimmed_than_lacks(void)
+static void trim_releases_only_the_shortfall(void)
 {
     struct claim first = claim_of(QUOTA);
     struct claim second = claim_of(64 * MIB);
@@ -235,7 +236,7 @@ static void no_more_is_trimmed_than_lacks(void)
     end();
 }
 
-static void room_comes_before_a_trim(void)
+static void existing_room_is_used_before_a_trim(void)
 {
     struct claim first = claim_of(QUOTA);
     struct claim second = claim_of(64 * MIB);
@@ -259,7 +260,7 @@ static CUresult is_not_capturing(CUstream stream, CUstreamCaptureStatus *status)
     return CUDA_SUCCESS;
 }
 
-/* All other entry points of the driver are NULL here: to wait would be to crash. */
+/* All other entry points of the driver are NULL here: waiting would crash. */
 static void refusal_does_not_wait_for_the_stream(void)
 {
     struct claim claim = claim_of(QUOTA + 32 * MIB);
@@ -271,7 +272,7 @@ static void refusal_does_not_wait_for_the_stream(void)
     end();
 }
 
-static void charge_goes_to_where_the_memory_came_from(void)
+static void charge_goes_to_the_source_of_the_memory(void)
 {
     static struct growth elsewhere;
     struct claim claim = claim_of(64 * MIB);
@@ -290,7 +291,7 @@ static void charge_goes_to_where_the_memory_came_from(void)
     end();
 }
 
-static void room_comes_before_a_charge_while_the_quota_is_short(void)
+static void room_is_used_before_a_charge_when_quota_is_short(void)
 {
     struct claim filling = claim_of(QUOTA - 32 * MIB);
     struct claim claims[4] = {claim_of(64 * MIB), claim_of(64 * MIB), claim_of(64 * MIB),
@@ -323,19 +324,19 @@ int main(void)
 {
     struct scratch scratch = edge_open();
 
-    one_claim_is_charged_what_it_took();
-    growth_of_one_is_not_given_back_by_another();
-    old_answer_is_not_believed();
-    room_that_is_relied_on_stays_charged();
-    two_do_not_rely_on_the_same_room();
-    who_may_take_the_room_of_another_covers_what_that_would_need();
-    more_than_was_charged_is_charged_or_refused();
-    who_does_not_say_keeps_its_charge();
-    no_more_is_trimmed_than_lacks();
-    room_comes_before_a_trim();
-    room_comes_before_a_charge_while_the_quota_is_short();
+    single_claim_is_charged_its_growth();
+    concurrent_claim_does_not_refund_anothers_growth();
+    stale_driver_answer_is_ignored();
+    relied_on_room_stays_charged();
+    two_claims_do_not_rely_on_the_same_room();
+    claim_that_may_take_anothers_room_covers_the_need();
+    excess_growth_is_charged_or_refused();
+    unreadable_pool_keeps_its_charge();
+    trim_releases_only_the_shortfall();
+    existing_room_is_used_before_a_trim();
+    room_is_used_before_a_charge_when_quota_is_short();
     refusal_does_not_wait_for_the_stream();
-    charge_goes_to_where_the_memory_came_from();
+    charge_goes_to_the_source_of_the_memory();
     scratch_remove(&scratch);
     return check_end();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_layout.c -- which private tables of NVML are known, and what of them. */
+/* test_layout.c -- recognition of NVML's private tables and their entries. */
 #include "check.h"
 #include "nvml/layout.h"
 
@@ -11,7 +11,7 @@ static void expect(size_t bytes, int release, size_t name_at, size_t load_engine
     CHECK_EQUAL("how many engines a record has", layout.load_engines, load_engines);
 }
 
-static void measured_tables_are_known_by_their_size(void)
+static void measured_tables_are_recognised_by_size(void)
 {
     expect(1704, 470, 0, 4);
     expect(1904, 525, 24, 4);
@@ -21,13 +21,13 @@ static void measured_tables_are_known_by_their_size(void)
     expect(2008, 999, 32, 6);
 }
 
-static void of_other_releases_up_to_580_the_entries_are_known(void)
+static void entries_of_releases_up_to_580_are_known(void)
 {
     expect(2100, 560, 32, 0);
     expect(2200, 580, 32, 0);
 }
 
-static void what_nobody_has_measured_is_not_known(void)
+static void unmeasured_tables_are_unknown(void)
 {
     expect(2200, 581, 0, 0);
     expect(2200, 595, 0, 0);
@@ -37,8 +37,8 @@ static void what_nobody_has_measured_is_not_known(void)
 
 int main(void)
 {
-    measured_tables_are_known_by_their_size();
-    of_other_releases_up_to_580_the_entries_are_known();
-    what_nobody_has_measured_is_not_known();
+    measured_tables_are_recognised_by_size();
+    entries_of_releases_up_to_580_are_known();
+    unmeasured_tables_are_unknown();
     return check_end();
 }

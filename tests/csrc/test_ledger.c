@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_ledger.c -- the sums: exact, full use of the limit, concurrent charges, never over. */
+/* test_ledger.c -- the ledger's sums: exact, full use of the limit, never exceeded concurrently. */
 #include "check.h"
 #include "compiler.h"
 #include "ledger.h"
@@ -15,7 +15,7 @@
 #define MIB (UINT64_C(1) << 20)
 
 #ifdef __SANITIZE_THREAD__
-#define STEPS 1500 /* of each thread; ten times slower, they are in each other's way far longer */
+#define STEPS 1500 /* of each thread; a tenfold slowdown prolongs contention far more */
 #define MUCH  700
 #define DUELS 300
 #else
@@ -68,7 +68,7 @@ static void charges_add_up_to_the_limit_and_no_further(void)
     scratch_remove(&scratch);
 }
 
-static void what_the_node_side_measured_counts_in_every_sum(void)
+static void node_side_usage_counts_in_every_sum(void)
 {
     struct scratch scratch = scratch_make(0);
     uint64_t extra[REGION_DEVICES] = {4 * MIB};
@@ -86,7 +86,7 @@ static void what_the_node_side_measured_counts_in_every_sum(void)
     scratch_remove(&scratch);
 }
 
-/* A slot that another process has: who reaps leaves it alone. */
+/* Lock a slot as another process does: reaping leaves it alone. */
 static int hold_slot(unsigned slot)
 {
     struct flock lock = {.l_type = F_WRLCK,
@@ -99,7 +99,7 @@ static int hold_slot(unsigned slot)
     return fd;
 }
 
-static void no_number_of_undecided_charges_makes_a_sum_begin_again(void)
+static void undecided_charges_never_restart_a_sum(void)
 {
     struct scratch scratch = scratch_make(0);
     uint64_t most = UINT64_C(2048) << LEDGER_PENDING_SHIFT;
@@ -108,7 +108,7 @@ static void no_number_of_undecided_charges_makes_a_sum_begin_again(void)
     join(&scratch, 10 * MIB);
     other = hold_slot(1);
     region.usage->high_water = 2;
-    region.usage->charged[0][1] = UINT64_MAX; /* and our charge makes 4096 of them, and the bytes */
+    region.usage->charged[0][1] = UINT64_MAX; /* with our charge 4096 of them, plus the bytes */
     CHECK_EQUAL("4097 in all", ledger_charge(&ledger, 0, 1), (uint64_t) -ENOMEM);
     region.usage->charged[0][1] = 10 * MIB;
     region.words[0] = region.usage->charged[0][0] = most - LEDGER_PENDING;
@@ -133,8 +133,8 @@ static void *charge_while_cancelled(void *unused)
     return NULL;
 }
 
-/* The search for the dead opens a file, which is where a thread is cancelled. */
-static void a_cancelled_thread_leaves_no_charge(void)
+/* Reaping opens a file, which is a cancellation point. */
+static void cancelled_thread_leaves_no_charge(void)
 {
     struct scratch scratch = scratch_make(0);
     pthread_t thread;
@@ -152,7 +152,7 @@ static void a_cancelled_thread_leaves_no_charge(void)
 }
 
 struct arena {
-    int64_t held; /* what all live processes were admitted, as they say */
+    int64_t held; /* bytes admitted to all live processes, by their own count */
     uint64_t over;
     uint64_t admitted;
     uint64_t refused;
@@ -199,7 +199,7 @@ static void *hammer(void *argument)
 
 #define CROWDED (24 * MIB) /* too little even for one of the processes alone */
 
-static void processes_and_threads_are_never_over_together(void)
+static void concurrent_charges_never_exceed_the_limit(void)
 {
     struct scratch scratch = scratch_make(0);
     struct arena *arena = shared(sizeof(*arena));
@@ -254,7 +254,7 @@ static void fight(struct duel *duels)
     }
 }
 
-static void of_two_that_do_not_fit_together_one_is_admitted(void)
+static void one_of_two_conflicting_charges_is_admitted(void)
 {
     struct scratch scratch = scratch_make(0);
     struct duel *duels = shared(DUELS * sizeof(*duels));
@@ -279,12 +279,12 @@ static void of_two_that_do_not_fit_together_one_is_admitted(void)
 
 int main(void)
 {
-    a_cancelled_thread_leaves_no_charge(); /* first: nobody has looked for the dead yet */
+    cancelled_thread_leaves_no_charge(); /* first: dead processes were not reaped yet */
     charges_add_up_to_the_limit_and_no_further();
-    what_the_node_side_measured_counts_in_every_sum();
-    no_number_of_undecided_charges_makes_a_sum_begin_again();
+    node_side_usage_counts_in_every_sum();
+    undecided_charges_never_restart_a_sum();
     if (!check_emulated("thirty-two threads take minutes there"))
-        processes_and_threads_are_never_over_together();
-    of_two_that_do_not_fit_together_one_is_admitted();
+        concurrent_charges_never_exceed_the_limit();
+    one_of_two_conflicting_charges_is_admitted();
     return check_end();
 }

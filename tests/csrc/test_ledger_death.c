@@ -2,11 +2,11 @@
 /* test_ledger_death.c -- kill -9 at every instruction of the ledger's critical sections.
  *
  * A victim is single-stepped to its n-th instruction and killed there, for each n until it gets
- * through. After each death the whole limit must be there again within a second, with neighbours
- * charging and refunding all the while in the second half: then they are never over together, and
- * none of them ever waits.
+ * through. After each death the whole limit must be available again within a second. In the second
+ * half neighbours charge and refund all the while: together they never exceed the limit, and none
+ * of them ever waits.
  *
- * The claim is sampled: runs hit its every instruction together (victim.h).
+ * The claim is sampled: several runs together hit its every instruction (victim.h).
  */
 #include "check.h"
 #include "compiler.h"
@@ -30,7 +30,7 @@ static int join(const struct scratch *scratch)
     return scratch_open(scratch, &region, &reason) || region_claim(&region, 0, &reason) ? -1 : 0;
 }
 
-/* The critical sections: each is prepared, stops itself, and then runs under the eyes of ptrace. */
+/* The critical sections: each is prepared, stops itself, and then runs under ptrace. */
 enum section { CHARGE, REFUND, CHARGE_REFUSED, CLAIM, REAP, SECTIONS };
 
 static const struct {
@@ -91,9 +91,9 @@ static uint64_t now_ms(void)
     return clock_now_ns(CLOCK_MONOTONIC) / 1000000;
 }
 
-/* The promise: within a second the whole limit can be charged again. A second in which this process
- * got as far as it does on a machine with nothing else to do. */
-static int everything_comes_back(void)
+/* The guarantee: within a second the whole limit can be charged again; a second of progress as on
+ * an otherwise idle machine. */
+static int whole_limit_is_available_again(void)
 {
     uint64_t end = now_ms() + 1000;
 
@@ -107,7 +107,7 @@ static int everything_comes_back(void)
     return 0;
 }
 
-static void a_death_at_any_instruction_loses_nothing(void)
+static void death_at_any_instruction_loses_nothing(void)
 {
     struct scratch scratch = scratch_make(LIMIT);
     unsigned seed = sample_seed();
@@ -120,9 +120,9 @@ static void a_death_at_any_instruction_loses_nothing(void)
         unsigned steps = first;
 
         while (kill_at(section, &scratch, steps) && steps < 20000) {
-            /* The look is due by time; here each death is looked for at once. */
+            /* Normally reaping is rate-limited by time; here each death is reaped at once. */
             region.usage->scanned_ns = 0;
-            lost += !everything_comes_back();
+            lost += !whole_limit_is_available_again();
             steps += stride;
         }
         printf("%s: killed at instructions %u to %u by %u\n", sections[section].name, first, steps,
@@ -174,7 +174,7 @@ static void neighbour(const struct scratch *scratch, struct arena *arena)
     _exit(0);
 }
 
-static void neighbours_of_the_dying_are_exact_and_never_wait(void)
+static void neighbours_of_killed_processes_stay_exact_and_never_wait(void)
 {
     struct scratch scratch = scratch_make(LIMIT);
     struct arena *arena =
@@ -204,7 +204,7 @@ static void neighbours_of_the_dying_are_exact_and_never_wait(void)
     CHECK_EQUAL("over the limit", arena->over, 0);
     CHECK_EQUAL("waited", arena->stuck, 0);
     CHECK("a slot for the survivor", join(&scratch) == 0);
-    CHECK("everything is back", everything_comes_back());
+    CHECK("everything is back", whole_limit_is_available_again());
     region_release(&region);
     scratch_remove(&scratch);
 }
@@ -212,7 +212,7 @@ static void neighbours_of_the_dying_are_exact_and_never_wait(void)
 int main(void)
 {
     stay_on_one_processor();
-    a_death_at_any_instruction_loses_nothing();
-    neighbours_of_the_dying_are_exact_and_never_wait();
+    death_at_any_instruction_loses_nothing();
+    neighbours_of_killed_processes_stay_exact_and_never_wait();
     return check_end();
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_ledger_lowered.c -- a limit that is lowered at every instruction of a charge.
  *
- * A process is single-stepped to the n-th instruction of a charge. There the limit is lowered and
- * the ledger read, as the node side does it, and the charge goes on to its end. What is held
- * afterwards must be within the new limit, or have been in the ledger when it was read.
+ * A process is single-stepped to the n-th instruction of a charge. There the test lowers the limit
+ * and reads the ledger, as the node side does, and lets the charge finish. The final charge must be
+ * within the new limit, or have been in the ledger when it was read.
  */
 #include <errno.h>
 
@@ -39,7 +39,7 @@ static void charge_traced(const struct scratch *scratch)
     victim_stops();
 }
 
-/* As the node side does it: over the copy that does not count, the generation last. */
+/* Write a limit as the node side does: over the inactive copy, the generation last. */
 static void write_limit(int quota, uint64_t generation, uint64_t vmemory)
 {
     struct quota_limits limits = scratch_limits(vmemory);
@@ -64,7 +64,7 @@ static uint64_t held(void)
     return sum;
 }
 
-static void no_charge_gets_past_a_limit_that_is_lowered_at_any_instruction(void)
+static void no_charge_exceeds_a_limit_lowered_at_any_instruction(void)
 {
     struct scratch scratch = scratch_make(LIMIT);
     unsigned refused = 0, seen = 0, unseen = 0;
@@ -106,8 +106,8 @@ static void no_charge_gets_past_a_limit_that_is_lowered_at_any_instruction(void)
     scratch_remove(&scratch);
 }
 
-/* The thread has not taken over the limits yet, as while another one does. */
-static void a_charge_that_an_old_limit_refuses_is_decided_by_the_new_one(void)
+/* The thread still has the old limits, as while another thread is updating them. */
+static void charge_refused_by_an_old_limit_is_retried_with_the_new_one(void)
 {
     struct scratch scratch = scratch_make(LIMIT);
 
@@ -124,8 +124,8 @@ static void a_charge_that_an_old_limit_refuses_is_decided_by_the_new_one(void)
 
 int main(void)
 {
-    a_charge_that_an_old_limit_refuses_is_decided_by_the_new_one();
+    charge_refused_by_an_old_limit_is_retried_with_the_new_one();
     stay_on_one_processor();
-    no_charge_gets_past_a_limit_that_is_lowered_at_any_instruction();
+    no_charge_exceeds_a_limit_lowered_at_any_instruction();
     return check_end();
 }

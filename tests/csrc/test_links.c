@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_links.c -- what is shared stays charged while somebody has it open, whoever dies. */
+/* test_links.c -- shared memory stays charged while any process has it open, whichever one dies. */
 #include "links_room.h"
 
 #include <errno.h>
 
-static void an_import_is_paid_while_an_export_of_its_key_stands(void)
+static void import_is_paid_while_its_key_is_exported(void)
 {
     struct scratch scratch = scratch_make(0);
     struct peer owner;
@@ -16,7 +16,7 @@ static void an_import_is_paid_while_an_export_of_its_key_stands(void)
     join(&scratch);
     owner = start_peer(&scratch);
     CHECK("a place", links_import(&region, 77, &paid) != 0);
-    CHECK("nobody exports it", !paid);
+    CHECK("no process exports it", !paid);
     made = tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0});
     CHECK("exported", made.link != 0);
     import = links_import(&region, links_key("b", 1), &paid);
@@ -29,7 +29,7 @@ static void an_import_is_paid_while_an_export_of_its_key_stands(void)
     CHECK_EQUAL("it stays charged", used(), 2 * MIB);
     CHECK_EQUAL("nothing to collect yet", tell(&owner, (struct order) {.what = COLLECT}).bytes, 0);
     again = links_import(&region, links_key("a", 1), &paid);
-    CHECK("who opens it again does not pay", again && paid);
+    CHECK("opening it again is not charged", again && paid);
     links_end_import(&region, import);
     CHECK_EQUAL("the other still has it", tell(&owner, (struct order) {.what = COLLECT}).bytes, 0);
     links_end_import(&region, again);
@@ -42,7 +42,7 @@ static void an_import_is_paid_while_an_export_of_its_key_stands(void)
     scratch_remove(&scratch);
 }
 
-static void what_nobody_has_open_ends_with_its_free(void)
+static void unopened_export_ends_with_its_free(void)
 {
     struct scratch scratch = scratch_make(0);
     link_t link;
@@ -69,7 +69,7 @@ static void what_nobody_has_open_ends_with_its_free(void)
     scratch_remove(&scratch);
 }
 
-static void a_dead_owner_is_charged_until_the_last_import_ends(void)
+static void dead_owner_is_charged_until_the_last_import_ends(void)
 {
     struct scratch scratch = scratch_make(0);
     struct peer owner;
@@ -88,7 +88,7 @@ static void a_dead_owner_is_charged_until_the_last_import_ends(void)
     CHECK("paid", first.said);
     kill_peer(&owner);
     for (int i = 0; i < 3; i++)
-        CHECK_EQUAL("what is open of the dead, however often one looks", used(), 2 * MIB);
+        CHECK_EQUAL("open memory of the dead owner, at each reap", used(), 2 * MIB);
     CHECK_EQUAL("in its slot", region.usage->charged[0][slot], 2 * MIB);
     CHECK_EQUAL("and nowhere else", region.usage->orphaned[0], 0);
     owner = start_peer(&scratch);
@@ -107,7 +107,7 @@ static void a_dead_owner_is_charged_until_the_last_import_ends(void)
     scratch_remove(&scratch);
 }
 
-static void an_orphan_s_slot_is_given_to_nobody(void)
+static void orphans_slot_is_not_reused(void)
 {
     struct scratch scratch = scratch_make(0);
     struct flock others = {.l_type = F_WRLCK, .l_start = USAGE_LOCK_SLOT + 2, .l_len = 1022};
@@ -127,7 +127,7 @@ static void an_orphan_s_slot_is_given_to_nobody(void)
     CHECK("all other slots are taken", fcntl(fd, F_OFD_SETLK, &others) == 0);
     CHECK_EQUAL("opens", scratch_open(&scratch, &late, &reason), REGION_OK);
     CHECK_EQUAL("no slot", region_claim(&late, 0, &reason), REGION_FULL);
-    CHECK("and it is said why", strstr(reason.text, "ended processes shared"));
+    CHECK("the message says why", strstr(reason.text, "ended processes shared"));
     CHECK_EQUAL("it stays charged", used(), MIB);
     links_end_import(&region, import);
     CHECK_EQUAL("now there is one", region_claim(&late, 0, &reason), REGION_OK);
@@ -138,7 +138,7 @@ static void an_orphan_s_slot_is_given_to_nobody(void)
     scratch_remove(&scratch);
 }
 
-static void a_full_table_refuses(void)
+static void full_table_refuses(void)
 {
     struct scratch scratch = scratch_make(0);
     link_t last = 0;
@@ -185,10 +185,10 @@ static void files_of_layout_1_hold_their_limit_and_share_nothing(void)
 int main(void)
 {
     files_of_layout_1_hold_their_limit_and_share_nothing();
-    an_import_is_paid_while_an_export_of_its_key_stands();
-    what_nobody_has_open_ends_with_its_free();
-    a_dead_owner_is_charged_until_the_last_import_ends();
-    an_orphan_s_slot_is_given_to_nobody();
-    a_full_table_refuses();
+    import_is_paid_while_its_key_is_exported();
+    unopened_export_ends_with_its_free();
+    dead_owner_is_charged_until_the_last_import_ends();
+    orphans_slot_is_not_reused();
+    full_table_refuses();
     return check_end();
 }

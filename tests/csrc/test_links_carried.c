@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_links_carried.c -- what is shared by descriptors stays charged while one of them is open,
- * wherever it is. */
+/* test_links_carried.c -- memory shared by file descriptors stays charged while any of them is open
+ * anywhere. */
 #include "carrier.h"
 #include "links_room.h"
 
@@ -9,13 +9,13 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-/* As memfd_create(), which glibc 2.17 does not have. */
+/* memfd_create(), which glibc 2.17 lacks. */
 static int open_memory(const char *name)
 {
     return (int) syscall(SYS_memfd_create, name, MFD_CLOEXEC);
 }
 
-/* An export of this process, in a descriptor. */
+/* Export from this process in a descriptor. */
 static int carry(const struct scratch *scratch, link_t *link, uint64_t bytes)
 {
     int fd = scratch_descriptor(scratch);
@@ -26,7 +26,7 @@ static int carry(const struct scratch *scratch, link_t *link, uint64_t bytes)
     return fd;
 }
 
-static void a_descriptor_is_known_again_and_so_are_its_copies(void)
+static void descriptor_and_its_copies_are_recognised(void)
 {
     struct scratch scratch = scratch_make(0);
     struct links_match match;
@@ -56,7 +56,7 @@ static void a_descriptor_is_known_again_and_so_are_its_copies(void)
     scratch_remove(&scratch);
 }
 
-static void an_export_is_held_until_its_last_descriptor_is_closed(void)
+static void export_is_held_until_its_last_descriptor_is_closed(void)
 {
     struct scratch scratch = scratch_make(0);
     link_t link;
@@ -114,7 +114,7 @@ static void leave_in(const struct scratch *scratch, int socket)
     waitpid(pid, NULL, 0);
 }
 
-static void a_descriptor_in_a_socket_outlives_all_processes(void)
+static void descriptor_in_a_socket_outlives_all_processes(void)
 {
     struct scratch scratch = scratch_make(0);
     int sockets[2];
@@ -122,11 +122,11 @@ static void a_descriptor_in_a_socket_outlives_all_processes(void)
     CHECK("a socket", socketpair(AF_UNIX, SOCK_DGRAM, 0, sockets) == 0);
     leave_in(&scratch, sockets[0]);
     join(&scratch);
-    CHECK_EQUAL("who comes later finds it charged", used(), MIB);
-    CHECK_EQUAL("however often he looks", used(), MIB);
+    CHECK_EQUAL("a later process finds it charged", used(), MIB);
+    CHECK_EQUAL("each time", used(), MIB);
     region_release(&region);
     join(&scratch);
-    CHECK_EQUAL("and who comes then", used(), MIB);
+    CHECK_EQUAL("and so does the next one", used(), MIB);
     close(sockets[0]);
     close(sockets[1]);
     CHECK_EQUAL("until the message is gone", used(), 0);
@@ -134,7 +134,7 @@ static void a_descriptor_in_a_socket_outlives_all_processes(void)
     scratch_remove(&scratch);
 }
 
-static void what_has_no_known_end_is_held_while_anybody_lives(void)
+static void untracked_export_is_held_while_any_process_lives(void)
 {
     struct scratch scratch = scratch_make(0);
     struct peer owner;
@@ -152,19 +152,19 @@ static void what_has_no_known_end_is_held_while_anybody_lives(void)
     CHECK_EQUAL("by its owner", links_collect(&region, 0), 0);
     owner = start_peer(&scratch);
     made = tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0});
-    CHECK("by a handle that tells nobody its key", links_lose_track(&region, links_key("a", 1)));
+    CHECK("by a handle without a key", links_lose_track(&region, links_key("a", 1)));
     CHECK("held", !tell(&owner, (struct order) {END_EXPORT, 0, 2 * MIB, made.link}).said);
     kill_peer(&owner);
     CHECK_EQUAL("by us, when its owner is dead", used(), 2 * MIB);
     region_release(&region);
     join(&scratch);
-    CHECK_EQUAL("nobody was left", used(), 0);
+    CHECK_EQUAL("no process was left", used(), 0);
     CHECK("nothing to carry", !links_carry(&region, links_key("a", 1), -1));
     region_release(&region);
     scratch_remove(&scratch);
 }
 
-/* Gives out descriptors of one export and closes them, as fast as it can. */
+/* Create and close descriptors of one export as fast as possible. */
 static void *give_and_close(void *argument)
 {
     const struct scratch *scratch = ((void **) argument)[0];
@@ -180,7 +180,7 @@ static void *give_and_close(void *argument)
     return NULL;
 }
 
-static void a_descriptor_that_is_closed_meanwhile_is_not_taken_for_another(void)
+static void concurrently_closed_descriptor_is_not_mistaken(void)
 {
     struct scratch scratch = scratch_make(0);
     struct links_match match;
@@ -209,8 +209,8 @@ static void a_descriptor_that_is_closed_meanwhile_is_not_taken_for_another(void)
     scratch_remove(&scratch);
 }
 
-/* A dma-buf is such a file: the link of its descriptor begins with a slash, and leads nowhere. */
-static void a_file_that_nobody_can_open_does_not_stand_for_the_drivers(void)
+/* A dma-buf is such a file: its link in /proc/self/fd begins with a slash, and leads nowhere. */
+static void unopenable_file_does_not_count_as_the_drivers(void)
 {
     struct scratch scratch = scratch_make(0);
     uint64_t key = links_key("dma-buf", 7);
@@ -233,20 +233,20 @@ static void a_file_that_nobody_can_open_does_not_stand_for_the_drivers(void)
     CHECK("a dma-buf has no known end", !links_end_export(&region, first));
     region_release(&region);
     join(&scratch);
-    CHECK_EQUAL("until nobody is left", used(), 0);
+    CHECK_EQUAL("until no process is left", used(), 0);
     region_release(&region);
     scratch_close(&region);
     scratch_remove(&scratch);
 }
 
-/* Another file that can be opened, as far as there is room for its path. */
+/* Open another file, whose path may not fit. */
 static int open_another(const struct scratch *scratch, char which, char path[static 512])
 {
     snprintf(path, 512, "%s-%c", scratch->driver, which);
     return open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 }
 
-static void descriptors_of_several_files_are_told_apart_and_seen_to_be_closed(void)
+static void descriptors_of_several_files_are_distinguished_and_seen_to_close(void)
 {
     struct scratch scratch = scratch_make(0);
     char paths[CARRIER_FILES][512];
@@ -284,12 +284,12 @@ static void descriptors_of_several_files_are_told_apart_and_seen_to_be_closed(vo
 
 int main(void)
 {
-    a_descriptor_is_known_again_and_so_are_its_copies();
-    an_export_is_held_until_its_last_descriptor_is_closed();
-    a_descriptor_in_a_socket_outlives_all_processes();
-    what_has_no_known_end_is_held_while_anybody_lives();
-    a_descriptor_that_is_closed_meanwhile_is_not_taken_for_another();
-    a_file_that_nobody_can_open_does_not_stand_for_the_drivers();
-    descriptors_of_several_files_are_told_apart_and_seen_to_be_closed();
+    descriptor_and_its_copies_are_recognised();
+    export_is_held_until_its_last_descriptor_is_closed();
+    descriptor_in_a_socket_outlives_all_processes();
+    untracked_export_is_held_while_any_process_lives();
+    concurrently_closed_descriptor_is_not_mistaken();
+    unopenable_file_does_not_count_as_the_drivers();
+    descriptors_of_several_files_are_distinguished_and_seen_to_close();
     return check_end();
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_links_crowd.c -- processes with threads that share memory and are killed at any moment.
+/* test_links_crowd.c -- multi-threaded processes that share memory and are killed at random times.
  *
- * The device is a table that knows who has what open, apart from the ledger: memory lives there
- * while anybody has it. All are stopped now and then, and what lives on the device is compared
- * with what is charged: never more, and never more than the limit. At the end nothing is left.
+ * The device is a table of the processes that have each object open, independent of the ledger:
+ * memory lives there while any process has it. The test stops all processes now and then and
+ * compares the live memory with the charges: never more than is charged, and never more than the
+ * limit. At the end nothing is left.
  */
 #include "check.h"
 #include "ledger.h"
@@ -21,18 +22,18 @@
 #define OBJECTS   24
 #define ROUNDS    200
 
-/* Memory on the device: which it is of those that were here, above, and below for each process
- * how often it has it open, four bits each. */
+/* Objects on the device: a serial number in the high half; in the low half, four bits for each
+ * process, how often it has the object open. */
 static uint64_t *objects;
 
 #define OPEN_BITS(process) (UINT64_C(0xf) << (4 * (process)))
 #define OPEN_ONCE(process) (UINT64_C(1) << (4 * (process)))
-#define ANYBODY            UINT64_C(0xffffffff)
+#define ANY_OPEN           UINT64_C(0xffffffff)
 
 static struct scratch scratch;
 static struct region region;
 static struct ledger ledger = {.region = &region, .generation = 1, .limit = {LIMIT}};
-static unsigned process; /* which of them we are */
+static unsigned process; /* number of this process */
 
 static void join(void)
 {
@@ -48,16 +49,16 @@ static int device_create(unsigned i, uint64_t *object)
 {
     uint64_t seen = __atomic_load_n(&objects[i], __ATOMIC_SEQ_CST);
 
-    *object = (seen & ~ANYBODY) + (ANYBODY + 1) + OPEN_ONCE(process);
-    return !(seen & ANYBODY) && __atomic_compare_exchange_n(&objects[i], &seen, *object, 0,
-                                                            __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    *object = (seen & ~ANY_OPEN) + (ANY_OPEN + 1) + OPEN_ONCE(process);
+    return !(seen & ANY_OPEN) && __atomic_compare_exchange_n(&objects[i], &seen, *object, 0,
+                                                             __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
 static int device_open(unsigned i, uint64_t object)
 {
     uint64_t seen = __atomic_load_n(&objects[i], __ATOMIC_SEQ_CST);
 
-    while ((seen & ANYBODY) && !((seen ^ object) & ~ANYBODY))
+    while ((seen & ANY_OPEN) && !((seen ^ object) & ~ANY_OPEN))
         if (__atomic_compare_exchange_n(&objects[i], &seen, seen + OPEN_ONCE(process), 0,
                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
             return 1;
@@ -71,7 +72,7 @@ static void device_close(unsigned i)
 
 static uint64_t key_of(unsigned i, uint64_t object)
 {
-    uint64_t name[2] = {i, object & ~ANYBODY};
+    uint64_t name[2] = {i, object & ~ANY_OPEN};
 
     return links_key(name, sizeof(name));
 }
@@ -84,7 +85,7 @@ static int charge(void)
     return ledger_charge(&ledger, 0, BYTES) == 0;
 }
 
-/* What a thread has: its own memory, or another's that it opened. */
+/* Memory of a thread: its own, or another process's that it opened. */
 struct holding {
     link_t export;
     link_t import;
@@ -113,7 +114,7 @@ static void open_shared(unsigned i, struct holding *holding)
     int paid;
 
     holding->import = links_import(&region, key_of(i, object), &paid);
-    if (!paid) { /* we pay, and then it is nobody's concern that we have it */
+    if (!paid) { /* this process is charged itself, and the import need not be recorded */
         links_end_import(&region, holding->import);
         holding->import = 0;
         holding->charged = charge();
@@ -145,7 +146,7 @@ static void *share_on_and_on(void *argument)
 
         if (holdings[i].opened)
             let_go(i, &holdings[i]);
-        else if (__atomic_load_n(&objects[i], __ATOMIC_SEQ_CST) & ANYBODY)
+        else if (__atomic_load_n(&objects[i], __ATOMIC_SEQ_CST) & ANY_OPEN)
             open_shared(i, &holdings[i]);
         else
             create(i, &holdings[i]);
@@ -197,7 +198,7 @@ static uint64_t alive(void)
     uint64_t bytes = 0;
 
     for (unsigned i = 0; i < OBJECTS; i++)
-        bytes += objects[i] & ANYBODY ? BYTES : 0;
+        bytes += objects[i] & ANY_OPEN ? BYTES : 0;
     return bytes;
 }
 
@@ -207,7 +208,8 @@ static uint64_t used(void)
     return ledger_used(&ledger, 0);
 }
 
-/* All of them stand: what lives on the device is charged, before the dead are cleared and after. */
+/* With all processes stopped: live memory is charged, both before and after dead ones are reaped.
+ */
 static void judge(uint64_t *most)
 {
     uint64_t living = alive();

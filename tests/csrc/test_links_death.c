@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_links_death.c -- kill -9 at every instruction of what is done with shared memory.
+/* test_links_death.c -- kill -9 at every instruction of operations on shared memory.
  *
- * A victim is stepped to its n-th instruction. There, while it stands, the survivor does what
- * could go wrong with it: it opens what the victim is giving up, or gives up what the victim is
- * opening. Then the victim is killed, or goes on to its end. What somebody has open is charged at
- * each of these points, the survivor never waits, and when all is closed nothing is charged.
+ * A victim is stepped to its n-th instruction. While it is stopped there, the survivor does a
+ * conflicting operation: it opens memory that the victim is releasing, or releases memory that the
+ * victim is opening. Then the victim is killed, or runs to its end. Memory that any process has
+ * open is charged at each of these points, the survivor never waits, and when all is closed nothing
+ * is charged.
  *
- * Each scene is played again with a descriptor, of which both have a copy: it tells the key, and is
- * closed by who has imported it, or is about to free.
+ * Each scene is repeated with a descriptor, of which both have a copy: it carries the key, and the
+ * process that has imported it, or is about to free, closes it.
  *
- * The longest sections are sampled: runs hit every instruction together (victim.h).
+ * The longest sections are sampled: several runs together hit every instruction (victim.h).
  */
 #include "check.h"
 #include "ledger.h"
@@ -26,13 +27,13 @@ static struct region region;
 static struct ledger ledger = {.region = &region, .generation = 1, .limit = {100 * BYTES}};
 static uint64_t key;
 static int carried;
-static int descriptor = -1; /* that carries it */
+static int descriptor = -1; /* carries the key */
 static unsigned seed;
 
 static struct {
     link_t link;
     int paid;
-} *victims; /* what the victim was told, where the survivor sees it */
+} *victims; /* the victim's results, in memory shared with the survivor */
 
 static struct {
     link_t export;
@@ -40,7 +41,7 @@ static struct {
     int paid;
     int freed;
     int given_up;
-} own; /* what the survivor has */
+} own; /* the survivor's state */
 
 static void join(void)
 {
@@ -158,7 +159,7 @@ static void reap(void)
     region_reap(&region);
 }
 
-/* The survivor's part: what it arranges before, and what it does while the victim stands. */
+/* The survivor's part: its preparation, and its operation while the victim is stopped. */
 
 static void nothing(void)
 {
@@ -169,7 +170,7 @@ static void open_it(void)
     own.import = open_shared(&own.paid);
 }
 
-/* Export in turn what is open, and then have it in that descriptor alone. */
+/* Export the opened memory again, and then keep it only in that descriptor. */
 static void hand_it_on(void)
 {
     if (!carried)
@@ -215,7 +216,7 @@ static void leave_an_orphan(int opened)
     if (opened)
         open_it();
     victim_kill(&owner);
-    region.usage->scanned_ns = 0; /* the victim is to look for the dead */
+    region.usage->scanned_ns = 0; /* make the victim reap dead processes */
 }
 
 static void leave_an_open_orphan(void)
@@ -234,7 +235,7 @@ static const struct scene {
     void (*arrange)(void);
     void (*section)(void);
     void (*meddle)(void);
-    unsigned stride[2]; /* and with a descriptor; what is mostly library code is sampled */
+    unsigned stride[2]; /* without and with a descriptor; mostly library code is sampled */
 } scenes[] = {
     {"export", prepare_charge, nothing, export, open_it, {1, 7}},
     {"end of an export, opened meanwhile", prepare_export, nothing, end_export, open_it, {1, 1}},
@@ -260,7 +261,7 @@ static int paid_and_given_up;
 
 static void look(void)
 {
-    if (own.paid) /* twice: what a reap does is the same again */
+    if (own.paid) /* twice: a second reap must give the same result */
         not_charged_but_open += used() < BYTES || used() < BYTES;
 }
 

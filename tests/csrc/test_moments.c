@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_moments.c -- when one process alone had work, from what all of them publish. */
+/* test_moments.c -- intervals in which one process alone had work, from published idle times. */
 #include "arbiter/moments.h"
 #include "check.h"
 
@@ -80,7 +80,7 @@ static unsigned count_of(unsigned tenant)
     return count;
 }
 
-static void words_are_read_as_they_were_written(void)
+static void idle_words_round_trip(void)
 {
     uint64_t now = START + 9000 * UNIT;
     uint64_t wrap = (UINT64_C(1) << (64 - IDLE_LENGTH_BITS)) * UNIT;
@@ -113,12 +113,12 @@ static void one_is_alone_while_the_other_is_idle(void)
     CHECK_EQUAL("the other never", count_of(1), 0);
 }
 
-static void one_that_is_seen_without_work_for_long_is_idle(void)
+static void process_without_work_for_long_is_idle(void)
 {
     begin(1);
     busy(0);
     idle(1, 0, 0);
-    lanes[2][0].still = 2; /* it says nothing of it */
+    lanes[2][0].still = 2; /* it publishes nothing */
     find(0, 500);
     CHECK_EQUAL("not yet for as long as is looked at", count_of(0), 1);
     CHECK("since it was seen", has(0, 0, 0, 500));
@@ -129,7 +129,7 @@ static void one_that_is_seen_without_work_for_long_is_idle(void)
     CHECK("from the last look on", has(0, 0, 200, 500));
 }
 
-static void work_after_a_time_in_which_nobody_had_any_belongs_to_it(void)
+static void exclusive_interval_includes_preceding_idle_time(void)
 {
     begin(1);
     idle(0, 100, 300);
@@ -144,7 +144,7 @@ static void work_after_a_time_in_which_nobody_had_any_belongs_to_it(void)
     CHECK("the second after the first has ended", has(1, 0, 100, 300));
 }
 
-static void three_are_alone_one_after_the_other(void)
+static void three_are_alone_in_turn(void)
 {
     begin(1);
     idle(0, 100, 500);
@@ -157,7 +157,7 @@ static void three_are_alone_one_after_the_other(void)
     CHECK("third", has(2, 0, 200, 500));
 }
 
-static void two_processes_of_one_container_are_two(void)
+static void processes_of_one_container_count_separately(void)
 {
     begin(2);
     busy(0);
@@ -169,7 +169,7 @@ static void two_processes_of_one_container_are_two(void)
     CHECK("then the second is", has(0, 1, 600, 900));
 }
 
-static void moments_grow_from_look_to_look(void)
+static void intervals_grow_from_check_to_check(void)
 {
     begin(1);
     busy(0);
@@ -184,7 +184,7 @@ static void moments_grow_from_look_to_look(void)
     CHECK("what was true stays so", has(0, 0, 100, 900));
 }
 
-static void of_too_many_none_is_alone(void)
+static void too_many_processes_are_never_alone(void)
 {
     begin(LANES);
     for (unsigned i = 0; i < TENANTS; i++)
@@ -194,7 +194,7 @@ static void of_too_many_none_is_alone(void)
     CHECK_EQUAL("none", count_of(0) + count_of(1) + count_of(2), 0);
 }
 
-static void the_oldest_moment_makes_room(void)
+static void oldest_interval_is_replaced(void)
 {
     begin(1);
     busy(0);
@@ -217,7 +217,7 @@ static uint64_t draw(uint64_t below)
     return (state >> 33) % below;
 }
 
-/* What a process really does: its times without work, in units since START. */
+/* A process's actual schedule: its idle times, in units since START. */
 static struct schedule {
     uint64_t from[SPANS], until[SPANS];
     unsigned count;
@@ -245,7 +245,7 @@ static int has_work(unsigned tenant, uint64_t at)
     return 1;
 }
 
-/* As it would at *now*: the last two that it knows of. */
+/* Publish as the process would at *now*: its last two idle times. */
 static void publish(unsigned tenant, uint64_t now)
 {
     const struct schedule *schedule = &schedules[tenant];
@@ -274,7 +274,7 @@ static int check_moments(void)
     return wrong;
 }
 
-/* How long a process had work alone, and how much of that was found. */
+/* Total time in which a process had work alone, and how much of it was found. */
 static uint64_t alone_units, found_units;
 
 static void count_found(uint64_t from, uint64_t until)
@@ -297,7 +297,7 @@ static void count_found(uint64_t from, uint64_t until)
         }
 }
 
-static void what_is_found_is_true(void)
+static void random_schedules_give_only_true_intervals(void)
 {
     static const uint64_t longest[] = {40, 200, 1000, 5000};
 
@@ -330,15 +330,15 @@ static void what_is_found_is_true(void)
 
 int main(void)
 {
-    words_are_read_as_they_were_written();
+    idle_words_round_trip();
     one_is_alone_while_the_other_is_idle();
-    one_that_is_seen_without_work_for_long_is_idle();
-    work_after_a_time_in_which_nobody_had_any_belongs_to_it();
-    three_are_alone_one_after_the_other();
-    two_processes_of_one_container_are_two();
-    moments_grow_from_look_to_look();
-    of_too_many_none_is_alone();
-    the_oldest_moment_makes_room();
-    what_is_found_is_true();
+    process_without_work_for_long_is_idle();
+    exclusive_interval_includes_preceding_idle_time();
+    three_are_alone_in_turn();
+    processes_of_one_container_count_separately();
+    intervals_grow_from_check_to_check();
+    too_many_processes_are_never_alone();
+    oldest_interval_is_replaced();
+    random_schedules_give_only_true_intervals();
     return check_end();
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_others.c -- what others had of a device, found from what processes publish. */
+/* test_others.c -- device time of other containers, derived from the processes' published progress.
+ */
 #include "arbiter/others.h"
 #include "check.h"
 
@@ -61,7 +62,7 @@ static uint32_t word_of(unsigned tenant, uint64_t at_ns)
     return tenants[tenant].beside[(START + at_ns) / CELL % OTHERS_CELLS];
 }
 
-/* What others had beside a container between two times that are ends of cells. */
+/* The other containers' time between two ends of cells, beside this container. */
 static uint64_t beside(unsigned tenant, uint64_t from_ns, uint64_t until_ns)
 {
     uint64_t sum = 0;
@@ -87,7 +88,7 @@ static int is_near(uint64_t value, uint64_t expected)
     return value + margin >= expected && value <= expected + margin;
 }
 
-static void test_a_container_alone_has_none_beside_it(void)
+static void test_single_container_has_no_others(void)
 {
     begin();
     work(0, 0, 10 * MS, 9 * MS);
@@ -100,7 +101,7 @@ static void test_a_container_alone_has_none_beside_it(void)
     CHECK_EQUAL("nor a container that was not at work", beside(1, 0, 12 * MS), 0);
 }
 
-static void test_two_share_what_is_left_beside_the_time_alone(void)
+static void test_two_share_the_time_in_which_neither_is_alone(void)
 {
     begin();
     work(0, 0, 10 * MS, 7 * MS);
@@ -114,7 +115,7 @@ static void test_two_share_what_is_left_beside_the_time_alone(void)
     CHECK_EQUAL("for sure", unsure(0, 0, 10 * MS) + unsure(1, 0, 10 * MS), 0);
 }
 
-static void test_a_part_of_a_cell(void)
+static void test_partial_cell(void)
 {
     begin();
     work(0, 0, 4 * CELL, 4 * CELL - CELL / 4);
@@ -126,7 +127,7 @@ static void test_a_part_of_a_cell(void)
     CHECK("and had the other half", is_near(beside(1, 0, 8 * CELL), CELL / 4));
 }
 
-static void test_three(void)
+static void test_three_containers(void)
 {
     begin();
     work(0, 0, 8 * MS, 4 * MS);
@@ -138,7 +139,7 @@ static void test_three(void)
           beside(1, 0, 8 * MS) > 2 * MS && beside(1, 0, 8 * MS) < 4 * MS);
 }
 
-static void test_a_guess_is_one_where_it_was_beside(void)
+static void test_guess_stays_a_guess_for_others(void)
 {
     begin();
     work(0, 0, 10 * MS, 6 * MS);
@@ -149,7 +150,7 @@ static void test_a_guess_is_one_where_it_was_beside(void)
     CHECK_EQUAL("its own is none for the other", unsure(1, 0, 10 * MS), 0);
 }
 
-static void test_what_is_not_finished_is_awaited(void)
+static void test_unfinished_work_is_awaited(void)
 {
     begin();
     works[0][0] = works[1][0] = 1;
@@ -167,7 +168,7 @@ static void test_what_is_not_finished_is_awaited(void)
     CHECK_EQUAL("a process without work is not awaited", tenants[1].until_ns, START + 8 * MS);
 }
 
-static void test_a_silent_process_is_not_awaited_for_ever(void)
+static void test_silent_process_is_not_awaited_forever(void)
 {
     begin();
     works[0][0] = works[1][0] = 1;
@@ -189,7 +190,7 @@ static void test_a_silent_process_is_not_awaited_for_ever(void)
     CHECK("for the other", unsure(0, CELL, 5 * MS) >= 18);
 }
 
-static void test_when_others_come_what_is_awaited_is_a_guess(void)
+static void test_awaited_time_becomes_a_guess_when_others_start(void)
 {
     struct others_tenant *all[] = {&tenants[0], &tenants[1]};
 
@@ -208,7 +209,7 @@ static void test_when_others_come_what_is_awaited_is_a_guess(void)
     CHECK_EQUAL("for sure", unsure(0, 0, 8 * MS), 0);
 }
 
-static void test_several_processes_of_a_container_do_not_know_each_other(void)
+static void test_processes_of_a_container_count_as_others(void)
 {
     begin();
     work(0, 0, 8 * MS, 3 * MS);
@@ -220,7 +221,7 @@ static void test_several_processes_of_a_container_do_not_know_each_other(void)
     CHECK("both of it", is_near(beside(1, 0, 8 * MS), 6 * MS));
 }
 
-static void test_a_slot_that_another_process_gets_begins_anew(void)
+static void test_reused_slot_starts_from_zero(void)
 {
     begin();
     works[0][0] = 1;
@@ -234,7 +235,7 @@ static void test_a_slot_that_another_process_gets_begins_anew(void)
     CHECK("what each of them had", is_near(beside(0, 0, 20 * MS), 5 * MS));
 }
 
-static void test_nothing_is_more_than_can_be(void)
+static void test_time_of_others_is_bounded(void)
 {
     begin();
     work(0, 0, 8 * MS, MS);
@@ -250,9 +251,9 @@ static void test_nothing_is_more_than_can_be(void)
           is_near(beside(0, 3950 * MS, 3960 * MS), 10 * MS * 100 / 3992));
 }
 
-/* A device that gives turns of 4 cells to two processes, each with work now and then: what others
- * had in any time in which one was at work, is what it waited. */
-static void test_what_is_found_is_what_a_device_did(void)
+/* A device gives time slices of 4 cells to two processes, each with work now and then: the others'
+ * time, while one has work, must equal the time that it waited. */
+static void test_result_matches_a_simulated_device(void)
 {
     static uint64_t had[2][SPANS];
     uint64_t at = 0, off = 0, whole = 0;
@@ -265,7 +266,7 @@ static void test_what_is_found_is_what_a_device_did(void)
         seed = seed * 1664525u + 1013904223u;
         length[0] = (8 + (seed >> 16) % 16) * CELL;
         length[1] = (4 + (seed >> 20) % 8) * CELL;
-        late = (seed >> 24) % 4 * CELL; /* the second one comes later */
+        late = (seed >> 24) % 4 * CELL; /* the second one starts later */
         left[0] = length[0], left[1] = length[1];
         for (unsigned turn = 1; left[0] || left[1];) {
             uint64_t slice = 4 * CELL;
@@ -293,17 +294,17 @@ static void test_what_is_found_is_what_a_device_did(void)
 
 int main(void)
 {
-    test_a_container_alone_has_none_beside_it();
-    test_two_share_what_is_left_beside_the_time_alone();
-    test_a_part_of_a_cell();
-    test_three();
-    test_a_guess_is_one_where_it_was_beside();
-    test_what_is_not_finished_is_awaited();
-    test_a_silent_process_is_not_awaited_for_ever();
-    test_when_others_come_what_is_awaited_is_a_guess();
-    test_several_processes_of_a_container_do_not_know_each_other();
-    test_a_slot_that_another_process_gets_begins_anew();
-    test_nothing_is_more_than_can_be();
-    test_what_is_found_is_what_a_device_did();
+    test_single_container_has_no_others();
+    test_two_share_the_time_in_which_neither_is_alone();
+    test_partial_cell();
+    test_three_containers();
+    test_guess_stays_a_guess_for_others();
+    test_unfinished_work_is_awaited();
+    test_silent_process_is_not_awaited_forever();
+    test_awaited_time_becomes_a_guess_when_others_start();
+    test_processes_of_a_container_count_as_others();
+    test_reused_slot_starts_from_zero();
+    test_time_of_others_is_bounded();
+    test_result_matches_a_simulated_device();
     return check_end();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_path.c -- following links by their last component. */
+/* test_path.c -- following symlinks in a path's last component. */
 #include "check.h"
 #include "path.h"
 

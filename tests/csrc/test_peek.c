@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_peek.c -- looks into a file that somebody cuts off. */
+/* test_peek.c -- reading a mapped file that another process truncates. */
 #include "arbiter/peek.h"
 #include "check.h"
 
@@ -22,7 +22,7 @@ static int new_file(uint64_t value)
     return fd;
 }
 
-static void test_what_is_in_the_file_is_seen(void)
+static void test_file_content_is_read(void)
 {
     struct peek peek = {0};
     uint64_t seen[8] = {0};
@@ -44,7 +44,7 @@ static void test_what_is_in_the_file_is_seen(void)
     close(fd);
 }
 
-static void test_a_file_that_is_cut_off_fails_the_look_and_nothing_else(void)
+static void test_truncated_file_fails_only_the_read(void)
 {
     struct peek peek;
     uint64_t seen[8];
@@ -64,7 +64,7 @@ static void test_a_file_that_is_cut_off_fails_the_look_and_nothing_else(void)
     close(fd);
 }
 
-static void test_another_bus_error_ends_the_program(void)
+static void test_unrelated_bus_error_ends_the_program(void)
 {
     int fd = new_file(7);
     int status;
@@ -86,9 +86,9 @@ static void test_another_bus_error_ends_the_program(void)
 
 int main(void)
 {
-    test_what_is_in_the_file_is_seen();
-    test_a_file_that_is_cut_off_fails_the_look_and_nothing_else();
+    test_file_content_is_read();
+    test_truncated_file_fails_only_the_read();
     if (!check_emulated("an emulator of processes maps files by itself"))
-        test_another_bus_error_ends_the_program();
+        test_unrelated_bus_error_ends_the_program();
     return check_end();
 }

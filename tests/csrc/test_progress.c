@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_progress.c -- the points of what a process has finished, as it publishes them. */
+/* test_progress.c -- a process's published progress points. */
 #include "check.h"
 #include "progress.h"
 
@@ -48,7 +48,7 @@ static unsigned count(void)
     return found;
 }
 
-static void test_work_has_a_beginning_and_an_end(void)
+static void test_work_has_begin_and_end(void)
 {
     begin();
     add(MS, 3 * MS, MS, 1);
@@ -62,7 +62,7 @@ static void test_work_has_a_beginning_and_an_end(void)
     check_point(0, 7 * MS, 2 * MS + MS / 2, 0, 1);
 }
 
-static void test_what_is_short_is_said_together(void)
+static void test_short_work_is_published_together(void)
 {
     begin();
     for (uint64_t i = 0; i < 50; i++)
@@ -71,7 +71,7 @@ static void test_what_is_short_is_said_together(void)
     check_point(0, 49 * 20 * UNIT + 15 * UNIT, 50 * 15 * UNIT, 0, 1);
 }
 
-static void test_a_guess_is_said_by_itself(void)
+static void test_guess_is_published_separately(void)
 {
     begin();
     add(0, 10 * UNIT, 10 * UNIT, 1);
@@ -95,7 +95,7 @@ static void test_time_does_not_go_back(void)
     check_point(0, 8 * MS, 2 * MS, 0, 1);
 }
 
-static void test_words_of_long_ago_and_nonsense_are_none(void)
+static void test_old_and_invalid_words_are_ignored(void)
 {
     uint64_t word;
 
@@ -110,7 +110,7 @@ static void test_words_of_long_ago_and_nonsense_are_none(void)
     CHECK_EQUAL("before there was time", progress_point(UINT64_MAX, 10 * UNIT).at_ns, 0);
 }
 
-static void test_without_words_nothing_is_said(void)
+static void test_without_words_there_are_no_points(void)
 {
     begin();
     progress.words = NULL;
@@ -120,11 +120,11 @@ static void test_without_words_nothing_is_said(void)
 
 int main(void)
 {
-    test_work_has_a_beginning_and_an_end();
-    test_what_is_short_is_said_together();
-    test_a_guess_is_said_by_itself();
+    test_work_has_begin_and_end();
+    test_short_work_is_published_together();
+    test_guess_is_published_separately();
     test_time_does_not_go_back();
-    test_words_of_long_ago_and_nonsense_are_none();
-    test_without_words_nothing_is_said();
+    test_old_and_invalid_words_are_ignored();
+    test_without_words_there_are_no_points();
     return check_end();
 }

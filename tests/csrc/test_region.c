@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_region.c -- what region_open refuses, slots, and limits that change in place. */
+/* test_region.c -- validation of region files, slots, and limits that change in place. */
 #include "check.h"
 #include "scratch_region.h"
 
@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-static void a_good_region_opens(void)
+static void valid_region_opens(void)
 {
     struct scratch scratch = scratch_make(1000);
     struct region_reason reason;
@@ -18,7 +18,7 @@ static void a_good_region_opens(void)
     CHECK_EQUAL("it opens", scratch_open(&scratch, &region, &reason), REGION_OK);
     CHECK("limits are valid", region_limits(region.quota, &limits));
     CHECK_EQUAL("and what was written", limits.devices[0].vmemory, 1000);
-    CHECK_EQUAL("nobody has a slot", region.usage->high_water, 0);
+    CHECK_EQUAL("no slot is used", region.usage->high_water, 0);
     scratch_remove(&scratch);
 }
 
@@ -38,7 +38,7 @@ static void make_older(const char *path, uint32_t layout, size_t size)
     close(fd);
 }
 
-static void older_usage_files_lack_what_came_later(void)
+static void older_usage_files_lack_newer_fields(void)
 {
     static const size_t sizes[] = {[1] = offsetof(struct usage_file, link_end),
                                    [2] = offsetof(struct usage_file, idle),
@@ -59,7 +59,7 @@ static void older_usage_files_lack_what_came_later(void)
     }
 }
 
-/* Each: damage one thing, and say what must come of it. */
+/* Cases: one damaged field each, and the expected result. */
 static const struct damage {
     const char *what;
     int in_usage;
@@ -127,7 +127,7 @@ static void missing_and_writable_files_are_refused(void)
     scratch_remove(&scratch);
 }
 
-static void the_newer_valid_copy_counts(void)
+static void newer_valid_copy_counts(void)
 {
     struct quota_file quota = {.limits = {scratch_limits(10), scratch_limits(20)}};
     struct quota_limits limits;
@@ -174,7 +174,7 @@ static pid_t claim_in_child(const struct scratch *scratch, int *claimed)
     return child;
 }
 
-static void a_dead_process_slot_is_cleared_and_used_again(void)
+static void dead_processs_slot_is_cleared_and_reused(void)
 {
     struct scratch scratch = scratch_make(1000);
     struct region_reason reason;
@@ -224,8 +224,8 @@ static void end_child(pid_t child)
     waitpid(child, NULL, 0);
 }
 
-/* Where there are many, not each that starts looks for the dead; but if nobody did for long. */
-static void a_slot_of_the_dead_is_used_again_among_many_too(void)
+/* With many processes not every starting one reaps dead ones, only if none did for long. */
+static void dead_slot_is_reused_among_many_processes(void)
 {
     enum { MANY = 20 };
     struct scratch scratch = scratch_make(1000);
@@ -248,7 +248,7 @@ static void a_slot_of_the_dead_is_used_again_among_many_too(void)
     scratch_remove(&scratch);
 }
 
-/* What a forked child does that the parent of it is killed beside. */
+/* What a forked child does while its parent is killed. */
 enum child_does { WAITS, CLOSES_ALL, FORKS_AGAIN, EXECS };
 
 static void be_a_child(struct region *region, enum child_does what, int lives)
@@ -272,9 +272,9 @@ static void be_a_child(struct region *region, enum child_does what, int lives)
     _exit(0);
 }
 
-/* Hold 100 bytes, fork, tell the slot, and be killed. */
+/* Hold 100 bytes, fork, report the slot through the pipe, and be killed. */
 static void be_a_parent(const struct scratch *scratch, enum child_does what, int is_initialised,
-                        const int *lives, int told)
+                        const int *lives, int report)
 {
     struct region own;
     struct region_reason reason;
@@ -286,15 +286,15 @@ static void be_a_parent(const struct scratch *scratch, enum child_does what, int
     if (is_initialised)
         region_keep_with_children();
     if (fork() == 0) {
-        close(told);
+        close(report);
         be_a_child(&own, what, lives[0]);
     }
-    if (write(told, &own.slot, sizeof(own.slot)) != sizeof(own.slot))
+    if (write(report, &own.slot, sizeof(own.slot)) != sizeof(own.slot))
         _exit(1);
     pause();
 }
 
-/* Whether nothing keeps the slot any more: the kernel may take a moment. */
+/* Does the slot become free? The kernel may take a moment to release it. */
 static int becomes_free(int fd, int slot)
 {
     for (int looks = 0; looks < 10000; looks++) {
@@ -319,18 +319,18 @@ static void a_killed_parent_leaves_its_slot(enum child_does what, int is_initial
     struct scratch scratch = scratch_make(1000);
     struct region_reason reason;
     struct region region;
-    int told[2], lives[2], slot = -1;
+    int report[2], lives[2], slot = -1;
     pid_t parent;
     int fd = open(scratch.usage, O_RDWR | O_CLOEXEC);
 
-    CHECK("pipes", pipe(told) == 0 && pipe(lives) == 0);
+    CHECK("pipes", pipe(report) == 0 && pipe(lives) == 0);
     fcntl(lives[1], F_SETFD, FD_CLOEXEC);
     parent = fork();
     if (parent == 0)
-        be_a_parent(&scratch, what, is_initialised, lives, told[1]);
-    close(told[1]);
+        be_a_parent(&scratch, what, is_initialised, lives, report[1]);
+    close(report[1]);
     close(lives[0]);
-    CHECK("it has a slot", read(told[0], &slot, sizeof(slot)) == sizeof(slot));
+    CHECK("it has a slot", read(report[0], &slot, sizeof(slot)) == sizeof(slot));
     CHECK_EQUAL("opens", scratch_open(&scratch, &region, &reason), REGION_OK);
     kill(parent, SIGKILL);
     waitpid(parent, NULL, 0);
@@ -346,13 +346,13 @@ static void a_killed_parent_leaves_its_slot(enum child_does what, int is_initial
     CHECK_EQUAL("given back", reap_and_look(&region, slot), 0);
     if (!is_kept)
         close(lives[1]);
-    close(told[0]);
+    close(report[0]);
     close(fd);
     munmap(region.usage, sizeof(*region.usage));
     scratch_remove(&scratch);
 }
 
-static void a_slot_lasts_as_long_as_the_drivers_descriptors(void)
+static void slot_lasts_as_long_as_the_drivers_descriptors(void)
 {
     a_killed_parent_leaves_its_slot(WAITS, 1, 1);
     a_killed_parent_leaves_its_slot(CLOSES_ALL, 1, 1);
@@ -392,8 +392,8 @@ static void *fork_and_fork(void *unused)
     return NULL;
 }
 
-/* A child that is forked in the midst of a claim must not keep the slot's lock. */
-static void a_fork_during_a_claim_does_not_share_the_lock(void)
+/* A child that is forked during a claim must not keep the slot's lock. */
+static void fork_during_a_claim_does_not_share_the_lock(void)
 {
     struct scratch scratch = scratch_make(1000);
     struct region_reason reason;
@@ -422,7 +422,7 @@ static void a_fork_during_a_claim_does_not_share_the_lock(void)
     scratch_remove(&scratch);
 }
 
-static void a_pipe_in_the_place_of_a_file_is_not_waited_for(void)
+static void pipe_in_place_of_a_file_does_not_block(void)
 {
     struct scratch scratch = scratch_make(1000);
     struct region_reason reason;
@@ -434,7 +434,7 @@ static void a_pipe_in_the_place_of_a_file_is_not_waited_for(void)
     scratch_remove(&scratch);
 }
 
-static void a_supervised_region_closes_with_its_supervisor(void)
+static void supervised_region_closes_with_its_supervisor(void)
 {
     struct scratch scratch = scratch_make(1000);
     struct region_reason reason;
@@ -460,16 +460,16 @@ static void a_supervised_region_closes_with_its_supervisor(void)
 
 int main(void)
 {
-    a_good_region_opens();
-    older_usage_files_lack_what_came_later();
+    valid_region_opens();
+    older_usage_files_lack_newer_fields();
     damaged_files_are_refused();
     missing_and_writable_files_are_refused();
-    the_newer_valid_copy_counts();
-    a_dead_process_slot_is_cleared_and_used_again();
-    a_slot_of_the_dead_is_used_again_among_many_too();
-    a_slot_lasts_as_long_as_the_drivers_descriptors();
-    a_fork_during_a_claim_does_not_share_the_lock();
-    a_pipe_in_the_place_of_a_file_is_not_waited_for();
-    a_supervised_region_closes_with_its_supervisor();
+    newer_valid_copy_counts();
+    dead_processs_slot_is_cleared_and_reused();
+    dead_slot_is_reused_among_many_processes();
+    slot_lasts_as_long_as_the_drivers_descriptors();
+    fork_during_a_claim_does_not_share_the_lock();
+    pipe_in_place_of_a_file_does_not_block();
+    supervised_region_closes_with_its_supervisor();
     return check_end();
 }

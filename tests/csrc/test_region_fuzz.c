@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_region_fuzz.c -- damaged region files: refused, or held to what was written; never a crash.
+/* test_region_fuzz.c -- damaged region files: an error, or only limits that were written; never a
+ * crash.
  *
  * The same cases each time, from one seed. Files of both layouts are damaged before they are
- * opened, and while they are open and everything that reads them runs.
+ * opened, and while they are open and in use by all their readers.
  */
 #include "check.h"
 #include "ledger.h"
@@ -32,7 +33,7 @@ static uint64_t pick(const uint64_t *from, size_t count)
 
 #define PICK(array) pick(array, sizeof(array) / sizeof((array)[0]))
 
-/* A file, its whole content, and where damage matters. */
+/* A file, its whole content, and the offsets where damage matters. */
 struct file {
     const char *path;
     int fd;
@@ -93,7 +94,7 @@ static void write_at(const struct file *file, uint64_t offset, const void *bytes
         exit(2);
 }
 
-/* One damage: a word, half of one, or a bit, where it matters or anywhere. */
+/* Damage a word, half of one, or a bit, where it matters or anywhere. */
 static void damage(const struct file *file)
 {
     uint64_t spot =
@@ -139,7 +140,7 @@ static struct region region;
 static int wrong_limits;
 static int over;
 
-/* Everything that reads the files, as the shim uses it. */
+/* Call all readers of the files, as the shim does. */
 static void use(void)
 {
     struct ledger ledger = {.region = &region};
@@ -181,7 +182,7 @@ static int open_damaged(const struct file *quota, const struct file *usage)
     strcpy(region.quota_path, quota->path);
     strcpy(region.usage_path, usage->path);
     if (region_open_files(&region, 0, &reason) != REGION_OK)
-        return !reason.text[0]; /* refused, with a sentence */
+        return !reason.text[0]; /* an error, with a message */
     if (region_claim(&region, 0, &reason) == REGION_OK) {
         use();
         region_release(&region);
@@ -257,7 +258,7 @@ static void fuzz(int old)
     chmod(scratch.quota, 0444);
     damage_before(&quota, &usage);
     damage_while_open(&quota, &usage);
-    CHECK_EQUAL("limits that nobody wrote", wrong_limits, 0);
+    CHECK_EQUAL("limits that were never written", wrong_limits, 0);
     CHECK_EQUAL("charges over the limit", over, 0);
     close(quota.fd);
     close(usage.fd);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_turns.c -- for whom a thread of a virtual clock waits, and for whom no more. */
+/* test_turns.c -- threads of the virtual clock: which ones the others wait for, and for how long.
+ */
 #include "bench/share/kernel.h"
 #include "bench/share/turns.h"
 #include "check.h"
@@ -7,16 +8,16 @@
 #include <unistd.h>
 
 #define MS   UINT64_C(1000000)
-#define LONG (10 * MS) /* by which this thread is ahead of the others */
+#define LONG (10 * MS) /* this thread's lead over the others */
 
 enum { PROCESS = 7 };
 
-/* What the kernel says of the thread that is behind; time goes on whenever it is asked. */
+/* A fake kernel's answers about the thread that is behind; each query advances its time. */
 struct kernel {
     char state;
-    uint64_t step_ns; /* from one look at the clock to the next */
-    uint64_t runs_ns; /* from one question for how long it has run to the next */
-    unsigned looks;   /* at its state, and then it comes on */
+    uint64_t step_ns; /* clock advance per reading */
+    uint64_t runs_ns; /* CPU time per query of it */
+    unsigned looks;   /* queries of its state until it catches up */
 };
 
 static struct kernel kernel;
@@ -46,12 +47,12 @@ uint64_t kernel_ran_ns(uint32_t process, uint32_t thread)
 
 char kernel_state_of(uint32_t process, uint32_t thread)
 {
-    CHECK_EQUAL("it is looked at that process", process, PROCESS);
+    CHECK_EQUAL("the query is about that process", process, PROCESS);
     if (thread == next->thread) {
         come_on(next);
         return 'S';
     }
-    CHECK_EQUAL("and at who is behind", thread, behind->thread);
+    CHECK_EQUAL("and the thread that is behind", thread, behind->thread);
     if (++looks == kernel.looks)
         come_on(behind);
     return kernel.state;
@@ -64,7 +65,7 @@ static struct virtualclock_thread one_at(uint32_t thread, uint64_t at_ns,
         .thread = thread, .process = PROCESS, .state = state, .at_ns = at_ns};
 }
 
-/* Sleep while another thread does not come on; for how long that was waited for, really. */
+/* Sleep while another thread makes no progress; returns the real time waited for it. */
 static uint64_t sleep_ahead_of(enum virtualclock_state state, struct kernel says)
 {
     uint64_t start = turns_now(), began = real_ns;
@@ -79,7 +80,7 @@ static uint64_t sleep_ahead_of(enum virtualclock_state state, struct kernel says
     return real_ns - began;
 }
 
-static void test_who_is_only_given_no_processor_is_waited_for(void)
+static void test_runnable_thread_without_processor_is_waited_for(void)
 {
     sleep_ahead_of(VIRTUALCLOCK_RUNS,
                    (struct kernel) {.state = 'R', .step_ns = 100 * MS, .runs_ns = MS, .looks = 50});
@@ -87,7 +88,7 @@ static void test_who_is_only_given_no_processor_is_waited_for(void)
     CHECK_EQUAL("until it comes on", shared.forced, 0);
 }
 
-static void test_who_turns_in_a_circle_is_not(void)
+static void test_spinning_thread_is_left_behind(void)
 {
     uint64_t waited = sleep_ahead_of(
         VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'R', .step_ns = 10 * MS, .runs_ns = 50 * MS});
@@ -97,7 +98,7 @@ static void test_who_turns_in_a_circle_is_not(void)
     CHECK("which is not long", waited < 1000 * MS);
 }
 
-static void test_nobody_is_waited_for_forever(void)
+static void test_no_thread_is_waited_for_forever(void)
 {
     uint64_t waited =
         sleep_ahead_of(VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'R', .step_ns = 1000 * MS});
@@ -106,26 +107,26 @@ static void test_nobody_is_waited_for_forever(void)
     CHECK("after half a minute", waited > 29000 * MS);
 }
 
-static void test_who_waits_for_something_else_than_the_clock_is_away(void)
+static void test_thread_blocked_on_something_else_is_away(void)
 {
     uint64_t waited =
         sleep_ahead_of(VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'S', .step_ns = 10 * MS});
 
     CHECK_EQUAL("once it was seen to", behind->state, VIRTUALCLOCK_AWAY);
     CHECK("a moment later", waited > 40 * MS && looks > 1);
-    CHECK_EQUAL("which is nothing forced", shared.forced, 0);
+    CHECK_EQUAL("which is not forced", shared.forced, 0);
 }
 
-static void test_who_sleeps_by_the_clock_is_not_away(void)
+static void test_thread_sleeping_by_the_clock_is_not_away(void)
 {
     sleep_ahead_of(VIRTUALCLOCK_WAITS,
                    (struct kernel) {.state = 'S', .step_ns = 100 * MS, .looks = 20});
     CHECK_EQUAL("it waits", behind->state, VIRTUALCLOCK_WAITS);
-    CHECK("and is woken, if anybody forgot to", behind->wakes > 10);
+    CHECK("and is woken, in case of a lost wake-up", behind->wakes > 10);
     CHECK_EQUAL("but not left behind", shared.forced, 0);
 }
 
-static void test_who_is_stopped_is_away_and_who_is_dead_is_gone(void)
+static void test_stopped_thread_is_away_and_dead_thread_is_removed(void)
 {
     sleep_ahead_of(VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'T', .step_ns = 10 * MS});
     CHECK_EQUAL("stopped", behind->state, VIRTUALCLOCK_AWAY);
@@ -135,7 +136,7 @@ static void test_who_is_stopped_is_away_and_who_is_dead_is_gone(void)
     CHECK_EQUAL("nothing forced", shared.forced, 0);
 }
 
-static void test_of_those_who_wait_only_the_next_leaves_another_one_behind(void)
+static void test_only_the_next_waiting_thread_leaves_one_behind(void)
 {
     *next = one_at(3, turns_now() + LONG / 2, VIRTUALCLOCK_WAITS);
     sleep_ahead_of(
@@ -145,7 +146,7 @@ static void test_of_those_who_wait_only_the_next_leaves_another_one_behind(void)
     CHECK_EQUAL("so it waits", shared.forced, 0);
 }
 
-static void test_who_holds_a_mutex_waits_afterwards(void)
+static void test_mutex_holder_waits_after_unlocking(void)
 {
     uint64_t start = turns_now();
 
@@ -159,7 +160,7 @@ static void test_who_holds_a_mutex_waits_afterwards(void)
     CHECK_EQUAL("but then", looks, 3);
 }
 
-static void test_thread_that_waits_for_a_call_is_back_with_it(void)
+static void test_thread_waiting_for_a_call_resumes_with_it(void)
 {
     uint64_t start = turns_now();
 
@@ -177,7 +178,7 @@ static void test_thread_that_waits_for_a_call_is_back_with_it(void)
     *behind = (struct virtualclock_thread) {0};
 }
 
-static void test_thread_goes_on_where_its_caller_was(void)
+static void test_called_thread_continues_at_its_callers_time(void)
 {
     uint64_t start = turns_now();
 
@@ -195,15 +196,15 @@ int main(void)
 {
     turns_begin(&shared);
     CHECK("it takes part", turns_take_part() && shared.threads[0].thread);
-    test_who_is_only_given_no_processor_is_waited_for();
-    test_who_turns_in_a_circle_is_not();
-    test_nobody_is_waited_for_forever();
-    test_who_waits_for_something_else_than_the_clock_is_away();
-    test_who_sleeps_by_the_clock_is_not_away();
-    test_who_is_stopped_is_away_and_who_is_dead_is_gone();
-    test_of_those_who_wait_only_the_next_leaves_another_one_behind();
-    test_who_holds_a_mutex_waits_afterwards();
-    test_thread_that_waits_for_a_call_is_back_with_it();
-    test_thread_goes_on_where_its_caller_was();
+    test_runnable_thread_without_processor_is_waited_for();
+    test_spinning_thread_is_left_behind();
+    test_no_thread_is_waited_for_forever();
+    test_thread_blocked_on_something_else_is_away();
+    test_thread_sleeping_by_the_clock_is_not_away();
+    test_stopped_thread_is_away_and_dead_thread_is_removed();
+    test_only_the_next_waiting_thread_leaves_one_behind();
+    test_mutex_holder_waits_after_unlocking();
+    test_thread_waiting_for_a_call_resumes_with_it();
+    test_called_thread_continues_at_its_callers_time();
     return check_end();
 }

@@ -29,7 +29,7 @@ static const struct row {
     {"GPU-c0,GPU-aa", C "," A, "two prefixes"},
     {"GPU-c0,0", C, "an ordinal after UUIDs ends the list"},
     {"0," C, A, "a UUID after ordinals ends the list"},
-    {"GPU-", "", "the bare prefix is nobody"},
+    {"GPU-", "", "the bare prefix names no device"},
     {"GPU-dead", "", "a stranger's UUID"},
     {"GPU-c0,GPU-c0ff", "", "the same device twice under two prefixes"},
     {"MIG-c0", "", "instances are not devices"},

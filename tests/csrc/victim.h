@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* victim.h -- a process that is stepped through a section, instruction by instruction, and killed
- * where the test wants it. */
+/* victim.h -- a process that is single-stepped through a section and killed at a given instruction.
+ */
 #ifndef PYVGPU_TESTS_VICTIM_H
 #define PYVGPU_TESTS_VICTIM_H
 
@@ -32,14 +32,14 @@ static inline void victim_stops(void)
     syscall(SYS_kill, syscall(SYS_getpid), SIGSTOP);
 }
 
-/* Wait until it stands before the section; 0 if it ended instead. */
+/* Wait until it has stopped before the section; 0 if it ended instead. */
 static inline int victim_stands(struct victim *victim)
 {
     waitpid(victim->pid, &victim->status, 0);
     return WIFSTOPPED(victim->status);
 }
 
-/* Let it do *steps* instructions; 0 once it is behind the section. */
+/* Execute *steps* instructions; 0 once it has left the section. */
 static inline int victim_step(struct victim *victim, unsigned steps)
 {
     for (unsigned i = 0; i < steps && WIFSTOPPED(victim->status); i++) {
@@ -67,9 +67,9 @@ static inline void victim_kill(struct victim *victim)
             break;
 }
 
-/* A section of thousands of instructions is not played at each of them, since all that come before
- * are stepped through again: at every stride-th, beginning elsewhere in each run. So runs of as
- * many seeds as the stride has instructions hit every boundary. CHECK_SEED plays a run again.
+/* A section of thousands of instructions is not tested at each of them, since each time all earlier
+ * ones are stepped through again, but at every stride-th, with a different offset in each run. So
+ * as many seeds as the stride has instructions hit every boundary. CHECK_SEED repeats a run.
  */
 static inline unsigned sample_seed(void)
 {
@@ -80,7 +80,7 @@ static inline unsigned sample_seed(void)
     return seed;
 }
 
-/* A step is two switches between us and the victim: far cheaper on one processor. */
+/* A step takes two context switches with the victim: far cheaper on one processor. */
 static inline void stay_on_one_processor(void)
 {
     cpu_set_t one;

@@ -1,16 +1,16 @@
-"""Sixteen tenants that do to the driver whatever comes to their minds, killed at any moment.
+"""Stress test: sixteen tenants make random driver calls and are killed at any moment.
 
-The tenants are ``tenant/``: a program with three threads that takes and gives back device memory
-of all families at random. Here they are kept going until they have done enough in all; they are
-killed, stopped and started again meanwhile, and all of it is watched: that everyone gets on, that
-no device was ever over the quota (by the machine's own account), that free and used are the whole
-(``witness.c`` asks all along).
+The tenants are ``tenant/``: a program with three threads that allocates and frees device memory
+of all families at random. This module runs them until they have done enough operations in all; it
+kills, stops and restarts them meanwhile, and checks all along that each makes progress, that no
+device ever exceeded the quota (by the machine's own account), and that free and used add up to the
+whole (``witness.c`` polls this).
 
-Now and then the quota is set to less than they hold, as ``pyvgpu set`` does it. Until it is
-raised again nobody may get more than was charged when that was written.
+Now and then it sets the quota below the memory held, like ``pyvgpu set``. Until the quota is
+raised again no process may get more than was charged when it was lowered.
 
-Now and then all of them rest: they give everything back but their contexts. Then the ledger must
-say what the machine says, to the byte.
+Now and then all tenants rest: they free everything but their contexts. Then the ledger must equal
+the machine's account, to the byte.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PLACES, THREADS = 16, 3
 WORK, REST, CLEAR, END = range(4)
-PATIENCE_S = 30  # without any progress of somebody who may run
+PATIENCE_S = 30  # most time without progress of a tenant that is not stopped
 _HEAD = struct.Struct("IIQ48x")  # order, keeper, questions; see board.h
 _THREAD = struct.Struct("QQII24s80x")  # operations, refused, obeyed, -, doing
 _HERE = Path(__file__).parent
@@ -48,7 +48,7 @@ _WITNESS = (_HERE / "witness.c", _HERE / "tenant" / "board.c")
 
 
 class _Board:
-    """What the tenants write of themselves, and the order they read."""
+    """The shared file with the tenants' progress and the current order."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "board"
@@ -61,7 +61,7 @@ class _Board:
         struct.pack_into("I", self._bytes, 0, order)
 
     def threads(self, place: int) -> list[tuple[int, int, int, str]]:
-        """Return operations, refusals, the order obeyed and what is being done, by thread."""
+        """Return operations, refusals, the order obeyed and the current operation, by thread."""
         found = []
         for thread in range(THREADS):
             at = _HEAD.size + (place * THREADS + thread) * _THREAD.size
@@ -116,11 +116,11 @@ class _Tenant:
         self.stopped_until = 0.0
 
     def stands_still(self) -> bool:
-        """Whether no thread of it runs, or will without a signal."""
+        """Return whether every thread is stopped or dead, until a signal continues it."""
         return _states(self.process.pid) <= {"T", "Z", "X"}
 
     def stand_still(self) -> None:
-        """Stop it, however often somebody makes it go on: csrc/simulator/lock.c does."""
+        """Stop it, even if csrc/simulator/lock.c continues it repeatedly."""
         end = time.monotonic() + PATIENCE_S
         while not self.stands_still():
             assert time.monotonic() < end, f"process {self.process.pid} does not stop"
@@ -137,7 +137,7 @@ class _Tenant:
         self._progress_at = time.monotonic()
 
     def watch(self) -> None:
-        """Fail if it ended by itself, or has not got on for long."""
+        """Fail if it ended by itself, or made no progress for long."""
         fire, now = self._fire, time.monotonic()
         assert self.process.poll() is None, fire.say(f"tenant {self.place} ended by itself")
         seen = fire.board.threads(self.place)
@@ -156,7 +156,7 @@ def _states(pid: int) -> set[str]:
 
 
 class Fire:
-    """The sixteen under one quota, and who looks after them; *bare*: no shim holds them."""
+    """The sixteen tenants under one quota, and their controller; *bare*: without the shim."""
 
     def __init__(
         self, place: Path, room: Room, quota: int, seed: int, *, bare: bool = False
@@ -169,7 +169,7 @@ class Fire:
         self.random = random.Random(seed)
         self.board = _Board(place)
         self.log = (place / "log").open("w+")
-        self.lives = os.pipe()  # its end is seen when the last descendant is gone
+        self.lives = os.pipe()  # end of file when the last descendant is gone
         self.kills = self.lowerings = 0
         self._raise_at = 0.0  # 0: the limit is the quota
         self._allowed = [quota for _ in room.devices]  # bytes that may be charged
@@ -188,7 +188,7 @@ class Fire:
         return [each.process.pid for each in self._tenants] + [self.witness.pid]
 
     def _start_witness(self) -> subprocess.Popen[bytes]:
-        """Before all others, who would leave no room for its contexts."""
+        """Start it before the tenants, which would leave no memory for its contexts."""
         program = programs.build(
             "witness", _WITNESS, "-D_GNU_SOURCE", programs.LIBCUDA, programs.LIBNVIDIA_ML
         )
@@ -202,7 +202,7 @@ class Fire:
         return witness
 
     def say(self, what: str) -> str:
-        """Say what is wrong, and how to come there again."""
+        """Return a failure message with the state of all processes and the seed."""
         lines = [f"seed {self.seed}: {what}", (self.folder / "log").read_text()]
         for pid, (charged, held) in self._stop_all().items():
             lines.append(f"process {pid}: charged {charged}, has {held}")
@@ -212,7 +212,7 @@ class Fire:
         return "\n".join(lines)
 
     def burn(self, operations: int) -> None:
-        """Let them do that much more, whatever happens to them."""
+        """Run that many more operations, with kills, stops and lowered quotas."""
         self.board.give_order(WORK)
         end = self.board.operations() + operations
         while self.board.operations() < end:
@@ -223,10 +223,10 @@ class Fire:
             self._watch()
 
     def rest(self) -> None:
-        """Let all give back what they hold; fail if ledger and machine do not say the same then.
+        """Let all tenants free their memory; fail if ledger and machine then differ.
 
-        Children of those who were killed are on their own, and may need a moment more; until then
-        they keep what their parents had.
+        Orphaned children of killed tenants may need a moment more; until then they keep their
+        parents' memory.
         """
         for tenant in self._tenants:
             if tenant.stopped_until:
@@ -243,7 +243,7 @@ class Fire:
             assert time.monotonic() < end, self.say(f"rest: charged {charged}, in use {used}")
 
     def end(self) -> None:
-        """Let half of them end by themselves, and none of the others; wait until all are gone."""
+        """Let half of the tenants end by themselves, kill the others; wait until all are gone."""
         for tenant in self._tenants:
             if tenant.stopped_until:
                 tenant.go_on()
@@ -259,7 +259,7 @@ class Fire:
             )
         os.close(self.lives[1])
         gone, _, _ = select.select([self.lives[0]], [], [], PATIENCE_S)
-        assert gone, self.say("somebody's child does not end")
+        assert gone, self.say("a tenant's child does not end")
 
     def put_out(self) -> None:
         for tenant in self._tenants:
@@ -292,9 +292,9 @@ class Fire:
             self._raise()
 
     def _lower(self, until: float) -> None:
-        """Set less; what is charged then may stay charged, and no more.
+        """Lower the quota; current charges may stay, but not grow.
 
-        That nobody has more than it is charged is compared all along.
+        _compare() checks separately that no process has more than it is charged.
         """
         if self.bare:
             return
@@ -330,9 +330,9 @@ class Fire:
         )
 
     def _stop_all(self) -> dict[int, tuple[list[int], list[int]]]:
-        """Let all stand still; what each process is charged, and what it has, by device.
+        """Stop all tenants; return what each process is charged, and what it has, by device.
 
-        Those are left out that somebody made go on meanwhile.
+        Without the processes that were continued meanwhile.
         """
         live = [tenant for tenant in self._tenants if tenant.process.poll() is None]
         for tenant in live:
@@ -354,8 +354,8 @@ class Fire:
     def _charged(self) -> dict[int, list[int]]:
         """Return what each process is charged, by device.
 
-        One that execs has two slots while a child by vfork() still has its memory; and that child
-        does not stand still.
+        A process that execs has two slots while its vfork() child still has its memory; and that
+        child is not stopped.
         """
         charged: dict[int, list[int]] = {}
         for slot in self.room.usage().slots:
@@ -365,7 +365,7 @@ class Fire:
         return charged
 
     def _compare(self) -> None:
-        """Fail if any process has more than it is charged: that is so in the midst of no call."""
+        """Fail if any process has more than it is charged: not allowed even during a call."""
         for pid, (charged, held) in self._stop_all().items():
             assert all(c >= h for c, h in zip(charged, held, strict=True)), self.say(
                 f"process {pid} is charged {charged} and has {held}"
@@ -377,7 +377,7 @@ class Fire:
 
 @contextlib.contextmanager
 def fire(place: Path, room: Room, quota: int, seed: int, **options: bool) -> Iterator[Fire]:
-    """Have a fire for the length of the block."""
+    """Run the tenants for the duration of the block."""
     place.mkdir()
     lit = Fire(place, room, quota, seed, **options)
     try:

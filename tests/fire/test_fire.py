@@ -32,7 +32,7 @@ def machine(tmp_path):
 
 @pytest.fixture
 def quota(machine):
-    """Return room for most of the contexts, and some gigabytes for all to quarrel over."""
+    """Return a quota for most of the contexts, and some gigabytes to compete for."""
     return 12 * machine.devices[0].context_bytes + 2 * GIB
 
 
@@ -43,7 +43,7 @@ def room(tmp_path, machine, quota):
 
 
 def everything_is_back(room, machine, quota):
-    """Whether the ledger, the machine and a new process find nothing in use any more."""
+    """Return whether the ledger, the machine and a new process find nothing in use."""
     free = room.ask("context(); answer(available())")
     usage = room.usage()
     return (
@@ -55,7 +55,7 @@ def everything_is_back(room, machine, quota):
 
 
 @pytest.mark.timeout(1800)
-def test_no_byte_is_over_the_quota_and_none_is_lost(tmp_path, room, machine, quota):
+def test_quota_is_never_exceeded_and_no_byte_is_lost(tmp_path, room, machine, quota):
     with fire.fire(tmp_path / "fire", room, quota, SEED) as lit:
         for _ in range(ROUNDS):
             lit.burn(OPERATIONS // ROUNDS)
@@ -68,15 +68,15 @@ def test_no_byte_is_over_the_quota_and_none_is_lost(tmp_path, room, machine, quo
     assert {path.name for path in room.folder.iterdir()} == {"quota", "usage"}
 
 
-def test_witness_finds_what_no_shim_shows(tmp_path, room, quota):
+def test_witness_fails_without_a_shim(tmp_path, room, quota):
     with fire.fire(tmp_path / "fire", room, quota, SEED, bare=True) as lit:
-        told = [*lit.witness.args[:-1], str(quota)]
-        witness = subprocess.run(told, env=lit.environment(), capture_output=True, timeout=60)
+        command = [*lit.witness.args[:-1], str(quota)]
+        witness = subprocess.run(command, env=lit.environment(), capture_output=True, timeout=60)
     assert witness.returncode == 3
     assert b"cuMemGetInfo: free, total" in witness.stderr
 
 
-def test_nobody_outlives_who_looks_after_them(tmp_path, room, quota):
+def test_all_processes_end_with_the_test_process(tmp_path, room, quota):
     reader, writer = os.pipe()
     keeper = os.fork()
     if keeper == 0:
@@ -95,7 +95,7 @@ def test_nobody_outlives_who_looks_after_them(tmp_path, room, quota):
         os.close(life)
 
 
-def test_judge_finds_what_no_shim_holds(tmp_path, room, quota):
+def test_judge_fails_without_a_shim(tmp_path, room, quota):
     with (
         fire.fire(tmp_path / "fire", room, quota // 2, SEED, bare=True) as lit,
         pytest.raises(AssertionError, match="bytes were in use, the quota is"),

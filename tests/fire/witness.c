@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* witness.c -- witness FOLDER QUOTA: asks all along what is free, and allocates nothing.
+/* witness.c -- `witness FOLDER QUOTA` polls the free memory all along, and allocates nothing.
  *
- * It has a context on each device and is never killed or stopped. QUOTA is what each device must
- * be shown to have; 0: not known. What cannot be true at any instant ends it with a line.
+ * It has a context on each device and is never killed or stopped. QUOTA is the total that each
+ * device must show; 0: not known. An impossible value ends it with a message.
  */
 #include <cuda.h>
 #include <nvml.h>

@@ -24,7 +24,7 @@ STAGES = ({stages})
 
 
 class Kit:
-    """A copy of the kit with stages of a test's own."""
+    """A copy of the kit with a test's own stages."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -32,7 +32,7 @@ class Kit:
         shutil.copytree(KIT, folder)
 
     def put(self, **stages):
-        """Have these stages and no other: name=(seconds, least, source, what it needs ...)."""
+        """Replace all stages: name=(seconds, least, source, requirements ...)."""
         rows = ""
         for name, (seconds, least, source, *needs) in stages.items():
             (self.folder / "kit" / "stages" / f"{name}.py").write_text(source)
@@ -56,13 +56,13 @@ def kit(tmp_path):
 
 @pytest.fixture
 def simulated(tmp_path):
-    """Return variables and options for a simulated machine of this test's own."""
+    """Return variables and options for this test's own simulated machine."""
     return ("--simulate", "h100"), {"PYVGPU_SIMULATED_MACHINES": str(tmp_path / "machines")}
 
 
 @pytest.fixture
 def open_folder():
-    """Return a folder that every user can reach."""
+    """Return a folder that every user can access."""
     with tempfile.TemporaryDirectory(prefix="pyvgpu-kit-") as folder:
         pathlib.Path(folder).chmod(0o755)
         yield pathlib.Path(folder)

@@ -1,4 +1,4 @@
-"""What the stages of acceptance make of answers: right ones pass, and each wrong one is named."""
+"""Acceptance stages: correct results pass, and each incorrect one is named."""
 
 import pytest
 from kit import finding
@@ -9,7 +9,7 @@ MIB = 1 << 20
 
 
 class Kept:
-    """A report that keeps the names of promises by whether they were kept."""
+    """A report that collects the names of passed and of failed claims."""
 
     def __init__(self):
         self.held, self.broken = [], []
@@ -204,7 +204,7 @@ def test_training(half, broken):
 @pytest.mark.parametrize(
     ("steps", "broken"),
     [
-        (6.2, []),  # of 10, at which the device is at work for 80 percent of the time
+        (6.2, []),  # of 10, at which the device is busy for 80 percent of the time
         (7.0, ["vcore 50: training is not over its share"]),
         (5.5, ["vcore 50: training has its share"]),
     ],

@@ -1,4 +1,4 @@
-"""A daemon of MPS: ours is ended however its stage ends, and any other is left alone."""
+"""MPS daemon: the kit's own is stopped however its stage ends, and any other is left alone."""
 
 import fcntl
 import json
@@ -13,7 +13,7 @@ import pytest
 import waiting
 from kit import mps
 
-# What it answers to is what the kit says to it; as the real one does, it runs until it is told.
+# Understands the kit's commands; like NVIDIA's, it runs until it receives `quit`.
 CONTROL = """#!/bin/sh
 pipe=$CUDA_MPS_PIPE_DIRECTORY/control
 if [ "$1" = -f ]; then

@@ -1,4 +1,4 @@
-"""A record has no names of hosts and users, whatever a stage notes."""
+"""A record contains no names of hosts and users, whatever a stage records."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def is_word(name, text):
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) is not None
 
 
-def test_names_in_what_a_stage_notes_are_replaced(kit, simulated, tmp_path):
+def test_names_in_stage_records_are_replaced(kit, simulated, tmp_path):
     options, environment = simulated
     kit.put(tells=(60, 1, SECRET))
     home = tmp_path / "carla-user"
@@ -48,7 +48,7 @@ def test_a_simulated_machine_is_named_without_its_folder():
 
 @pytest.fixture
 def named(monkeypatch):
-    """Have this user and host."""
+    """Pretend to be this user on this host."""
     monkeypatch.setattr(private, "names", lambda: {"carla": "USER", "gpu-7": "HOST"})
     private._pattern.cache_clear()
     yield
@@ -91,7 +91,7 @@ GPU 00000000:0F:00.0
 """
 
 
-def test_what_nvidia_smi_says_of_others_is_left_out():
+def test_nvidia_smi_output_about_others_is_left_out():
     kept = facts.anonymous(SMI)
     for word in ("Product Name", "Compute Mode", "EGM"):
         assert word in kept

@@ -1,4 +1,4 @@
-"""The C programs of the kit: what they declare is what NVIDIA declares, and they build and run."""
+"""The C programs of the kit: their declarations match NVIDIA's, and they build and run."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""The kit from its tar, in a fresh folder, as a user without rights and without a network."""
+"""The kit from its tar file, in a fresh folder, as an unprivileged user without a network."""
 
 import dataclasses
 import json
@@ -16,8 +16,8 @@ from pyvgpu.cli import calibrate
 
 pytestmark = pytest.mark.rehearsal
 DIST = pathlib.Path(__file__).resolve().parents[2] / "dist"
-NOBODY = 65534
-# That no stage measures; what is measured by the host's clock, so never exact:
+UNPRIVILEGED = 65534
+# Not measured by any stage, or measured by the host's clock, so never exact:
 UNSEEN = ("events_in_turn", "pool_chunk_ns", "cgroup_limits")
 USUAL = {key: it for key, it in dataclasses.asdict(laws.Law()).items() if key not in UNSEEN}
 NOT_REACHED = 75  # of the exit codes of run
@@ -36,21 +36,22 @@ def kit(open_folder):
     subprocess.run(["tar", "-xzf", tar, "-C", open_folder], check=True)
     home = open_folder / "home"
     home.mkdir()
-    shutil.chown(home, NOBODY, NOBODY)
+    shutil.chown(home, UNPRIVILEGED, UNPRIVILEGED)
     return open_folder / "pyvgpu-gpu-kit", home
 
 
 def run(kit, *arguments):
-    """Run the kit as another user, in a network of its own, to its end; return how it ended."""
+    """Run the kit to its end as another user, in a separate network namespace."""
     folder, home = kit
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
         "TMPDIR": str(home),
-        "PYTHON": "/usr/bin/python3",  # Debian's: another user may not reach ours
+        "PYTHON": "/usr/bin/python3",  # Debian's: another user may not be able to access ours
         "PYVGPU_SIMULATED_MACHINES": str(home / "machines"),
     }
-    as_other = ["unshare", "--net", "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}"]
+    user = (f"--reuid={UNPRIVILEGED}", f"--regid={UNPRIVILEGED}")
+    as_other = ["unshare", "--net", "setpriv", *user]
     options = ["--minutes", "9", "--out", str(home / "out"), *arguments]
     resume = []
     for _ in range(MOST_COMMANDS):
@@ -70,7 +71,7 @@ def run(kit, *arguments):
 
 
 def calibrated(home):
-    """Return what `pyvgpu calibrate` says of the record."""
+    """Return the output of `pyvgpu calibrate` for the record."""
     program = pathlib.Path(sys.executable).with_name("pyvgpu")
     command = [program, "calibrate", home / "out", "--simulated"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
@@ -79,7 +80,7 @@ def calibrated(home):
 
 
 @pytest.mark.timeout(MOST_COMMANDS * 600)
-def test_every_stage_passes_on_the_simulator_and_every_promise_holds(kit):
+def test_every_stage_passes_on_the_simulator_and_every_claim_holds(kit):
     _, home = kit
     done = run(kit, "--simulate", "h100")
     kept = json.loads((home / "out" / "record.json").read_text())
@@ -102,8 +103,9 @@ def test_a_machine_with_another_law_is_found_to_have_it(kit):
     law |= {"small_bytes": 1024, "pool_chunk_bytes": 64 << 20, "fork_keeps": False}
     law |= {"second_context_percent": 50, "green_context_percent": 10}
     late = law.pop("nvml_load_late_ns") + 300_000_000  # by the host's clock, so never exact
-    told = {**laws.Law(**law, nvml_load_late_ns=late).render(), "context_bytes": str(600 << 20)}
-    machines.write(home / "other.machine", "h100", told, ())
+    rendered = laws.Law(**law, nvml_load_late_ns=late).render()
+    values = {**rendered, "context_bytes": str(600 << 20)}
+    machines.write(home / "other.machine", "h100", values, ())
     (home / "other.machine").chmod(0o644)
     stages = calibrate.LAW_STAGES.split()
     assert run(kit, "--simulate", "other.machine", "--only", "facts", *stages).returncode == 0

@@ -1,4 +1,4 @@
-"""A stage that hangs, crashes or fills the disk harms no other, and the record says so."""
+"""A stage that hangs, crashes or fills the disk affects no other, and the record says so."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def stages_of(kit):
 
 
 def test_packages_of_the_working_directory_are_not_imported(kit, simulated, tmp_path):
-    """As when it is called from a checkout of the project, or of a user's own."""
+    """For example when it is run from a checkout of the project, or from a user's own code."""
     options, environment = simulated
     kit.put(good=(60, 1, GOOD))
     for name in ("pyvgpu", "kit", "json"):
@@ -61,7 +61,7 @@ def test_packages_of_the_working_directory_are_not_imported(kit, simulated, tmp_
     assert stages_of(kit)["good"]["state"] == "done"
 
 
-def test_each_end_of_a_stage_is_told_apart_and_the_next_one_runs(kit, simulated):
+def test_each_kind_of_stage_failure_is_recorded_and_the_next_stage_runs(kit, simulated):
     options, environment = simulated
     kit.put(
         hangs=(1, 0.1, HANGS), crashes=(60, 1, CRASHES), raises=(60, 1, RAISES), good=(60, 1, GOOD)
@@ -91,7 +91,7 @@ def test_a_link_to_a_simulated_driver_that_is_gone_is_replaced(kit, simulated, t
     assert kit.run(*options, **environment).returncode == 0
 
 
-def test_what_a_stage_leaves_behind_is_ended(kit, simulated):
+def test_leftover_processes_of_a_stage_are_ended(kit, simulated):
     options, environment = simulated
     kit.put(leaves=(60, 1, LEAVES))
     assert kit.run(*options, **environment).returncode == 0
@@ -166,7 +166,7 @@ def test_without_a_driver_one_line_says_so(kit, tmp_path):
 
 
 def in_mount_namespace(script, **environment):
-    """Run a shell script that may mount, so that nothing else sees it."""
+    """Run a shell script in a separate mount namespace."""
     if os.geteuid():
         pytest.skip("needs root: mounts in a namespace of its own")
     return subprocess.run(
@@ -214,7 +214,7 @@ def test_wheels_are_unpacked_where_libraries_can_be_loaded(kit, tmp_path):
     assert "is mounted noexec, so that no library can be loaded from it" in done.stderr
 
 
-def test_a_driver_without_a_device_is_told_from_none(kit, simulated):
+def test_driver_without_a_device_differs_from_no_driver(kit, simulated):
     options, environment = simulated
     kit.put(good=(60, 1, GOOD))
     done = kit.run(*options, **environment, CUDA_VISIBLE_DEVICES="-1")
@@ -226,7 +226,7 @@ def test_a_driver_without_a_device_is_told_from_none(kit, simulated):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Return a function that makes a simulated machine with faults; the environment for it."""
+    """Return a function that creates a simulated machine with faults; the environment for it."""
 
     def make(spec, *faults):
         root = tmp_path / "machines"

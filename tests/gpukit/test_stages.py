@@ -1,4 +1,4 @@
-"""Stages find what a simulated machine was made to do, and leave nothing behind."""
+"""Stages measure the configured behaviour of a simulated machine, and leave nothing behind."""
 
 import pathlib
 
@@ -11,7 +11,7 @@ from pyvgpu import simulator
 
 @pytest.fixture
 def run_stage(kit, tmp_path):
-    """Return a function that runs one stage on a machine with a law; what the record has of it."""
+    """Return a function that runs one stage on a machine with a law; the stage's record."""
 
     def run(name, **law):
         root = tmp_path / "machines"
@@ -39,7 +39,7 @@ def test_blocks_of_small_allocations_are_found(run_stage):
     assert figure(run_stage("memory", small_blocks=True), name) == 2 << 20
 
 
-def test_what_contexts_take_is_found(run_stage):
+def test_context_memory_is_measured(run_stage):
     entry = run_stage("contexts", second_context_percent=25, green_context_percent=10)
     primary = figure(entry, "lazy loading: 1 primary, by NVML")
     assert figure(entry, "many contexts: 2 second, by NVML") == primary // 4
@@ -55,7 +55,7 @@ def test_memory_that_a_forked_child_keeps_is_found(run_stage):
     assert figure(entry, "end of the child until memory of a killed process is free") > 0
 
 
-def test_how_late_nvml_is_is_found(run_stage):
+def test_nvml_delay_is_measured(run_stage):
     entry = run_stage("nvml", nvml_memory_late_ns=300_000_000)
     assert figure(entry, "allocation until memory in use shows it") >= 290
     assert figure(entry, "free until memory in use shows it") >= 290
@@ -71,13 +71,13 @@ def test_a_stage_ends_well_and_names_what_is_missing(run_stage, name):
 
 def test_the_readme_lists_every_stage():
     text = (pathlib.Path(cuda.HERE).parent / "README.txt").read_text()
-    listed = text.split("what it answers\n")[1].split("\n\n")[0].splitlines()
+    listed = text.split("stage        measures\n")[1].split("\n\n")[0].splitlines()
     named = [line.split()[0] for line in listed if not line.startswith(" ")]
     assert named == [stage.name for stage in stages.STAGES]
 
 
 class Driver:
-    """A driver that notes the steps of a checkpoint, one of which fails."""
+    """A driver that records the steps of a checkpoint, one of which fails."""
 
     def __init__(self, failing=None):
         self.steps, self._failing = [], failing

@@ -1,4 +1,4 @@
-"""Tenants of the kit: what each had of the device's time, by the device's own clock."""
+"""The kit's tenants: the device time that each got, by the device's own clock."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ GCC = ("gcc",)
 
 @pytest.fixture
 def tenants(tmp_path, monkeypatch):
-    """Have the program of tenants, and a simulated device without the shim."""
+    """Provide the tenants' program, and a simulated device without the shim."""
     machine = simulator.open_machine("h100", root=tmp_path / "machines")
     program = binaries.build("tenant", GCC, tmp_path)
     monkeypatch.setattr(binaries, "path", lambda _: program)
@@ -54,7 +54,7 @@ def test_a_clock_that_rose_makes_no_share_too_high():
 
 
 def test_a_rate_that_rises_is_measured_until_it_stays(monkeypatch):
-    monkeypatch.setenv("PYVGPU_KIT_SIMULATE", "h100")  # no time to warm up is needed
+    monkeypatch.setenv("PYVGPU_KIT_SIMULATE", "h100")  # needs no warm-up
     rates = iter([0.2, 0.2, 0.5, 0.9, 1.0, 1.001, 1.0, 7.0])
     assert cuda.steady_rate(lambda: next(rates)) == 1.0
 

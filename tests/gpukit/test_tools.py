@@ -1,4 +1,4 @@
-"""The stage of tools with the real nvidia-smi and nvitop: both show the quota."""
+"""The tools stage with the real nvidia-smi and nvitop: both show the quota."""
 
 import os
 import pathlib

@@ -1,9 +1,9 @@
-"""Shares are kept while whoever takes part is killed and stopped at random, for as long as asked.
+"""Soak test of time shares: processes are killed and stopped at random, for a given time.
 
-Once by the clock of a scene, which other load on this computer does not touch, and once with
-`pyvgpu run` as it is, supervisors and all, by the real one.
+Once on the virtual clock of a scene, which other load on this computer does not disturb, and once
+with unmodified `pyvgpu run`, including supervisors, in real time.
 
-Variables: PYVGPU_SOAK_SECONDS, and PYVGPU_SOAK_SEED, which `make soak-share` draws anew each time.
+Variables: PYVGPU_SOAK_SECONDS, and PYVGPU_SOAK_SEED, which `make soak-share` draws for each run.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from stage import ARBITER, SECOND_NS, Event, Scene, Tenant
 
 SECONDS = int(os.environ.get("PYVGPU_SOAK_SECONDS", "20"))
 SEED = int(os.environ.get("PYVGPU_SOAK_SEED", "1"))
-POINTS = 5  # percent of the device, by which a share may be off
-AGAIN_S = 1.0  # in which it is right again
+POINTS = 5  # tolerance of a share, percent of the device
+AGAIN_S = 1.0  # time in which it recovers
 SCENE_S = 20
 WRECK = Path(__file__).with_name("wreck.py")
 APART = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o mode=755 none /run && exec "$@"')
@@ -43,11 +43,11 @@ pytestmark = pytest.mark.soak
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Blow:
-    """What befalls one of them: it is dead, or stopped for a while."""
+    """A fault of one process: it is killed, or stopped for a while."""
 
     at_s: float
     victim: int
-    stopped_s: float | None  # None: it is killed, and another one comes
+    stopped_s: float | None  # None: it is killed and replaced
 
     @property
     def over_s(self) -> float:
@@ -63,7 +63,7 @@ class Blow:
 
 
 def blows_of(chance, end_s):
-    """Return blows one upon the other, and now and then time to come to rest."""
+    """Return faults in quick succession, with time to recover now and then."""
     blows, at = [], 1.0
     while at < end_s:
         stopped = chance.choice((None, None, chance.uniform(0.01, 0.7)))
@@ -73,14 +73,14 @@ def blows_of(chance, end_s):
 
 
 def rests_of(blows, end_s):
-    """Return when all had had the time to come to rest, and how long they were left alone."""
+    """Return the intervals without faults, each from the end of recovery on."""
     edges = [*(blow.at_s for blow in blows[1:]), end_s]
     rests = [(blow.over_s + AGAIN_S, next_s) for blow, next_s in zip(blows, edges, strict=True)]
     return [(begin, end) for begin, end in rests if end - begin >= 0.5]
 
 
 @pytest.mark.timeout(SECONDS * 5 + 60)
-def test_nobody_hangs_or_has_more_and_shares_are_right_again_in_a_second(tmp_path):
+def test_random_faults_hang_no_tenant_and_shares_recover_within_a_second(tmp_path):
     for turn in range(max(1, SECONDS // SCENE_S)):
         chance = random.Random(SEED + turn)
         blows = blows_of(chance, SCENE_S - AGAIN_S - 1)
@@ -104,8 +104,8 @@ def judge(trace, blows, story):
 
 @rights.needs_mounts
 @pytest.mark.timeout(SECONDS * 3 + 120)
-def test_supervisors_programs_and_arbiters_of_runs_may_die_or_stop_at_any_time():
-    """In a namespace of its own, since the arbiter is that of all runs on the machine."""
+def test_runs_tolerate_death_or_stop_of_any_of_their_processes():
+    """In a separate mount namespace, since all runs on a machine share one arbiter."""
     with tempfile.TemporaryDirectory(prefix="pyvgpu-test-") as place:
         ran = subprocess.run(
             [*APART, "sh", sys.executable, WRECK, str(SEED), str(SECONDS), place],
@@ -120,7 +120,7 @@ def test_supervisors_programs_and_arbiters_of_runs_may_die_or_stop_at_any_time()
     assert rests, story
     for rest in rests:
         for vcore, (share, kept) in zip((40, 30), rest["had"], strict=True):
-            # What the machine did not let run cannot have had its share.
+            # A run that the machine did not schedule cannot have got its share.
             assert vcore - POINTS - kept <= share <= vcore + POINTS, (story, rest)
     for vcore, most in zip((40, 30), last["most"], strict=True):
         assert most <= vcore + POINTS, story

@@ -1,10 +1,10 @@
-"""Runs that share a device by the real clock, while whoever keeps them is killed and stopped.
+"""Fault injection for `pyvgpu run` in real time: kill and stop supervisors, programs, arbiters.
 
-    wreck.py SEED SECONDS PLACE    in a mount namespace whose /run is its own
+    wreck.py SEED SECONDS PLACE    in a mount namespace with its own /run
 
-It prints a line of JSON for each second that all were left alone in, from a second after the last
-blow on: the blow, and by run what it had of the device, and how long the machine kept it from
-running, both percent. The last line is the most that each had in any second at all.
+It prints a line of JSON for each undisturbed second, from a second after the last fault on: the
+faults, and for each run its part of the device and its scheduling delay on the host, both percent.
+The last line is the most that each had in any second at all.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ PROMPT = 60.0
 
 
 class Run:
-    """One `pyvgpu run` and its program; another one comes when it has ended."""
+    """One `pyvgpu run` and its program; start() replaces it when it has ended."""
 
     def __init__(self, starter, number):
         self._starter, self._number = starter, number
         self._process = None
         self._before_ns = 0  # of those before this one
-        self.points = [(time.monotonic(), 0)]  # by then so many ns were done
+        self.points = [(time.monotonic(), 0)]  # time, and ns of work done by then
         self.pid = 0  # of the program
 
     @property
@@ -47,7 +47,7 @@ class Run:
         return self._process.poll() is not None
 
     def start(self):
-        """Start it, and be back when its program works."""
+        """Start it, and return when its program works."""
         spin = (str(shim.tenant_program()), "spin", str(KERNEL_US))
         self._process = subprocess.Popen(
             self._starter.command(
@@ -66,7 +66,7 @@ class Run:
     def _follow(self, process, works):
         self._before_ns = before = self.points[-1][1]
         for line in process.stdout:
-            with contextlib.suppress(ValueError):  # it died in the midst of it
+            with contextlib.suppress(ValueError):  # it died while writing the line
                 said = json.loads(line)
                 if said["event"] == "start":
                     self.pid = said["pid"]
@@ -75,7 +75,7 @@ class Run:
                     works.set()
 
     def done_by(self, moment):
-        """Return the ns that were done by then, on the straight line between two reports."""
+        """Return the ns of work done by then, interpolated between two reports."""
         points = list(self.points)
         after = next((i for i, (at, _) in enumerate(points) if at > moment), len(points))
         if after in (0, len(points)):
@@ -84,11 +84,11 @@ class Run:
         return low + (high - low) * (moment - left) / (right - left)
 
     def share(self, begin):
-        """Return what it had in a second, percent."""
+        """Return its part of the device in a second, percent."""
         return (self.done_by(begin + SECOND) - self.done_by(begin)) / 1e7
 
     def kept_ns(self):
-        """Return how long the program has been ready to run and did not."""
+        """Return how long the program has been runnable without a processor."""
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1])
 
     def close(self):
@@ -97,11 +97,11 @@ class Run:
 
 
 def arbiter_pid():
-    """Return the pid of the arbiter; there is one, or there will be."""
+    """Return the pid of the arbiter; wait for one to start."""
     deadline = time.monotonic() + PROMPT
     while not (found := arbiter.find(promises.Books().paths)):
         if time.monotonic() > deadline:
-            raise SystemExit("nobody starts an arbiter")
+            raise SystemExit("no supervisor starts an arbiter")
         time.sleep(0.01)
     return found[0].pid
 
@@ -116,30 +116,30 @@ def signal_arbiter(number):
 
 
 def strike(chance, runs):
-    """Kill somebody, or stop him for a while; return what was done."""
+    """Kill a random process, or stop it for a while; return a description."""
     run = chance.choice(runs)
-    whom = chance.choice(("supervisor", "program", "arbiter"))
+    victim = chance.choice(("supervisor", "program", "arbiter"))
     stopped = chance.choice((None, None, round(chance.uniform(0.05, 1.5), 2)))
     number = signal.SIGKILL if stopped is None else signal.SIGSTOP
-    if whom == "arbiter":
+    if victim == "arbiter":
         pid = signal_arbiter(number)
     else:
-        pid = run.supervisor if whom == "supervisor" else run.pid
+        pid = run.supervisor if victim == "supervisor" else run.pid
         os.kill(pid, number)
     if stopped is not None:
         time.sleep(stopped)
-        with contextlib.suppress(ProcessLookupError):  # whoever is frozen is replaced
+        with contextlib.suppress(ProcessLookupError):  # a frozen process is replaced
             os.kill(pid, signal.SIGCONT)
-    elif whom != "arbiter":
+    elif victim != "arbiter":
         deadline = time.monotonic() + PROMPT
         while not run.ends() and time.monotonic() < deadline:
             time.sleep(0.01)
         run.start()
-    return [whom, VCORES[runs.index(run)], stopped]
+    return [victim, VCORES[runs.index(run)], stopped]
 
 
 def watch(runs):
-    """Leave all alone for a second; return what each had, and was kept from."""
+    """Leave all runs undisturbed for a second; return each one's part and scheduling delay."""
     kept = [run.kept_ns() for run in runs]
     begin = time.monotonic()
     time.sleep(SECOND + 0.3)  # they report ten times a second

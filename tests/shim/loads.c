@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loads.c -- a program that loads libraries in the order of its arguments and says what it got.
+/* loads.c -- loads libraries in the order of its arguments and reports which objects it got.
  *
  * Built with -DLINKED_CUDA or -DLINKED_NVML it is linked to these libraries as well. It calls
- * none of their functions: which object answers, and how often it is mapped, is all there is to
- * see. One line each:
+ * none of their functions: it only reports which object a symbol resolves to, and how often it is
+ * mapped. One line each:
  *
  *   linked SYMBOL PATH         an entry point that the program was linked to, and its object
  *   loaded HANDLE SYMBOL PATH  the same through the handle of each argument

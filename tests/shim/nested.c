@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nested.c -- preloaded; calls cuInit whenever somebody in cuInit reads the environment.
+/* nested.c -- LD_PRELOAD library that calls cuInit when code inside cuInit reads the environment.
  *
- * So does a library that a profiler has the driver load: it calls CUDA before cuInit is over.
+ * A profiler's library, which the driver loads, does so, too: it calls CUDA before cuInit returns.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

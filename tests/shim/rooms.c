@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rooms.c -- threads that want the same room of a memory pool; says what the pool grew to at most.
+/* rooms.c -- threads that compete for the same free memory of a pool; reports the pool's peak size.
  *
- * The pool keeps what it has. `rooms large`: each request is for two thirds of what there is, so
- * one at a time can have it. `rooms small`: linear memory leaves the pool one chunk, and each
- * request is for a part of that. How many of them are granted is a matter of chance, but
- * before it each is. One line: bytes there were for the pool, most
- * bytes it ever held.
+ * The pool keeps its memory. `rooms large`: each request is for two thirds of the available memory,
+ * so one at a time can have it. `rooms small`: linear memory leaves the pool one chunk, and each
+ * request is for a part of that. How many of the threads' requests succeed is random; before the
+ * threads start, each does. One line: bytes available to the pool, most bytes it ever held.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -33,7 +32,7 @@ extern int cuMemFreeAsync(uint64_t address, void *stream);
 static void *context;
 static size_t wanted[3];
 
-/* How many of so many requests were granted. */
+/* Make so many requests; returns how many succeeded. */
 static int ask(int requests)
 {
     uint64_t address;

@@ -1,4 +1,4 @@
-"""NULL and nonsense to every hook: the answer is the driver's own, and nothing is charged."""
+"""NULL and invalid arguments to every hook: the result is the driver's, and nothing is charged."""
 
 import hook_table
 import nonsense
@@ -10,7 +10,7 @@ from pyvgpu import names
 
 KILLED = -1
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NOT_SUPPORTED = 0, 1, 2, 3, 801
-# Of these the driver is never asked: test_nvml_setters.py.
+# The shim never passes these to the driver: test_nvml_setters.py.
 NEVER_ASKED = {"setter", "setter_other", "hidden", "hidden_other"}
 # It lists none of the driver's pids where they do not count, and no list is too short for none.
 LISTS_NONE = set() if rights.IN_FIRST_PID_NAMESPACE else {"nvmlDeviceGetAccountingPids"}
@@ -25,13 +25,13 @@ HOOKS = [
 ]
 
 
-def test_every_argument_of_every_hook_is_wrong_once():
+def test_every_argument_of_every_hook_is_invalid_once():
     called = {(symbol, len(row)) for symbol, row in nonsense.cases(HOOKS)}
     assert called == {(hook.symbol, len(hook.parameters)) for hook in HOOKS}
 
 
 def is_the_drivers(case, held, bare):
-    """Whether an answer is the driver's, or one that the shim gives before it can know that."""
+    """Is a result the driver's, or one that the shim returns before it can know the driver's?"""
     over_quota = nonsense.is_wrong_more_than_once(case) and held.result == OUT_OF_MEMORY
     too_early = held.result == NOT_INITIALIZED and bare.result == NOT_SUPPORTED
     if case[0] == "cuCtxSetLimit" and held.result == OUT_OF_MEMORY:
@@ -48,7 +48,7 @@ def is_the_drivers(case, held, bare):
     ("state", "vcore"),
     [("never", 100), ("initialised", 100), ("current", 100), ("initialised", 50), ("current", 50)],
 )
-def test_nonsense_gets_the_drivers_answers(make_room, machine, state, vcore):
+def test_invalid_arguments_get_the_drivers_results(make_room, machine, state, vcore):
     room = make_room(machine, vmemory=machine.devices[0].memory_bytes, vcore=vcore)
     cases = nonsense.cases(HOOKS)
     held = nonsense.ask(room.environment(), state, cases, str(room.folder / names.USAGE_FILE))

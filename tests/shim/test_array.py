@@ -1,4 +1,4 @@
-"""Arrays and mipmapped arrays: charged in bytes, by the driver's own word or by a bound of it."""
+"""Arrays and mipmapped arrays: charged the size that the driver reports, or an upper bound."""
 
 import judge
 import pytest
@@ -19,8 +19,8 @@ CHANGED = [
 
 
 @pytest.mark.parametrize(("made", "texels"), CHANGED)
-def test_an_array_is_charged_what_the_device_gives_for_it(room, machine, made, texels):
-    """Not less, and what the padding of rows and blocks may add at most."""
+def test_array_is_charged_its_device_memory(room, machine, made, texels):
+    """Not less, and at most the maximum padding of rows and blocks more."""
     source = (
         ARRAYS
         + f"""
@@ -63,7 +63,7 @@ answer([result, 4 * MIB < held <= 8 * MIB, destroy(level) != 0, destroy(array) !
         "mipmap(14, 16384, 16384, 0, FLOAT, 2, 0)",
     ],
 )
-def test_what_does_not_fit_is_out_of_memory(room, made):
+def test_array_over_quota_is_out_of_memory(room, made):
     answer = room.ask(
         ARRAYS
         + f"""
@@ -88,12 +88,12 @@ answer([{made}[0], before - available(), flat(64, 64, FLOAT, 1)[0]])
         "mipmap(0, 64, 64, 0, FLOAT, 1, 0)",
     ],
 )
-def test_a_wrong_description_gets_the_drivers_answer(room, machine, made):
+def test_invalid_descriptor_gets_the_drivers_result(room, machine, made):
     source = ARRAYS + f"context(); before = available(); answer([{made}[0], before - available()])"
     assert room.ask(source) == ask_bare(machine, source)
 
 
-def test_arrays_without_a_context_get_the_drivers_answer(room, machine):
+def test_arrays_without_a_context_get_the_drivers_result(room, machine):
     source = (
         ARRAYS
         + """
@@ -105,7 +105,7 @@ answer([flat(64, 64, FLOAT, 1)[0], mipmap(2, 64, 64, 0, FLOAT, 1, 0)[0], destroy
 
 
 @pytest.mark.parametrize("end", ["cuCtxDestroy_v2(made)", "cuDevicePrimaryCtxReset_v2(0)"])
-def test_arrays_go_with_their_context(room, end):
+def test_arrays_end_with_their_context(room, end):
     answer = room.ask(
         ARRAYS
         + f"""
@@ -134,8 +134,8 @@ answer([results, held > 8 * MIB, before - available()])
         ("cuMipmappedArrayDestroy", "mipmap(2, 1024, 1024, 0, FLOAT, 1, 0)", "destroy_mipmap"),
     ],
 )
-def test_what_the_driver_refuses_leaves_the_charge_exact(room, machine, fault, made, destroy):
-    """Whether it refuses every call, and so those for the twin too, or only the last one."""
+def test_driver_error_leaves_the_charge_exact(room, machine, fault, made, destroy):
+    """The driver refuses every call, including those for the sparse twin, or only the last one."""
     simulator.set_faults(machine, f"call {fault} * 999")
     refused, left, allowed, again, held = room.ask(
         ARRAYS
@@ -148,7 +148,7 @@ if refused == 0:
 left = before - available()
 open({str(machine.folder / "faults")!r}, "w").close()
 while (allowed := {made}[0] if not array else {destroy}(array)) == 999:
-    time.sleep(0.01)  # the driver looks at the file now and then
+    time.sleep(0.01)  # the driver polls the faults file
 answer([refused, left, allowed, bool(array), before - available()])
 """
     )

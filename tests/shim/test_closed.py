@@ -1,4 +1,4 @@
-"""Fail closed: without a valid quota for this very driver nothing works, and one line says why."""
+"""Fail closed: without a valid quota for this driver every call fails, and one line says why."""
 
 import json
 import os
@@ -76,7 +76,7 @@ answer(alloc(64 * MIB)[0])
         assert answer == 800
         assert "has ended" in lines[0]
         output, _ = program.communicate("\n", timeout=30)
-        assert output == "0\n"  # who is in goes on within the quota
+        assert output == "0\n"  # a program with a context continues within the quota
 
 
 def test_quota_for_another_driver_is_refused(room):

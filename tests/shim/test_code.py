@@ -1,4 +1,4 @@
-"""Code and its variables: no call says what they take, so what was measured decides."""
+"""Code and its variables: no call reports their size, so the measured usage decides."""
 
 import pytest
 from shim_room import GIB, MIB
@@ -31,7 +31,7 @@ while True:
 
 @pytest.fixture
 def loads(room, tmp_path):
-    """Return what loads code in every way, in one process, and returns what the driver says."""
+    """Return a function that loads code in every way, in one process; it returns the results."""
     with room.start(LOADS, tmp_path / "image.ptx") as process:
         first = process.stdout.readline()
 
@@ -43,7 +43,7 @@ def loads(room, tmp_path):
         process.stdin.close()
 
 
-def test_who_is_over_the_quota_by_what_was_measured_loads_no_more(room, loads):
+def test_measured_usage_over_quota_blocks_further_loads(room, loads):
     first, again = loads
     assert first == "[0, 0, 0, 0, 0, 0]\n"
     left = GIB - room.reserve
@@ -55,7 +55,7 @@ def test_who_is_over_the_quota_by_what_was_measured_loads_no_more(room, loads):
     assert again() == first
 
 
-def test_who_has_less_than_it_holds_loads_code_that_is_paid_for(room, loads):
+def test_lowered_quota_still_loads_code_already_charged(room, loads):
     first, again = loads
     room.set_vmemory(room.reserve + 64 * MIB)
     assert again() == first

@@ -1,4 +1,4 @@
-"""No function of CUDA or NVML is overlooked: it is a hook, or somebody wrote why it is none."""
+"""Every function of CUDA and NVML is either a hook or listed with the reason why it is none."""
 
 import re
 
@@ -16,7 +16,7 @@ def test_tables_agree_with_the_headers():
     assert complete.disagreements(declared()) == []
 
 
-def test_function_that_nobody_looked_at_is_named():
+def test_unreviewed_function_is_named():
     (line,) = complete.disagreements({*declared(), "cuMemAllocElsewhere"})
     assert line.startswith("cuMemAllocElsewhere: neither a hook nor in reviewed.def")
 
@@ -45,7 +45,7 @@ def test_tables_of_nvml_agree_with_its_header():
     assert complete.disagreements(nvml_declared(), "nvml") == []
 
 
-def test_function_of_nvml_that_nobody_looked_at_is_named():
+def test_unreviewed_nvml_function_is_named():
     (line,) = complete.disagreements({*nvml_declared(), "nvmlDeviceGetOthers"}, "nvml")
     assert line.startswith("nvmlDeviceGetOthers: neither a hook nor in reviewed.def")
 

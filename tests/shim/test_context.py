@@ -1,4 +1,4 @@
-"""Contexts: each is charged its reserve, and what it held goes when the driver says it is gone."""
+"""Contexts: each is charged its reserve; its memory is released when the driver ended it."""
 
 import pytest
 from shim_room import GIB, MIB, ask_bare
@@ -83,7 +83,7 @@ answer([before, still, available()])
     assert answer == [room_bytes - 512 * MIB, room_bytes - 512 * MIB, room_bytes]
 
 
-def test_destroying_a_context_that_is_none_is_the_drivers_business(room, machine):
+def test_destroying_an_invalid_context_gets_the_drivers_result(room, machine):
     source = """
 context()
 answer([cuda.cuCtxDestroy_v2(P(0x1234)), cuda.cuCtxDestroy_v2(None), cuda.cuCtxDetach(None),
@@ -93,7 +93,7 @@ answer([cuda.cuCtxDestroy_v2(P(0x1234)), cuda.cuCtxDestroy_v2(None), cuda.cuCtxD
     assert room.ask(source) == ask_bare(machine, source)
 
 
-def test_allocation_without_a_context_is_the_drivers_business(room, machine):
+def test_allocation_without_a_context_gets_the_drivers_result(room, machine):
     source = """
 check(cuda.cuInit(0))
 answer([alloc(4096)[0], cuda.cuMemGetInfo_v2(byref(SIZE()), byref(SIZE())),

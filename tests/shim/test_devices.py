@@ -54,7 +54,7 @@ def rows(machine):
     }
 
 
-def test_cuda_sees_the_quota_s_devices_in_the_order_asked_for(four, make_room):
+def test_cuda_sees_the_quotas_devices_in_the_requested_order(four, make_room):
     room = make_room(four, ordinals=(3, 1))
     for asked, (code, ordinals) in rows(four).items():
         env = {} if asked is None else {"CUDA_VISIBLE_DEVICES": asked}
@@ -78,7 +78,7 @@ sys.stdin.readline()
         program.kill()
 
 
-def test_nvml_sees_the_quota_s_devices_only(four, make_room):
+def test_nvml_sees_the_quotas_devices_only(four, make_room):
     room = make_room(four, ordinals=(2, 0))
     answer = room.ask(
         NVML
@@ -140,7 +140,7 @@ answer([[m.total, m.used, m.free] for m in (one, two)] + [two.reserved])
     assert answer == [[2 * GIB, used, 2 * GIB - used]] * 2 + [0]
 
 
-def test_nvml_counts_its_users(room):
+def test_nvml_init_and_shutdown_are_counted(room):
     answer = room.ask("""
 import pynvml
 pynvml.nvmlInit(); pynvml.nvmlInit(); pynvml.nvmlShutdown()

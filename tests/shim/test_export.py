@@ -1,4 +1,4 @@
-"""Physical memory that comes and goes by descriptors and fabric handles: its owner pays, once."""
+"""Physical memory shared by descriptors and fabric handles: charged once, to its owner."""
 
 import socket
 
@@ -51,7 +51,7 @@ def test_an_importer_of_the_same_container_does_not_pay(room, share):
 
 
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "never mapped"])
-def test_memory_that_its_owner_released_stays_charged_until_it_is_let_go(room, share, mapped):
+def test_memory_released_by_its_owner_is_charged_until_importers_release_it(room, share, mapped):
     with parties(room, room, source=DESCRIPTORS) as (owner, user):
         made, there = share(owner, user)
         address = user.get(f"show({there}, {SIZE})") if mapped else 0
@@ -76,7 +76,7 @@ def test_a_dead_owner_leaves_its_charge_to_the_container(room, share):
 
 
 @pytest.mark.parametrize("first", ["owner", "user"])
-def test_nothing_is_left_of_two_that_died(room, share, first):
+def test_no_charge_is_left_after_owner_and_importer_died(room, share, first):
     with parties(room, room, room, source=DESCRIPTORS) as (owner, user, witness):
         _, there = share(owner, user)
         user.get(f"show({there}, {SIZE})")
@@ -101,7 +101,7 @@ def test_an_importer_of_another_container_pays_from_its_first_mapping(rooms, sha
         assert held(user, other, 1) == 0
 
 
-def test_what_does_not_fit_an_importers_quota_is_not_mapped(make_room, machine, share):
+def test_memory_over_an_importers_quota_is_not_mapped(make_room, machine, share):
     one, other = make_room(machine, vmemory=QUOTA), make_room(machine, vmemory=1 * GIB)
     with parties(one, other, source=DESCRIPTORS) as (owner, user):
         _, there = share(owner, user)
@@ -116,7 +116,7 @@ def test_what_does_not_fit_an_importers_quota_is_not_mapped(make_room, machine, 
         assert user.ask("available()") == left
 
 
-def test_a_descriptor_on_its_way_keeps_the_memory_charged(room, post):
+def test_descriptor_in_a_socket_keeps_the_memory_charged(room, post):
     with parties(room, room, source=DESCRIPTORS) as (owner, user):
         made = owner.get(f"make({SIZE})")
         there = post(owner, user, owner.get(f"export({made})"))
@@ -196,7 +196,7 @@ def test_memory_that_is_opened_is_charged_beside_some_of_its_size_that_a_descrip
         assert held_at_last(owner, room, 0) == 0
 
 
-def test_memory_in_a_sockets_queue_outlives_everybody_in_the_container(
+def test_memory_in_a_sockets_queue_outlives_all_processes_of_the_container(
     room, machine, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -228,7 +228,7 @@ def test_a_program_that_inherited_a_descriptor_keeps_the_memory_charged(room):
         assert held_at_last(owner, room, 0) == 0
 
 
-def test_what_an_importer_exports_in_turn_is_its_owners(room, post):
+def test_memory_reexported_by_an_importer_stays_charged_to_its_owner(room, post):
     with parties(room, room, room, source=DESCRIPTORS) as (owner, second, third):
         made = owner.get(f"make({SIZE})")
         there = post(owner, second, owner.get(f"export({made})"))
@@ -247,7 +247,7 @@ def test_what_an_importer_exports_in_turn_is_its_owners(room, post):
         assert held_at_last(owner, room, 0, 2) == 0
 
 
-def test_what_was_imported_holds_nothing_else(room, post):
+def test_import_holds_no_other_memory(room, post):
     with parties(room, room, source=DESCRIPTORS) as (owner, user):
         made = [owner.get(f"make({SIZE})") for _ in range(3)]
         there = [post(owner, user, owner.get(f"export({one})")) for one in made]
@@ -260,7 +260,7 @@ def test_what_was_imported_holds_nothing_else(room, post):
         assert held(owner, room) == 0
 
 
-def test_memory_given_out_in_both_ways_is_charged_at_least_until_nobody_has_it(room, post):
+def test_memory_exported_in_both_ways_is_charged_while_any_process_has_it(room, post):
     with parties(room, room, source=DESCRIPTORS) as (owner, user):
         made = owner.get(f"make({SIZE}, FILE | FABRIC)")
         fabric = owner.get(f"export({made}, FABRIC)")

@@ -1,4 +1,4 @@
-"""Memory of other APIs: who imports it pays for it, and it counts until it is destroyed."""
+"""Memory of other APIs: charged to the importing process until it is destroyed."""
 
 import judge
 from parties import EXTERNAL, QUOTA, held, parties
@@ -18,7 +18,7 @@ def test_an_import_is_charged_until_it_is_destroyed(rooms):
         assert held(user, room, 1) == 0
 
 
-def test_what_does_not_fit_is_not_imported(rooms, machine):
+def test_memory_over_quota_is_not_imported(rooms, machine):
     room, _ = rooms
     with parties(room, source=EXTERNAL) as (user,):
         before = user.ask("available()")
@@ -39,7 +39,7 @@ def test_an_import_ends_with_its_context(rooms):
         assert user.ask("context() and available()") == QUOTA - room.reserve
 
 
-def test_a_driver_that_fails_leaves_the_charge_as_it_was(rooms, machine):
+def test_driver_error_leaves_the_charge_unchanged(rooms, machine):
     room, _ = rooms
     simulator.set_faults(
         machine, "call cuImportExternalMemory 1 999", "call cuDestroyExternalMemory 1 700"
@@ -70,7 +70,7 @@ def test_physical_memory_of_the_same_container_is_paid_for_once(rooms):
         assert held(user, room, 1) == 0
 
 
-def test_a_size_that_is_not_true_gets_no_memory_for_nothing(rooms, machine):
+def test_false_size_gets_no_uncharged_memory(rooms, machine):
     room, _ = rooms
     judge.watch(machine)
     with parties(room, source=EXTERNAL) as (user,):

@@ -1,7 +1,7 @@
-"""A driver that fails: whichever of its functions, and whichever call, the ledger stays exact.
+"""Failing driver calls: for any function and any call, the ledger stays exact.
 
-A program uses every family of device memory while one function of the driver fails once. The judge
-is the machine's own record of what the process holds.
+A program uses every family of device memory while one function of the driver fails once. The
+reference is the machine's own record of the process's memory.
 """
 
 import pytest

@@ -1,7 +1,7 @@
-"""A driver that fails while processes share memory: the ledger stays exact, whoever has what open.
+"""Failing driver calls while processes share memory: the ledger stays exact.
 
-Two processes lend each other memory of all kinds, and borrow that of another container, while one
-function of the driver fails once in each of them.
+Two processes export memory of all kinds to each other, and import that of another container, while
+one function of the driver fails once in each of them.
 """
 
 import judge
@@ -119,7 +119,7 @@ LOANS = {
 
 @pytest.fixture
 def foreign(make_room, machine):
-    """Return loans of another container, by who borrows them."""
+    """Return another container's exports, by importer."""
     with parties(make_room(machine), source=SHARING) as (owner,):
         how = "lend_linear()", "lend_physical(FABRIC)"
         yield [(LOANS[each], owner.ask(each)) for each in how]
@@ -127,7 +127,7 @@ def foreign(make_room, machine):
 
 @pytest.fixture
 def share(make_room, machine, foreign, post):
-    """Return a function: what is charged and in use at each stage of two that share.
+    """Return a function: charged and used bytes at each stage of two processes that share.
 
     And what they did not get.
     """

@@ -1,4 +1,4 @@
-"""Any hook may be the first call of a program: the driver is found by whichever comes first."""
+"""Any hook may be the first call of a program: it loads the driver."""
 
 import json
 import subprocess
@@ -37,5 +37,5 @@ def died(environment):
     return set(json.loads(done.stdout))
 
 
-def test_a_program_dies_of_no_first_call_of_which_it_lives_without_the_shim(make_room, machine):
+def test_no_first_call_crashes_only_with_the_shim(make_room, machine):
     assert died(make_room(machine).environment()) <= died(shim_room.bare_environment(machine))

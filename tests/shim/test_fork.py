@@ -2,8 +2,8 @@
 
 The driver frees a process's memory when the last copy of its descriptors is closed, and a child
 that was forked has copies until it ends or execs. The simulated machine does so, too (law
-fork_keeps), and notes the most that was in use: memory that the ledger gave back too early would
-go over the quota there.
+fork_keeps), and records the peak usage: memory that the ledger released too early would exceed the
+quota there.
 """
 
 import json
@@ -21,8 +21,8 @@ from pyvgpu import simulator
 HELD = 512 * MIB
 QUOTA = 3 * GIB
 
-# A parent holds memory, has a child, and waits for its end. Children live until nobody has the
-# other end of their standard input.
+# A parent holds memory, has a child, and waits for its end. Children live until the other end of
+# their standard input is closed in every process.
 PARENT = """
 import signal, subprocess
 SELF = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
@@ -128,7 +128,7 @@ done()
 """,
 }
 
-# What there is, whether one byte more is refused, and whether all of it can be had.
+# The free bytes, whether one byte more is refused, and whether all of them can be allocated.
 TAKE = """
 context()
 free_bytes = available()
@@ -213,7 +213,7 @@ done(child)
 
 
 def test_programs_that_fork_and_exit_in_turn_do_not_take_the_device(room, machine):
-    """Each holds a part of the quota, leaves it to a child, and is gone."""
+    """Each program holds a part of the quota, leaves it to a child, and ends."""
     source = PARENT + "hold(); fork(); answer(0); os._exit(0)"
     ends, codes = [], []
     for _ in range(6):
@@ -235,7 +235,7 @@ def test_programs_that_fork_and_exit_in_turn_do_not_take_the_device(room, machin
     assert judge.peak_bytes(machine) <= QUOTA
 
 
-def test_what_a_parent_frees_before_its_end_its_children_do_not_keep(room, machine, leave):
+def test_children_do_not_keep_memory_freed_by_the_parent(room, machine, leave):
     leave("""
 context()
 _, pointer = alloc(int(sys.argv[1]))
@@ -247,8 +247,8 @@ done(child)
     assert room.ask(TAKE) == [QUOTA - 2 * room.reserve, 2, 0]
 
 
-def test_a_parent_that_ends_by_itself_leaves_no_less_charged_than_its_children_keep(room, machine):
-    """The simulated driver gives back at a regular exit; of NVIDIA's nobody knows."""
+def test_exited_parent_leaves_at_least_its_childrens_memory_charged(room, machine):
+    """The simulated driver releases memory at a regular exit; NVIDIA's may not."""
     parent = room.start(PARENT + "hold(); fork(); answer(0)", HELD)
     assert parent.stdout.readline() == "0\n"
     assert parent.wait() == 0
@@ -294,7 +294,7 @@ while True:
 )
 
 
-def test_families_that_are_killed_never_go_over_the_quota(make_room, machine):
+def test_killed_process_families_never_exceed_the_quota(make_room, machine):
     judge.watch(machine)
     places = 6
     room = make_room(machine, vmemory=places * machine.devices[0].context_bytes + 2 * GIB)
@@ -317,8 +317,8 @@ def test_families_that_are_killed_never_go_over_the_quota(make_room, machine):
     assert room.ask(TAKE) == [quota - room.reserve, 2, 0]
 
 
-def test_the_ledger_is_not_less_exact_where_the_driver_keeps_nothing(tmp_path, make_room):
-    """Such a driver frees at once: more is charged than is held, never less."""
+def test_ledger_is_exact_if_the_driver_keeps_nothing_across_fork(tmp_path, make_room):
+    """Such a driver frees at once: the charge may exceed the memory held, but is never less."""
     machine = simulator.open_machine(
         "h100", root=tmp_path / "others", law=simulator.Law(fork_keeps=False)
     )
@@ -336,7 +336,7 @@ def test_the_ledger_is_not_less_exact_where_the_driver_keeps_nothing(tmp_path, m
 
 
 def test_the_simulated_driver_keeps_what_forked_children_may_still_use(machine):
-    """The machine's own word, without a shim: what this file's tests compare the ledger with."""
+    """The machine's own record without a shim, the reference for the ledger in this file."""
     source = (
         PARENT
         + """
@@ -380,7 +380,7 @@ def shared(make_room, machine):
     assert judge.peak_bytes(machine) <= parties.QUOTA
 
 
-def test_what_a_dead_process_had_opened_its_child_has_open(shared):
+def test_child_keeps_open_the_imports_of_its_dead_parent(shared):
     source = LIVES + parties.IPC
     with parties.parties(shared, shared, source=source) as (owner, user):
         address = owner.get(f"take_memory({HELD})")
@@ -398,7 +398,7 @@ def test_what_a_dead_process_had_opened_its_child_has_open(shared):
         owner.get(f"take_memory({parties.QUOTA - shared.reserve})")
 
 
-def test_what_a_dead_process_had_exported_is_its_childs_until_the_importer_has_it(shared):
+def test_child_keeps_a_dead_parents_export_until_it_is_imported(shared):
     source = LIVES + parties.IPC
     with parties.parties(shared, shared, source=source) as (owner, user):
         address = owner.get(f"take_memory({HELD})")
@@ -417,8 +417,8 @@ def test_what_a_dead_process_had_exported_is_its_childs_until_the_importer_has_i
         user.get(f"take_memory({parties.QUOTA - shared.reserve})")
 
 
-def test_what_a_process_closes_its_children_do_not_have_open(shared):
-    """A call of the driver's ends it for good, whoever has copies of the driver's descriptors."""
+def test_import_closed_by_a_process_is_closed_for_its_children(shared):
+    """Closing an import ends it even if children have copies of the driver's descriptors."""
     source = LIVES + parties.IPC
     with parties.parties(shared, shared, source=source) as (owner, user):
         address = owner.get(f"take_memory({HELD})")

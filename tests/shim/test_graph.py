@@ -1,4 +1,4 @@
-"""Memory nodes of graphs: what the driver takes for them is charged before it takes it."""
+"""Memory nodes of graphs: charged before the driver allocates their memory."""
 
 import judge
 import pytest
@@ -132,8 +132,8 @@ answer([refused, launch(executable), before - available() - before + 256 * MIB])
     assert judge.peak_bytes(machine) <= 2 * GIB
 
 
-def test_one_graph_may_be_launched_again_and_again_though_it_needs_most_of_the_quota(ask):
-    """It runs in the memory that it has: nothing more is charged, nothing is waited for."""
+def test_graph_that_needs_most_of_the_quota_can_be_relaunched(ask):
+    """It reuses its memory: no further charge, and no wait."""
     answer = ask("""
 begin()
 executable = using(900 * MIB)
@@ -181,7 +181,7 @@ answer([captured, before - available(), reserved()])
 
 
 def test_capture_goes_on_past_a_full_quota(ask):
-    """What is captured takes no memory, so nothing is refused, and nobody waits for the stream."""
+    """Captured allocations take no memory: none is refused, and none waits for the stream."""
     answer = ask("""
 begin()
 while alloc(64 * MIB)[0] == 0:
@@ -215,7 +215,7 @@ answer([before - available(), reserved()])
     assert charged == held >= 300 * MIB
 
 
-def test_every_form_of_instantiation_is_held(room):
+def test_every_form_of_instantiation_is_charged(room):
     answer = room.ask(
         GRAPH
         + """
@@ -256,7 +256,7 @@ answer([result, before - available()])
     assert answer[1] == 0
 
 
-def test_graphs_and_pools_give_way_to_linear_memory(ask):
+def test_unused_graph_and_pool_memory_makes_room_for_linear_memory(ask):
     answer = ask("""
 before = begin()
 check(launch(using(1 * GIB))); wait()

@@ -1,4 +1,4 @@
-"""Green contexts: charged as contexts are; what is allocated in them is the primary context's."""
+"""Green contexts: charged like contexts; memory allocated in them is the primary context's."""
 
 import judge
 from green_source import GREEN
@@ -46,7 +46,7 @@ answer([before - during, before - available()])
 
 
 def test_green_context_is_never_made_current_in_another_thread(room):
-    """The free of linear memory on its stream needs an event, which another context can have."""
+    """A free of linear memory on its stream needs an event, which another context can create."""
     answer = room.ask(
         GREEN
         + """
@@ -176,7 +176,7 @@ answer([refused, held, available()])
     assert answer == [201, 2 * GIB - 2 * room.reserve, 2 * GIB - room.reserve]
 
 
-def test_green_context_that_is_made_releases_nobody_elses_reference(make_room, machine):
+def test_creating_a_green_context_releases_no_other_reference(make_room, machine):
     room = make_room(machine, vmemory=4 * GIB)
     answer = room.ask(
         GREEN
@@ -207,7 +207,7 @@ answer(done)
     assert answer == [""]
 
 
-def test_what_cannot_be_a_green_context_is_the_drivers_business(room, machine):
+def test_invalid_green_context_gets_the_drivers_result(room, machine):
     source = (
         GREEN
         + """

@@ -1,4 +1,4 @@
-"""Odd programs: broken pipes, profilers, polling, tenants that scribble; none is ended or hung."""
+"""Unusual programs (broken pipes, profilers, polling, corrupt files): none is killed or hangs."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from pyvgpu import names, region
 from pyvgpu.share import Share
 
 
-def test_line_into_a_broken_pipe_does_not_end_the_program(room):
+def test_log_line_to_a_broken_pipe_does_not_end_the_program(room):
     (room.folder / names.USAGE_FILE).unlink()
     reader, writer = os.pipe()
     os.close(reader)
@@ -32,7 +32,7 @@ def test_line_into_a_broken_pipe_does_not_end_the_program(room):
     assert done.returncode == 0
 
 
-def test_asking_again_and_again_takes_no_memory(room):
+def test_repeated_queries_take_no_memory(room):
     region.update(room.quota, "1.2.3", [Share(room.devices[0], 100, GIB)])
     answer, lines = room.complain("""
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -84,8 +84,8 @@ answer(sorted(set(ends)))
     assert answer == [0]
 
 
-def test_tenant_that_scribbles_over_the_usage_file_hurts_nobody_else(room):
-    """It may lift or lose its own ledger, which the node side sees; it ends no program."""
+def test_tenant_that_corrupts_the_usage_file_ends_no_other_program(room):
+    """It may disable or lose its own ledger, which the node side detects; it ends no program."""
     with room.start(
         """
 context()

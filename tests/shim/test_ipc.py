@@ -1,4 +1,4 @@
-"""Memory shared by handles of 64 bytes: its owner pays, once, for as long as anybody has it."""
+"""Memory shared by IPC handles: charged once, to its owner, while any process has it open."""
 
 import judge
 import pytest
@@ -48,7 +48,7 @@ def test_a_small_allocation_that_others_have_stays_charged_as_a_block(room):
         assert held(owner, room) == 0
 
 
-def test_what_was_closed_meanwhile_is_there_for_who_would_be_refused(room):
+def test_closed_imports_are_reclaimed_before_a_refusal(room):
     with parties(room, room) as (owner, user):
         free = owner.ask("available()")
         address = owner.get(f"take_memory({free})")
@@ -60,7 +60,7 @@ def test_what_was_closed_meanwhile_is_there_for_who_would_be_refused(room):
 
 
 @pytest.mark.parametrize("wait", ["cuCtxSynchronize()", "cuStreamSynchronize(None)"])
-def test_what_was_closed_meanwhile_is_there_for_others_once_the_owner_waits(room, wait):
+def test_closed_imports_are_reclaimed_once_the_owner_synchronises(room, wait):
     with parties(room, room) as (owner, user):
         address = owner.get(f"take_memory({SIZE})")
         there = user.get(f"open_({owner.get(f'give({address})')!r})")
@@ -88,7 +88,7 @@ def test_a_dead_owner_leaves_its_charge_to_the_container(room):
 
 
 @pytest.mark.parametrize("first", ["owner", "user"])
-def test_nothing_is_left_of_two_that_died(room, first):
+def test_no_charge_is_left_after_owner_and_importer_died(room, first):
     with parties(room, room, room) as (owner, user, witness):
         address = owner.get(f"take_memory({SIZE})")
         user.get(f"open_({owner.get(f'give({address})')!r})")
@@ -98,7 +98,7 @@ def test_nothing_is_left_of_two_that_died(room, first):
         assert witness.get(f"take_memory({QUOTA - room.reserve})")
 
 
-def test_a_dead_importer_no_longer_keeps_what_its_owner_freed(room):
+def test_dead_importer_releases_memory_freed_by_its_owner(room):
     with parties(room, room) as (owner, user):
         address = owner.get(f"take_memory({SIZE})")
         user.get(f"open_({owner.get(f'give({address})')!r})")
@@ -122,7 +122,7 @@ def test_an_importer_of_another_container_pays_until_it_closes(rooms):
         assert held(user, other, 1) == SIZE
 
 
-def test_what_does_not_fit_an_importers_quota_is_closed_again(make_room, machine):
+def test_memory_over_an_importers_quota_is_closed_again(make_room, machine):
     one, other = make_room(machine, vmemory=QUOTA), make_room(machine, vmemory=2 * GIB)
     with parties(one, other) as (owner, user):
         address = owner.get(f"take_memory({2 * GIB})")
@@ -134,7 +134,7 @@ def test_what_does_not_fit_an_importers_quota_is_closed_again(make_room, machine
         assert user.get(f"open_({small!r})")
 
 
-def test_ends_of_a_context_close_what_was_opened_in_it(rooms):
+def test_end_of_a_context_closes_its_imports(rooms):
     one, other = rooms
     with parties(one, other) as (owner, user):
         handle = owner.get(f"give({owner.get(f'take_memory({SIZE})')})")
@@ -156,7 +156,7 @@ def test_the_owners_context_ends_and_what_it_shared_stays_charged(room):
         assert owner.ask("context() and available()") == QUOTA - 2 * room.reserve
 
 
-def test_memory_is_exported_as_often_as_one_likes(room):
+def test_memory_can_be_exported_any_number_of_times(room):
     with parties(room, room) as (owner, user):
         address = owner.get(f"take_memory({SIZE})")
         handles = [owner.get(f"give({at})") for at in (address, address, address + 4096)]
@@ -168,7 +168,7 @@ def test_memory_is_exported_as_often_as_one_likes(room):
         assert held_at_last(owner, room, 0) == 0
 
 
-def test_the_driver_refuses_handles_in_its_own_words(room, machine):
+def test_invalid_handles_get_the_drivers_result(room, machine):
     source = """
 source = context()
 class Handle(ctypes.Structure):
@@ -211,7 +211,7 @@ def test_ten_dead_creators_never_bring_the_device_over_the_quota(room, machine):
         opened = []
         for _ in range(10):
             with parties(room) as (owner,):
-                # What an earlier one left may take the place of this one's.
+                # A leftover of an earlier creator may get this one's place.
                 result, address = owner.ask(f"take_memory({SIZE // 2})")
                 if result == 0:
                     opened.append(user.get(f"open_({owner.get(f'give({address})')!r})"))

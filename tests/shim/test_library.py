@@ -1,4 +1,4 @@
-"""The shim as a file: what it exports, needs and does not do."""
+"""The shim's ELF file: exports, dependencies, and properties that it must not have."""
 
 import subprocess
 
@@ -43,7 +43,7 @@ def test_no_symbol_is_newer_than_glibc_2_17_or_private(library):
 
 
 def test_every_undefined_symbol_has_its_version(library):
-    """What has none would be bound to whatever the program has by that name."""
+    """A symbol without a version would bind to any symbol of that name in the program."""
     versions = library.get_section_by_name(".gnu.version")
     undefined = {
         symbol.name: versions.get_symbol(place)["ndx"]
@@ -59,7 +59,7 @@ def test_tables_of_the_loader_are_read_only_when_code_runs(library):
 
 
 def test_there_is_no_constructor(library):
-    """The one entry is the compiler's own frame_dummy, which does nothing of ours."""
+    """The only entry is the compiler's frame_dummy."""
     assert library.get_section_by_name(".init_array")["sh_size"] == 8
     disassembly = subprocess.run(
         ["nm", shim.shim_library()], capture_output=True, text=True, check=True

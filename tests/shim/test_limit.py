@@ -1,4 +1,4 @@
-"""Limits of a context that set device memory aside: what goes beyond the default is charged."""
+"""Context limits that reserve device memory: the part beyond the default is charged."""
 
 import pytest
 from shim_room import GIB, MIB, ask_bare
@@ -28,9 +28,7 @@ def set_limit(limit, value):
         pytest.param(FETCH, 64, 0, id="fetch granularity"),
     ],
 )
-def test_what_a_limit_takes_beyond_its_default_is_charged_and_given_back(
-    room, limit, more, charged
-):
+def test_limit_beyond_its_default_is_charged_and_refunded(room, limit, more, charged):
     answer = room.ask(
         LIMITS
         + """
@@ -104,7 +102,7 @@ answer([[set_limit(limit, 1 << 30) for limit in (7, 99, -1)], set_limit(2, 64 * 
     assert room.ask(source)[0] == ask_bare(machine, source)[0]
 
 
-def test_threads_that_set_one_limit_leave_what_the_last_one_set(room):
+def test_concurrent_changes_of_a_limit_leave_the_last_value(room):
     answer = room.ask(
         LIMITS
         + """

@@ -1,6 +1,6 @@
-"""The ways of the dynamic loader: other namespaces, scopes and versions, other C libraries.
+"""Dynamic loading: other namespaces, scopes and symbol versions, other C libraries.
 
-Each is held to the quota or is refused; none gets the driver without the shim.
+Each program is held to the quota or refused; none gets the driver without the shim.
 """
 
 import subprocess
@@ -71,7 +71,7 @@ def test_linked_library_that_is_opened_deeply_is_held(room, tmp_path):
 
 
 def test_no_version_leads_past_a_hook(room):
-    """A symbol that is asked for in a version is the shim's or, as in the driver, not there."""
+    """A versioned look-up finds the shim's symbol or, as in the driver, none."""
     answer = room.ask(
         """
 libc = ctypes.CDLL(None)

@@ -9,7 +9,7 @@ from pyvgpu import simulator
 QUOTA = 2 * GIB
 SIZE = 64 * MIB
 
-# Two contexts, managed memory on device 0, and what is free on device 1.
+# Two contexts, managed memory on device 0, and the free bytes of device 1.
 MANAGED = """
 class Place(ctypes.Structure):
     _fields_ = [("kind", INT), ("id", INT)]
@@ -98,8 +98,8 @@ answer([refused, there - elsewhere(), prefetch(pointer, 64 * MIB, 0)])
 
 
 @pytest.mark.parametrize("form", ["", "_v2"])
-def test_memory_is_charged_where_it_is_to_be_placed(room, form):
-    """Other advice places nothing."""
+def test_memory_is_charged_to_its_preferred_device(room, form):
+    """Other advice does not place memory."""
     answer = room.ask(
         MANAGED
         + f"""
@@ -147,7 +147,7 @@ answer([free(pointer), there - elsewhere(), free(pointer), there - elsewhere()])
     assert answer == [700, SIZE, 0, 0]
 
 
-def test_what_was_moved_goes_with_the_context_that_it_was_allocated_in(room):
+def test_prefetched_memory_ends_with_its_allocating_context(room):
     answer = room.ask(
         MANAGED
         + f"""

@@ -1,4 +1,4 @@
-"""Linear memory under a quota: what fits is given, what does not is refused, exactly."""
+"""Linear memory under a quota: an allocation succeeds exactly if it fits."""
 
 import pytest
 from shim_room import GIB, MIB, ask_bare
@@ -147,7 +147,7 @@ answer([taken, before - available()])
     assert answer == [2 * MIB, 0]
 
 
-def test_a_block_that_two_contexts_share_goes_with_the_last_of_what_is_in_it(room):
+def test_block_shared_by_two_contexts_ends_with_its_last_allocation(room):
     """Contexts share blocks on the simulated device; if not, there are two blocks."""
     answer = room.ask("""
 context()
@@ -208,7 +208,7 @@ sys.stdin.readline()
     assert charged == room.reserve + 512 * MIB
 
 
-def test_driver_answers_for_pointers_that_nobody_allocated(room, machine):
+def test_unallocated_pointers_get_the_drivers_result(room, machine):
     source = """
 context()
 _, pointer = alloc(4096)

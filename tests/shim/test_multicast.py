@@ -1,4 +1,4 @@
-"""Multicast objects: what is bound stays charged until it is unbound, or the object is gone."""
+"""Multicast objects: bound memory stays charged until it is unbound or the object is gone."""
 
 import pytest
 from multicast_source import MULTICAST
@@ -66,7 +66,7 @@ answer([{bound}, unmap(a, G), release(m), held(), {end}, held()])
     assert answer == [0, 0, 0, 1, 0, 0]
 
 
-def test_an_object_that_is_mapped_goes_on_holding_what_is_bound(room):
+def test_mapped_object_keeps_bound_memory(room):
     answer = room.ask(
         PROGRAM
         + """
@@ -78,7 +78,7 @@ answer([release(o), held(), unmap(a, 2 * G), held()])
     assert answer == [0, 1, 0, 0]
 
 
-def test_only_what_is_unbound_goes(room):
+def test_only_unbound_memory_is_released(room):
     answer = room.ask(
         PROGRAM
         + """
@@ -110,7 +110,7 @@ answer([result == 0, held(), unbind(o, 0, 2 * G) == 0, held()])
 
 
 @pytest.mark.parametrize("fault", ["cuMulticastBindMem", "cuMulticastUnbind", "cuMulticastCreate"])
-def test_what_the_driver_refuses_leaves_the_charge_exact(room, fault):
+def test_driver_error_leaves_the_charge_exact(room, fault):
     simulator.set_faults(room.machine, f"call {fault} 1 999")
     answer = room.ask(
         PROGRAM

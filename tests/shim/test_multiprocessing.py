@@ -1,14 +1,14 @@
-"""Python's own ways to have several processes: what a worker meets, and what it leaves.
+"""Python's multiprocessing: the behaviour of workers, and the memory they leave.
 
-Each program answers on the bare driver as it does under the shim, sums included; and the machine
-itself is asked whether its device was ever over the quota.
+Each program gives the same output on the bare driver as under the shim, sums included; and the
+machine's own record shows whether its device ever exceeded the quota.
 """
 
 import judge
 import pytest
 from shim_room import GIB, MIB, PRELUDE, ask_bare
 
-# A worker's functions have to be of a module, by which a process that is not forked finds them.
+# A worker's functions must be in a module, so that a spawned process can import them.
 WORKERS = """
 import random
 def hold(size, pipe):

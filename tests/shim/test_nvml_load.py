@@ -1,4 +1,4 @@
-"""Utilisation in NVML: of this container's processes alone, and as a part of its vcore."""
+"""NVML utilization: of this container's processes alone, relative to its vcore."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ def test_neighbours_load_is_not_ours(room, machine, neighbour):
 
 
 @pytest.mark.usefixtures("neighbour")
-def test_ours_is_told_by_our_process_alone(room):
+def test_device_load_counts_the_containers_processes_only(room):
     with busy(room) as pid:
         seen, by_process = room.ask(NVML + "answer([loads(), processes()])")
     assert all(0 < load < 100 for load in seen.values())
@@ -92,7 +92,7 @@ answer([N.nvmlDeviceGetAccountingPids(device), [stats(int(pid)) for pid in sys.a
 
 
 @rights.needs_pid_namespace
-def test_where_pids_cannot_be_told_nobodys_load_is_shown(room):
+def test_no_load_is_shown_if_pids_cannot_be_translated(room):
     with busy(room):
         done = subprocess.run(
             [

@@ -1,4 +1,4 @@
-"""NVML's memory: whole at every instant, whatever the container's processes and its quota do."""
+"""NVML memory info: consistent at every instant while allocations and the quota change."""
 
 import json
 
@@ -60,7 +60,7 @@ answer([sorted(totals), wrong])
     assert set(totals) <= set(quotas)
 
 
-def test_quota_below_what_is_held_is_full_and_nothing_is_free(room):
+def test_quota_below_usage_shows_nothing_free(room):
     with room.start("context(); check(alloc(GIB)[0]); answer(0); sys.stdin.readline()") as holder:
         holder.stdout.readline()
         room.set_vmemory(GIB)
@@ -68,8 +68,8 @@ def test_quota_below_what_is_held_is_full_and_nothing_is_free(room):
         holder.communicate("\n", timeout=30)
 
 
-def test_version_of_the_question_that_is_unknown_here_is_refused(room):
-    """A newer driver might know it, and would answer with the whole device's memory."""
+def test_unknown_structure_version_is_refused(room):
+    """A newer driver might know it, and would report the whole device's memory."""
     code = """
 try:
     N.nvmlDeviceGetMemoryInfo(device, version=0x03000028)
@@ -80,7 +80,7 @@ except N.NVMLError as error:
     assert room.ask(NVML + code) == 25
 
 
-def test_window_to_the_memory_is_no_larger_than_the_quota(room, machine):
+def test_bar1_window_is_no_larger_than_the_quota(room, machine):
     assert machine.devices[0].memory_bytes > 2 * GIB
     (*_, window) = room.ask(NVML + "answer(seen())")
     assert window == [2048 * MIB, 0, 2048 * MIB]

@@ -1,4 +1,4 @@
-"""The private table that nvidia-smi asks for: a copy of the driver's with our processes in it."""
+"""The private export table of nvidia-smi: the driver's copied, with the container's processes."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Process lists of NVML: our processes, by their own pids, with the bytes of the ledger."""
+"""NVML process lists: the container's processes, with its own pids and the ledger's bytes."""
 
 import contextlib
 import json
@@ -64,9 +64,9 @@ def test_lists_of_all_versions_have_our_processes_and_no_neighbour(room, machine
     with holder(machine, 0, GIB) as neighbour, held(room, 64 * MIB, 128 * MIB) as ours:
         expected = [0, 2, sorted(ours)]
         assert room.ask(NVML + ALL_LISTS) == [expected] * 5
-        everybody = ask_bare(machine, NVML + ALL_LISTS)[0][2]
-        assert neighbour.pid in {pid for pid, _ in everybody}
-        assert len(everybody) == 3
+        all_processes = ask_bare(machine, NVML + ALL_LISTS)[0][2]
+        assert neighbour.pid in {pid for pid, _ in all_processes}
+        assert len(all_processes) == 3
 
 
 def test_other_container_is_a_neighbour_too(make_room, machine):

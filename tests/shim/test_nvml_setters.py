@@ -1,4 +1,4 @@
-"""What changes a device or tells of others: answered by the shim alone, whatever is asked."""
+"""NVML calls that change a device or reveal other tenants: the shim handles them alone."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
 
-# Names, and whether NVML is open and the handle is one.
+# Names, and whether NVML is initialised and the handle is valid.
 ASK = """
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 names, is_open, is_handle = json.loads(sys.argv[1]), sys.argv[2] == "open", sys.argv[3] == "handle"
@@ -38,14 +38,14 @@ def test_nothing_can_be_set(ask):
     assert ask(names) == {NO_PERMISSION}
 
 
-def test_what_is_everybodys_or_others_is_not_supported(ask):
+def test_calls_about_other_tenants_are_not_supported(ask):
     assert ask(names_of("hidden", "hidden_other")) == {NOT_SUPPORTED}
 
 
-def test_before_nvmlInit_that_is_the_answer(ask):
+def test_calls_before_nvmlInit_are_uninitialized(ask):
     names = names_of("setter", "setter_other", "hidden", "hidden_other")
     assert ask(names, "closed", "no handle") == {UNINITIALIZED}
 
 
-def test_handle_that_is_none_is_the_drivers_to_refuse(ask):
+def test_invalid_handle_gets_the_drivers_result(ask):
     assert ask(names_of("setter", "hidden"), "open", "no handle") == {INVALID_ARGUMENT}

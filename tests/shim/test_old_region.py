@@ -1,4 +1,4 @@
-"""A shim of today in a region whose files were made before layout 2."""
+"""The current shim with region files of layout 1."""
 
 import json
 
@@ -29,7 +29,7 @@ def old_room(make_room, machine):
     return room
 
 
-def test_it_is_held_to_the_quota_and_told_it(old_room):
+def test_quota_is_enforced_and_shown(old_room):
     source = """
 context()
 total = info()[1]
@@ -42,7 +42,7 @@ answer([total, refused, fits, left, free(pointer), available()])
     assert old_room.ask(source) == [VMEMORY, 2, 0, left - 1536 * MIB, 0, left]
 
 
-def test_what_the_dead_held_is_free_again(old_room):
+def test_memory_of_dead_processes_is_free_again(old_room):
     holder = old_room.start("context(); alloc(1024 * MIB); answer(0); sys.stdin.read()")
     assert json.loads(holder.stdout.readline()) == 0
     source = "context(); answer([alloc(512 * MIB)[0], alloc(512 * MIB)[0]])"
@@ -58,7 +58,7 @@ def test_what_the_dead_held_is_free_again(old_room):
     assert old_room.ask(source) == [0, 0]
 
 
-def test_memory_is_not_exported_where_nobody_could_write_it_down(old_room):
+def test_memory_cannot_be_exported_without_link_records(old_room):
     source = """
 context()
 pointer = alloc(2 * MIB)[1]
@@ -68,6 +68,6 @@ answer([cuda.cuIpcGetMemHandle(handle, pointer), free(pointer), available()])
     assert old_room.ask(source) == [2, 0, VMEMORY - RESERVE]
 
 
-def test_an_old_file_is_not_made_longer(old_room):
+def test_old_file_is_not_extended(old_room):
     old_room.ask("context(); alloc(2 * MIB); answer(0)")
     assert (old_room.folder / names.USAGE_FILE).stat().st_size == old_region.USAGE_SIZE

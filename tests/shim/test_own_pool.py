@@ -1,4 +1,4 @@
-"""Pools that a program makes, names, chooses for a device, trims and destroys."""
+"""Pools that a program creates, selects for a device, trims and destroys."""
 
 import time
 
@@ -100,8 +100,8 @@ answer([results, outstanding, current.value == default.value, before - available
     assert answer == [[0] + [1] * 8, 256 * MIB, True, 0]
 
 
-def test_destroyed_pools_are_the_drivers_to_destroy_too(ask):
-    """An empty pool goes at once, and its handle may come again, on this device or another."""
+def test_destroyed_pools_are_destroyed_in_the_driver(ask):
+    """An empty pool is freed at once, and its handle may be reused, on this device or another."""
     answer = ask("""
 context()
 before, handles = available(), []
@@ -116,7 +116,7 @@ answer([len(set(handles)), before - available()])
     assert answer == [1, 0]
 
 
-def test_default_pool_is_not_for_destruction(ask):
+def test_default_pool_cannot_be_destroyed(ask):
     answer = ask("""
 context()
 pool = P()

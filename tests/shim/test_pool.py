@@ -141,7 +141,7 @@ answer([result, before - available()])
 def test_threads_that_want_the_same_room_of_a_pool_never_grow_it_together(
     room, tmp_path, requests
 ):
-    """Were the pool over the quota for a moment, its high-water mark would show it."""
+    """The pool's high-water mark shows if it exceeded the quota even for a moment."""
     program = tmp_path / "rooms"
     library = room.driver.libcuda
     source = Path(__file__).parent / "rooms.c"
@@ -159,7 +159,7 @@ def test_threads_that_want_the_same_room_of_a_pool_never_grow_it_together(
     assert high <= available
 
 
-def test_pool_that_would_not_tell_keeps_its_charge(room, machine):
+def test_unreadable_pool_keeps_its_charge(room, machine):
     simulator.set_faults(machine, "call cuMemPoolGetAttribute * 999")
     answer = room.ask(
         POOL
@@ -174,7 +174,7 @@ answer(before - available())
     assert answer == 256 * MIB
 
 
-def test_others_see_what_was_given_back_by_one_that_asks_for_no_more(make_room, machine):
+def test_memory_released_by_a_synchronisation_is_available_to_others(make_room, machine):
     room = make_room(machine, vmemory=4 * GIB)
     holder = room.start(
         POOL
@@ -196,7 +196,7 @@ answer("idle"); sys.stdin.readline()
     holder.communicate()
 
 
-def test_room_of_a_pool_is_used_although_the_quota_is_full(ask):
+def test_free_pool_memory_is_used_at_a_full_quota(ask):
     answer = ask("""
 context()
 _, pointer = take(1 * MIB)
@@ -207,7 +207,7 @@ answer([available() < 2 * MIB, take(1 * MIB)[0], take(40 * MIB)[0], held() // MI
     assert answer == [True, 0, 2, 32]
 
 
-def test_stream_that_cannot_be_asked_gets_no_memory_beyond_the_quota(room, machine):
+def test_stream_without_query_gets_no_memory_beyond_the_quota(room, machine):
     simulator.set_faults(machine, "call cuStreamIsCapturing * 999")
     answer = room.ask(
         POOL + "context(); before = available(); answer([take(4 * GIB)[0], before - available()])",

@@ -1,5 +1,5 @@
-"""Pools at a full quota: an asynchronous call never waits for the device, and a pool that was told
-to keep its memory keeps it."""
+"""Pools at a full quota: an asynchronous call never waits for the device, and a pool with a
+release threshold keeps its memory."""
 
 import judge
 import pytest
@@ -10,7 +10,7 @@ from shim_room import GIB, MIB
 from pyvgpu import simulator
 
 # Requests of the default pool or of the program's own, on streams; a gate that holds one stream;
-# and how often a pool changed its size, looked at after each call.
+# and how often a pool changed its size, checked after each call.
 PRESSURE = (
     OWN
     + """
@@ -61,7 +61,7 @@ def whose(request):
 
 @pytest.fixture(params=simulator.POOLS)
 def room(request, tmp_path):
-    """Return a quota of 2 GiB where the driver places blocks in each way that is known."""
+    """Return a quota of 2 GiB on a driver with each known way of placing blocks."""
     machine = simulator.open_machine("h100", root=tmp_path / "machines", pools=request.param)
     with shim_room.room(tmp_path / "room", machine) as made:
         yield made
@@ -134,7 +134,7 @@ answer([result, held])
     assert answer == [2, True]
 
 
-# A quarter of a full pool, freed and taken again, in blocks of the sizes that follow.
+# A quarter of a full pool, freed and reallocated, in blocks of the sizes that follow.
 ROUNDS = (
     PRESSURE
     + """
@@ -217,7 +217,7 @@ answer([answers, holds(pool) // MIB])
     assert held <= 1088
 
 
-# Threads with streams of their own that take, free and hand on, in blocks of all sizes.
+# Threads with streams of their own that allocate, free and pass on blocks of all sizes.
 CHURN = (
     PRESSURE
     + """

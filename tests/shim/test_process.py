@@ -1,4 +1,4 @@
-"""Processes: fork, exec, threads, death; what each leaves and what the others may then have."""
+"""Processes: fork, exec, threads, death; the memory that each leaves for the others."""
 
 import json
 import random
@@ -131,7 +131,7 @@ current = P()
 check(cuda.cuInit(0))
 while cuda.cuDevicePrimaryCtxRetain(byref(current), 0) == 2:
     refused += 1
-    time.sleep(0.001)  # the others have grabbed what a context takes
+    time.sleep(0.001)  # the others have taken the memory that a context needs
 check(cuda.cuCtxSetCurrent(current))
 random.seed(int(sys.argv[1]))
 held = []
@@ -153,7 +153,7 @@ sys.stdin.readline()
 
 
 def test_sixteen_processes_fill_a_device_and_the_driver_never_has_to_refuse(make_room, machine):
-    """The quota is the whole device: were the ledger over for a moment, the driver would say so.
+    """The quota is the whole device: the driver would fail if the ledger ever exceeded it.
 
     Then a program would have met more refusals than its slot has counted.
     """

@@ -1,4 +1,4 @@
-"""Threads against each other; allocations and frees against the end of their context."""
+"""Races between threads, and of allocations and frees with the end of their context."""
 
 from shim_room import GIB, MIB
 
@@ -42,7 +42,7 @@ answer(before - available())
 
 
 def test_a_free_refused_because_its_context_is_gone_keeps_no_charge(room, machine):
-    """The free is with the driver, which will refuse it, while the context is destroyed."""
+    """The context is destroyed while the driver, which will refuse it, executes the free."""
     answer = room.ask("""
 primary = context()
 before = available()
@@ -63,7 +63,7 @@ answer(max(left))
 
 
 def test_rows_are_charged_before_the_driver_takes_their_padding(room, machine):
-    """A refused request never came to the driver: the fault of its free is still to come."""
+    """A refused request never reached the driver: the fault injected into free is still due."""
     simulator.set_faults(machine, "call cuMemFree_v2 1 700")
     answer = room.ask("""
 context()
@@ -106,7 +106,7 @@ check(cuda.cuMemFreeAsync(pointer, None))
 check(cuda.cuCtxDestroy_v2(made))
 check(cuda.cuCtxSetCurrent(primary))
 events = []
-for _ in range(8):  # whoever looked at the old event's handle would meet one of these
+for _ in range(8):  # a use of the old event's stale handle would hit one of these
     event = P()
     check(cuda.cuEventCreate(byref(event), UINT(0)))
     events.append(event)
@@ -123,7 +123,7 @@ answer([left, [cuda.cuEventQuery(event) for event in events]])
 
 
 def test_primary_context_that_was_in_use_before_it_was_retained_is_given_back(room):
-    """NVIDIA's runtime may make it by tables of its own, which no hook sees."""
+    """NVIDIA's runtime may create it by private tables, which no hook sees."""
     answer = room.ask("""
 check(cuda.cuInit(0))
 bare = ctypes.CDLL("libcuda-origin.so.1")

@@ -1,4 +1,4 @@
-"""What cannot be counted is refused, whichever way a program gets it.
+"""Memory that cannot be accounted is refused, however a program requests it.
 
 That both ways lead to the shim is test_routing's; here it is what they answer.
 """

@@ -130,7 +130,7 @@ def test_same_program_without_the_mirror_reaches_the_bare_driver(build, driver, 
 
 
 def hooks():
-    """What the shim answers for: (base name or None, since, symbol)."""
+    """The shim's hooks: (base name or None, since, symbol)."""
     table = hook_table.cuda() + hook_table.nvml()
     return [(hook.base, hook.since, hook.symbol) for hook in table]
 
@@ -143,7 +143,7 @@ def exports(driver):
 
 @pytest.fixture(scope="module")
 def found(driver, tree):
-    """What lookups.py says of every export and every base name."""
+    """The output of lookups.py for every export and every base name."""
     done = subprocess.run(
         [sys.executable, routes.LOOKUPS],
         input=json.dumps(routes.question(driver)),
@@ -179,12 +179,12 @@ def test_other_names_lead_to_the_drivers_own_functions(found, tree, driver, expo
     }
 
 
-def test_get_proc_address_gives_the_drivers_answer_with_hooks_in_place(found):
+def test_get_proc_address_returns_the_drivers_answers_with_hooks_substituted(found):
     assert found["answers"]["asked"] > 10_000
     assert found["answers"]["wrong"] == []
 
 
-def test_get_proc_address_gives_each_hook_from_its_version_on(found, exports):
+def test_get_proc_address_returns_each_hook_from_its_version_on(found, exports):
     hooked = {tuple(each) for each in found["answers"]["hooked"]}
     expected = {
         (base, since)

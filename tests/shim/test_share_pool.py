@@ -1,4 +1,4 @@
-"""Pools that other processes have: charged to who made them, whoever has a block open."""
+"""Exported pools: charged to their creator, whichever process has a block open."""
 
 import judge
 import parties as sharing
@@ -16,7 +16,7 @@ def room(make_room, machine):
 
 @pytest.fixture
 def taken(tmp_path, monkeypatch):
-    """Return a function: one party takes another's pool; the pool here, there, its descriptor."""
+    """Return a function: one party imports another's pool; both handles, and the descriptor."""
     monkeypatch.chdir(tmp_path)  # paths of sockets are short
 
     def do(owner, user):
@@ -62,7 +62,7 @@ def test_an_importer_of_another_container_pays_until_it_frees(rooms, opened):
         assert held(owner, one, 1) == SIZE
 
 
-def test_what_a_dead_owners_pool_held_stays_charged(room, opened):
+def test_memory_of_a_dead_owners_pool_stays_charged(room, opened):
     with parties(room, room, source=POOLS) as (owner, user):
         opened(owner, user)
         owner.kill()
@@ -73,7 +73,7 @@ def test_what_a_dead_owners_pool_held_stays_charged(room, opened):
 
 
 @pytest.mark.parametrize("last", ["pool", "block", "descriptor"])
-def test_a_dead_owners_pool_is_charged_until_the_last_has_let_it_go(room, taken, last, machine):
+def test_dead_owners_pool_is_charged_until_the_last_importer_ends(room, taken, last, machine):
     with parties(room, room, source=POOLS) as (owner, user):
         pool, there, descriptor = taken(owner, user)
         block = owner.get(f"block({pool}, {SIZE})")
@@ -99,7 +99,7 @@ def test_a_pool_that_grew_after_it_was_exported_stays_charged_as_it_is(room, ope
         assert held_at_last(user, room, 3 * SIZE) == 3 * SIZE
 
 
-def test_what_does_not_fit_an_importers_quota_is_not_opened(make_room, machine, opened):
+def test_memory_over_an_importers_quota_is_not_opened(make_room, machine, opened):
     one, other = make_room(machine, vmemory=QUOTA), make_room(machine, vmemory=1 * GIB)
     with parties(one, other, source=POOLS) as (owner, user):
         left = 1 * GIB - other.reserve

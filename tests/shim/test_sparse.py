@@ -1,4 +1,4 @@
-"""Memory that is mapped into arrays stays charged, its handle gone, as long as an array has it."""
+"""Memory mapped into arrays stays charged while an array has it, even without its handle."""
 
 import pytest
 from array_source import ARRAYS
@@ -64,11 +64,11 @@ answer([held(), levels[0], held(), destroy(a), destroy_mipmap(levels[1]), held()
     [
         pytest.param("take(a); wait()", [1, 0], id="unmapped"),
         pytest.param("destroy(a)", [0], id="array destroyed"),
-        pytest.param("put(a, n); wait(); release(n); take(a); wait()", [2, 1, 1, 1, 0], id="anew"),
+        pytest.param("put(a, n); wait(); release(n); take(a); wait()", [2, 1, 1, 1, 0], id="over"),
     ],
 )
 def test_memory_is_held_by_its_tile(room, flags, steps, held):
-    """A wait is for the stream to come to what ends a tile; until then either is right."""
+    """Wait for the stream to reach the end of a mapping; until then either result is right."""
     answer = room.ask(
         SPARSE
         + f"""
@@ -101,7 +101,7 @@ answer([put(a, n), wait(), held(), unmap(address, G), held()])
     assert answer == [1, 0, 1, 0, 0]
 
 
-def test_parts_that_are_not_the_same_are_not_ended(room):
+def test_different_parts_do_not_end_a_mapping(room):
     answer = room.ask(
         SPARSE
         + """
@@ -134,7 +134,7 @@ answer([queued, during, held()])
 
 
 def test_another_stream_does_not_end_a_tile(room):
-    """Nobody knows which of the two comes first: so the array keeps the memory."""
+    """The order of the two streams is unknown: so the array keeps the memory."""
     answer = room.ask(
         SPARSE
         + """
@@ -165,7 +165,7 @@ answer(held())
     assert answer == 0
 
 
-def test_what_the_driver_refuses_is_not_held(room, machine):
+def test_mapping_refused_by_the_driver_is_not_held(room, machine):
     simulator.set_faults(machine, "call cuMemMapArrayAsync 1 999")
     answer = room.ask(
         SPARSE

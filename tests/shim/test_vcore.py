@@ -1,4 +1,4 @@
-"""Work of every kind is paid from the share of time; what is only recorded is not."""
+"""Work of every kind is charged to the time share; work that is only recorded is not."""
 
 import os
 
@@ -8,7 +8,7 @@ import work_source
 from pyvgpu import names, region
 
 MILLISECOND = 1_000_000
-# Bought at once at most, and so perhaps not used.
+# The largest purchase, part of which may stay unused.
 CHUNK_NS = 2 * MILLISECOND
 
 
@@ -62,8 +62,8 @@ answer([call(function, 0, 1, 1, 1, 1, 1, 0, stream, arguments, None) for _ in ra
     assert charged_ns(half) <= CHUNK_NS
 
 
-def test_work_in_no_stream_is_refused_again_and_again_and_nobody_waits(half):
-    """Events in such a stream fail, too, and nothing of it is under way."""
+def test_work_in_an_invalid_stream_is_refused_without_waiting(half):
+    """Events in such a stream fail, too, and it has no work in flight."""
     answer = ask(
         half,
         """
@@ -135,7 +135,7 @@ wait()
 
 
 def test_other_stream_works_and_pays_while_one_captures(half):
-    """Nothing of ours may get into the capture, in the mode that forbids most."""
+    """The shim must add nothing to the capture, in the strictest mode."""
     answer = ask(
         half,
         """
@@ -224,7 +224,7 @@ answer(results)
 
 
 def test_unseen_kernel_behind_a_gate_does_not_hang_beside_a_busy_thread(half):
-    """Progress of another thread says nothing of the gate; the launch must return."""
+    """Progress of another thread does not imply that the gate opens; the launch must return."""
     answer = ask(
         half,
         """
@@ -288,7 +288,7 @@ answer(set(results) == {0})
 
 
 def test_stream_that_captures_is_not_marked_by_its_own_thread(half):
-    """It has work of before, whose end another launch of the thread would see to."""
+    """It has earlier work, whose end another launch of the thread would check."""
     answer = ask(
         half,
         """
@@ -310,7 +310,7 @@ wait()
 
 
 def test_other_threads_go_on_while_a_stream_that_waits_is_full(make_room, machine):
-    """A mark in it would wait for the gate, which who sets the mark may be the one to open."""
+    """Setting a mark in it would wait for the gate, which the same thread may have to open."""
     answer = ask(
         make_room(machine, vcore=97),
         """
@@ -352,7 +352,7 @@ answer(sorted(results))
     ],
 )
 def test_long_kernel_behind_a_short_one_is_paid_although_it_is_not_expected(half, wait, new):
-    """It is no sample, and too little is expected of it for a mark."""
+    """It is not sampled, and its expected time is too short for a mark."""
     ask(
         half,
         f"""
@@ -373,7 +373,7 @@ answer(0)
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_wait_for_one_context_says_nothing_of_another(half, legacy):
+def test_synchronising_one_context_settles_no_other(half, legacy):
     ask(
         half,
         f"""
@@ -396,7 +396,7 @@ answer(0)
     assert 400 * MILLISECOND < charged_ns(half) < 560 * MILLISECOND
 
 
-def test_end_of_a_context_leaves_what_runs_in_another_to_be_measured(half):
+def test_end_of_a_context_keeps_measurements_of_another(half):
     ask(
         half,
         """
@@ -416,10 +416,10 @@ answer(0)
 @pytest.mark.parametrize(
     "wait", ["check(cuda.cuStreamSynchronize(stream))", "check(cuda.cuCtxSynchronize())"]
 )
-def test_what_one_thread_launches_and_another_waits_for_is_paid(half, wait):
+def test_work_launched_by_one_thread_and_awaited_by_another_is_paid(half, wait):
     """As frameworks do: one thread computes gradients, another waits for them.
 
-    On busy cores it begins to wait late, and when that which ran before began is not known.
+    On busy cores it starts to wait late, and the start of the preceding work is unknown.
     """
     waited_ns = ask(
         half,

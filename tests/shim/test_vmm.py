@@ -1,4 +1,4 @@
-"""Physical memory with handles: charged when it is made, until handle and mappings are gone."""
+"""Physical memory with handles: charged from creation until handle and mappings are gone."""
 
 import judge
 import pytest
@@ -118,7 +118,7 @@ answer([all(wrong), held, unmap(start + 2 * MIB, 12 * MIB), before - available()
         pytest.param("4, id=0", id="this thread's NUMA node"),
     ],
 )
-def test_host_memory_is_the_drivers_business(room, machine, place):
+def test_host_memory_is_not_charged(room, machine, place):
     source = (
         VMM
         + f"""
@@ -131,8 +131,8 @@ answer([result, before - available()])
     assert room.ask(source) == ask_bare(machine, source)
 
 
-def test_refused_requests_get_the_drivers_answers(room, machine):
-    """Even if they are larger than the quota: what is wrong with them comes first."""
+def test_refused_requests_get_the_drivers_results(room, machine):
+    """Even if they are larger than the quota: invalid arguments are reported first."""
     source = (
         VMM
         + """
@@ -165,7 +165,7 @@ answer([wrong(size, **changes)
         ),
     ],
 )
-def test_what_the_driver_refuses_once_leaves_the_charge_exact(room, machine, fault, steps):
+def test_single_driver_error_leaves_the_charge_exact(room, machine, fault, steps):
     simulator.set_faults(machine, f"call {fault} 1 999")
     before, first, *results, left = room.ask(
         VMM
@@ -236,7 +236,7 @@ answer([retain(address)[0], unmap(address, 2 * MIB), bare.cuMemRelease(handle),
 
 
 def test_a_handle_that_was_released_gets_nothing_more(room, machine):
-    """While its memory is mapped a driver may go on knowing it, and nothing would be charged."""
+    """While its memory is mapped a driver may still accept it, and nothing would be charged."""
     judge.watch(machine)
     answer = room.ask(
         VMM
@@ -295,7 +295,7 @@ answer([failures, before - available()])
 
 
 def test_references_taken_and_given_by_threads_at_once_keep_the_memory(room):
-    """One maps and unmaps it, others retain what is mapped, and give back what they got."""
+    """One thread maps and unmaps it, others retain the mapped memory and release it."""
     answer = room.ask(
         VMM
         + """

@@ -1,4 +1,4 @@
-"""Every source of work is paid: each form of launch, copy and set, by a table; graphs; devices."""
+"""Every source of work is charged: each form of launch, copy and memset; graphs; devices."""
 
 import os
 
@@ -17,15 +17,15 @@ BUSY = ffi.offsetof("struct usage_file", "compute") + ffi.offsetof(
     "struct usage_compute", "busy_ns"
 )
 
-# What the simulated driver refuses: the forms that came before 64 bits or stay for old programs,
-# and lists. tests/shim/test_arguments.py calls them.
+# Not supported by the simulated driver: 32-bit and legacy forms, and lists.
+# tests/shim/test_arguments.py calls them.
 NOT_SIMULATED = {
     *("cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync"),
     *(f"cuMem{do}BatchAsync" for do in ("cpy", "cpy3D", "Prefetch", "DiscardAndPrefetch")),
     *("cuMemcpyBatchAsync_v2", "cuMemcpy3DBatchAsync_v2", "cuMemBatchDecompressAsync"),
     *("cuMemcpyWithAttributesAsync", "cuMemcpy3DWithAttributesAsync"),
 }
-# One call each; what a form takes is BYTES or a kernel of 1 ms.
+# One call each, with BYTES or a kernel of 1 ms.
 LAUNCHES = (
     work_source.LAUNCHES
     + transfer_source.TRANSFERS
@@ -99,7 +99,7 @@ def busy_ns(room, device=0):
 
 
 def test_every_form_of_launch_copy_and_set_is_paid(most):
-    """Each is called until it was charged more than was left of what another one bought."""
+    """Each is called until it was charged more than the rest of an earlier purchase."""
     paid = most.ask(
         LAUNCHES
         + f"""
@@ -107,7 +107,7 @@ usage = os.open(sys.argv[1], os.O_RDONLY)
 def busy():
     return int.from_bytes(os.pread(usage, 8, {BUSY}), "little")
 def is_paid(call, arguments):
-    check(cuda.cuCtxSynchronize())  # what was expected of the one before is given back
+    check(cuda.cuCtxSynchronize())  # refunds the estimate of the previous one
     before = busy()
     for turn in range(40_000):
         check(call(*arguments))
@@ -135,8 +135,8 @@ answer({{symbol: is_paid(*call) for symbol, call in CALLS.items()}})
     assert set(paid) == wanted, "a new hook needs a row"
 
 
-def test_no_form_changes_what_is_computed(make_room, machine):
-    """All of them one after the other on known bytes, at a share that all have to wait for."""
+def test_no_form_changes_the_results(make_room, machine):
+    """All of them one after the other on known bytes, with a share at which all are throttled."""
     source = (
         LAUNCHES
         + """
@@ -264,7 +264,7 @@ answer([sum(results), nodes.value])
 
 @pytest.mark.parametrize("form", ["", "_ptsz"])
 def test_capture_into_graphics_commands_is_only_recorded(most, form):
-    """Also where nothing says that it captures; and once it does not, launches are paid."""
+    """Also if no call reveals the capture; and after it launches are charged."""
     answer = most.ask(
         LAUNCHES
         + GRAPHICS

@@ -38,7 +38,7 @@ def fixture_made():
 
 @pytest.fixture(name="machine_of")
 def fixture_machine_of(tmp_path):
-    """Return a function that makes a machine whose driver has limits of some kind."""
+    """Return a function that creates a machine whose driver has limits of some kind."""
     return lambda kind: simulator.open_machine(
         "h100", root=tmp_path, law=simulator.Law(cgroup_limits=kind), context_bytes=256 * MIB
     )
@@ -69,7 +69,7 @@ def test_a_process_in_the_cgroup_has_no_more_than_its_limit(machine_of, made, ki
     )
     assert (free, total) == (768 * MIB, 1 * GIB)
     assert (count, refused, left) == (12, 2, 0)
-    (free, total), count, _, _ = shim_room.ask_bare(machine, TAKE)  # one outside of it
+    (free, total), count, _, _ = shim_room.ask_bare(machine, TAKE)  # a process outside of it
     assert total == machine.devices[0].memory_bytes
     assert count > 100
 
@@ -88,7 +88,7 @@ def test_processes_of_a_cgroup_have_its_limit_together(machine_of, made):
     assert shim_room.ask_bare(machine, third) == [0, 2]
 
 
-def test_what_it_holds_is_told_and_a_limit_can_be_lifted(machine_of, made):
+def test_usage_is_reported_and_a_limit_can_be_lifted(machine_of, made):
     machine = machine_of(BY_DRIVER)
     set_limit(machine, made, 2 * GIB, 1 * GIB)
     source = cgroup_room.joining(made) + "context(); check(alloc(64 * MIB)[0]); answer(0); input()"
@@ -101,8 +101,8 @@ def test_what_it_holds_is_told_and_a_limit_can_be_lifted(machine_of, made):
 
 
 @pytest.mark.parametrize(("kind", "bytes_free"), [(BY_DRIVER, 1024), (BY_KERNEL, 256)])
-def test_a_limit_further_up(machine_of, made, kind, bytes_free):
-    """A driver that counts itself asks the nearest limit alone, the kernel all of them."""
+def test_limit_of_an_ancestor_cgroup(machine_of, made, kind, bytes_free):
+    """A driver that counts itself applies the nearest limit alone, the kernel all of them."""
     machine = machine_of(kind)
     with cgroup_room.cgroup(made) as inner:
         set_limit(machine, made, 512 * MIB)
@@ -130,7 +130,7 @@ def test_a_cgroup_that_is_removed_has_no_limit_any_more(machine_of):
     machine = machine_of(BY_DRIVER)
     source = f"""{SET}
 results = set()
-for number in range(1500):  # the table has fewer places
+for number in range(1500):  # more than the table's entries
     os.mkdir(place + str(number).encode())
     results.add(put(place + str(number).encode(), 1 << 30))
     os.rmdir(place + str(number).encode())
@@ -140,7 +140,7 @@ answer(sorted(results))
         assert ask(machine, f"place = {bytes(folder)!r} + b'/c'\n{source}") == [0]
 
 
-def test_what_is_no_limit_is_refused(machine_of, made, tmp_path):
+def test_invalid_limit_is_refused(machine_of, made, tmp_path):
     machine = machine_of(BY_DRIVER)
     total = machine.devices[0].memory_bytes
     assert set_limit(machine, made, 1, soft=2) == INVALID_ARGUMENT

@@ -18,7 +18,7 @@ from pyvgpu import simulator
 pytestmark = pytest.mark.clients
 
 GIB = 1 << 30
-TOTAL, FREE = 84943044608, 84397785088  # an H100, and what a context of 520 MiB leaves of it
+TOTAL, FREE = 84943044608, 84397785088  # an H100; less a context of 520 MiB
 
 
 @pytest.fixture(name="machine")
@@ -41,7 +41,7 @@ def test_cuda_bindings_copies_there_and_back_unchanged(machine):
 
 
 @pytest.mark.parametrize("kind", ["CUBIN", "PTX"])
-def test_what_nvrtc_compiles_is_loaded_and_launched(machine, kind):
+def test_nvrtc_output_is_loaded_and_launched(machine, kind):
     assert python(machine, python_clients.BINDINGS_KERNELS, kind) == [
         [[0, 8], [8, 4], [12, 4]],
         True,
@@ -60,7 +60,7 @@ def test_numba_compiles_launches_and_copies_unchanged(machine):
 
 
 @pytest.mark.timeout(numba_suite.TIMEOUT + 60)
-def test_numbas_own_driver_tests_pass_but_for_the_known_ones(tmp_path):
+def test_numbas_own_driver_tests_pass_except_known_failures(tmp_path):
     # Little memory, since numba fills half of it; two devices, since some tests need them.
     machine = simulator.open_machine("h100:2", tmp_path)
     conf = machine.folder / "machine.conf"

@@ -1,4 +1,4 @@
-"""Contexts: each thread's stack of them, the primary ones, what they keep."""
+"""Contexts: per-thread stacks, primary contexts, settings."""
 
 import pytest
 from shim_room import ask_bare

@@ -1,4 +1,4 @@
-"""Which devices a process sees, and what it can ask about them."""
+"""Visible devices of a process, and their properties."""
 
 import uuid
 
@@ -69,7 +69,7 @@ def test_the_variable_chooses_by_uuid_and_by_its_beginning(machine):
     assert ask_bare(machine, SEEN, f"{whole},2") == [NO_DEVICE, []]
 
 
-def test_what_the_first_cuinit_saw_stays(machine):
+def test_first_cuinit_fixes_the_visible_devices(machine):
     answer = ask_bare(
         machine,
         "os.environ['CUDA_VISIBLE_DEVICES'] = '2'; first = cuda.cuInit(0);"
@@ -99,7 +99,7 @@ def test_cuinit_takes_no_flags(machine):
     assert ask_bare(machine, "answer([cuda.cuInit(1), cuda.cuInit(0)])") == [INVALID_VALUE, OK]
 
 
-def test_nothing_answers_before_cuinit_but_the_version(machine):
+def test_before_cuinit_only_the_version_is_available(machine):
     answer = ask_bare(
         machine,
         "n = INT(); answer([cuda.cuDeviceGetCount(byref(n)), cuda.cuCtxGetCurrent(byref(P())),"
@@ -108,7 +108,7 @@ def test_nothing_answers_before_cuinit_but_the_version(machine):
     assert answer == [NOT_INITIALIZED, NOT_INITIALIZED, OK, 13000]
 
 
-def test_a_fault_can_be_ordered_for_cuinit(tmp_path):
+def test_fault_can_be_injected_into_cuinit(tmp_path):
     machine = simulator.open_machine("h100", tmp_path)
     simulator.set_faults(machine, "call cuInit 2 999")
     assert ask_bare(machine, "answer([cuda.cuInit(0) for _ in range(3)])") == [OK, 999, OK]
@@ -218,7 +218,7 @@ def test_attributes_that_matter_are_the_models(machine, attribute, h100, t4):
         pytest.param("cuDeviceGetLuid(bytes(8), byref(UINT()), 0)", 801, id="LUID"),
     ],
 )
-def test_bad_questions_are_refused(machine, call, result):
+def test_invalid_queries_are_refused(machine, call, result):
     assert ask_bare(machine, f"check(cuda.cuInit(0)); answer(cuda.{call})") == result
 
 

@@ -1,4 +1,4 @@
-"""What the simulated driver exports, and what it answers where it does nothing."""
+"""Exports of the simulated driver, and results of functions that it does not implement."""
 
 import importlib.util
 import subprocess
@@ -62,7 +62,7 @@ def test_every_name_of_the_cuda_headers_is_exported_and_one_of_our_own():
     text = headers.read_cuda(headers.folders())
     older = stubs.older_names((SOURCE / "older_names.txt").read_text())
     expected = headers.cuda_symbols(text) | {name for name in older if name.startswith("cu")}
-    expected |= {"sim_transfer_takes"}  # for replays; no program of others asks for it
+    expected |= {"sim_transfer_takes"}  # for replays only
     assert _exports("libcuda.so.1") == expected
 
 
@@ -118,7 +118,7 @@ def test_an_nvml_call_that_is_not_simulated_is_not_supported(machine):
     assert answer == 3
 
 
-def test_nobody_is_given_a_private_table(machine):
+def test_private_tables_are_refused(machine):
     answer = ask_bare(
         machine,
         "check(cuda.cuInit(0)); table = P(1);"

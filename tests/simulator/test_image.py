@@ -1,4 +1,4 @@
-"""Program images: what is found in them, and what becomes of bad ones."""
+"""Program images: parsing, and errors for invalid ones."""
 
 import cubin
 import pytest
@@ -167,7 +167,7 @@ for turn in range(int(sys.argv[2])):
             at = dice.randrange(len(broken)) if dice.random() < 0.5 else dice.randrange(
                 min(len(broken), 700))
             broken[at] = dice.choice((0, 0xFF, dice.randrange(256)))
-    at = room - len(broken)  # the byte after the last one cannot be read
+    at = room - len(broken)  # the byte after the image is unreadable
     pages[at:room] = bytes(broken)
     result = cuda.cuModuleLoadData(byref(module), P(start + at))
     codes[result] = codes.get(result, 0) + 1
@@ -185,7 +185,7 @@ def test_a_broken_image_is_refused_and_never_a_crash(ask, machine, image):
     assert held == machine.devices[0].context_bytes
 
 
-def test_what_a_module_holds_comes_back_when_it_goes(ask):
+def test_unloading_a_module_frees_its_memory(ask):
     answer = ask(
         cubin.cubin((), (Variable("large", 64 << 20), Variable("small", 4))),
         """
@@ -220,7 +220,7 @@ answer([cuda.cuModuleUnload(module), function(b"bare")[0]])
     assert answer == [INVALID_HANDLE, INVALID_HANDLE]
 
 
-def test_variables_of_each_module_are_its_own_and_start_anew(ask):
+def test_each_module_has_freshly_initialised_variables(ask):
     answer = ask(
         CUBIN,
         """
@@ -339,7 +339,7 @@ def test_occupancy_follows_from_the_sizes(ask, block, dynamic, blocks):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_is_linked_can_be_loaded(ask, count):
+def test_linked_image_can_be_loaded(ask, count):
     answer = ask(
         CUBIN,
         """

@@ -1,4 +1,4 @@
-"""The judge of a machine counts what is in use, and never the dead."""
+"""The judge of a machine counts memory in use, and never that of dead processes."""
 
 import signal
 
@@ -17,7 +17,7 @@ def fixture_machine(tmp_path):
     return simulator.open_machine("t4", tmp_path)
 
 
-def test_the_peak_is_what_was_in_use_together(machine):
+def test_peak_is_the_highest_simultaneous_usage(machine):
     context = machine.devices[0].context_bytes
     judge.watch(machine)
     with machine_room.holder(machine, size=100 * MIB) as one:
@@ -31,13 +31,13 @@ def test_the_peak_is_what_was_in_use_together(machine):
     assert judge.peak_bytes(machine) == 2 * context + 300 * MIB
 
 
-def test_a_peak_begins_with_what_is_there(machine):
+def test_peak_starts_at_current_usage(machine):
     with machine_room.holder(machine, size=100 * MIB) as held:
         judge.watch(machine)
         assert judge.peak_bytes(machine) == judge.bytes_by_process(machine)[held.pid]
 
 
-def test_processes_that_die_one_after_the_other_do_not_add_up(machine):
+def test_successive_dead_processes_do_not_add_up(machine):
     judge.watch(machine)
     for _ in range(10):
         held = programs.start(machine, "hammer", "hold", str(1 << 30))

@@ -1,4 +1,4 @@
-"""Parameters of a simulated machine change what its devices and driver do."""
+"""Law parameters of a simulated machine change the behaviour of its devices and driver."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def ask_gated(ask):
 
 
 def test_a_stream_that_waits_holds_up_no_other(ask_gated):
-    """However much is launched into the other: more than all places of a machine of before."""
+    """For any number of launches into the other: more than all places of an older machine."""
     answer = ask_gated(
         """
 spin_ns.value = 1000
@@ -118,12 +118,12 @@ answer([microseconds(events[0], events[1]), microseconds(events[1], events[2])])
 
 
 def test_events_take_the_time_that_the_law_says(ask_gated):
-    """The device is looked at before the work is there, and then by nothing but the gate."""
+    """The device is updated before the work is submitted, and then only by the gate."""
     assert ask_gated(PAIRS) == [0, 100]
     assert ask_gated(PAIRS, event_ns=3000, event_late_ns=1500) == [3, 103]
 
 
-def test_a_kernel_takes_what_comes_before_it_too(ask_gated):
+def test_kernel_duration_includes_its_launch_overhead(ask_gated):
     """Events see it, as they do on a device; the kernel's own clock does not."""
     assert ask_gated(PAIRS, launch_ns=2000) == [0, 102]
 
@@ -199,7 +199,7 @@ answer([*first, alloc(4096)[0], alloc(512)[0]])
     assert answer == [0, True, 2, 0]
 
 
-def test_what_a_pool_lends_takes_no_block(ask):
+def test_pool_allocations_take_no_block(ask):
     answer = ask(
         """
 context()
@@ -263,7 +263,7 @@ def test_a_second_context_takes_what_the_law_says(ask):
     assert ask(CONTEXTS, second_context_percent=25) == [130, 0]
 
 
-def test_a_context_takes_what_the_machine_was_opened_with(tmp_path):
+def test_context_takes_the_machines_configured_bytes(tmp_path):
     def taken(**options):
         machine = simulator.open_machine("h100", root=tmp_path, **options)
         source = "context()\ntotal = info()\nanswer((total[1] - total[0]) // MIB)\n"
@@ -348,8 +348,8 @@ os.kill(child, 9)
     assert answer is None
 
 
-def test_a_refusal_does_not_wait_for_the_children_of_the_dead(ask):
-    """They may live for long: what they keep is in use, and no allocation waits for its end."""
+def test_refusal_does_not_wait_for_children_of_dead_processes(ask):
+    """They may live for long: their memory is in use, and no allocation waits for its end."""
     answer = ask(
         FORKED.replace("sys.argv[1]", "'killed'")
         + """
@@ -420,7 +420,7 @@ os._exit(0)
         ({"pool_chunk_bytes": 1}, "pool_chunk_bytes=1: must be from 2097152 to 1073741824"),
     ],
 )
-def test_a_law_that_cannot_be_names_the_value_and_the_rule(law, complaint):
+def test_invalid_law_names_the_value_and_the_rule(law, complaint):
     with pytest.raises(errors.UsageError, match=complaint):
         simulator.Law(**law)
 
@@ -447,7 +447,7 @@ def test_a_machine_keeps_its_law(tmp_path):
     )
 
 
-def test_a_kernel_tells_when_the_device_ran_it(ask_gated):
+def test_kernel_reports_when_the_device_ran_it(ask_gated):
     answer = ask_gated("""
 image, working = P(), P()
 text = IMAGE.replace(b"sim_spin(.param .u64 ns)", b"sim_work(.param .u64 ns, .param .u64 out)")

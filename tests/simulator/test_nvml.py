@@ -109,7 +109,7 @@ answer([code(N.nvmlDeviceGetHandleByIndex, 3),
     )
 
 
-def test_old_memory_form_counts_what_the_firmware_keeps_as_used(machine):
+def test_v1_memory_info_counts_reserved_memory_as_used(machine):
     device = machine.devices[0]
     seen = ask(
         machine,
@@ -379,7 +379,7 @@ answer([[v.nvmlReturn, v.value.uiVal] for v in N.nvmlDeviceGetFieldValues(
         pytest.param("lost 0", GPU_IS_LOST, id="lost"),
     ],
 )
-def test_ordered_fault_happens(machine, fault, code):
+def test_injected_fault_happens(machine, fault, code):
     simulator.set_faults(machine, fault)
     assert ask(machine, FIRST + "answer(code(N.nvmlDeviceGetName, d))") == code
 
@@ -393,7 +393,7 @@ def test_other_devices_stay_when_one_is_lost(machine):
     ) == [3, 0]
 
 
-def test_xid_reaches_those_who_wait_for_its_device(machine):
+def test_xid_reaches_waiters_of_its_device(machine):
     script = (
         NVML_PRELUDE
         + FIRST

@@ -1,4 +1,4 @@
-"""Which pids NVML says: those of the PID namespace in which it is asked."""
+"""NVML reports pids of the caller's PID namespace."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""cuGetProcAddress; the rows are what NVIDIA's library 550.163.01 answers."""
+"""cuGetProcAddress; the rows are the results of NVIDIA's library 550.163.01."""
 
 import pytest
 from shim_room import ask_bare

@@ -35,7 +35,7 @@ def free_bytes(machine):
 
 
 def is_free_again(machine, amount):
-    """Whether *amount* is free now or soon: who looked for the dead just now looks on later."""
+    """Is *amount* free now or soon? Reaping right after another reap is delayed."""
     deadline = time.monotonic() + 120
     while free_bytes(machine) != amount:
         if time.monotonic() > deadline:
@@ -62,7 +62,7 @@ def test_program_finds_everything_right_where_nothing_takes_time(free_machine, n
     assert programs.run(free_machine, name) == "ok\n"
 
 
-def test_an_h200_needs_no_more_than_is_written(tmp_path):
+def test_h200_takes_only_written_memory(tmp_path):
     machine = simulator.open_machine("h200", tmp_path)
     held = programs.start(machine, "hammer", "hold", str(100 << 30))
     assert free_bytes(machine) < 50 << 30
@@ -106,7 +106,7 @@ def test_processes_killed_at_random_lose_nothing(lonely):
 
 
 def made_by_another_version(machine):
-    """Let the machine's state look as another version of the simulator would have left it."""
+    """Make the machine's state look like that of another version of the simulator."""
     state = machine.folder / "state"
     with state.open("rb") as file:
         head = bytearray(file.read(4096))
@@ -114,13 +114,13 @@ def made_by_another_version(machine):
     state.write_bytes(head)
 
 
-def test_what_another_version_left_is_made_anew(lonely):
+def test_state_left_by_another_version_is_recreated(lonely):
     before = free_bytes(lonely)
     made_by_another_version(lonely)
     assert free_bytes(lonely) == before
 
 
-def test_what_another_version_still_uses_is_not_touched(lonely):
+def test_state_in_use_by_another_version_is_not_touched(lonely):
     with programs.start(lonely, "hammer", "hold", "1000000") as process:
         made_by_another_version(lonely)
         with pytest.raises(AssertionError, match="another version of the simulator"):
@@ -128,7 +128,7 @@ def test_what_another_version_still_uses_is_not_touched(lonely):
         process.kill()
 
 
-def test_a_stopped_process_stops_nobody(lonely):
+def test_stopped_process_blocks_no_other(lonely):
     stopped = programs.start(lonely, "hammer", "spin", "1000000", "1000")
     stopped.send_signal(signal.SIGSTOP)
     answer = programs.run(lonely, "hammer", "spin", "1000000", "5").split()

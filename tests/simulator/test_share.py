@@ -1,4 +1,4 @@
-"""Memory that processes share lives, and counts, as long as anybody has it, whoever dies."""
+"""Shared memory lives, and counts, while any process has it open, whichever one dies."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ def fixture_machine(tmp_path):
 
 
 class Sides:
-    """A process that exports and one that imports; each does a step when it is told."""
+    """A process that exports and one that imports; each does a step per input line."""
 
     def __init__(self, machine, kind):
         there, here = os.pipe(), os.pipe()
@@ -53,7 +53,7 @@ class Sides:
 
     def importer_ends(self):
         self._to.close()
-        assert self._from.read() == ""  # it is on its way out, and not ours to wait for
+        assert self._from.read() == ""  # it is exiting, and not our child to wait for
 
     def end(self):
         with contextlib.suppress(BrokenPipeError):
@@ -81,7 +81,7 @@ every_kind = pytest.mark.parametrize(
 
 
 @every_kind
-def test_what_the_owner_freed_stays_with_the_importer(machine, sides, left):
+def test_memory_freed_by_the_owner_stays_with_the_importer(machine, sides, left):
     sides.importer_goes_on("open")
     assert judge.left_bytes(machine) == 0
     before = judge.used_bytes(machine)
@@ -94,7 +94,7 @@ def test_what_the_owner_freed_stays_with_the_importer(machine, sides, left):
 
 
 @every_kind
-def test_what_a_killed_owner_had_stays_with_the_importer(machine, sides, left):
+def test_memory_of_a_killed_owner_stays_with_the_importer(machine, sides, left):
     context = machine.devices[0].context_bytes
     sides.importer_goes_on("open")
     sides.owner_dies()
@@ -104,7 +104,7 @@ def test_what_a_killed_owner_had_stays_with_the_importer(machine, sides, left):
 
 
 @every_kind
-def test_what_a_killed_importer_had_open_is_gone(machine, sides, left):
+def test_import_of_a_killed_process_is_released(machine, sides, left):
     sides.importer_goes_on("open")
     sides.owner_dies()
     assert judge.left_bytes(machine) == left
@@ -124,7 +124,7 @@ def test_what_a_killed_importer_had_open_is_gone(machine, sides, left):
     indirect=["sides"],
     ids=["handle", "fabric handle", "descriptor", "pool's descriptor"],
 )
-def test_a_descriptor_keeps_what_a_handle_does_not(machine, sides, left):
+def test_descriptor_keeps_memory_that_a_handle_does_not(machine, sides, left):
     sides.owner_dies()
     assert judge.left_bytes(machine) == left
     if left == BYTES:

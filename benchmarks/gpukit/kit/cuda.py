@@ -1,4 +1,4 @@
-"""The CUDA driver API and NVML by ctypes: what the stages need of them."""
+"""ctypes bindings of the CUDA driver API and NVML, as far as the stages need them."""
 
 import ctypes
 import json

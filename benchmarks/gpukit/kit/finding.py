@@ -1,4 +1,4 @@
-"""Libraries and programs of NVIDIA's that are no part of the driver: where they usually are."""
+"""Usual locations of NVIDIA libraries and programs that are not part of the driver."""
 
 import importlib.util
 import os

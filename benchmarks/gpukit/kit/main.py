@@ -1,4 +1,4 @@
-"""Run stages one after the other, each in a process of its own, and keep a record.
+"""Run stages one after the other, each in a separate process, and write a record.
 
   run --out DIR                       all stages, as long as they take
   run --minutes 9 --out DIR           stop before nine minutes are over

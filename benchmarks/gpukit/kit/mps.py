@@ -1,4 +1,4 @@
-"""An MPS daemon of our own: started, and ended again however this process ends.
+"""The kit's own MPS daemon: started, and stopped however this process ends.
 
 The daemon is the child of a guard, ``python -m kit.mps FOLDER``, in a session of its own. The
 guard ends the daemon when its standard input ends, so a stage that is killed leaves no daemon

@@ -1,4 +1,4 @@
-"""Programs that launch as real ones do: ``python -m kit.patterns NAME SECONDS``, one process each.
+"""Realistic launch patterns: ``python -m kit.patterns NAME SECONDS``, one process each.
 
 Each prints ``ready``, waits for a line, and prints one JSON object of figures. What runs beside
 what is the point of each: streams that wait, streams whose kernels differ in length, many grids.

@@ -1,4 +1,4 @@
-"""What a record must not have: names of hosts and users, UUIDs of devices.
+"""Redaction of records: names of hosts and users, UUIDs of devices.
 
 They come in with paths, environments and the last words of a program that failed. Names that
 stages give to their facts and figures are the kit's own, and stay.
@@ -13,7 +13,7 @@ import re
 import socket
 
 SHORTEST = 2  # a name of one letter would be found everywhere
-KEPT = {"root", "localhost", "nobody"}
+KEPT = {"root", "localhost", "nobody"}  # the last one: user 65534
 HOMES = re.compile(r"(?<![\w/])(/home|/Users)/[^/\s'\":,]+")
 UUIDS = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 VALUES = ("value", "detail", "reason")

@@ -1,4 +1,4 @@
-"""What a stage reports: one JSON object a line, written at once, so that none is lost by a kill.
+"""Reports of a stage: one JSON object a line, written at once, so that a kill loses none.
 
 ==========  ==========================================================
 kind        fields

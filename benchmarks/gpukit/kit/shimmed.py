@@ -1,4 +1,4 @@
-"""Programs under the shim: ``pyvgpu run`` as the stages use it."""
+"""Running programs under the shim: ``pyvgpu run`` for the stages."""
 
 import json
 import os

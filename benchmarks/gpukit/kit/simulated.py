@@ -1,4 +1,4 @@
-"""Stages on a simulated device: how its driver is found."""
+"""Stages on a simulated device: locating its driver."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Tenants that share the device, and what each had of it by the device's own clock."""
+"""Tenants that share the device, and the device time of each by the device's own clock."""
 
 import dataclasses
 import os
@@ -8,7 +8,7 @@ from kit import binaries, cuda, shimmed
 AHEAD = 64
 NOTED = 60_000  # kernels; the program has room for some more
 BATCH_NS, AHEAD_NS = 100_000, 20_000_000  # of work: between events, and under way at most
-SHORTEST_TOLD_NS = 100_000  # shorter kernels the device's clock of 1 us does not tell apart
+SHORTEST_TIMED_NS = 100_000  # for shorter kernels the device's clock of 1 us is too coarse
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,6 +93,6 @@ def play(tenants, seconds):
 
 def length(tenant, answer):
     """Return what a kernel takes alone, ns: as was measured, or less if the clock rose since."""
-    if tenant.kernel_ns < SHORTEST_TOLD_NS:
+    if tenant.kernel_ns < SHORTEST_TIMED_NS:
         return tenant.kernel_ns
     return min(tenant.kernel_ns, *(end - begin for begin, end in answer["kernels"]))

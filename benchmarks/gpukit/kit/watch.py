@@ -1,4 +1,4 @@
-"""What NVML shows of the first device: memory, processes, utilization."""
+"""NVML's figures of the first device: memory, processes, utilization."""
 
 import ctypes
 import json

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cu.c -- finds the driver's functions by the ways that programs take; see cu.h. */
+/* cu.c -- resolves the driver's functions in the ways that programs use; see cu.h. */
 #include "cu.h"
 
 #include <dlfcn.h>
@@ -97,7 +97,7 @@ void cu_open(const char *way)
     version = version < NEWEST_ASKED ? version : NEWEST_ASKED;
     if (i >= 2)
         *(void **) &route = dlsym_or_end("cuGetProcAddress");
-    if (i >= 3) /* as the CUDA runtime does: the newer one by way of the older */
+    if (i >= 3) /* like the CUDA runtime: the newer one through the older */
         *(void **) &route_v2 = find("routed", "cuGetProcAddress", NULL);
 #define FIND(name, parameters) *(void **) &cu.name = find(way, #name, (void *) name);
     CU_FUNCTIONS(FIND)

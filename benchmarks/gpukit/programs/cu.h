@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cu.h -- what the test programs need of the CUDA driver API, without NVIDIA's header.
+/* cu.h -- declarations of the CUDA driver API for the test programs, without NVIDIA's header.
  *
  * With -DKIT_CUDA_HEADER the types come from cuda.h instead, and the compiler compares the
  * prototypes and layouts of this file with those: tests/gpukit does so.
@@ -192,7 +192,7 @@ _Static_assert(offsetof(CUDA_ARRAY3D_DESCRIPTOR, Format) == 24, "its format");
     FUNCTION(cuGraphLaunch, (CUgraphExec, CUstream))                                               \
     FUNCTION(cuDeviceGraphMemTrim, (CUdevice))
 
-/* Weak, so that a driver that lacks one still starts the program, which then names it. */
+/* Weak, so that the program starts on a driver that lacks one, and can name it. */
 #define DECLARE(name, parameters) __attribute__((weak)) extern CUresult name parameters;
 CU_FUNCTIONS(DECLARE)
 #undef DECLARE
@@ -205,12 +205,12 @@ struct cu {
 
 extern struct cu cu; /* filled by cu_open; no member is NULL */
 
-/* The ways to a function of the driver that programs take. Of every way, the symbols of the
- * library that this program is linked with are needed for cuGetProcAddress alone. */
+/* The ways in which programs resolve a driver function. Except for `linked`, the symbols of the
+ * linked library are needed for cuGetProcAddress alone. */
 enum { NO_FUNCTION = 3, BAD_USAGE = 64, FAILED = 1 };
 
-/* Find every function by *way*: linked, dlsym, routed, routed_v2 or thread. Ends the process with
- * NO_FUNCTION and a line that names a function which is not there. */
+/* Resolve every function by *way*: linked, dlsym, routed, routed_v2 or thread. Ends the process
+ * with NO_FUNCTION and a line that names a missing function. */
 void cu_open(const char *way);
 
 /* cu_open, then the primary context of the first device, made current. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* families.c -- takes all device memory that it is given, by one family of calls.
+/* families.c -- allocates as much device memory as possible, by one family of calls.
  *
  *   families FAMILY WAY MOST_BYTES
  *
  * One request of all that is free and one of more; then requests of 1 GiB, halved when one is
- * refused, until 2 MiB are refused. Prints what it saw as JSON and waits for a line; then frees
- * half, takes it again, frees everything, and prints a second line of JSON. Stops at MOST_BYTES: a
- * quota that is not held must not fill a device that others use.
+ * refused, until 2 MiB are refused. Prints its results as JSON and waits for a line; then frees
+ * half, takes it again, frees everything, and prints a second line of JSON. Stops at MOST_BYTES: if
+ * the quota is not enforced, it must not fill a device that others use.
  */
 #include "cu.h"
 
@@ -283,7 +283,7 @@ static void give_last(const struct family *family)
     family->give(&pieces[--count]);
 }
 
-/* One request of *size* bytes, given back at once. */
+/* One request of *size* bytes, freed at once. */
 static int take_once(const struct family *family, size_t size)
 {
     CUresult result = take(family, size);

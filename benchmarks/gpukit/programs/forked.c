@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* forked.c -- programs that fork, and that are killed.
  *
- *   forked workers WAY BYTES      a process with BYTES of the device forks workers, as a data
- * loader does: one asks the driver, one is killed, one ends by itself forked successor WAY BYTES a
- * process with BYTES is killed; when can another have as many? forked orphan WAY BYTES       the
- * same, while a child that it forked lives on
+ *   forked workers WAY BYTES    a process with BYTES of the device forks workers, like a data
+ *                               loader: one calls the driver, one is killed, one ends by itself
+ *   forked successor WAY BYTES  a process with BYTES is killed; when can another have as many?
+ *   forked orphan WAY BYTES     the same, while a child that it forked lives on
  *
  * Prints one object of JSON.
  */
@@ -73,7 +73,7 @@ static size_t free_bytes(void)
     return available;
 }
 
-/* What the driver answers to a child that was forked after cuInit. */
+/* The driver's result in a child that was forked after cuInit. */
 static int64_t answer_to_child(void)
 {
     int ends[2];
@@ -139,7 +139,7 @@ static int workers(void)
     return 0;
 }
 
-/* Hold *bytes*; tell the parent the pid of a child, or 0. */
+/* Hold *bytes*; report to the parent the pid of a child, or 0. */
 static void hold(int tell, int with_child)
 {
     CUdeviceptr address;
@@ -158,7 +158,8 @@ static void hold(int tell, int with_child)
         pause();
 }
 
-/* Ask for *bytes* until they are given; tell after how many ns, or NO_ANSWER; again when asked. */
+/* Request *bytes* until they are granted; report after how many ns, or NO_ANSWER; again for each
+ * line. */
 static void follow(int go, int tell)
 {
     cu_begin(way);
@@ -183,7 +184,7 @@ static int successor(int with_child)
 {
     int held[2];
     int go[2];
-    int told[2];
+    int report[2];
     pid_t holder;
     pid_t follower;
     pid_t child;
@@ -192,7 +193,7 @@ static int successor(int with_child)
 
     make_pipe(held);
     make_pipe(go);
-    make_pipe(told);
+    make_pipe(report);
     holder = fork_or_end();
     if (holder == 0)
         hold(held[1], with_child);
@@ -203,20 +204,20 @@ static int successor(int with_child)
     follower = fork_or_end();
     if (follower == 0) {
         close(go[1]);
-        follow(go[0], told[1]);
+        follow(go[0], report[1]);
     }
-    close(told[1]);
-    if (read_number(told[0]) != 0)
+    close(report[1]);
+    if (read_number(report[0]) != 0)
         return FAILED;
     kill(holder, SIGKILL);
     write_number(go[1], 0);
     waitpid(holder, NULL, 0);
-    taken = read_number(told[0]);
+    taken = read_number(report[0]);
     if (child)
         kill(child, SIGKILL);
     if (taken == NO_ANSWER) {
         write_number(go[1], 0);
-        later = read_number(told[0]);
+        later = read_number(report[0]);
     }
     close(go[1]);
     printf("{\"follower\": %d, \"taken_ns\": %lld, \"after_child_ns\": %lld}\n", end_of(follower),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launches.c -- what a launch costs its thread.
+/* launches.c -- latency of a launch call.
  *
  *   launches kernel|graph WAY THREADS shared|own COUNT IMAGE
  *

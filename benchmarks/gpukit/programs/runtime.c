@@ -4,7 +4,7 @@
  *   runtime QUOTA_BYTES [LIBRARY]
  *
  * With -DKIT_LINKED the runtime is linked in, statically or not. Prints the memory that the runtime
- * shows in two ways, whether copies come back, and what it answers to a request past QUOTA_BYTES.
+ * shows in two ways, whether copies are correct, and the result of a request past QUOTA_BYTES.
  */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -107,7 +107,7 @@ int main(int argc, char **argv)
     printf("{\"version\": %d, \"total\": %zu, \"free\": %zu, \"same\": %d, ", version, total,
            available, memcmp(in, out, sizeof(in)) == 0);
     printf("\"past\": %d, ", runtime.cudaMalloc(&refused, beyond));
-    runtime.cudaGetLastError(); /* which would be the answer of a later call */
+    runtime.cudaGetLastError(); /* or a later call would return it */
     printf("\"past_async\": %d, ", runtime.cudaMallocAsync(&refused, beyond, NULL));
     runtime.cudaGetLastError();
     CHECK(runtime.cudaFree(there));

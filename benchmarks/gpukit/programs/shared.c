@@ -5,8 +5,8 @@
  *   shared KIND WAY BYTES
  *
  * KIND is handle (cuIpcGetMemHandle), descriptor (cuMemExportToShareableHandle) or pool
- * (cuMemPoolExportToShareableHandle). Descriptors go through a unix socket. Prints what was free of
- * the memory after each step as JSON.
+ * (cuMemPoolExportToShareableHandle). Descriptors go through a unix socket. Prints the free memory
+ * after each step as JSON.
  */
 #include "cu.h"
 
@@ -237,7 +237,7 @@ static void be_exporter(const struct kind *kind, const char *way, int end)
         pause();
 }
 
-/* What is free once it no longer changes, as it does while the driver ends a process. */
+/* The free bytes once they no longer change, as they do while the driver ends a process. */
 static size_t settled_bytes(void)
 {
     size_t last;

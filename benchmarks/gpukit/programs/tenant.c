@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tenant.c -- works in kernels of one length for some seconds, and says when the device ran them.
+/* tenant.c -- runs kernels of one length for some seconds, and reports when the device ran them.
  *
  *   tenant WAY STEPS SECONDS BATCH AHEAD EACH IMAGE
  *

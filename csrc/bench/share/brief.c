@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* brief.c -- processes one after the other that use the device once and are gone, as those of xargs
- * or a fork server. */
+/* brief.c -- workload of short-lived processes, each using the device once, as from xargs or a fork
+ * server. */
 #include "kinds.h"
 #include "program.h"
 
@@ -49,7 +49,7 @@ static pid_t start_child(uint64_t length_ns, int *says)
     return child;
 }
 
-/* The program's time goes on only as fast as it looks: a start takes no longer than by a real
+/* The virtual clock advances only as this loop reads it: a start takes no longer than by a real
  * clock. */
 static void wait_for_word(int says, bool sleep)
 {
@@ -91,7 +91,7 @@ static uint64_t run_child(uint64_t length_ns, bool killed)
     return (uint64_t) child;
 }
 
-/* The last one asks for next to nothing: when it has that, all before have been paid for. */
+/* The last child needs next to no device time: once it got that, all earlier ones are charged. */
 void work_brief(void)
 {
     bool killed = program.more[0];
@@ -108,7 +108,7 @@ static void say(void)
         fail("write");
 }
 
-/* It says when it is ready, and when its kernel was launched. */
+/* Reports when it is ready, and when its kernel was launched. */
 void work_brief_child(void)
 {
     struct shape shape = {0};

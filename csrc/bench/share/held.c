@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* held.c -- programs in which one stream waits for the host while another one has work. */
+/* held.c -- workloads in which one stream waits for the host while another one has work. */
 #include "kinds.h"
 #include "program.h"
 
@@ -9,7 +9,7 @@
 #define POLL_NS (100 * MICROSECOND_NS)
 
 static uint32_t is_open;
-static uint32_t *word; /* that a stream waits for */
+static uint32_t *word; /* a stream waits for its value */
 static CUstream held;
 static struct caller caller, behind; /* beside the stream that waits, and behind its wait */
 static void (*hold)(void);
@@ -114,7 +114,7 @@ static void *launch_and_wait(void *shape)
     return NULL;
 }
 
-/* Behind the gate and beside it the same kernel, which no launch had before; only then it opens. */
+/* Launch the same new kernel behind the gate and beside it; only then open the gate. */
 static void *open_after_launches(void *unused)
 {
     struct shape unseen = {program_function(1), BLOCKS, THREADS, 0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel.c -- what the kernel says; see kernel.h. */
+/* kernel.c -- real time and thread states; see kernel.h. */
 #include "kernel.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ uint64_t kernel_now_ns(void)
     return (uint64_t) time.tv_sec * UINT64_C(1000000000) + (uint64_t) time.tv_nsec;
 }
 
-/* A file about a thread; empty if there is none. */
+/* Read a thread's file in /proc; empty if there is none. */
 static void read_of(uint32_t process, uint32_t thread, const char *name, char *line, size_t size)
 {
     char path[64];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel.h -- what the kernel says of time and threads, however virtual the clock is. */
+/* kernel.h -- the kernel's real time and thread states, in spite of the virtual clock. */
 #ifndef PYVGPU_BENCH_KERNEL_H
 #define PYVGPU_BENCH_KERNEL_H
 
@@ -8,10 +8,10 @@
 /* CLOCK_MONOTONIC. */
 uint64_t kernel_now_ns(void);
 
-/* The letter for what a thread does, as in /proc/PID/stat; X if there is none. */
+/* The state letter of a thread, as in /proc/PID/stat; X if there is no such thread. */
 char kernel_state_of(uint32_t process, uint32_t thread);
 
-/* For how long it has had a processor. */
+/* CPU time of a thread. */
 uint64_t kernel_ran_ns(uint32_t process, uint32_t thread);
 
 #endif

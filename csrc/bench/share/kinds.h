@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kinds.h -- kinds of programs that work.c does not have itself. */
+/* kinds.h -- workload kinds that are defined outside of work.c. */
 #ifndef PYVGPU_BENCH_KINDS_H
 #define PYVGPU_BENCH_KINDS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* program.c -- what all kinds of programs of `work` have in common; see program.h. */
+/* program.c -- common code of all workload kinds; see program.h. */
 #include "program.h"
 
 #include <inttypes.h>
@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #define LOOK_NS  MILLISECOND_NS
-#define GRACE_NS (10 * SECOND_NS) /* what is queued in a stream may take so long */
+#define GRACE_NS (10 * SECOND_NS) /* most time for work queued in a stream */
 
 enum { FIGURES = 32, PRIORITIES = 16 };
 
-/* The simulated driver knows the kernel by its name; a real device takes about as long. */
+/* The simulated driver knows the kernel by its name; real hardware takes about as long. */
 static const char image[] = ".version 7.0\n"
                             ".target sm_70\n"
                             ".address_size 64\n"

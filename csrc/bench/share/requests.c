@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* requests.c -- a server: now and then a request comes, some kernels are launched and waited for.
+/* requests.c -- server workload: each request launches some kernels and waits for them.
  *
- * What it tells is the latency of requests: from the first launch until the thread knows that all
- * is done.
+ * Reports the latency of requests: from the first launch until the thread knows that all are done.
  */
 #include "bench/draw.h"
 #include "bench/samples.h"
@@ -11,7 +10,7 @@
 
 enum {
     MOST = 1 << 16,
-    WARM = 8, /* requests that do not count: shapes are not known yet */
+    WARM = 8, /* warm-up requests: the shim does not know their shapes yet */
 };
 
 static uint64_t latencies[MOST];
@@ -21,7 +20,7 @@ static uint64_t at(size_t count, size_t per_thousand)
     return count ? latencies[(count - 1) * per_thousand / 1000] : 0;
 }
 
-/* Anything from half the time to one and a half of it. */
+/* Wait a random time between 0.5 and 1.5 times the period. */
 static void wait_for_next(uint64_t period_ns)
 {
     if (period_ns)

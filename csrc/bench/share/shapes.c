@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shapes.c -- programs whose kernels differ in function, grid, block and shared memory, as those of
- * frameworks do: what differs is the shape, not the time that a kernel takes. */
+/* shapes.c -- workloads whose kernels differ in function, grid, block and shared memory, like those
+ * of frameworks: only the shape differs, not the duration. */
 #include "kinds.h"
 #include "program.h"
 
@@ -18,7 +18,7 @@ enum {
 
 static struct caller caller;
 static CUstream stream;
-static uint64_t few_ns, other_ns; /* that launches took, with the wait for them */
+static uint64_t few_ns, other_ns; /* duration of launches, with the wait for them */
 
 /* Shape *number* of FUNCTIONS * GRIDS pairs, and of as many again for each block size. */
 static struct shape make_shape(uint64_t number)
@@ -34,7 +34,7 @@ static struct shape make_shape(uint64_t number)
     };
 }
 
-/* Launch *count* kernels of the shapes from *first* on, over and over if they are fewer. */
+/* Launch *count* kernels of the shapes from *first* on, cycling if there are fewer shapes. */
 static uint64_t time_launches(uint64_t count, uint64_t first, uint64_t shapes)
 {
     uint64_t began = program_now();
@@ -52,7 +52,7 @@ static void begin(void)
 {
     caller_begin(&caller);
     stream = program_stream();
-    time_launches(program_goes_on() ? 20 * UNSEEN : 0, 0, 1); /* what every program has at first */
+    time_launches(program_goes_on() ? 20 * UNSEEN : 0, 0, 1); /* warm-up */
     caller_begin(&caller);
 }
 
@@ -89,7 +89,7 @@ static void *run_cycle(void *unused)
     return unused;
 }
 
-/* more[0] shapes, one after the other, over and over. */
+/* Cycle through more[0] shapes. */
 void work_cycle(void)
 {
     program_watch(run_cycle);

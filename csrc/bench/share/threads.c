@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* threads.c -- programs in which several threads launch, each on a stream of its own. */
+/* threads.c -- workloads in which several threads launch, each on a stream of its own. */
 #include "bench/draw.h"
 #include "kinds.h"
 #include "program.h"
@@ -21,7 +21,7 @@ static void start_thread(pthread_t *thread, void *(*body)(void *), void *argumen
         program_check("pthread_create", CUDA_ERROR_OPERATING_SYSTEM);
 }
 
-/* more[0]: the length of the long kernels, one after the other has ended. */
+/* more[0]: the length of the long kernels, each launched when the previous one has ended. */
 static void *run_long(void *argument)
 {
     struct shape shape = {program_function(1), QUARTER_BLOCKS, THREADS, 0};
@@ -38,7 +38,7 @@ static void *run_long(void *argument)
     return NULL;
 }
 
-/* more[1]: how many short kernels are under way at most; 0: as many as the driver takes. */
+/* more[1]: the most short kernels in flight; 0: as many as the driver accepts. */
 static void *run_pair(void *unused)
 {
     struct shape shape = {program_function(0), QUARTER_BLOCKS, THREADS, 0};

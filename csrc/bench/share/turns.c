@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* turns.c -- how far each thread has come, and who waits for whom; see turns.h. */
+/* turns.c -- synchronisation of threads on the virtual clock; see turns.h. */
 #include "turns.h"
 #include "kernel.h"
 
@@ -13,18 +13,18 @@
 #define AHEAD_NS 10000
 
 /* In real time. */
-#define LOOK_NS   UINT64_C(5000000)     /* how often those who wait look for those who are away */
-#define AWAY_NS   UINT64_C(40000000)    /* that a thread must have slept to be away */
-#define STUCK_NS  UINT64_C(200000000)   /* that it must have run without a look at the clock, */
-#define FORCED_NS UINT64_C(30000000000) /* or come no further, to be waited for no more */
+#define LOOK_NS   UINT64_C(5000000)     /* period at which waiting threads check the slowest one */
+#define AWAY_NS   UINT64_C(40000000)    /* after so much sleep a thread counts as away */
+#define STUCK_NS  UINT64_C(200000000)   /* after so much CPU time without reading the clock, */
+#define FORCED_NS UINT64_C(30000000000) /* or so long without progress, the others go on */
 
 static struct virtualclock *shared;
 static pthread_key_t leaving;
 
 static __thread struct virtualclock_thread *own;
 static __thread uint64_t now_ns;   /* this thread's; own->at_ns follows */
-static __thread uint64_t limit_ns; /* up to which it need not look at the others */
-static __thread int mutexes;       /* that it holds */
+static __thread uint64_t limit_ns; /* until then it need not check the others */
+static __thread int mutexes;       /* number that it holds */
 
 static void leave(void *thread)
 {
@@ -57,9 +57,9 @@ static uint32_t mode(void)
 
 static bool take(struct virtualclock_thread *entry, uint32_t thread)
 {
-    uint32_t nobody = 0;
+    uint32_t none = 0;
 
-    return __atomic_compare_exchange_n(&entry->thread, &nobody, thread, false, __ATOMIC_ACQ_REL,
+    return __atomic_compare_exchange_n(&entry->thread, &none, thread, false, __ATOMIC_ACQ_REL,
                                        __ATOMIC_RELAXED);
 }
 
@@ -68,7 +68,7 @@ static uint64_t frontier(void)
     return __atomic_load_n(&shared->frontier_ns, __ATOMIC_ACQUIRE);
 }
 
-/* A place among the threads, where the others are. False: there is none, and time is real. */
+/* Register the calling thread, at the others' time. False: the table is full, and time is real. */
 static bool join(void)
 {
     uint32_t thread = (uint32_t) syscall(SYS_gettid);
@@ -89,8 +89,8 @@ static bool join(void)
     return false;
 }
 
-/* How far the last of the others has come, whom *entry* may not leave behind; or the last of those
- * who wait themselves. */
+/* The time of the slowest other thread, which *entry* must not leave behind; or of the slowest one
+ * that waits itself. */
 static uint64_t slowest_but(const struct virtualclock_thread *entry,
                             struct virtualclock_thread **slowest, bool waiting)
 {
@@ -128,7 +128,7 @@ static void wake(struct virtualclock_thread *entry)
     syscall(SYS_futex, &entry->wakes, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-static void wake_those_who_may_go(void)
+static void wake_ready_threads(void)
 {
     for (size_t i = 0; i < VIRTUALCLOCK_THREADS; i++) {
         struct virtualclock_thread *other = &shared->threads[i];
@@ -140,7 +140,7 @@ static void wake_those_who_may_go(void)
     }
 }
 
-/* It has come to now_ns, and is not only going to be there once it wakes. */
+/* Publish that the thread has reached now_ns (a sleeping thread publishes its future wake-up). */
 static void arrive(void)
 {
     uint64_t furthest = frontier();
@@ -157,7 +157,7 @@ static uint64_t ran_ns_of(const struct virtualclock_thread *entry)
     return kernel_ran_ns(entry->process, entry->thread);
 }
 
-/* Whom everybody waits for: is it dead, stopped, or asleep for something that is no clock? */
+/* Check the thread that all wait for: is it dead, stopped, or asleep on something but the clock? */
 static void look_after(struct virtualclock_thread *entry, bool long_asleep)
 {
     uint32_t state = __atomic_load_n(&entry->state, __ATOMIC_ACQUIRE);
@@ -173,7 +173,7 @@ static void look_after(struct virtualclock_thread *entry, bool long_asleep)
         wake(entry);
 }
 
-/* Whom everybody waits for, since when, and where it was and what it had run by then. */
+/* The thread that all wait for; since when, and its time and CPU time then. */
 struct awaited {
     struct virtualclock_thread *thread;
     uint64_t at_ns;
@@ -199,8 +199,9 @@ static bool may_go_now(struct virtualclock_thread **slowest)
     return mode() != VIRTUALCLOCK_GATHER && may_go(own, now_ns, slowest);
 }
 
-/* Whoever is only not given a processor is waited for, but not who turns in a circle: perhaps it
- * waits for us. Of those who wait only the next goes on: others may be asleep until much later. */
+/* A thread that merely lacks a processor is waited for, but not one that spins: it may be waiting
+ * for this one. Of the waiting threads only the next goes on: others may be asleep until much
+ * later. */
 static bool must_go(const struct awaited *awaited)
 {
     if (mode() == VIRTUALCLOCK_GATHER || now_ns > slowest_but(own, NULL, true) ||
@@ -211,7 +212,7 @@ static bool must_go(const struct awaited *awaited)
     return true;
 }
 
-/* Those who were away come back to where the others are. */
+/* A thread that was away continues at the others' time. */
 static void come_back(void)
 {
     if (__atomic_load_n(&own->state, __ATOMIC_ACQUIRE) != VIRTUALCLOCK_AWAY)
@@ -230,7 +231,7 @@ static void wait_for_others(void)
 
     __atomic_store_n(&own->at_ns, now_ns, __ATOMIC_RELEASE);
     __atomic_store_n(&own->state, VIRTUALCLOCK_WAITS, __ATOMIC_RELEASE);
-    wake_those_who_may_go();
+    wake_ready_threads();
     for (;;) {
         uint32_t wakes = __atomic_load_n(&own->wakes, __ATOMIC_ACQUIRE);
 
@@ -254,7 +255,7 @@ static void wait_for_others(void)
     limit_ns = now_ns + AHEAD_NS;
 }
 
-/* Nobody reads a time that is earlier than one that was read before, by whomever. */
+/* No thread reads a time that is earlier than one that any thread has read. */
 static void keep_pace(void)
 {
     if (now_ns < frontier())
@@ -300,10 +301,10 @@ void turns_wait_for_call(const void *name)
 {
     __atomic_store_n(&own->waits_for, (uintptr_t) name, __ATOMIC_RELEASE);
     __atomic_store_n(&own->state, VIRTUALCLOCK_AWAY, __ATOMIC_RELEASE);
-    wake_those_who_may_go();
+    wake_ready_threads();
 }
 
-/* They are there at once, however long the computer takes to let them go on. */
+/* The called threads count as running at once, even before the computer schedules them. */
 void turns_call(const void *name)
 {
     for (size_t i = 0; shared && i < VIRTUALCLOCK_THREADS; i++) {

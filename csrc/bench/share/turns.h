@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* turns.h -- the threads that share a virtual clock: how far each has come, and who waits for whom.
+/* turns.h -- synchronisation of the threads that share a virtual clock.
  *
- * A thread that is ahead of another one by more than AHEAD_NS waits for it. One that waits for
- * something else than the clock (a pipe, a child) or is stopped is not waited for once it was seen
- * to, and goes on where the others are when it comes back. Nobody is made to wait while it holds a
- * mutex.
+ * A thread that is ahead of another one by more than AHEAD_NS waits for it. A thread that is found
+ * to be stopped, or waiting for something other than the clock (a pipe, a child), is away: it is
+ * not waited for, and later continues at the others' time. No thread is made to wait while it
+ * holds a mutex.
  */
 #ifndef PYVGPU_BENCH_TURNS_H
 #define PYVGPU_BENCH_TURNS_H
@@ -13,25 +13,25 @@
 
 #include <stdbool.h>
 
-/* Let time be that of *clock*; before anything else. */
+/* Use the time of *clock*; called before anything else. */
 void turns_begin(struct virtualclock *clock);
 
-/* Have the calling thread take part, and be where the others are if it is new or was away. False:
- * time is real, or there is no place for it. */
+/* Make the calling thread take part, at the others' time if it is new or was away. False: time is
+ * real, or the table of threads is full. */
 bool turns_take_part(void);
 void turns_leave(void);
 
-/* How far the calling thread has come, which takes part. */
+/* The time of the calling thread, which takes part. */
 uint64_t turns_now(void);
 
-/* Something took it so long. */
+/* Advance the calling thread by so much. */
 void turns_pass(uint64_t ns);
 
-/* It sleeps until then, and is back when all have come so far. */
+/* Sleep until then; returns when all threads have reached that time. */
 void turns_sleep_until(uint64_t ns);
 
-/* It waits for another thread of its process, which calls *name*: no other thread waits for
- * it meanwhile. turns_return() when it goes on; it is then where its caller was. */
+/* Wait for another thread of the process, which calls *name*: no other thread waits for this one
+ * meanwhile. turns_return() when it goes on; it is then at its caller's time. */
 void turns_wait_for_call(const void *name);
 void turns_call(const void *name);
 void turns_return(void);

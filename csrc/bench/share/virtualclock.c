@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* virtualclock.c -- LD_PRELOAD for benchmarks: CLOCK_MONOTONIC as if each thread had a processor.
+/* virtualclock.c -- LD_PRELOAD library with a virtual CLOCK_MONOTONIC for benchmarks, as if each
+ * thread had a processor of its own.
  *
- * The shim, the simulated driver, the arbiter and the programs run unchanged; what they read as
- * CLOCK_MONOTONIC, and sleep by, is this. Computing takes no time but what reading the clock costs
- * (READ_NS, about what a call of a driver takes), a sleep takes as long as it was to take, and
- * TIMER_NS more. Threads that are ahead wait for the others, see turns.h, so a processor that is
- * busy with something else makes the benchmark longer and changes nothing in it.
+ * The shim, the simulated driver, the arbiter and the programs run unchanged; they read this clock
+ * as CLOCK_MONOTONIC and sleep by it. Computing takes no time except reading the clock (READ_NS,
+ * about as long as a driver call); a sleep takes as long as requested plus TIMER_NS. Threads that
+ * are ahead wait for the others, see turns.h, so a processor that is busy with other work makes the
+ * benchmark take longer and does not change its results.
  */
 #include "virtualclock.h"
 #include "turns.h"
@@ -28,7 +29,7 @@
 #define SECOND_NS UINT64_C(1000000000)
 #define READ_NS   1000
 #define TIMER_NS  50000
-#define SIGNAL_NS 100000 /* in which a wait with a deadline sees a signal */
+#define SIGNAL_NS 100000 /* most time until a wait with a deadline sees a signal */
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -58,7 +59,7 @@ static struct timespec in_parts(uint64_t ns)
 
 static void *next_of(const char *symbol)
 {
-    /* x86-64 has conditions of an older kind under the same names, too. */
+    /* On x86-64 the same names also have an older version with other condition variables. */
     void *newer = dlvsym(RTLD_NEXT, symbol, "GLIBC_2.3.2");
     void *found = newer ? newer : dlsym(RTLD_NEXT, symbol);
 
@@ -191,7 +192,7 @@ void virtualclock_compute_until(uint64_t then_ns)
         turns_sleep_until(then_ns);
 }
 
-/* A thread that begins. */
+/* Arguments of a new thread. */
 struct beginning {
     void *(*body)(void *);
     void *argument;
@@ -208,8 +209,8 @@ static void *begin_thread(void *argument)
     return own.body(own.argument);
 }
 
-/* A new thread takes part at the moment it was created, however late the computer lets it begin.
- * Yields and does not sleep meanwhile: a thread that sleeps would be taken for one that is away. */
+/* A new thread takes part from its creation on, however late the computer schedules it. The creator
+ * yields instead of sleeping meanwhile: a sleeping thread would count as away. */
 EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                           void *(*body)(void *), void *argument)
 {
@@ -261,11 +262,11 @@ EXPORT int pthread_mutex_unlock(pthread_mutex_t *mutex)
     return result;
 }
 
-/* Conditions are those of CLOCK_MONOTONIC; wakeups may be spurious. A thread that waits by the real
+/* All conditions use CLOCK_MONOTONIC; wakeups may be spurious. A thread that waits by the real
  * clock when the virtual one starts is still woken by real_signal(). */
 enum { SIGNALS = 64 };
 
-static uint32_t signals[SIGNALS]; /* how many there were, of all conditions with the place */
+static uint32_t signals[SIGNALS]; /* number of signals, of all conditions with that hash */
 
 static uint32_t *signals_of(const pthread_cond_t *condition)
 {

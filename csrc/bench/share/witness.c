@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* witness.c -- writes down how much of a simulated device each process has had.
+/* witness.c -- records how much device time each process of a simulated device got.
  *
  *   witness PERIOD_NS      then "FROM UNTIL", ns of CLOCK_MONOTONIC, on standard input
  *
- * Every PERIOD_NS it brings the device up to now and prints a line: when that was, then PID:BUSY_NS
- * for each process there is. Work is counted while it runs, not when it is done, and nothing that
- * the shim or a program says of itself is asked.
+ * Every PERIOD_NS it advances the device to now and prints a line: the time, then PID:BUSY_NS for
+ * each process. Work is counted while it runs, not when it is done, and independently of the shim's
+ * and the programs' own reports.
  */
 #include "clock.h"
 #include "machine.h"
@@ -50,7 +50,7 @@ int main(int argc, char **argv)
         while (clock_now() < then)
             clock_sleep_until(then);
         write_down(machine);
-        if (fflush(stdout) != 0) /* each at once: it may be ended at any moment */
+        if (fflush(stdout) != 0) /* after each line: it may be killed at any moment */
             return 1;
     }
     return 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* work.c -- a CUDA program of which only the time counts that it takes of the device.
+/* work.c -- synthetic CUDA workload, which only uses device time.
  *
  *   work KIND LENGTH_NS [NUMBER]...   then "FROM UNTIL", ns of CLOCK_MONOTONIC, on standard input
  *
- * It knows nothing of pyvgpu: plain cuda.h, linked to libcuda.so.1. It says "ready" when it has a
- * context and a kernel, works from FROM until UNTIL and ends with a line of JSON: what it launched.
- * Kinds with one stream, or whose streams are alike, are here; kinds.h lists the others.
+ * It knows nothing of pyvgpu: plain cuda.h, linked to libcuda.so.1. It prints "ready" when it has a
+ * context and a kernel, works from FROM until UNTIL and ends with a line of JSON about its
+ * launches. Kinds with one stream, or whose streams are alike, are here; kinds.h lists the others.
  */
 #include "bench/draw.h"
 #include "kinds.h"
@@ -101,7 +101,7 @@ static void work_streams(void)
             launch(length_ns, QUARTER_BLOCKS, streams[i]);
 }
 
-/* Work and pause in turn, a millisecond (or one kernel) waited for at a time. */
+/* Alternate bursts and pauses; a burst synchronises every millisecond (or every longer kernel). */
 static void work_bursty(void)
 {
     uint64_t batch = length_ns < MILLISECOND_NS ? MILLISECOND_NS / length_ns : 1;
@@ -119,7 +119,7 @@ static void work_bursty(void)
     }
 }
 
-/* Kernels of all lengths up to this one, a grid each, and a look at the result now and then. */
+/* Kernels of all lengths up to this one, each with a grid of its own; synchronises now and then. */
 static void work_mixed(void)
 {
     static const uint64_t parts[] = {512, 64, 16, 4, 1};
@@ -134,7 +134,7 @@ static void work_mixed(void)
     }
 }
 
-/* One kernel, one grid: a hundred times as long, and back again, without a word. */
+/* One kernel, one grid: its duration grows a hundredfold and back, invisible to the shim. */
 static void work_changing(void)
 {
     CUstream stream = program_stream();
@@ -174,13 +174,13 @@ static uint64_t length_in_turn(void)
     return launches / TURN % 2 ? length_ns : length_ns / UNEVEN;
 }
 
-/* More streams than any device has room for at once. */
+/* More streams than any device can run at once. */
 static void work_crowd(void)
 {
     work_in(CROWD, BLOCKS, one_length);
 }
 
-/* One kernel, one grid: long or short, without a word. */
+/* One kernel, one grid: long or short, invisible to the shim. */
 static void work_uneven(void)
 {
     work_in(STREAMS, QUARTER_BLOCKS, any_length);
@@ -223,7 +223,7 @@ static void invalidate_capture(CUstream stream)
            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-/* Captures that come to nothing, and work between them. */
+/* Invalidated captures, and work between them. */
 static void work_invalid(void)
 {
     CUstream stream = program_stream();
@@ -235,7 +235,7 @@ static void work_invalid(void)
     }
 }
 
-/* Fork again and again; a child can use no driver, is told so, and is gone. */
+/* Fork repeatedly; in each child a launch fails with NOT_INITIALIZED, and the child exits. */
 static void *fork_on(void *unused)
 {
     while (program_goes_on()) {
@@ -274,7 +274,7 @@ static void work_idle(void)
 enum driver {
     WITH_DRIVER,
     WITHOUT_DRIVER,
-    AT_ONCE /* it begins by itself, and when it is started */
+    AT_ONCE /* runs as soon as it is started, without "ready" */
 };
 
 static const struct kind {
@@ -358,5 +358,5 @@ int main(int argc, char **argv)
     if (forks)
         program_tell("forks", forks);
     program_print();
-    _exit(0); /* what still waits is not waited for */
+    _exit(0); /* without waiting for pending work */
 }

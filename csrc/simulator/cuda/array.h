@@ -12,7 +12,7 @@ struct arraymap;
 struct array_memory {
     CUdeviceptr address;
     uint64_t bytes;
-    enum memory_kind kind;   /* MEMORY_UNBACKED: it has only what is mapped to it */
+    enum memory_kind kind;   /* MEMORY_UNBACKED: no memory but what is mapped to it */
     struct arraymap *mapped; /* cuda/arraymap.c */
     CUDA_ARRAY3D_DESCRIPTOR descriptor;
     unsigned int levels;
@@ -40,7 +40,7 @@ struct array_memory *mipmap_memory_of(CUmipmappedArray handle);
 /* --- cuda/arraymap.c ---------------------------------------------------------------------------
  */
 
-/* What is mapped to it is let go. */
+/* Release the memory that is mapped to it. */
 void arraymap_free(struct array_memory *memory);
 
 #endif

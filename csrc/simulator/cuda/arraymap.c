@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arraymap.c -- arrays that have no memory of their own, and what is mapped to them.
+/* arraymap.c -- sparse and deferred-mapping arrays, and the memory mapped to them.
  *
- * What is mapped stays until it is unmapped, mapped over, or the array is gone. The bytes of such
- * an array are its own all the same: two arrays over one piece of memory do not see each other.
+ * Mapped memory is held until it is unmapped, mapped over, or the array is gone. The bytes of such
+ * an array are its own all the same: two arrays over one piece of memory do not share contents.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +13,11 @@
 
 struct arraymap {
     struct arraymap *next;
-    CUarrayMapInfo where; /* only what says which part of the array */
+    CUarrayMapInfo where; /* only the fields that name a part of the array */
     struct physical *physical;
 };
 
-/* The stream has come to where it is no longer mapped. */
+/* The stream has reached the unmapping: release the memory. */
 static void apply_unpin(struct effect *effect)
 {
     struct physical *physical = (struct physical *) effect->arguments[0];
@@ -53,7 +53,7 @@ static struct array_memory *memory_of(const CUarrayMapInfo *info)
     return memory && memory->kind == MEMORY_UNBACKED ? memory : NULL;
 }
 
-/* The part of the array alone; of one whose mapping is deferred there is only the whole. */
+/* The mapped part of the array; with deferred mapping always the whole array. */
 static CUarrayMapInfo where_of(const CUarrayMapInfo *info, const struct array_memory *memory)
 {
     CUarrayMapInfo where;
@@ -72,7 +72,7 @@ static CUarrayMapInfo where_of(const CUarrayMapInfo *info, const struct array_me
     return where;
 }
 
-/* Lock held. What was mapped there, taken out; NULL: nothing. */
+/* Lock held. Remove and return the memory mapped there; NULL: none. */
 static struct physical *take_out(struct array_memory *memory, const CUarrayMapInfo *where)
 {
     for (struct arraymap **link = &memory->mapped; *link; link = &(*link)->next)
@@ -151,7 +151,7 @@ STREAM_CALL(cuMemMapArrayAsync,
             (CUarrayMapInfo * mapInfoList, unsigned int count, CUstream hStream),
             map_all(stream, mapInfoList, count))
 
-/* --- what is to be mapped -----------------------------------------------------------------------
+/* --- arguments of a mapping ---------------------------------------------------------------------
  */
 
 static CUresult require(const struct array_memory *memory, CUdevice ordinal,

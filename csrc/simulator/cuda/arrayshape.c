@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arrayshape.c -- arithmetic of arrays. */
+/* arrayshape.c -- sizes and layout of arrays. */
 #include "cuda/arrayshape.h"
 
 #define ROW_UNIT   UINT64_C(64)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arrayshape.h -- what arrays take: formats, rows, levels, layers, tiles. Knows no memory.
+/* arrayshape.h -- sizes of arrays: formats, rows, levels, layers, tiles. Knows no memory.
  *
- * What an array takes has rows padded to 64 bytes and, in two dimensions, rows by eight, as on
- * hardware that stores arrays in small rectangles. Its elements are kept row behind row. Levels of
- * a mipmapped array lie one behind the other.
+ * The charged size pads rows to 64 bytes and, in two dimensions, their number to a multiple of
+ * eight, as on hardware that stores arrays in small rectangles. The elements themselves are stored
+ * row after row, the levels of a mipmapped array one after the other.
  */
 #ifndef PYVGPU_SIMULATOR_CUDA_ARRAYSHAPE_H
 #define PYVGPU_SIMULATOR_CUDA_ARRAYSHAPE_H
@@ -14,7 +14,7 @@ struct array_shape {
     uint64_t row_bytes;
     uint64_t slice_bytes; /* a layer, a face, a depth */
     uint64_t bytes;       /* of elements */
-    uint64_t padded;      /* what it takes */
+    uint64_t padded;      /* size charged */
 };
 
 /* False: there is no such array. */
@@ -24,7 +24,7 @@ bool array_shape(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, struct array_shape *
 CUDA_ARRAY3D_DESCRIPTOR array_level(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsigned int level);
 unsigned int array_most_levels(const CUDA_ARRAY3D_DESCRIPTOR *whole);
 
-/* Where the levels lie that are too small for a tile, and what a tile holds. */
+/* Sparse properties: the mip tail (levels smaller than a tile) and the tile's extent. */
 void array_tiles(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsigned int levels,
                  CUDA_ARRAY_SPARSE_PROPERTIES *properties);
 

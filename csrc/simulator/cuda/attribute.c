@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attribute.c -- a device's attributes: what all models share, what the generation decides, and
- * what machine.conf says. Yes and no answers are yes only for what the simulator does.
+/* attribute.c -- device attributes: constants, values by generation, and values of machine.conf.
+ * A capability is reported only if the simulator implements it.
  */
 #include "process.h"
 
@@ -8,7 +8,7 @@
 
 #define KIB 1024
 
-/* What is the same on every device. */
+/* Values that are the same on every device. */
 static const struct {
     int attribute;
     int value;
@@ -99,7 +99,7 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS, 2046},
 };
 
-/* What an SM of a generation has. A capability that is not listed is like the one before it. */
+/* Limits of an SM by generation. A capability that is not listed is like the one before it. */
 static const struct {
     int capability; /* 90 for 9.0 */
     int threads;

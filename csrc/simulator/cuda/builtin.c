@@ -8,9 +8,9 @@
  *   sim_copy(u64 out, u64 in, u64 bytes)
  *   sim_hold(u64 ns, u64 count)                      occupies so many SMs, whatever its grid
  *
- * What follows a $ in a name is no part of it: sim_hold$1 and sim_hold$2 are two functions.
+ * A suffix that begins with $ is ignored: sim_hold$1 and sim_hold$2 are two functions.
  *
- * An address that is no device memory is ILLEGAL_ADDRESS, and stays so, as on a device.
+ * An address that is no device memory is ILLEGAL_ADDRESS, a sticky error as on a device.
  */
 #include "cuda/builtin.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* capture.c -- captures: which streams take part, and behind which nodes each stands. */
+/* capture.c -- stream capture: the participating streams, and the last nodes of each. */
 #include "cuda/captureparts.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "cuda/entry.h"
 #include "cuda/event.h"
 
-/* What an event recorded in a capture remembers: what event->capture points to. */
+/* State of an event that was recorded in a capture (event->capture). */
 struct remembered {
     struct session *session;
     struct tails tails;
@@ -17,8 +17,8 @@ struct remembered {
 pthread_mutex_t capture_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 static uint64_t last_id;
-static struct session *sessions;     /* that have not ended */
-static _Atomic unsigned int ongoing; /* how many those are */
+static struct session *sessions;     /* those that have not ended */
+static _Atomic unsigned int ongoing; /* their number */
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 /* Lock held, as for all that follows. */
@@ -177,7 +177,7 @@ CUresult capture_wait_event(struct stream *stream, struct event *event)
 
     pthread_mutex_lock(&capture_lock);
     member = stream->capture;
-    if (!remembered) { /* a capture cannot depend on what is outside of it */
+    if (!remembered) { /* a capture cannot depend on work outside of it */
         member->session->is_spoilt = true;
         result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     } else if (remembered->session->is_ended) {
@@ -323,7 +323,7 @@ static CUresult end(struct stream *stream, CUgraph *graph)
     return result;
 }
 
-/* --- into a graph again, and into a graphics API's commands ------------------------------------
+/* --- recapture into a graph, and capture into a graphics API's commands ------------------------
  */
 
 static CUresult begin_again(struct stream *stream, CUstreamCaptureMode mode, CUgraph graph,
@@ -358,7 +358,7 @@ static CUresult begin_graphics(struct stream *stream, const CUstreamCigCapturePa
     return result;
 }
 
-/* Nobody executes what was recorded. */
+/* Discard the recorded work: there is no graphics API to execute it. */
 static CUresult end_graphics(struct stream *stream)
 {
     struct session *session = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* captureinfo.c -- what a capture is at, for who asks. */
+/* captureinfo.c -- queries of a capture's state, and updates of its dependencies. */
 #include "cuda/captureparts.h"
 #include "cuda/entry.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* capturenode.c -- what a captured call becomes: a node that does the same. */
+/* capturenode.c -- turns captured calls into graph nodes. */
 #include "cuda/capture.h"
 #include "cuda/graph.h"
 

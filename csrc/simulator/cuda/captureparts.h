@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* captureparts.h -- what captures are made of, for the files that are about them alone. */
+/* captureparts.h -- internal structures of stream capture. */
 #ifndef PYVGPU_SIMULATOR_CUDA_CAPTUREPARTS_H
 #define PYVGPU_SIMULATOR_CUDA_CAPTUREPARTS_H
 
 #include "cuda/capture.h"
 #include "cuda/tails.h"
 
-/* A capture into a graph that has its nodes already: they become what is captured, in their order.
- */
+/* A capture into a graph that has its nodes already: captured calls update them in their order. */
 struct recapture {
     CUgraphRecaptureCallback callback; /* may be NULL */
     void *data;
@@ -27,11 +26,11 @@ struct session {
     bool is_into_given; /* the graph was there before */
     bool is_again;
     struct recapture again;
-    bool is_graphics;        /* for a graphics API to execute, which there is none of here */
+    bool is_graphics;        /* for a graphics API to execute; the simulator has none */
     unsigned int references; /* members, and events that remember it */
 };
 
-/* A stream that takes part: what stream->capture points to. */
+/* A participating stream (stream->capture). */
 struct member {
     struct session *session;
     struct stream *stream;
@@ -39,14 +38,14 @@ struct member {
     struct member *next;
 };
 
-/* Guards all of it; a callback of the program's may capture. */
+/* Guards all capture state; a callback of the program may itself capture. */
 extern pthread_mutex_t capture_lock;
 
 /* Whether a stream captures that the legacy stream of *work* would wait for. Lock held. */
 bool capture_holds_legacy(const struct work_context *work);
 
-/* Let the next node be this, behind those: *node*. The callback has a say where it was another
- * launch, copy, set or call. Lock held. */
+/* Make the next node of the graph this one, after those nodes; returned in *node*. The callback
+ * decides where it was a different launch, copy, memset or host call. Lock held. */
 CUresult recapture_node(struct session *session, CUgraphNodeType type, const struct tails *behind,
                         node_set *set, const void *argument, struct node **node);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.c -- making, finding and ending contexts. One is never freed, only used again. */
+/* context.c -- creates, finds and destroys contexts. Their memory is reused, never freed. */
 #include "context.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUctx_st *contexts;
 static struct CUctx_st primaries[CONFIG_DEVICES];
 
-/* --- what the rest of the driver asks -------------------------------------------------- */
+/* --- for the rest of the driver -------------------------------------------------------- */
 
 void context_lock(void)
 {
@@ -151,7 +151,8 @@ void context_end(struct CUctx_st *context)
 {
     uint64_t id = atomic_exchange(&context->alive, 0);
 
-    /* Its green contexts can no longer be used; what they have goes when they are destroyed. */
+    /* Its green contexts can no longer be used; their resources are freed when they are destroyed.
+     */
     for (struct CUctx_st *green = contexts; green; green = green->next)
         if (green->green.exists && green->base == context)
             atomic_store(&green->alive, 0);
@@ -233,7 +234,7 @@ CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinities, int
     return create(context, flags, device);
 }
 
-/* A graphics API of its own is not here: for Vulkan's, anything goes. */
+/* There is no graphics API here: any Vulkan parameters are accepted. */
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags,
                         CUdevice device)
 {
@@ -252,7 +253,7 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsig
     return result;
 }
 
-/* Give back one reference; the last one ends it and takes it off this thread's stack. */
+/* Drop one reference; the last one ends the context and pops it from this thread's stack. */
 static CUresult destroy(CUcontext handle, bool all)
 {
     struct CUctx_st *context;

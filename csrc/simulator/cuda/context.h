@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.h -- contexts as the API sees them; the work in them is process.h's. */
+/* context.h -- API side of contexts; their work is in process.h. */
 #ifndef PYVGPU_SIMULATOR_CUDA_CONTEXT_H
 #define PYVGPU_SIMULATOR_CUDA_CONTEXT_H
 
@@ -8,23 +8,23 @@
 
 enum { CONTEXT_LIMITS = 16 };
 
-/* What makes a context a green one; its address is the handle of that. */
+/* The green part of a context; its address is the CUgreenCtx handle. */
 struct CUgreenCtx_st {
     bool exists; /* even when its primary context was reset */
     struct processors processors;
-    uint64_t primary_id;          /* the life of the primary context that it retained */
+    uint64_t primary_id;          /* id of the primary context that it retained */
     struct stream *mark;          /* where it waits for events */
     _Atomic(const void *) thread; /* to which it is current, by its stack; NULL: none */
     unsigned times;               /* that it is on that stack */
 };
 
-/* Never freed, so that a handle can always be looked at; used again once it is gone. */
+/* Never freed, so that any handle can be checked; reused once it is gone. */
 struct CUctx_st {
     struct work_context work;
     _Atomic uint64_t alive; /* work.id while it can be used, else 0 */
     bool primary;
     bool is_graphics;      /* made for a graphics API, into whose commands its streams may record */
-    struct CUctx_st *base; /* what work is done in: itself, or a green one's primary context */
+    struct CUctx_st *base; /* the context of its work: itself, or a green one's primary context */
     struct CUgreenCtx_st green;
     unsigned int references; /* of the primary context, or by cuCtxAttach */
     unsigned int flags;
@@ -40,20 +40,20 @@ struct CUctx_st {
 void context_lock(void);
 void context_unlock(void);
 
-/* What limits are unless somebody sets them; set them so, before a context ends. Lock held. */
+/* Default limits; reset the limits to them before a context ends. Lock held. */
 extern const size_t context_limits[CONTEXT_LIMITS];
 void context_reset_limits(struct CUctx_st *context);
 
-/* Give a context its device and its defaults: it is alive after it. Lock held. */
+/* Give a context its device and its defaults; it is then alive. Lock held. */
 CUresult context_start(struct CUctx_st *context, CUdevice device, unsigned int flags);
 
-/* End a context: what was made in it goes. Lock held. */
+/* End a context and free its objects. Lock held. */
 void context_end(struct CUctx_st *context);
 
-/* The same by one reference less of a primary context that is alive. Lock held. */
+/* Drop one reference of a live primary context; the last one ends it. Lock held. */
 void context_release(struct CUctx_st *context);
 
-/* A context that is gone, or a new one, to be started; NULL without memory. Lock held. */
+/* A context that can be started, reused or new; NULL without memory. Lock held. */
 struct CUctx_st *context_take(void);
 
 /* Whether it may become current: a primary context may, before it is retained. */

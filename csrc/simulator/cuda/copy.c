@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* copy.c -- the copying calls of the API, each brought into the one shape of transfer.h.
+/* copy.c -- the cuMemcpy family, each call converted to the struct transfer of transfer.h.
  *
- * Addresses are unified: where a call says host, a device address is taken for what it is, as the
- * driver does. Where it says device, it must be device memory or pinned host memory.
+ * Addresses are unified: like the driver, a call with a host parameter accepts a device address
+ * there. A device parameter must be device memory or pinned host memory.
  */
 #include "cuda/array.h"
 #include "cuda/entry.h"
@@ -44,7 +44,7 @@ static CUresult to_host(struct stream *stream, void *to, CUdeviceptr from, size_
     return copy_line(stream, (uint64_t) to, from, bytes, wait);
 }
 
-/* From device to device nobody waits, not even the calls that are called synchronous. */
+/* Device-to-device copies do not wait, not even those of synchronous calls. */
 static CUresult between(struct stream *stream, CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
     REQUIRE(may_be_device(to, bytes) && may_be_device(from, bytes));
@@ -71,7 +71,7 @@ STREAM_CALL(cuMemcpyDtoDAsync_v2,
 STREAM_CALL(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream),
             copy_line(stream, dst, src, ByteCount, TRANSFER_ORDERED))
 
-/* Peers: an address says where it is, so the contexts need only be real. */
+/* Peer copies: an address determines its device, so the contexts need only be valid. */
 static CUresult between_peers(struct stream *stream, CUdeviceptr to, CUcontext to_context,
                               CUdeviceptr from, CUcontext from_context, size_t bytes)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* current.c -- each thread's stack of contexts; the one on top is current.
  *
- * A thread remembers the number of the context that it pushed: so one that another thread ended is
- * seen to be gone, whatever became of it.
+ * A thread keeps the id of the context that it pushed: so it detects that another thread ended the
+ * context, even if its memory was reused.
  */
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ enum { FIRST_DEPTH = 8 };
 
 struct entry {
     struct CUctx_st *context;
-    uint64_t id; /* of no matter for a primary context, which may end and start under a thread */
+    uint64_t id; /* ignored for a primary context, which may end and restart under a thread */
 };
 
 struct stack {
@@ -27,8 +27,8 @@ static pthread_key_t key;
 
 /* --- the thread's stack ---------------------------------------------------------------- */
 
-/* A green context can be current to one thread only: CUDA says no more of it than that, and here a
- * second one is refused. */
+/* A green context can be current to one thread only. CUDA's documentation says no more than that;
+ * here the call of a second thread fails. */
 static bool hold_green(struct CUctx_st *context)
 {
     const void *none = NULL;
@@ -56,7 +56,7 @@ static void forget_stack(void *entries)
     while (stack.depth)
         let_go_green(&stack.entries[--stack.depth]);
     free(entries);
-    stack = (struct stack) {0}; /* what runs later in the ending thread finds no context */
+    stack = (struct stack) {0}; /* later destructors of the ending thread find no context */
 }
 
 static void make_key(void)
@@ -64,7 +64,7 @@ static void make_key(void)
     pthread_key_create(&key, forget_stack);
 }
 
-/* Whether it may come to the stack of this thread, which then holds it. */
+/* Prepare the context for this thread's stack; false if it may not be current here. */
 static bool take(struct CUctx_st *context)
 {
     return context_may_be_current(context) && hold_green(context);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.c -- how many devices there are, and which is which. */
+/* device.c -- enumeration and identity of devices. */
 #include "process.h"
 
 #include <stdio.h>
@@ -224,7 +224,7 @@ CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *width, CUarray_format format
     return CUDA_SUCCESS;
 }
 
-/* Shares of the SMs by affinity are an ability of MPS, which is not simulated. */
+/* SM affinity is a feature of MPS, which is not simulated. */
 CUresult cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType type, CUdevice device)
 {
     const struct device_config *config;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* entry.h -- how a call that takes a stream enters, in its two forms.
+/* entry.h -- entry points of calls that take a stream, in their two forms.
  *
- * The plain name means the legacy default stream by NULL, the form with _ptsz (asynchronous calls)
- * or _ptds (the others) the calling thread's own. Both have the same parameters and one body.
+ * In the plain form NULL is the legacy default stream; in the form with _ptsz (asynchronous calls)
+ * or _ptds (the others) it is the calling thread's own. Both have the same parameters and one body.
  */
 #ifndef PYVGPU_SIMULATOR_CUDA_ENTRY_H
 #define PYVGPU_SIMULATOR_CUDA_ENTRY_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.c -- events: a mark in a stream, and when the device came to it. */
+/* event.c -- events: a mark in a stream, and the time at which the device reached it. */
 #include "queue.h"
 
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static CUresult make(struct work_context *work, unsigned int flags, CUevent *han
     pthread_mutex_unlock(&lock);
     if (!event)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    serial = event->serial; /* goes on, so that an old record never writes into a new event */
+    serial = event->serial; /* not reset, so that an old record never writes into a new event */
     *event = (struct event) {
         .magic = EVENT_MAGIC,
         .flags = flags,
@@ -50,7 +50,7 @@ static CUresult make(struct work_context *work, unsigned int flags, CUevent *han
     return CUDA_SUCCESS;
 }
 
-/* The device has come to the mark: arguments are the event and the number of its record. */
+/* The device has reached the mark: the arguments are the event and the serial of its record. */
 static void note_time(struct effect *effect)
 {
     const struct law *law = &process.machine->config.law;
@@ -60,7 +60,8 @@ static void note_time(struct effect *effect)
         event->finished = effect->finished - (law->event_ns - law->event_late_ns);
 }
 
-/* Behind kernels it is passed when it is the process's turn, if the law says so; it takes no SM. */
+/* After kernels an event completes only in its process's turn, if the law says so; it takes no SM.
+ */
 static bool waits_for_turn(const struct machine_config *config, const struct stream *stream)
 {
     return config->law.events_in_turn && !config->free_mode && stream->last_engine == ENGINE_SM;
@@ -124,7 +125,7 @@ CUresult cuEventDestroy(CUevent hEvent)
     return cuEventDestroy_v2(hEvent);
 }
 
-/* What the entry *name* begins with: a stream of the current context, and an event. */
+/* Common entry of *name*: find the stream in the current context, and the event. */
 static CUresult enter(const char *name, CUstream hStream, bool per_thread, struct stream **stream,
                       CUevent handle, struct event **event)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.h -- what other files need of an event. */
+/* event.h -- struct event, for streams, captures and graphs. */
 #ifndef PYVGPU_SIMULATOR_CUDA_EVENT_H
 #define PYVGPU_SIMULATOR_CUDA_EVENT_H
 
@@ -8,14 +8,14 @@
 struct event {
     uint32_t magic;
     unsigned int flags;
-    uint64_t serial; /* one more with each record */
+    uint64_t serial; /* incremented by each record */
     uint32_t device;
     bool is_recorded;
     uint64_t context_id;
     uint64_t stream; /* that it was recorded in */
     struct moment moment;
-    uint64_t finished; /* when the device came to it */
-    void *capture;     /* what it was recorded behind, if that was in a capture */
+    uint64_t finished; /* when the device reached it */
+    void *capture;     /* struct remembered, if it was recorded in a capture */
     struct event *next;
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* external.c -- memory of other graphics APIs, by descriptor.
+/* external.c -- external memory of graphics APIs, imported by file descriptor.
  *
- * There is no such API here. A descriptor that this driver exported means that memory; any other
- * file, as large as was said, stands for memory of the device that its importer holds.
+ * There is no such API here. A descriptor that this driver exported refers to that memory; any
+ * other file of the given size stands for device memory that its importer holds.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -118,8 +118,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory e
                         external->bytes + bufferDesc->offset, bufferDesc->size, NULL, devPtr);
 }
 
-/* The bytes of a buffer that was not freed are gone with this; using them is the program's error.
- */
+/* This also frees the bytes of buffers that were not freed; using them is the program's error. */
 CUresult cuDestroyExternalMemory(CUexternalMemory extMem)
 {
     struct external *external;

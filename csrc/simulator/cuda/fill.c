@@ -24,7 +24,7 @@ static void fill_bytes(void *to, uint64_t value, uint64_t element, uint64_t coun
     }
 }
 
-/* All of bytes from address on can be reached by the device. */
+/* Can the device access all bytes from address on? */
 static bool is_in_reach(uint64_t address, uint64_t bytes)
 {
     uint64_t length;
@@ -103,9 +103,7 @@ static CUresult fill_rows(struct stream *stream, CUdeviceptr address, uint64_t p
     return fill_submit(stream, &(struct fill) {address, pitch, value, element, width, height});
 }
 
-/* Of the calls without a stream only those return before they are done whose memory the host
- * cannot see.
- */
+/* A call without a stream returns before it is done only if the host cannot access the memory. */
 static CUresult settle(struct stream *stream, CUdeviceptr address, CUresult submitted)
 {
     struct memory_info info;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fill.h -- setting device memory to a value, for whoever else does it (graphs). */
+/* fill.h -- memset of device memory, shared with graphs. */
 #ifndef PYVGPU_SIMULATOR_CUDA_FILL_H
 #define PYVGPU_SIMULATOR_CUDA_FILL_H
 
@@ -16,7 +16,7 @@ struct fill {
 
 CUresult fill_submit(struct stream *stream, const struct fill *fill);
 
-/* Do it now. False if it is not device memory. */
+/* Set the memory now. False if it is not device memory. */
 bool fill_now(const struct fill *fill);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* function.c -- what can be asked of and set on a function or kernel. */
+/* function.c -- attributes and settings of functions and kernels. */
 #include "attribute.h"
 #include "module.h"
 
@@ -11,7 +11,7 @@
             return CUDA_ERROR_INVALID_HANDLE; \
     } while (0)
 
-/* The device a function runs on: of the calling thread's context, or the first. */
+/* The device of the calling thread's context, or the first one. */
 static const struct device_config *device_of_function(void)
 {
     struct work_context *work = context_current();
@@ -85,12 +85,12 @@ static CUresult set(struct function *function, const struct device_config *confi
             return CUDA_ERROR_INVALID_VALUE;
         function->settings[attribute] = value;
         return CUDA_SUCCESS;
-    default: /* the others are facts */
+    default: /* the others are read-only */
         return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
-/* A kernel stands for its functions in all contexts, so they follow it. */
+/* A kernel stands for its functions in all contexts: set them, too. */
 static CUresult set_kernel(struct function *kernel, const struct device_config *config,
                            CUfunction_attribute attribute, int value)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph.c -- graphs and copies of them; what nodes do is graphnode.c's. */
+/* graph.c -- graphs and their copies; the node types are in graphnode.c. */
 #include "cuda/graph.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph.h -- graphs: nodes, what each does, and what depends on what.
+/* graph.h -- graphs: nodes, their parameters and dependencies.
  *
- * A graph is edited; an executable graph is a copy of one with an order to do its nodes in. It is
+ * A graph is edited; an executable graph is a copy with its nodes in an order of execution. It is
  * launched as a series in the stream: nodes of one graph do not overlap.
  */
 #ifndef PYVGPU_SIMULATOR_CUDA_GRAPH_H
@@ -16,7 +16,7 @@ enum { GRAPH_MAGIC = 0x67726170, NODE_MAGIC = 0x6e6f6465, EXEC_MAGIC = 0x6578656
 
 struct graph;
 
-/* A kernel's arguments, kept: the program's own copies may be gone at the launch. */
+/* A copy of a kernel's arguments: the program's own may be gone at the launch. */
 struct kept_arguments {
     void **pointers; /* into bytes */
     unsigned char *bytes;
@@ -29,13 +29,13 @@ struct node {
     uint32_t id;
     bool is_disabled;
     struct node *origin;  /* in a copy: what it is a copy of */
-    struct node **before; /* what it depends on */
+    struct node **before; /* its dependencies */
     size_t before_count;
     /* By type. */
     struct launch launch;
     struct kept_arguments kept;
     CUcontext context;
-    bool is_captured; /* a copy that is known as transfer only */
+    bool is_captured; /* a copy that has only its struct transfer */
     struct transfer transfer;
     CUDA_MEMCPY3D copy;
     struct fill fill;
@@ -73,7 +73,7 @@ void graph_free(struct graph *graph);
 /* A copy, each node with its origin; NULL if there is no memory. */
 struct graph *graph_copy(const struct graph *graph);
 
-/* A new node behind those given. INVALID_VALUE unless they are of this graph. */
+/* A new node after those given. INVALID_VALUE unless they are of this graph. */
 CUresult node_add(struct graph *graph, CUgraphNodeType type, const CUgraphNode *before,
                   size_t count, struct node **node);
 void node_remove(struct node *node);
@@ -98,7 +98,7 @@ CUresult node_change_in(const char *name, CUgraphExec in, CUgraphNode handle, CU
 /* The node behind a handle if it is of the type, or NULL. */
 struct node *node_of_type(CUgraphNode handle, CUgraphNodeType type);
 
-/* symbol(hNode, out): what a node of the type has, an expression of it. */
+/* symbol(hNode, out): reads a value of a node of the type, by an expression. */
 #define NODE_READER(symbol, TYPE, out_type, what)    \
     CUresult symbol(CUgraphNode hNode, out_type out) \
     {                                                \
@@ -110,13 +110,13 @@ struct node *node_of_type(CUgraphNode handle, CUgraphNodeType type);
         return CUDA_SUCCESS;                         \
     }
 
-/* Keep what a launch needs in the node. */
+/* Store a launch and its arguments in the node. */
 CUresult node_keep_launch(struct node *node, const struct launch *launch);
 
-/* The nodes in an order in which each comes behind what it depends on; NULL: there is a circle. */
+/* The nodes in topological order; NULL: there is a cycle. */
 struct node **graph_order(const struct graph *graph);
 
-/* Take over what a node of the same type does. */
+/* Take over the parameters of a node of the same type. */
 CUresult node_take_over(struct node *to, const struct node *from);
 
 #endif

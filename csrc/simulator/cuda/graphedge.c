@@ -32,8 +32,8 @@ void edge_remove(const struct node *from, struct node *to)
         }
 }
 
-/* Lists are asked for twice: without room to learn how long they are, then with it. Places that
- * are not needed are set to NULL. */
+/* Programs fetch a list twice: without an array for its length, then with one. Unused elements are
+ * set to NULL. */
 struct list {
     CUgraphNode *first, *second;
     CUgraphEdgeData *data;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graphexec.c -- graphs made executable, launched, and brought up to date. */
+/* graphexec.c -- executable graphs: instantiation, launch, update. */
 #include <stdlib.h>
 
 #include "cuda/capture.h"
@@ -170,7 +170,7 @@ static CUresult submit_node(struct stream *stream, const struct node *node)
         return event->is_recorded ? stream_wait(stream, &event->moment) : CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return graph_memory_free(stream, node->memory);
-    default: /* empty ones; what is allocated is there when the launch begins */
+    default: /* empty nodes; allocations, which are made when the launch begins */
         return CUDA_SUCCESS;
     }
 }
@@ -238,7 +238,7 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
     return CUDA_SUCCESS;
 }
 
-/* The first node of graph that the executable has not in its place; NULL if there is none. */
+/* The first node of graph that differs from the executable's in its place; NULL if none does. */
 static struct node *first_difference(const struct executable *executable, const struct graph *graph)
 {
     for (size_t i = 0; i < graph->count; i++)
@@ -249,8 +249,8 @@ static struct node *first_difference(const struct executable *executable, const 
     return NULL;
 }
 
-/* The first node of graph that has other memory, itself or in its child, than the one in its place:
- * what an executable graph allocates and frees cannot change.
+/* The first node of graph whose memory, or its child's, differs from that of the node in its place:
+ * the allocations of an executable graph cannot change.
  */
 static struct node *first_with_other_memory(const struct graph *now, const struct graph *graph)
 {

@@ -15,7 +15,7 @@ static const void *packed_of(void *const *extra)
     return NULL;
 }
 
-/* Copy the arguments that the launch points to, as the function declares them. */
+/* Copy the launch's arguments, with the sizes that the function declares. */
 static CUresult keep_arguments(const struct launch *launch, struct kept_arguments *kept)
 {
     const unsigned char *packed = packed_of(launch->extra);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graphmemory.c -- memory nodes: what they hold of the device, from when until when. */
+/* graphmemory.c -- memory nodes: allocations and frees of graphs, and their lifetime. */
 #include "cuda/graphmemory.h"
 
 #include <stdlib.h>
@@ -14,9 +14,9 @@ struct graph_memory {
     uint32_t device;
     unsigned int references; /* nodes, and holds */
     unsigned int holds;      /* launches whose memory is not freed yet on the device */
-    bool is_live;            /* in the order of the calls: allocated, and not freed */
+    bool is_live;            /* allocated and not freed, in the order of the calls */
     bool is_instantiated;
-    const struct graph *freed_by; /* the graph that has a node for it; never looked into */
+    const struct graph *freed_by; /* the graph that has a free node for it; never dereferenced */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -275,7 +275,7 @@ static bool take_back(struct graph_memory *memory, void *data)
 {
     (void) data;
     if (!memory->is_live)
-        return false; /* this one did not fit, and nothing behind it was tried */
+        return false; /* this one did not fit, and the ones after it were not tried */
     memory->is_live = false;
     let_go(memory);
     return true;

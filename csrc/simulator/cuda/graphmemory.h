@@ -15,7 +15,7 @@ struct graph_memory;
 struct node;
 struct stream;
 
-/* What a new allocation node is set to; the address is written. */
+/* Parameters of a new allocation node; the address is written. */
 struct graph_request {
     CUDA_MEM_ALLOC_NODE_PARAMS params;
     CUdeviceptr *address;
@@ -25,7 +25,7 @@ struct graph_request {
 CUresult graph_memory_set_allocation(struct node *node, const void *request);
 CUresult graph_memory_set_freed(struct node *node, const void *address);
 
-/* One more node has it; one has it no longer. NULL is fine. */
+/* Add a node's reference; drop one. NULL is allowed. */
 struct graph_memory *graph_memory_keep(struct graph_memory *memory);
 void graph_memory_drop(struct graph_memory *memory);
 
@@ -36,18 +36,19 @@ bool graph_memory_is_in(const struct graph *graph);
 CUresult graph_memory_instantiate(const struct graph *graph);
 void graph_memory_retire(const struct graph *graph);
 
-/* Have the bytes that a launch will need. */
+/* Reserve the bytes that a launch will need. */
 CUresult graph_memory_upload(const struct graph *graph);
 
-/* The same, and allocate. What an earlier launch left is freed first if is_freeing, else it is
- * INVALID_VALUE.
+/* The same, and allocate. Memory that an earlier launch left is freed first if is_freeing, else
+ * the result is INVALID_VALUE.
  */
 CUresult graph_memory_launch(struct stream *stream, const struct graph *graph, bool is_freeing);
 
-/* A free node's turn has come. */
+/* Execute a free node. */
 CUresult graph_memory_free(struct stream *stream, struct graph_memory *memory);
 
-/* Free what a launch left, in the stream's order, or now: INVALID_VALUE if address is none. */
+/* Free memory that a launch left, in the stream's order, or now: INVALID_VALUE if address is none.
+ */
 CUresult graph_memory_free_address(struct stream *stream, CUdeviceptr address);
 
 #endif

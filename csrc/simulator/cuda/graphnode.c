@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graphnode.c -- nodes by what they do: made, described, changed. */
+/* graphnode.c -- node types: create, read and set their parameters. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -207,7 +207,7 @@ CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *
     return CUDA_SUCCESS;
 }
 
-/* --- host functions, child graphs, events, nothing ----------------------------------------------
+/* --- host functions, child graphs, events, empty nodes ------------------------------------------
  */
 
 static CUresult set_host(struct node *node, const void *argument)
@@ -232,7 +232,7 @@ static CUresult set_child(struct node *node, const void *argument)
     return CUDA_SUCCESS;
 }
 
-/* The graph itself becomes the child: it is no longer the program's. */
+/* The graph itself becomes the child and is no longer the program's. */
 static CUresult set_moved_child(struct node *node, const void *argument)
 {
     struct graph *graph = (struct graph *) (uintptr_t) argument;

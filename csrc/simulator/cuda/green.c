@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* green.c -- green contexts: made, ended, their streams, their events.
+/* green.c -- green contexts: creation, destruction, streams, events.
  *
- * A green context takes what the machine's law says and retains the primary context of its device.
- * Its work is done in that one, and what is allocated in it is that one's, too. Its streams stay
- * until the program destroys them, but can do nothing once it is gone.
+ * A green context charges as much memory as the machine's law says and retains the primary context
+ * of its device. Its work and allocations belong to that one. Its streams exist until the program
+ * destroys them, but accept no work once the context is gone.
  */
 #include "cuda/green.h"
 
@@ -26,7 +26,7 @@ CUresult green_open_stream(struct CUctx_st *context, struct work_context *work, 
     return stream_wait(*stream, &waited);
 }
 
-/* --- making and ending ------------------------------------------------------------------------ */
+/* --- creation and destruction ----------------------------------------------------------------- */
 
 static uint64_t bytes_of(CUdevice ordinal)
 {
@@ -34,7 +34,7 @@ static uint64_t bytes_of(CUdevice ordinal)
            process.machine->config.law.green_context_percent / 100;
 }
 
-/* The primary context, with a reference of ours; lock held. */
+/* Retain the primary context; lock held. */
 static CUresult retain(CUdevice ordinal, struct CUctx_st **primary)
 {
     *primary = context_primary(ordinal);
@@ -135,7 +135,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
     return CUDA_SUCCESS;
 }
 
-/* The green context of a handle, ready to be used: NULL if it is none or its primary is gone. */
+/* The green context of a handle; NULL if it is none or its primary context is gone. */
 static struct CUctx_st *find(CUgreenCtx handle)
 {
     struct CUctx_st *context;
@@ -171,7 +171,7 @@ CUresult cuGreenCtxGetId(CUgreenCtx greenCtx, unsigned long long *greenCtxId)
 
 #endif
 
-/* --- what they have -----------------------------------------------------------------------------
+/* --- resources ----------------------------------------------------------------------------------
  */
 
 static CUresult describe(struct CUctx_st *context, CUdevResourceType type, CUdevResource *resource)
@@ -218,7 +218,7 @@ CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigne
     return result;
 }
 
-/* The context of a stream: for the default streams that is the calling thread's. */
+/* The context of a stream; for the default streams the calling thread's. */
 static struct CUctx_st *context_of_stream(const struct stream *stream)
 {
     if (stream->is_default)
@@ -271,8 +271,8 @@ STREAM_CALL(cuStreamGetDevResource,
 
 struct gathering {
     CUresult result;
-    struct stream *mark;         /* waits for each of them */
-    const struct moment *moment; /* which each of them waits for */
+    struct stream *mark;         /* waits for each stream */
+    const struct moment *moment; /* each stream waits for it */
 };
 
 static void gather(struct stream *stream, void *data)
@@ -339,7 +339,7 @@ CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
     if (!event->is_recorded)
         return CUDA_SUCCESS;
     gathering.moment = &event->moment;
-    gathering.result = stream_wait(context->green.mark, &event->moment); /* for streams to come */
+    gathering.result = stream_wait(context->green.mark, &event->moment); /* for later streams */
     stream_each(&context->base->work, context, gather, &gathering);
     return gathering.result;
 }

@@ -176,7 +176,7 @@ static CUresult forget(void *base, bool is_ours, CUresult otherwise)
     struct memory_info info;
 
     if (host_find((uint64_t) base, &info))
-        queue_drain(info.device); /* copies from and to it come first */
+        queue_drain(info.device); /* copies from and to it finish first */
     pthread_rwlock_wrlock(&lock);
     range = find((uint64_t) base);
     if (range && range->base == (uint64_t) base && range->is_ours == is_ours) {

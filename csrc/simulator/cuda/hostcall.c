@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hostcall.c -- what a stream does with the host: functions called, words written and waited for.
- */
+/* hostcall.c -- host functions in streams, and stream memory operations (write and wait values). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +9,7 @@
 
 struct host_call {
     CUhostFn function;
-    CUstreamCallback callback; /* the other form */
+    CUstreamCallback callback; /* of cuStreamAddCallback */
     CUstream handle;
     struct work_context *work;
     void *data;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import.c -- mapping what another process has allocated, and letting it go. */
+/* import.c -- maps and unmaps memory that another process exported. */
 #include "cuda/import.h"
 
 #include <fcntl.h>
@@ -94,7 +94,7 @@ CUresult place_import(struct work_context *work, const struct place *place, CUde
     CUresult result = CUDA_ERROR_INVALID_HANDLE;
 
     machine_reap(process.machine, true);
-    if (!exporter_lives(place)) /* not even for a moment is kept what its owner has freed */
+    if (!exporter_lives(place)) /* never hold, even briefly, memory that its owner has freed */
         return result;
     import = calloc(1, sizeof(*import));
     if (!import)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* import.h -- linear memory and pools' blocks of one process in another.
+/* import.h -- imports of another process's linear memory and pool blocks.
  *
- * A place says whose file the bytes are in, and where. The importer maps them and holds the share.
+ * A place names the process whose file has the bytes, and the offset. The importer maps them and
+ * holds the share.
  */
 #ifndef PYVGPU_SIMULATOR_CUDA_IMPORT_H
 #define PYVGPU_SIMULATOR_CUDA_IMPORT_H
@@ -10,7 +11,7 @@
 
 /* Fills a handle: CUipcMemHandle, CUmemPoolPtrExportData. */
 struct place {
-    uint64_t magic; /* what kind of handle it is in */
+    uint64_t magic; /* kind of the handle */
     uint64_t generation;
     uint32_t slot;
     uint32_t device;
@@ -21,13 +22,13 @@ struct place {
     uint32_t unused[3];
 };
 
-/* Where an allocation of this process is, for others; its share is the caller's to make. */
+/* The place of an allocation of this process; the caller creates its share. */
 CUresult place_of(CUdeviceptr address, int share, uint64_t magic, struct place *place);
 
-/* Is it one of this kind, on a device that the process has? */
+/* Is it a place of this kind, on a device that the process has? */
 CUresult place_check(const struct place *place, uint64_t magic);
 
-/* Map it and give it an address in the context (or in none). INVALID_HANDLE: it is gone. */
+/* Map it at a new address in the context (or in none). INVALID_HANDLE: it is gone. */
 CUresult place_import(struct work_context *work, const struct place *place, CUdeviceptr *address);
 
 /* INVALID_VALUE unless address is an import of such memory: MEMORY_DEVICE, or MEMORY_POOL. */

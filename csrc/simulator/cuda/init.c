@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* init.c -- cuInit, the driver's version, and what its results are called. */
+/* init.c -- cuInit, the driver's version, and the names of its results. */
 #include "process.h"
 
 #include <pthread.h>
 
 #include "visible.h"
 
-enum { DEFAULT_CUDA_VERSION = 13000 }; /* where there is no machine to say another */
+enum { DEFAULT_CUDA_VERSION = 13000 }; /* if there is no machine */
 
 static const struct {
     int code;
@@ -33,13 +33,13 @@ static void unlock_init(void)
     pthread_mutex_unlock(&init_lock);
 }
 
-/* A fork waits for a cuInit in another thread: the child must not find the lock taken for ever. */
+/* A fork waits for a cuInit in another thread: the child must not inherit the lock held forever. */
 static void watch_forks(void)
 {
     pthread_atfork(lock_init, unlock_init, unlock_init);
 }
 
-/* What the first call found stays so, whatever becomes of the environment. */
+/* The first call decides; later changes of the environment have no effect. */
 static CUresult start(void)
 {
     int devices[CONFIG_DEVICES];
@@ -104,7 +104,7 @@ CUresult cuGetErrorString(CUresult error, const char **words)
     return found < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-/* Private tables are how NVIDIA's runtime recognises NVIDIA's driver, which this is not. */
+/* NVIDIA's runtime recognises NVIDIA's driver by private tables; this is not that driver. */
 CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
     REQUIRE(table && id);

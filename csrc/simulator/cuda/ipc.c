@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ipc.c -- handles of linear memory: good as long as their exporter lives and has not freed it.
+/* ipc.c -- IPC handles of linear memory, valid while the exporter lives and has not freed it.
  *
- * What is open stays, and is counted, until it is closed.
+ * Memory that an importer has open stays, and is counted, until it is closed.
  */
 #include <string.h>
 
@@ -43,7 +43,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsign
     if (result != CUDA_SUCCESS)
         return result;
     if (place.slot == process.slot && place.generation == process.generation)
-        return CUDA_ERROR_INVALID_CONTEXT; /* a process cannot import what is its own */
+        return CUDA_ERROR_INVALID_CONTEXT; /* a process cannot import its own memory */
     return place_import(work, &place, pdptr);
 }
 

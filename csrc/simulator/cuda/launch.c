@@ -173,7 +173,7 @@ TWO_FORMS(cuLaunchKernelEx, _ptsz, config ? config->hStream : NULL,
           (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra),
           launch_with(stream, config, f, kernelParams, extra))
 
-/* Each kernel begins when its own stream comes to it, as if both flags were set: none waits for the
+/* Each kernel begins when its own stream reaches it, as if both flags were set: none waits for the
  * streams of the others. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList,
                                               unsigned int numDevices, unsigned int flags)

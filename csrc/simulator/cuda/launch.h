@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch.h -- a launch as all the calls that make one bring it, graphs included. */
+/* launch.h -- parameters of a kernel launch, common to all launching calls and graphs. */
 #ifndef PYVGPU_SIMULATOR_CUDA_LAUNCH_H
 #define PYVGPU_SIMULATOR_CUDA_LAUNCH_H
 
@@ -15,7 +15,7 @@ struct launch {
     void **extra;
 };
 
-/* Check it as a driver does, and say what it is to the device. */
+/* Check a launch as a driver does, and fill in the device's work. */
 CUresult launch_order(struct work_context *work, const struct launch *launch,
                       struct work_order *order);
 

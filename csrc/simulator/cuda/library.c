@@ -13,7 +13,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *o
                            void **library_values, unsigned int library_count)
 {
     ENTER();
-    (void) library_options; /* only say how long the caller keeps the code; we have a copy */
+    (void) library_options; /* these only say how long the caller keeps the code; we copy it */
     (void) library_values;
     (void) library_count;
     module_answer_options(count, options, values);
@@ -111,7 +111,7 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary libra
     return CUDA_SUCCESS;
 }
 
-/* The images that are read have no managed variables and no functions for both processors. */
+/* Parsed images have no managed variables and no unified functions. */
 CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary library,
                              const char *name)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* limit.c -- what can be asked of and set in the current context: limits, flags, preferences,
- * peers. Kept and given back; only what a limit takes of the device changes what the simulator
- * does. The defaults are among the context's bytes.
+/* limit.c -- settings of the current context: limits, flags, preferences, peers. They are stored
+ * and returned; only the device memory that a limit takes has an effect. The defaults are part of
+ * the context's bytes.
  */
 #include "attribute.h"
 #include "context.h"
 #include "memory.h"
 
-/* The calling thread's context, which must be there. */
+/* Enter with the calling thread's context; fail if there is none. */
 #define ENTER_CURRENT(context)                 \
     do {                                       \
         ENTER();                               \
@@ -16,13 +16,13 @@
             return CUDA_ERROR_INVALID_CONTEXT; \
     } while (0)
 
-/* Limits that newer clients know and our header does not are kept too. */
+/* Limits that newer clients know and our header does not are stored, too. */
 static bool is_limit(CUlimit limit)
 {
     return (int) limit >= 0 && (int) limit <= 10;
 }
 
-/* A stack is there for each thread that can be resident; heap and buffer are there once. */
+/* There is one stack for each thread that can be resident, and one heap and one buffer. */
 static uint64_t copies_of(const struct device_config *config, CUlimit limit)
 {
     if (limit == CU_LIMIT_STACK_SIZE)
@@ -32,7 +32,7 @@ static uint64_t copies_of(const struct device_config *config, CUlimit limit)
     return limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE;
 }
 
-/* What a limit takes beyond its default. */
+/* Bytes that a limit takes beyond its default. */
 static uint64_t beyond_default(const struct CUctx_st *context, CUlimit limit, size_t value)
 {
     const struct device_config *config = process_device_config(context->work.ordinal);
@@ -170,7 +170,7 @@ CUresult cuCtxGetSharedMemConfig(CUsharedconfig *shared)
     return CUDA_SUCCESS;
 }
 
-/* Banks are four bytes wide on every generation that is simulated, whatever is asked for. */
+/* Banks are four bytes wide on every simulated generation, whatever the program requests. */
 CUresult cuCtxSetSharedMemConfig(CUsharedconfig shared)
 {
     struct CUctx_st *context;
@@ -202,9 +202,7 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam *affinity, CUexecAffinityType 
     return CUDA_SUCCESS;
 }
 
-/* Which context may reach which device: CUDA makes the caller say so, and objects to saying so
- * twice.
- */
+/* Peer access must be enabled explicitly; enabling it twice is an error. */
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
 {
     struct CUctx_st *context;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* link.c -- cuLink*: several images in, one image out.
  *
- * Nothing is linked, for no code is run: one input comes out as it went in, and of several the
- * output is PTX text that declares the kernels and variables of all, which is as loadable.
+ * No code is run, so nothing is linked: a single input is returned as it is; for several the output
+ * is PTX text that declares the kernels and variables of all of them, which loads just as well.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -76,7 +76,7 @@ static void write_variable(FILE *text, const struct image_variable *variable)
     fputs(variable->initial ? "};\n" : ";\n", text);
 }
 
-/* Whether an earlier input has the name already. */
+/* Has an earlier input the same name? */
 static bool is_repeated(const struct CUlinkState_st *state, size_t input, const char *name)
 {
     for (size_t i = 0; i < input; i++)
@@ -128,7 +128,7 @@ static bool holds_images(CUjitInputType type)
     return type == CU_JIT_INPUT_CUBIN || type == CU_JIT_INPUT_PTX || type == CU_JIT_INPUT_FATBINARY;
 }
 
-/* Add the bytes, which are taken over. Objects and libraries add nothing that could be called. */
+/* Add the bytes and take ownership. Objects and libraries add nothing that could be called. */
 static CUresult add(struct CUlinkState_st *state, CUjitInputType type, unsigned char *data,
                     size_t size)
 {

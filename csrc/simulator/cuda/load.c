@@ -61,7 +61,7 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
     return CUDA_SUCCESS;
 }
 
-/* The place of a name among the image's kernels or variables, which modules share; -1: none. */
+/* The index of a name among the image's kernels or variables, the same in its modules; -1: none. */
 static long kernel_index(const struct image *image, const char *name)
 {
     const struct image_kernel *kernel = image_find_kernel(image, name);
@@ -138,7 +138,7 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule hand
     return CUDA_SUCCESS;
 }
 
-/* Texture and surface references went out of CUDA with version 12: images have none. */
+/* CUDA 12 removed texture and surface references: images have none. */
 CUresult cuModuleGetTexRef(CUtexref *reference, CUmodule handle, const char *name)
 {
     ENTER();

@@ -61,7 +61,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     if (!dptr)
         return CUDA_SUCCESS;
     if (!queue_is_immediate(work->device) && memory_find(dptr, &info))
-        queue_drain(info.device); /* what may still use it comes first */
+        queue_drain(info.device); /* work that may still use it finishes first */
     if (memory_free(dptr, MEMORY_DEVICE) == CUDA_SUCCESS ||
         memory_free(dptr, MEMORY_MANAGED) == CUDA_SUCCESS ||
         memory_free(dptr, MEMORY_EXTERNAL) == CUDA_SUCCESS)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module.c -- libraries, modules in contexts, functions: how they come and go. */
+/* module.c -- lifetime of libraries, modules in contexts, and functions. */
 #include "module.h"
 
 #include <pthread.h>
@@ -79,7 +79,7 @@ static void free_variables(struct CUmod_st *module)
             memory_free(module->variables[i], MEMORY_MODULE);
 }
 
-/* Zeros at address. Large allocations have fresh pages; small ones share pages with what was. */
+/* Zero the memory. Large allocations have fresh pages; small ones reuse pages with old data. */
 static void clear(CUdeviceptr address, uint64_t bytes)
 {
     static const unsigned char zeros[4096];
@@ -215,8 +215,8 @@ static CUresult image_result(enum image_status status)
     return CUDA_ERROR_UNKNOWN;
 }
 
-/* Compute capability of the device that is meant, as 90 for 9.0: of the calling thread's context,
- * or of the first device where there is none.
+/* Compute capability to load for, as 90 for 9.0: that of the calling thread's context, or of the
+ * first device if there is none.
  */
 static unsigned int target(void)
 {
@@ -226,7 +226,7 @@ static unsigned int target(void)
     return config ? config->capability_major * 10 + config->capability_minor : 0;
 }
 
-/* Machine code runs on its own generation only, and not on what came before it there. */
+/* A cubin runs on its own major generation only, from its own minor version on. */
 static bool runs_on(const struct image *image, unsigned int sm)
 {
     return image->ptx_version || !image->binary_version ||
@@ -263,7 +263,7 @@ CUresult library_open(const void *data, const char *path, struct CUlib_st **open
     return CUDA_SUCCESS;
 }
 
-/* Out of the list, with its modules. Lock held. */
+/* Remove it from the list, with its modules. Lock held. */
 static void remove_library(struct CUlib_st *library, bool memory_is_there)
 {
     struct CUlib_st **link = &libraries;
@@ -304,7 +304,7 @@ CUresult module_close(CUmodule handle)
 
     pthread_mutex_lock(&lock);
     library = find_locked(handle, &module);
-    /* The modules of a library that was loaded as such go with it, not before. */
+    /* The modules of a library from cuLibraryLoad* are unloaded with it, not before. */
     if (library && (library->goes_with_module || !module))
         remove_library(library, true);
     pthread_mutex_unlock(&lock);
@@ -356,7 +356,7 @@ void module_answer_options(unsigned int count, CUjit_option *options, void **val
         if (log >= 0) {
             if (logs[log] && (unsigned int) (uintptr_t) values[i] > 0)
                 *logs[log] = '\0';
-            values[i] = NULL; /* how much was written */
+            values[i] = NULL; /* bytes written */
         } else if (options[i] == CU_JIT_WALL_TIME) {
             float no_time = 0;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module.h -- what was loaded: libraries, their modules in each context, functions.
+/* module.h -- loaded code: libraries, their modules in each context, functions.
  *
  * A library is an image, and belongs to no context. A module is a library in one context, with
  * its variables in that device's memory; cuModuleLoad makes both at once. Programs pass kernels
@@ -20,13 +20,13 @@ struct function {
     const struct image_kernel *kernel;
     struct CUlib_st *library;
     struct CUmod_st *module;         /* NULL: a kernel, of no context */
-    int settings[FUNCTION_SETTINGS]; /* by CUfunction_attribute, where a program set it */
+    int settings[FUNCTION_SETTINGS]; /* set by the program, by CUfunction_attribute */
     CUfunc_cache cache;
 };
 
 struct CUlib_st {
     struct image image;
-    struct function *kernels; /* one for each of the image's, as it has them */
+    struct function *kernels; /* one for each of the image's, in its order */
     struct CUmod_st *modules;
     struct CUlib_st *next;
     bool goes_with_module; /* made by cuModuleLoad */
@@ -36,7 +36,7 @@ struct CUmod_st {
     struct CUlib_st *library;
     uint64_t context_id;
     CUdeviceptr *variables;     /* one for each of the image's */
-    struct function *functions; /* as the library's kernels */
+    struct function *functions; /* in the order of the library's kernels */
     struct CUmod_st *next;      /* of the same library */
 };
 
@@ -46,8 +46,8 @@ struct function *function_of(const void *handle);
 /* The library behind a CUlibrary or CUmodule. */
 struct CUlib_st *module_find_library(const void *handle);
 
-/* The module behind a CUmodule, or that of a CUlibrary in the calling thread's context, which is
- * made if it is not there.
+/* The module behind a CUmodule, or that of a CUlibrary in the calling thread's context, created if
+ * it does not exist.
  */
 CUresult module_find(const void *handle, struct CUmod_st **module);
 
@@ -58,13 +58,13 @@ CUresult library_open(const void *data, const char *path, struct CUlib_st **libr
 CUresult library_close(CUlibrary handle);
 CUresult module_close(CUmodule handle);
 
-/* The library's module in this context, made if it is not there. */
+/* The library's module in this context, created if it does not exist. */
 CUresult module_open(struct CUlib_st *library, struct work_context *work, struct CUmod_st **module);
 
 /* A context is gone, and the memory of its modules with it. */
 void module_forget_context(uint64_t context_id);
 
-/* Answer the options of a load that ask for something: there is no log, and it took no time. */
+/* Fill in the output options of a load: an empty log, and no time. */
 void module_answer_options(unsigned int count, CUjit_option *options, void **values);
 
 #endif

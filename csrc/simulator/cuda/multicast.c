@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* multicast.c -- multicast objects: a team of devices, and memory of theirs that is bound.
+/* multicast.c -- multicast objects: a team of devices, and their memory bound to it.
  *
- * What is bound stays until it is unbound or the object is gone. The object has bytes of its own,
- * which nobody sees through the memory that is bound to it; it is charged to nobody.
+ * Bound memory is held until it is unbound or the object is gone. The object has bytes of its own,
+ * which are not visible through the memory bound to it and are not charged.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -19,7 +19,7 @@ struct binding {
 };
 
 struct multicast {
-    unsigned int device_count; /* there will be in the team */
+    unsigned int device_count; /* size of the complete team */
     uint32_t devices;          /* bit per ordinal that is in it */
     struct binding *bindings;
 };

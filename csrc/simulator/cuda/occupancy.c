@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* occupancy.c -- how many blocks of a kernel fit on an SM, by the sizes the device has. */
+/* occupancy.c -- occupancy: how many blocks of a kernel fit on an SM. */
 #include "attribute.h"
 #include "module.h"
 
 enum {
     WARP = 32,
-    REGISTER_UNIT = 256, /* registers are given to warps by so many */
+    REGISTER_UNIT = 256, /* registers are allocated to warps in this unit */
     SHARED_UNIT = 128,
 };
 
@@ -166,7 +166,7 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction handl
     return CUDA_SUCCESS;
 }
 
-/* Clusters come with sm_90, of at most 8 blocks on every device that has them. */
+/* Clusters exist from sm_90 on, of at most 8 blocks on every device. */
 CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction handle,
                                             const CUlaunchConfig *launch)
 {

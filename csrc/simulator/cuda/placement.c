@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* placement.c -- where the blocks of a pool are; see placement.h. */
+/* placement.c -- placement of a pool's blocks in chunks; see placement.h. */
 #include "cuda/placement.h"
 
 #include <stdlib.h>
 
 enum state { FREE, USED, LEAVING };
 
-/* A piece of a chunk. A free one is at hand for everybody once *freed* is past. */
+/* A piece of a chunk. Any stream can use a free one once *freed* is past. */
 struct piece {
     struct piece *next;
     uint64_t offset;
     uint64_t bytes;
     enum state state;
-    uint64_t stream; /* that it was freed in; 0: at hand */
+    uint64_t stream; /* in which it was freed; 0: available to any */
     struct moment freed;
 };
 
@@ -88,7 +88,7 @@ static CUresult wait_for(struct stream *stream, const struct piece *piece)
     return stream_wait(stream, &piece->freed);
 }
 
-/* Make one used piece of the run that begins with *piece*. */
+/* Merge the run that begins with *piece* into one used piece. */
 static CUresult use_run(struct piece *piece, struct stream *stream, uint64_t bytes)
 {
     CUresult result = wait_for(stream, piece);
@@ -121,7 +121,7 @@ static void count(struct pool *pool, uint64_t bytes)
     pthread_mutex_unlock(&pool_lock);
 }
 
-/* A chunk for at least so many bytes; NULL if the device is full. */
+/* Allocate a chunk of at least so many bytes; NULL if the device is full. */
 static struct chunk *grow(struct pool *pool, uint64_t bytes)
 {
     struct chunk *chunk = calloc(1, sizeof(*chunk));

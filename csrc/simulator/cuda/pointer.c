@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pointer.c -- what kind of memory an address is. */
+/* pointer.c -- attributes of pointers. */
 #include "context.h"
 #include "memory.h"
 
 enum { ORDINAL_UNKNOWN = -2 };
 
-/* What an address that is not ours answers when several things are asked at once. */
+/* The value of an attribute of a foreign address in cuPointerGetAttributes. */
 static void describe_unknown(CUpointer_attribute attribute, void *data)
 {
     switch ((int) attribute) {
@@ -98,7 +98,7 @@ static CUresult describe(const struct memory_info *info, CUdeviceptr address,
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
         *(bool *) data = false;
         break;
-    default: /* the tokens of peer-to-peer drivers too: there is no such driver */
+    default: /* also the tokens for peer-to-peer drivers: there is no such driver */
         return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
@@ -113,7 +113,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     return describe(&info, address, attribute, data);
 }
 
-/* An address that is not ours, and what does not apply to one that is, answer "nothing". */
+/* Foreign addresses, and attributes that do not apply to an address, give empty values. */
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data,
                                 CUdeviceptr address)
 {

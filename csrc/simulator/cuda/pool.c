@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.c -- what memory pools hold, and stream-ordered allocation from them.
+/* pool.c -- memory pools: their reserved memory, and stream-ordered allocation from them.
  *
- * A pool charges the machine for what it reserves (cuda/reserve.h). That shrinks to its threshold,
- * or to what is in use, when somebody synchronises. A block freed in a stream counts as unused from
- * the call on; its address comes free when the stream has come to the free.
+ * A pool charges the machine for the memory that it reserves (cuda/reserve.h). A synchronisation
+ * shrinks that to the pool's threshold, or to what is in use. A block freed in a stream counts as
+ * unused from the call on; its address is reusable once the stream has reached the free.
  *
- * The lock here is the innermost: nothing is called with it but the machine's counting.
+ * The lock here is the innermost: only the machine's accounting is called with it held.
  */
 #include <stdlib.h>
 
@@ -132,7 +132,7 @@ static CUresult place(struct pool *pool, struct stream *stream, uint64_t bytes,
     return result;
 }
 
-/* Of device memory only the process's own devices; -1 if it is none of them. */
+/* The ordinal of a device pool's device; -1 if the process cannot see that device. */
 static int ordinal_of(const struct pool *pool)
 {
     for (int ordinal = 0; ordinal < process.device_count; ordinal++)
@@ -176,7 +176,7 @@ static CUresult allocate(struct stream *stream, CUdeviceptr *address, size_t byt
     return result;
 }
 
-/* The block is nobody's from now on: a second free finds no owner. */
+/* Clear the block's owner: a second free finds none. */
 static struct pool *disown(CUdeviceptr address, uint64_t *bytes)
 {
     struct memory_info info;
@@ -194,7 +194,7 @@ static void free_block(struct effect *effect)
     memory_free(effect->arguments[0], (enum memory_kind) effect->arguments[1]);
 }
 
-/* What no pool of this process has: of a graph, or of another process's pool. */
+/* Free memory of no pool of this process: a graph's, or of another process's pool. */
 static CUresult free_foreign(struct stream *stream, CUdeviceptr address)
 {
     CUresult result = graph_memory_free_address(stream, address);
@@ -202,7 +202,8 @@ static CUresult free_foreign(struct stream *stream, CUdeviceptr address)
     return result == CUDA_SUCCESS ? result : import_close(address, MEMORY_POOL);
 }
 
-/* Memory of cuMemAlloc may be freed on a stream too: it is there until the stream comes to it. */
+/* Memory of cuMemAlloc may be freed on a stream, too: it exists until the stream reaches the free.
+ */
 static bool is_linear(CUdeviceptr address, enum memory_kind *kind)
 {
     struct memory_info info;

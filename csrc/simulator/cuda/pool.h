@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.h -- a memory pool: of this process, or another one's. */
+/* pool.h -- memory pools, of this process or imported. */
 #ifndef PYVGPU_SIMULATOR_CUDA_POOL_H
 #define PYVGPU_SIMULATOR_CUDA_POOL_H
 
@@ -19,11 +19,11 @@ struct pool {
     uint64_t threshold;
     CUmemAllocationHandleType handle_types; /* by which it may be exported */
     bool is_default;
-    bool is_destroyed; /* goes with its last block */
+    bool is_destroyed; /* freed with its last block */
     void *holder;      /* of another process's pool: nothing can be allocated from it */
 };
 
-/* The innermost lock: nothing is called with it but the machine's counting. */
+/* The innermost lock: only the machine's accounting is called with it held. */
 extern pthread_mutex_t pool_lock;
 
 /* The pool behind a handle; NULL if it is none. */
@@ -32,17 +32,17 @@ struct pool *pool_find(CUmemoryPool handle);
 /* A new one, or NULL. Lock held. */
 struct pool *pool_add(enum pool_home home, uint32_t device);
 
-/* So many of its bytes are not in use any more. Lock held. */
+/* Record that so many of its bytes are no longer in use. Lock held. */
 void pool_note_unused(struct pool *pool, uint64_t bytes);
 
 /* --- cuda/poolobject.c ------------------------------------------------------------------------ */
 
-/* The pool that serves requests there which name none; NULL without memory. */
+/* The current pool of that location, for requests that name none; NULL without memory. */
 struct pool *pool_chosen(enum pool_home home, uint32_t device);
 
 /* --- cuda/poolshare.c ------------------------------------------------------------------------- */
 
-/* The importer has no use for the pool any more. */
+/* Close an imported pool. */
 CUresult pool_close_import(struct pool *pool);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* poolattribute.c -- what memory pools say of themselves, and who may reach them. */
+/* poolattribute.c -- attributes of memory pools, and access to them by device. */
 #include "cuda/pool.h"
 
 /* The first three attributes are int, the next five cuuint64_t. */

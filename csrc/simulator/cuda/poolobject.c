@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* poolobject.c -- memory pools as objects: made, found by their place, chosen for it, destroyed. */
+/* poolobject.c -- memory pool objects: create, destroy, default and current pool of a location. */
 #include "cuda/placement.h"
 #include "cuda/pool.h"
 
@@ -77,8 +77,8 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
     return set_pool(POOL_ON_DEVICE, (uint32_t) process_device(dev), pool);
 }
 
-/* Where a pool of that type and location is. Host memory, and managed memory that is on no device
- * in particular, are counted with the first device and charged to nobody.
+/* The home of a pool of that type and location. Host memory, and managed memory that is on no
+ * device in particular, are counted with the first device and not charged.
  */
 static CUresult find_home(const CUmemLocation *location, CUmemAllocationType type,
                           enum pool_home *home, uint32_t *device)

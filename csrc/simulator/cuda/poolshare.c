@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* poolshare.c -- pools that other processes have: the pool by a handle, its blocks by theirs.
+/* poolshare.c -- export and import of pools and of their blocks.
  *
- * The pool is one share. As long as another process has a block of it open it does not shrink; when
- * its owner is dead it is kept as a whole until nobody has any of it.
+ * The pool is one share. While another process has a block of it open it does not shrink; after its
+ * owner's death it is kept as a whole until no process has any of it.
  */
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prefetch.c -- managed memory on other devices than the one that it was allocated on.
+/* prefetch.c -- prefetch of managed memory to devices other than the one that allocated it.
  *
- * Where its pages are nobody follows: what was brought to a device takes its whole size there too,
- * until it is freed, as memory that is mostly read may.
+ * Its pages are not tracked: memory prefetched to a device takes its whole size there, too, until
+ * it is freed, as read-mostly memory may.
  */
 #include "cuda/capture.h"
 #include "cuda/entry.h"
@@ -61,7 +61,7 @@ STREAM_CALL(cuMemPrefetchAsync_v2,
              unsigned int flags __attribute__((unused)), CUstream hStream),
             prefetch(stream, devPtr, count, ordinal_at(location)))
 
-/* Advice moves nothing before a device touches the memory, which none of the kernels here does. */
+/* Advice moves nothing until a device touches the memory, which no kernel here does. */
 CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
 {
     ENTER();

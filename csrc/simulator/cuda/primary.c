@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* primary.c -- the primary context of each device: retained by many, ended by the last. */
+/* primary.c -- the reference-counted primary context of each device. */
 #include <stdatomic.h>
 
 #include "context.h"
 
 enum { VALID_FLAGS = CU_CTX_FLAGS_MASK };
 
-/* What the next primary context of each device gets; kept while there is none. */
+/* Flags of the next primary context of each device; kept while there is none. */
 static unsigned int next_flags[CONFIG_DEVICES];
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
@@ -30,7 +30,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
     return result;
 }
 
-/* Give back one reference, or all of them. */
+/* Drop one reference, or all of them. */
 static CUresult release(CUdevice device, bool all)
 {
     struct CUctx_st *context;

@@ -2,8 +2,8 @@
 /* procaddress.c -- cuGetProcAddress: from a base name and a CUDA version to an entry.
  *
  * The table is generated from the headers (stubs.py). The pointers are those that dlsym gives
- * for the versioned symbols. Answers before cuInit, as the real driver does; what it answers in
- * each case was seen on NVIDIA's library 550.163.01.
+ * for the versioned symbols. Works before cuInit, like NVIDIA's driver; the result in each case was
+ * observed on NVIDIA's library 550.163.01.
  */
 #include "process.h"
 
@@ -30,7 +30,7 @@ static size_t find_base(const char *base)
                                                                                 : cuda_symbol_count;
 }
 
-/* What the machine's driver is: it has no names that came later. */
+/* The CUDA version of the machine's driver, which lacks later names. */
 static unsigned int driver_version(void)
 {
     static atomic_int known;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* profiler.c -- marks for a profiler, of which there is none: accepted. */
+/* profiler.c -- profiler control: accepted and ignored, there is no profiler. */
 #include "process.h"
 
-/* These are in cudaProfiler.h, which is in a wheel that nothing else here needs. */
+/* Declared in cudaProfiler.h, which comes in a wheel that nothing else here needs. */
 #pragma GCC visibility push(default)
 CUresult cuProfilerStart(void);
 CUresult cuProfilerStop(void);

@@ -84,7 +84,7 @@ static CUresult tell(const struct recapture *again, struct node *node, struct no
                            CU_GRAPH_RECAPTURE_ELIGIBLE_FOR_UPDATE);
 }
 
-/* Memory must be what it was, and is where it was. */
+/* Memory must have the same parameters; it keeps its address. */
 static bool is_same_memory(const struct node *node, const void *argument)
 {
     const struct graph_request *request = argument;

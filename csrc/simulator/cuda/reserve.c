@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reserve.c -- what pools and graphs have of a device, by chunks. */
+/* reserve.c -- device memory reserved by pools and graphs, in chunks. */
 #include "cuda/reserve.h"
 
 #include "clock.h"
@@ -22,14 +22,14 @@ uint64_t reserve_round(uint64_t bytes)
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
 }
 
-/* If it dies with this, it is what it is now. */
+/* Keep the share at the reserve's size, which others keep if this process dies. */
 static void note_size(const struct reserve *reserve)
 {
     if (reserve->share)
         share_resize(process.machine, reserve->share - 1, reserve->reserved);
 }
 
-/* The caller waits for what is mapped or unmapped, and so do others that need the reserve. */
+/* Mapping and unmapping take time, for the caller and for others that need the reserve. */
 static void wait_for_chunks(const struct reserve *reserve, uint64_t bytes)
 {
     const struct law *law = &process.machine->config.law;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reserve.h -- memory that an allocator has of the device, more than is in use of it.
+/* reserve.h -- device memory that an allocator reserves, of which part is in use.
  *
- * It grows by chunks, whose size the machine's law says, and is charged as a whole; what is used of
- * it is charged no more. Its owner locks it; nothing is called from here but the machine's
- * counting.
+ * It grows by chunks, whose size the machine's law says, and is charged as a whole; its use is not
+ * charged again. Its owner locks it; only the machine's accounting is called from here.
  */
 #ifndef PYVGPU_SIMULATOR_CUDA_RESERVE_H
 #define PYVGPU_SIMULATOR_CUDA_RESERVE_H
@@ -14,33 +13,33 @@
 struct reserve {
     uint64_t reserved, reserved_high;
     uint64_t used, used_high;
-    uint64_t most; /* that may be reserved; 0: no limit */
+    uint64_t most; /* limit of reserved; 0: none */
     uint32_t device;
-    bool is_free_of_charge; /* host memory: counted, charged to nobody */
-    int share;              /* that others may have it by, counted from 1; 0: none */
+    bool is_free_of_charge; /* host memory: counted, not charged */
+    int share;              /* by which it is exported, counted from 1; 0: none */
 };
 
-/* What a block takes of a reserve: 1 MiB and more by 2 MiB, less by 512 bytes. */
+/* Size of a block in a reserve: from 1 MiB on in units of 2 MiB, below that of 512 bytes. */
 uint64_t reserve_round(uint64_t bytes);
 
-/* Use bytes, having more if need be: whole chunks, else just what is missing. */
+/* Use bytes; grow if necessary: by whole chunks, or else by just the missing bytes. */
 bool reserve_use(struct reserve *reserve, uint64_t bytes);
 
-/* Have enough for so many more bytes, and use none of them. */
+/* Grow to have so many more bytes free, without using them. */
 bool reserve_grow(struct reserve *reserve, uint64_t bytes);
 
-/* Have a new part for that many bytes: how large it is, or 0; and have such a part no more. */
+/* Reserve a new part for that many bytes: its size, or 0; and release such a part. */
 uint64_t reserve_take(struct reserve *reserve, uint64_t bytes);
 void reserve_give(struct reserve *reserve, uint64_t bytes);
 
 void reserve_unuse(struct reserve *reserve, uint64_t bytes);
 
-/* Keep this much, but never less than is in use, and all as long as another process has some of it
- * open.
+/* Shrink to this many bytes, but not below the bytes in use, and not while another process has
+ * some of it open.
  */
 void reserve_shrink(struct reserve *reserve, uint64_t keep);
 
-/* It is not wanted any more; what others have of it stays with them. */
+/* Release the reserve; memory that other processes have open stays with them. */
 void reserve_end(struct reserve *reserve);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* resource.c -- the processors of a device: described, split, and made into descriptors.
+/* resource.c -- SM resources of a device: description, splitting, descriptors.
  *
- * A CUdevResource is the program's memory; what it stands for is in the bytes that CUDA keeps for
- * the driver there, with a seal on it, since programs copy it.
+ * A CUdevResource is the program's memory, and programs copy it. Its content is in the bytes
+ * reserved for the driver there, with a seal.
  */
 #include "cuda/resource.h"
 
@@ -29,7 +29,7 @@ struct CUdevResourceDesc_st {
 
 static _Atomic(struct CUdevResourceDesc_st *) descriptors; /* they live as long as the process */
 
-/* --- what a device has ------------------------------------------------------------------- */
+/* --- resources of a device --------------------------------------------------------------- */
 
 static uint32_t major_of(CUdevice ordinal)
 {
@@ -115,7 +115,7 @@ static uint32_t round_up(uint32_t value, uint32_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
-/* Take that many from the front of what is left. */
+/* Take that many from the front of the rest. */
 static struct processors cut(struct processors *rest, uint32_t count, uint32_t alignment)
 {
     struct processors part = *rest;
@@ -127,7 +127,7 @@ static struct processors cut(struct processors *rest, uint32_t count, uint32_t a
     return part;
 }
 
-/* What is to be split: not itself a part, and not sealed by anybody else. */
+/* Read the resource to split: it must have our seal, and not be part of a split itself. */
 static CUresult read_input(const CUdevResource *input, struct processors *whole)
 {
     struct inner inner;
@@ -180,7 +180,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGrou
 
 #if CUDA_VERSION >= 13010
 
-/* How many processors the group gets of what is left; 0: it cannot be had. */
+/* How many of the remaining SMs the group gets; 0: impossible. */
 static uint32_t size_of_group(const CU_DEV_SM_RESOURCE_GROUP_PARAMS *group, uint32_t left,
                               uint32_t together)
 {
@@ -234,7 +234,7 @@ CUresult cuDevSmResourceSplit(CUdevResource *result, unsigned int nbGroups,
 
 /* --- descriptors ------------------------------------------------------------------------- */
 
-/* Resources that can be one: of one device, of one split, each once. */
+/* Join resources: all of one device and one split, each at most once. */
 static CUresult join(const CUdevResource *resources, unsigned int count, struct processors *all)
 {
     struct inner first, other;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream.c -- streams as handles: made, found, ended, asked and waited for. */
+/* stream.c -- stream handles: create, find, destroy, query, wait. */
 #include "queue.h"
 
 #include <stdlib.h>
@@ -174,7 +174,7 @@ CUresult stream_synchronize(struct stream *stream)
 {
     struct moment moment = {stream->device, stream->last};
 
-    /* The legacy stream waits for all streams that wait for it: only a mark says when. */
+    /* The legacy stream waits for all streams that wait for it: only a mark shows when. */
     if (stream == stream->work->legacy && !queue_is_ordered_work_done(stream->device)) {
         struct work_order mark = {.engine = ENGINE_NONE};
         CUresult result = stream_submit(stream, &mark, &moment);
@@ -251,7 +251,7 @@ CUresult cuStreamDestroy(CUstream hStream)
     return cuStreamDestroy_v2(hStream);
 }
 
-/* Why the stream may not be asked for what is done of it. */
+/* The error of a query that the stream does not allow. */
 static CUresult asking_refusal(struct stream *stream)
 {
     CUresult refused = capture_refusal(stream);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stub.c -- what a function answers that the simulator does not have; see ../stubs.py. */
+/* stub.c -- result of functions that the simulator does not implement; see ../stubs.py. */
 #include "process.h"
 
 int not_supported(const char *name);

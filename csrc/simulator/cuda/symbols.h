@@ -8,7 +8,7 @@
 
 struct symbol {
     const char *base;
-    unsigned int since; /* CUDA version whose programs mean this entry */
+    unsigned int since; /* first CUDA version whose programs mean this entry */
     bool per_thread;
     int (*entry)(void);
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tails.c -- behind which nodes a capture stands. */
+/* tails.c -- the last nodes of a capturing stream; see tails.h. */
 #include "cuda/tails.h"
 
 #include <stdlib.h>

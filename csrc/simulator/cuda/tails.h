@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tails.h -- sets of nodes of a graph; what comes next depends on all of them. */
+/* tails.h -- sets of graph nodes on which a stream's next captured node depends. */
 #ifndef PYVGPU_SIMULATOR_CUDA_TAILS_H
 #define PYVGPU_SIMULATOR_CUDA_TAILS_H
 
@@ -10,11 +10,11 @@ struct tails {
     size_t count;
 };
 
-/* Let them be these; let them be more. False without memory. */
+/* Replace the set; add to it. False without memory. */
 bool tails_set(struct tails *tails, const CUgraphNode *nodes, size_t count);
 bool tails_join(struct tails *tails, const struct tails *more);
 
-/* Does each of the others come before one of these, or is among them? */
+/* Is each of the others among these nodes, or before one of them? */
 bool tails_cover(const struct tails *tails, const struct tails *others);
 
 #endif

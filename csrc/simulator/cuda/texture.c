@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* texture.c -- texture and surface objects: handles that keep what they were made from. Kernels
- * that would read through them are not computed.
+/* texture.c -- texture and surface objects: handles that store their descriptors. Kernels that
+ * would read through them are not computed.
  */
 #include <stdlib.h>
 

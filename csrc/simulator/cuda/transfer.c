@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer.c -- checks a copy, says how long it takes on which engine, and does it when it is due.
+/* transfer.c -- checks a copy, computes its engine and duration, and performs it when it is due.
  *
- * Host memory that is not pinned is the program's again as soon as the call returns: what goes to
- * the device is put aside if it is small; all other such copies are waited for.
+ * A program may reuse pageable host memory as soon as the call returns: a small copy to the device
+ * is staged; for all other such copies the call waits.
  */
 #include "cuda/transfer.h"
 
@@ -52,15 +52,15 @@ static bool is_device(uint64_t address)
     return memory_chunk(address, &length);
 }
 
-/* A device address with nothing there. */
-static bool is_nobodys(uint64_t address)
+/* Is it a device address without memory? */
+static bool is_unmapped(uint64_t address)
 {
     struct memory_info info;
 
     return memory_heap_of(address) || vmm_find(address, &info);
 }
 
-/* Bytes from the first to the last that an endpoint covers. */
+/* Bytes from the first to the last that the copy touches at an endpoint. */
 static uint64_t extent(const struct endpoint *end, const struct transfer *transfer)
 {
     return (transfer->depth - 1) * end->slice + (transfer->height - 1) * end->pitch +
@@ -149,7 +149,7 @@ static bool is_pinned(uint64_t address)
     return host_find(address, &info);
 }
 
-/* Put the bytes that go to the device aside; the transfer takes them from there. */
+/* Stage the bytes for the device; the transfer reads the staged copy. */
 static bool put_aside(struct transfer *transfer, struct effect *effect)
 {
     uint64_t width = transfer->width;
@@ -184,8 +184,8 @@ CUresult transfer_submit(struct stream *stream, const struct transfer *asked,
     if (from_device &&
         !transfer_is_device(transfer.from.address, extent(&transfer.from, &transfer)))
         return CUDA_ERROR_INVALID_VALUE;
-    if ((!to_device && is_nobodys(transfer.to.address)) ||
-        (!from_device && is_nobodys(transfer.from.address)))
+    if ((!to_device && is_unmapped(transfer.to.address)) ||
+        (!from_device && is_unmapped(transfer.from.address)))
         return CUDA_ERROR_INVALID_VALUE;
     set_pace(&order, &transfer, stream->device, to_device, from_device);
     if (!stream->capture && wait == TRANSFER_ORDERED) {

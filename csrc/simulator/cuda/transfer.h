@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer.h -- one shape for every copy: rows of slices, from somewhere to somewhere. */
+/* transfer.h -- common form of all copies: slices of rows, with pitches, from and to an address. */
 #ifndef PYVGPU_SIMULATOR_CUDA_TRANSFER_H
 #define PYVGPU_SIMULATOR_CUDA_TRANSFER_H
 
 #include "queue.h"
 
-/* Of the simulator alone, for replays of what was recorded: the calling thread's next copy or
- * memset takes so long, whatever its bytes; captured ones do not ask. */
+/* Simulator-only, for replays of recorded traces: the calling thread's next copy or memset takes so
+ * long, whatever its size; captured ones ignore it. */
 void sim_transfer_takes(uint64_t ns);
 
-/* What it takes: *ns*, or what was asked for, once. */
+/* The duration: *ns*, or the value set by sim_transfer_takes, once. */
 uint64_t transfer_duration(uint64_t ns);
 
 struct endpoint {
@@ -27,18 +27,18 @@ struct transfer {
 
 enum transfer_wait {
     TRANSFER_WAITS,   /* the call returns when the bytes are there */
-    TRANSFER_ORDERED, /* it returns as soon as the program may use the host memory again: at once
+    TRANSFER_ORDERED, /* the call returns as soon as the program may reuse the host memory: at once
                          if that is pinned */
 };
 
-/* Check it, put it into the stream (or into the graph it captures), and wait as asked. */
+/* Check it, put it into the stream (or the graph that it captures), and wait if requested. */
 CUresult transfer_submit(struct stream *stream, const struct transfer *transfer,
                          enum transfer_wait wait);
 
 /* All of bytes from address on is device memory of this process. */
 bool transfer_is_device(uint64_t address, uint64_t bytes);
 
-/* A copy as graphs describe it (cuda/copy.c). */
+/* A copy in the form of graph nodes (cuda/copy.c). */
 CUresult copy_submit_3d(struct stream *stream, const CUDA_MEMCPY3D *copy);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* visible.h -- which of the machine's devices CUDA_VISIBLE_DEVICES lets a process see. */
+/* visible.h -- the devices that CUDA_VISIBLE_DEVICES makes visible to a process. */
 #ifndef PYVGPU_SIMULATOR_CUDA_VISIBLE_H
 #define PYVGPU_SIMULATOR_CUDA_VISIBLE_H
 
 #include "config.h"
 
 /* Fill devices (room for CONFIG_DEVICES) with the devices that the list names, in its order;
- * returns how many. A NULL list names all. As the real driver does: entries are indexes or
- * beginnings of UUIDs; the list ends at the first entry that names no device, or several; an
- * entry that comes twice leaves no device at all.
+ * returns how many. A NULL list names all. Like NVIDIA's driver: entries are indexes or UUID
+ * prefixes; the list ends at the first entry that names no device, or several; a device named twice
+ * leaves no device at all.
  */
 int visible_devices(const struct machine_config *config, const char *list, int *devices);
 

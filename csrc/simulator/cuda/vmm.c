@@ -19,7 +19,7 @@ struct mapping {
     struct physical *physical;
     char *bytes;
     CUmemAccess_flags access;
-    int ordinal; /* whose access it is */
+    int ordinal; /* of the device that has the access */
 };
 
 static struct range *ranges;
@@ -189,10 +189,10 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* --- one on the other ---------------------------------------------------------------------------
+/* --- mapping ------------------------------------------------------------------------------------
  */
 
-/* Whose access counts; -1: any device's, since the memory is on none. */
+/* The ordinal whose access counts; -1: any device's, since the memory is on none. */
 static int physical_ordinal(const struct physical *physical)
 {
     return physical->kind == PHYSICAL_DEVICE ? physical->properties.location.id : -1;

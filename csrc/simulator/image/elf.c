@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* elf.c -- cubins: kernels, parameter layouts, resources and device variables of an ELF.
  *
- * Kernels are the functions of the symbol table that are marked as entries. What belongs to a
- * kernel lies in sections named after it (.text.NAME, .nv.info.NAME...); variables are objects
- * in the sections of global and constant memory, local symbols included.
+ * Kernels are the functions of the symbol table that are marked as entries. A kernel's data is in
+ * sections named after it (.text.NAME, .nv.info.NAME...); variables are objects in the sections of
+ * global and constant memory, local symbols included.
  */
 #include "parts.h"
 

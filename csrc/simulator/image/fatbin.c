@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fatbin.c -- fat binaries: choose the part that suits the device, unpack it, read it.
  *
- * A cubin of the device's own generation comes first, the newest not above it; then PTX, which
- * a driver would compile. LZ4 parts are unpacked; parts packed in another way are passed over.
+ * A cubin of the device's own generation is preferred, the newest not above it; then PTX, which a
+ * driver would compile. LZ4 parts are unpacked; parts compressed in another way are skipped.
  */
 #include "parts.h"
 
@@ -23,7 +23,7 @@ struct part {
     uint16_t kind;
     uint16_t version;
     uint32_t header_size;
-    uint64_t size; /* of what follows the header, padding included */
+    uint64_t size; /* after the header, padding included */
     uint32_t packed_size;
     uint32_t unused[2];
     uint32_t sm;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* image.c -- tell the formats apart, fetch the bytes, keep the result.
+/* image.c -- detects an image's format, fetches its bytes and holds the result.
  *
- * cuModuleLoadData gets an address and no size. The size is then what the image itself says;
- * since it may lie, the bytes are fetched through the kernel, which answers EFAULT where a
- * plain read would end the program.
+ * cuModuleLoadData gets an address and no size. The size is then read from the image itself;
+ * since that may be wrong, the bytes are fetched through the kernel, which returns EFAULT where a
+ * plain read would crash the program.
  */
 #include "parts.h"
 
@@ -21,7 +21,7 @@ enum { PAGE = 4096, PIECES = 64 };
 #define FATBIN_WRAPPER_MAGIC 0x466243b1u
 #define FATBIN_MAGIC         0xba55ed50u
 
-/* Where the image comes from: memory of ours whose size may be unknown. */
+/* The image's source: memory of this process, perhaps of unknown size. */
 struct source {
     const unsigned char *data;
     size_t size;
@@ -49,7 +49,7 @@ static size_t fetch_unknown(unsigned char *to, const unsigned char *from, size_t
         }
         ssize_t got = process_vm_readv(getpid(), &local, 1, remote, pieces, 0);
         if (got < 0 && (errno == ENOSYS || errno == EPERM)) {
-            memcpy(to + done, from + done, count - done); /* forbidden here: trust the caller */
+            memcpy(to + done, from + done, count - done); /* syscall forbidden: trust the caller */
             return count;
         }
         if (got <= 0)
@@ -90,7 +90,7 @@ static enum image_status fetch_whole(struct bytes *bytes, struct source source, 
     return IMAGE_OK;
 }
 
-/* How long the ELF at source says it is. */
+/* The size of the ELF at source by its own headers. */
 static enum image_status measure_elf(struct source source, uint64_t *size)
 {
     Elf64_Ehdr header;
@@ -153,7 +153,7 @@ struct fatbin_head {
     uint32_t magic;
     uint16_t version;
     uint16_t header_size;
-    uint64_t size; /* of what follows the header */
+    uint64_t size; /* after the header */
 };
 
 static enum image_status read_source(struct image *image, struct source source, unsigned int sm)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* image.h -- what a program image holds: kernels, their parameters, device variables.
+/* image.h -- reader of program images: kernels, their parameters, device variables.
  *
  * Reads cubins (ELF), PTX text and fat binaries. It only reads: nothing here compiles, links
- * or runs code, and nothing knows the CUDA API. Every byte is checked before it is used, for
- * images come from anywhere: a bad one is an error, never a crash.
+ * or runs code, and nothing knows the CUDA API. Images are untrusted, so every byte is checked
+ * before it is used: a bad image is an error, never a crash.
  */
 #ifndef PYVGPU_SIMULATOR_IMAGE_H
 #define PYVGPU_SIMULATOR_IMAGE_H
@@ -56,7 +56,7 @@ struct image {
 #define IMAGE_SIZE_UNKNOWN SIZE_MAX
 
 /* Read the image at data. The size is IMAGE_SIZE_UNKNOWN where the caller was given only an
- * address; then not a byte beyond readable memory is touched. Of a fat binary the part that
+ * address; then nothing beyond readable memory is touched. Of a fat binary the part that
  * suits a device of compute capability sm (90 for 9.0) is read. On error the image is empty.
  */
 enum image_status image_open(struct image *image, const void *data, size_t size, unsigned int sm);

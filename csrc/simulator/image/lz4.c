@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lz4.c -- unpack LZ4's block format, as fat binaries use it. Unpacking only. */
+/* lz4.c -- decompressor for LZ4's block format, which fat binaries use. */
 #include "parts.h"
 
 #include <string.h>
 
 enum { LONG_LENGTH = 15, SHORTEST_MATCH = 4 };
 
-/* A length of 15 goes on in bytes that are added up, as long as they are 255. */
+/* A length of 15 continues in further bytes, which are added up until one is not 255. */
 static bool read_length(struct bytes packed, size_t *at, size_t *length)
 {
     unsigned char more;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parts.h -- what the readers of the image formats share; private to image/. */
+/* parts.h -- helpers shared by the readers of the image formats; private to image/. */
 #ifndef PYVGPU_SIMULATOR_IMAGE_PARTS_H
 #define PYVGPU_SIMULATOR_IMAGE_PARTS_H
 
@@ -40,7 +40,7 @@ enum image_status elf_read(struct image *image, struct bytes bytes);
 enum image_status ptx_read(struct image *image, struct bytes text);
 enum image_status fatbin_read(struct image *image, struct bytes bytes, unsigned int sm);
 
-/* Undo LZ4's block format into exactly size bytes; false if it is broken. */
+/* Decompress LZ4's block format into exactly size bytes; false if it is broken. */
 bool lz4_expand(struct bytes packed, unsigned char *plain, size_t size);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptx.c -- PTX text: entries with their parameters, and device variables.
  *
- * Reads the declarations at the top level and skips bodies, of which only the sizes of shared
+ * Reads the declarations at the top level and skips bodies, in which only the sizes of shared
  * and local variables matter. It is no assembler: instructions are not checked.
  */
 #include "parts.h"
@@ -142,7 +142,7 @@ static bool read_dimensions(struct reader *reader, struct declaration *declared)
 static bool read_declaration(struct reader *reader, struct declaration *declared)
 {
     uint64_t vector = 1;
-    bool pointer = false; /* what .align says after .ptr is about what it points to */
+    bool pointer = false; /* .align after .ptr is the alignment of the target */
 
     *declared = (struct declaration) {.alignment = 0};
     for (; reader->token.length && reader->token.start[0] == '.';) {
@@ -353,11 +353,11 @@ static enum image_status read_entry(struct image *image, struct reader *reader)
             return IMAGE_OK;
         }
     }
-    kernel->registers = 16; /* what the assembler would give is not known here */
+    kernel->registers = 16; /* a guess: only the assembler knows */
     return read_body(reader, kernel) ? IMAGE_OK : IMAGE_INVALID_PTX;
 }
 
-/* Whatever else stands at the top level: up to its ";" or over its body. */
+/* Skip any other top-level statement: up to its ";" or over its body. */
 static bool skip_statement(struct reader *reader)
 {
     while (!at_end(reader)) {
@@ -370,7 +370,7 @@ static bool skip_statement(struct reader *reader)
     return false;
 }
 
-/* The rest of the line, for directives that have no end of their own. */
+/* Skip the rest of the line, for directives without a terminator. */
 static void skip_line(struct reader *reader)
 {
     while (reader->at < reader->end && *reader->at != '\n')

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* accounting.c -- what each process has used so far. It is always on, and forgets a process when
- * it ends.
+/* accounting.c -- NVML accounting of processes. It is always on, and drops a process when it ends.
  */
 #include "lists.h"
 #include "source.h"
@@ -54,7 +53,7 @@ nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *coun
     return result;
 }
 
-/* The load is that of the last second: an older one is not kept. */
+/* The load is that of the last second; there is no older record. */
 static nvmlReturn_t find(nvmlDevice_t device, unsigned int pid, struct source_process *process,
                          struct source_load *load)
 {

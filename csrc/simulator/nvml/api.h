@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api.h -- what every file of the simulated NVML starts from.
+/* api.h -- common header of the simulated NVML.
  *
  * It includes nvml.h so that each name means itself (no automatic upgrade to a newer
- * version) and is exported, and declares how a call enters the library: initialised,
- * valid handle, no fault ordered for it. It knows nothing of how the machine keeps its
- * state; that is source.h.
+ * version) and is exported, and declares the entry checks of a call: initialised, valid
+ * handle, no fault injected. It knows nothing of how the machine keeps its state; that is
+ * source.h.
  */
 #ifndef PYVGPU_SIMULATOR_NVML_API_H
 #define PYVGPU_SIMULATOR_NVML_API_H
@@ -37,7 +37,7 @@ struct nvmlDevice_st {
     unsigned int power_limit_mw;
     unsigned int numa_node;
     unsigned int nvlinks;
-    uint64_t memory_bytes;   /* what CUDA programs can have */
+    uint64_t memory_bytes;   /* available to CUDA programs */
     uint64_t reserved_bytes; /* NVML's total has these on top */
 };
 
@@ -49,11 +49,11 @@ int nvml_cuda_version(void);
 unsigned int nvml_device_count(void);
 nvmlDevice_t nvml_device(unsigned int index);
 
-/* Enter a call: NVML_SUCCESS, or what the call has to return at once. */
+/* Enter a call: NVML_SUCCESS, or the error that the call must return. */
 nvmlReturn_t nvml_enter(const char *name);
 nvmlReturn_t nvml_enter_device(const char *name, nvmlDevice_t device);
 
-/* Give out text as NVML does: INVALID_ARGUMENT for no buffer, INSUFFICIENT_SIZE for a short one. */
+/* Return text as NVML does: INVALID_ARGUMENT for no buffer, INSUFFICIENT_SIZE for a short one. */
 nvmlReturn_t nvml_give_text(char *buffer, unsigned int length, const char *text);
 
 /* First line of every call that has no device, of every call that has one. They return. */
@@ -84,7 +84,7 @@ nvmlReturn_t nvml_give_text(char *buffer, unsigned int length, const char *text)
             return NVML_ERROR_ARGUMENT_VERSION_MISMATCH; \
     } while (0)
 
-/* A call that gives out one number of a device. */
+/* Define a call that returns one number of a device. */
 #define NUMBER(name, type, expression)                  \
     nvmlReturn_t name(nvmlDevice_t device, type *value) \
     {                                                   \

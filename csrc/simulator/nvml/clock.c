@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock.c -- clock rates. The memory always runs at its rate; the rest rests when idle. */
+/* clock.c -- clock rates. The memory clock is constant; the others drop when the device is idle. */
 #include "load.h"
 
 #define VIDEO_MHZ(device)  ((device)->sm_clock_mhz * 7 / 8)

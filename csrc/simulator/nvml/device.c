@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.c -- what a device is: identity, PCI, architecture. All of it is machine.conf's. */
+/* device.c -- properties of a device, from machine.conf: identity, PCI, architecture. */
 #include "api.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ecc.c -- memory errors, of which a simulated board has none, and MIG mode without instances. */
+/* ecc.c -- ECC counters, always zero, and MIG mode without instances. */
 #include "api.h"
 #include "source.h"
 

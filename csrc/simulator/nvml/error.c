@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* error.c -- what each result means, in words. Works before initialisation. */
+/* error.c -- nvmlErrorString. Works before initialisation. */
 #include "api.h"
 
 #define MESSAGE(code, text) \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.c -- waiting for events, of which there is one kind: an Xid from the faults file.
+/* event.c -- event sets. There is one kind of event: an Xid from the faults file.
  *
- * Every time that file is written, each `xid DEVICE NUMBER` in it happens once, for every
- * set that was registered for the device before. A waiter looks at the file ten times
- * a second; there is no thread and nothing is kept in the machine.
+ * Every time that file is written, each `xid DEVICE NUMBER` in it is delivered once to every
+ * set that was registered for the device before. A waiter polls the file ten times a second;
+ * there is no thread and no state in the machine.
  */
 #include "api.h"
 #include "source.h"
@@ -73,7 +73,7 @@ static void add_event(void *context, unsigned int device, uint64_t xid)
     };
 }
 
-/* Take in what has happened since the set last looked. Called with its lock held. */
+/* Collect the events since the set's last check. Called with its lock held. */
 static void look(struct nvmlEventSet_st *set)
 {
     uint64_t stamp = source_faults_stamp();
@@ -91,7 +91,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
     if (types & ~(unsigned long long) KNOWN_TYPES)
         return NVML_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&set->lock);
-    look(set); /* so that this device gets nothing from before */
+    look(set); /* so that this device gets no earlier events */
     set->types[device->index] |= types;
     pthread_mutex_unlock(&set->lock);
     return NVML_SUCCESS;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* field.c -- values asked for by number. A field that is not here is NOT_SUPPORTED.
+/* field.c -- nvmlDeviceGetFieldValues. A field that is not here is NOT_SUPPORTED.
  *
- * The scope of a field means what its family says: for power 0 is the GPU, 1 the module and
+ * The meaning of a field's scope depends on its family: for power 0 is the GPU, 1 the module and
  * 2 the memory, of which only the GPU is known here; for an NVLink it is the link.
  */
 #include "load.h"
@@ -77,7 +77,7 @@ static void link_field(nvmlDevice_t device, nvmlFieldValue_t *field)
         if (field->scopeId < device->nvlinks)
             give_unsigned(field, topology_nvlink_version(device));
         break;
-    default: /* counters of errors */
+    default: /* error counters */
         give_long(field, 0);
     }
 }
@@ -87,7 +87,7 @@ static void answer(nvmlDevice_t device, nvmlFieldValue_t *field)
     unsigned long long energy;
 
     field->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
-    field->value.ullVal = 0; /* nvidia-smi looks at it all the same */
+    field->value.ullVal = 0; /* nvidia-smi reads it in spite of an error */
     switch (field->fieldId) {
     case NVML_FI_DEV_ECC_CURRENT:
     case NVML_FI_DEV_ECC_PENDING:

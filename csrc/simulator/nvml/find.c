@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* find.c -- handles of devices, by index and by each of their names.
+/* find.c -- device handles by index, UUID, serial number and PCI address.
  *
- * NVML shows every device of the machine, whatever CUDA_VISIBLE_DEVICES says, and finds one
- * that is lost: only calls on its handle say that it is.
+ * NVML shows every device of the machine, whatever CUDA_VISIBLE_DEVICES says, also a lost one:
+ * only calls on its handle report the loss.
  */
 #include "api.h"
 
@@ -97,7 +97,7 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *devic
     return NVML_ERROR_NOT_FOUND;
 }
 
-/* domain:bus:device.function, the domain and the function may be left out. */
+/* Parse domain:bus:device.function; domain and function may be left out. */
 static bool parse_pci(const char *text, unsigned int *domain, unsigned int *bus, unsigned int *slot)
 {
     unsigned long parts[3];

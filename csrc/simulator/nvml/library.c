@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* library.c -- initialisation, reference count, and how a call enters.
+/* library.c -- initialisation, reference count, and entry checks.
  *
  * The machine is mapped at the first initialisation and stays mapped: a shutdown only makes
- * calls answer UNINITIALIZED, as the real library does, so no call needs a lock to be safe
- * against one. After a fork the child goes on with the same mapping.
+ * calls return UNINITIALIZED, like NVIDIA's library, so no call needs a lock to be safe
+ * against one. After a fork the child continues with the same mapping.
  */
 #include "api.h"
 #include "fault.h"

@@ -136,7 +136,7 @@ static nvmlReturn_t sample_value(nvmlDevice_t device, nvmlSamplingType_t type,
     }
 }
 
-/* Without a buffer it says how many there can be; else it gives those after last_seen. */
+/* Without a buffer returns the maximum number of samples; else the samples after last_seen. */
 nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type,
                                   unsigned long long last_seen, nvmlValueType_t *value_type,
                                   unsigned int *count, nvmlSample_t *samples)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory.c -- how much memory a device has and how much of it is taken. */
+/* memory.c -- total and used memory of a device. */
 #include "api.h"
 #include "source.h"
 
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What live processes hold can pass the total for an instant, while a dead one is reaped. */
+/* The sum over live processes can exceed the total for an instant, while a dead one is reaped. */
 static uint64_t used_bytes(nvmlDevice_t device)
 {
     uint64_t used = source_used_bytes(device->index);
@@ -15,10 +15,10 @@ static uint64_t used_bytes(nvmlDevice_t device)
     return used < device->memory_bytes ? used : device->memory_bytes;
 }
 
-/* Of a device in MIG mode the driver tells the sum of its instances only with privileges, which
- * programs are taken not to have.
+/* For a device in MIG mode the driver reports the sum of its instances only to privileged callers,
+ * and programs are assumed to be unprivileged.
  *
- * The old form has no field for what the firmware keeps, and counts it as used. */
+ * The old form has no field for memory reserved by the firmware, and counts it as used. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     ENTER_DEVICE(device);
@@ -60,7 +60,7 @@ static nvmlReturn_t limits_result(int error)
                              : NVML_SUCCESS;
 }
 
-/* Of all the settings of a device the one that root may change: it is the cgroup's. */
+/* The only setting that root may change, since it belongs to the cgroup, not to the device. */
 nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits)
 {
     ENTER_DEVICE(device);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* power.c -- power, heat and fans. What moves here follows the load. */
+/* power.c -- power, temperature and fans, derived from the load. */
 #include "load.h"
 
 #include "source.h"
@@ -112,7 +112,7 @@ nvmlReturn_t nvmlDeviceGetThermalSettings(nvmlDevice_t device, unsigned int sens
     return NVML_SUCCESS;
 }
 
-/* No time has ever been lost to a limit. */
+/* The simulated device was never throttled. */
 nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolicyType_t policy,
                                           nvmlViolationTime_t *time)
 {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* private.c -- the private table that nvidia-smi asks for, as far as it needs it.
+/* private.c -- the private export table of nvidia-smi, as far as nvidia-smi needs it.
  *
- * Word 0 is the table's size in bytes, slot s the pointer at word s. The numbers of the slots,
- * what they are given and how the answers are laid out were measured from outside, by running
- * the nvidia-smi of release 550 over tables of our own; later releases up to 580 are known to
- * use the same. Empty slots are shown as N/A. There is nothing here that tells this library
- * from NVIDIA's or proves anything to anybody.
+ * Word 0 is the table's size in bytes, slot s the pointer at word s. The slot numbers, their
+ * arguments and the layout of their results were measured from outside, by running the
+ * nvidia-smi of release 550 over tables of our own; later releases up to 580 are known to use
+ * the same. Empty slots are shown as N/A. Nothing here identifies or authenticates the library.
  */
 #include "api.h"
 #include "lists.h"
@@ -65,7 +64,7 @@ static void describe_named(void *entries, size_t index, const struct source_proc
         entry->name[0] = '\0';
 }
 
-/* nvidia-smi shows nothing at all, or hangs, if one of the three fails: so none does. */
+/* If one of the three lists fails, nvidia-smi shows nothing at all, or hangs: so none does. */
 static nvmlReturn_t give_list(nvmlDevice_t device, enum nvml_list kind, unsigned int *count,
                               struct named_process *entries)
 {
@@ -96,8 +95,8 @@ static nvmlReturn_t graphics_list(nvmlDevice_t device, unsigned int *count,
     return give_list(device, NVML_LIST_GRAPHICS, count, entries);
 }
 
-/* Give a process its share of the instants that are left in one engine, but one at least: a
- * process that is in no record is shown without a load, not with a load of 0.
+/* Give a process its part of the remaining instants of one engine, but at least one: nvidia-smi
+ * shows a process that is in no record without a load, not with a load of 0.
  */
 static size_t fill_instants(struct load_record *records, size_t count, size_t from,
                             enum load_engine engine, uint32_t pid, unsigned int percent)

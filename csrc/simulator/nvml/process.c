@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* process.c -- which processes are on a device, and what each holds.
+/* process.c -- processes on a device, their memory and utilization.
  *
  * A process is on the compute list of a device when it has a context there. There is no
- * graphics and no MPS on a simulated device: those lists are empty, not refused, because
- * clients take a refusal for the whole picture.
+ * graphics and no MPS on a simulated device: those lists are empty instead of an error, because
+ * an error makes clients discard the other lists, too.
  */
 #include "lists.h"
 
@@ -27,7 +27,7 @@ nvmlReturn_t nvml_list(nvmlDevice_t device, enum nvml_list kind, unsigned int *c
 {
     REQUIRE(count);
     if (source_mig(device->index))
-        return NVML_ERROR_NO_PERMISSION; /* as for memory: see memory.c */
+        return NVML_ERROR_NO_PERMISSION; /* as in memory.c */
     struct source_process *found = calloc(SOURCE_PROCESSES, sizeof(*found));
     if (!found)
         return NVML_ERROR_MEMORY;
@@ -107,7 +107,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
                      &list->numProcArrayEntries, list->procArray, describe_in_list);
 }
 
-/* Loads of the processes that had any since lastSeen. Returns how many, malloc'ed arrays. */
+/* Loads of the processes that had any since lastSeen: their number, and malloc'ed arrays. */
 static nvmlReturn_t recent(nvmlDevice_t device, uint64_t last_seen,
                            struct source_process **processes, struct source_load **loads,
                            size_t *count)

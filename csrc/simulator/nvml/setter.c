@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* setter.c -- whatever would change a device: refused, as to an unprivileged user.
+/* setter.c -- calls that would change a device: they fail, as for an unprivileged user.
  *
- * Root is refused as well, but for limits of cgroups (memory.c). The settings of a simulated device
- * are machine.conf's, and many processes rely on them.
+ * They fail for root, too, except for limits of cgroups (memory.c). The settings of a simulated
+ * device are in machine.conf, and many processes rely on them.
  */
 #include "api.h"
 
-/* The arguments are there for the signature alone; nothing looks at them. */
+/* The arguments are there for the signature alone. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #define SETTER(name, ...)                                 \

@@ -57,7 +57,7 @@ static nvmlReturn_t describe(const struct device_config *config, struct nvmlDevi
 nvmlReturn_t source_open(struct nvmlDevice_st *devices, unsigned int *count)
 {
     if (machine_open(&machine) != MACHINE_READY)
-        return NVML_ERROR_DRIVER_NOT_LOADED; /* it has said why */
+        return NVML_ERROR_DRIVER_NOT_LOADED; /* machine_open has printed the reason */
     for (uint32_t i = 0; i < machine->config.device_count; i++) {
         devices[i].index = i;
         nvmlReturn_t result = describe(&machine->config.devices[i], &devices[i]);
@@ -142,7 +142,7 @@ static uint32_t slot_limit(void)
     return atomic_load_explicit(&machine->state->slot_limit, memory_order_acquire);
 }
 
-/* What a slot has on a device. False if there is no process, or it has no context there. */
+/* Read a slot's use of a device. False if there is no process, or it has no context there. */
 static bool read_slot(unsigned int device, uint32_t slot, struct source_process *process)
 {
     struct machine_use *use = &machine->state->uses[device][slot];
@@ -175,7 +175,7 @@ size_t source_processes(unsigned int device, struct source_process *processes)
     return count;
 }
 
-/* Steps of the history that are over, for those to whom NVML shows it late. */
+/* Number of the history's steps that NVML shows, with the law's delay. */
 static uint64_t shown_steps(void)
 {
     return (clock_now() - machine->config.law.nvml_load_late_ns) >> MODEL_BUSY_SHIFT;

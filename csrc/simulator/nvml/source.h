@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* source.h -- what the simulated NVML asks of the machine, in one place.
+/* source.h -- interface of the simulated NVML to the machine.
  *
- * The only door between nvml/ and the rest of the simulator: configuration, who holds
- * memory, how busy a device was, faults. Nothing here keeps state of its own beyond the
- * mapping of the machine, and nothing claims a place in it: reading NVML is not using CUDA.
+ * The only connection between nvml/ and the rest of the simulator: configuration, memory by
+ * process, load of a device, faults. It has no state of its own beyond the mapping of the
+ * machine, and claims no slot in it: reading NVML is not using CUDA.
  */
 #ifndef PYVGPU_SIMULATOR_NVML_SOURCE_H
 #define PYVGPU_SIMULATOR_NVML_SOURCE_H
@@ -32,12 +32,12 @@ nvmlReturn_t source_open(struct nvmlDevice_st *devices, unsigned int *count);
 const char *source_driver_release(void);
 int source_cuda_version(void);
 
-/* 0, or the result ordered for this call by the machine's faults. */
+/* 0, or the result that the faults file injects into this call. */
 nvmlReturn_t source_fault(const char *name);
 bool source_lost(unsigned int device);
 bool source_mig(unsigned int device);
 
-/* The state of the faults file, to see that it was written again, and the Xids in it.
+/* A stamp of the faults file, which changes when it is written, and the Xids in it.
  * source_xids calls found(context, device, xid) for each, in order.
  */
 uint64_t source_faults_stamp(void);
@@ -46,7 +46,7 @@ void source_xids(void (*found)(void *context, unsigned int device, uint64_t xid)
 /* Bytes that contexts and allocations of live processes hold on the device. */
 uint64_t source_used_bytes(unsigned int device);
 
-/* What a process that asks may have of the device where one of its cgroups has a limit. */
+/* The limit and usage of the device for the calling process, if one of its cgroups has a limit. */
 bool source_own_limit(unsigned int device, struct cgroup_figures *figures);
 
 /* The limits of a cgroup by its folder: 0, or an errno as of cgroup.h. */
@@ -57,7 +57,7 @@ int source_get_limits(unsigned int device, const char *path, struct cgroup_figur
 /* Live processes that have a context on the device; at most SOURCE_PROCESSES. */
 size_t source_processes(unsigned int device, struct source_process *processes);
 
-/* Load of the device over about the last second: as one, and in samples, the newest last. */
+/* Load of the device over about the last second: as one value, and in samples, the newest last. */
 struct source_load source_device_load(unsigned int device);
 size_t source_device_loads(unsigned int device, struct source_load *loads, size_t capacity);
 
@@ -67,7 +67,7 @@ size_t source_device_loads(unsigned int device, struct source_load *loads, size_
 size_t source_process_loads(unsigned int device, struct source_process *processes,
                             struct source_load *loads);
 
-/* Device time given to anybody so far. */
+/* Total device time of all processes so far. */
 uint64_t source_busy_ns(unsigned int device);
 
 #endif

@@ -50,7 +50,7 @@ nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
     return NVML_SUCCESS;
 }
 
-/* The name a process was started by, as far as this process may see it. */
+/* The command name of a process, if this process may read it. */
 nvmlReturn_t nvml_process_name(unsigned int pid, char *name, unsigned int length)
 {
     char path[64];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* topology.c -- how devices are connected to each other and to the host.
+/* topology.c -- connections of devices to each other and to the host.
  *
  * Devices 0 and 1, 2 and 3, ... share a PCIe switch; the NUMA node is machine.conf's. Boards
  * with NVLink are all on one NVSwitch, if the machine has another board of their kind.
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Where the switch would be; no device is drawn this bus. */
+/* Bus of the PCIe switch; no device gets this bus. */
 #define SWITCH_BUS 0xfe
 
 static nvmlGpuTopologyLevel_t level_between(nvmlDevice_t a, nvmlDevice_t b)
@@ -58,7 +58,7 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevic
     return NVML_SUCCESS;
 }
 
-/* Without an array it says how many there are; else it fills as many as fit. */
+/* Without an array returns the number of devices; else fills as many as fit. */
 nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level,
                                               unsigned int *count, nvmlDevice_t *devices)
 {
@@ -178,8 +178,8 @@ nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int size,
     return NVML_SUCCESS;
 }
 
-/* Clients ask for as many links as any board has; what this one has not is not an error of
- * theirs.
+/* Clients query as many links as any board has: a link that this board lacks is NOT_SUPPORTED, not
+ * an invalid argument.
  */
 static nvmlReturn_t check_link(nvmlDevice_t device, unsigned int link)
 {

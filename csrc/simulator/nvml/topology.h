@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* topology.h -- what other files ask about connections between devices. */
+/* topology.h -- connections between devices, for other files of nvml/. */
 #ifndef PYVGPU_SIMULATOR_NVML_TOPOLOGY_H
 #define PYVGPU_SIMULATOR_NVML_TOPOLOGY_H
 

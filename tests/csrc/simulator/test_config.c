@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_config.c -- machine.conf: what is read, and what is said of a broken one. */
+/* test_config.c -- parsing of machine.conf, and error messages for invalid ones. */
 #include "config.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_model.c -- a device's time, under a virtual clock: every figure here is exact. */
+/* test_model.c -- the device's time model, under a virtual clock: every figure here is exact. */
 #include "model.h"
 
 #include <stdlib.h>
@@ -55,7 +55,7 @@ static uint64_t finished(uint32_t lane, uint64_t ticket)
     return model_work_of(&lanes[lane], ticket)->finished;
 }
 
-static void a_queue_is_in_order(void)
+static void queue_is_in_order(void)
 {
     uint64_t first, second, mark;
 
@@ -72,7 +72,7 @@ static void a_queue_is_in_order(void)
     CHECK_EQUAL("the second after both", finished(0, second), 5 * MS);
     CHECK_EQUAL("a mark has the time of what is before it", finished(0, mark), 5 * MS);
     CHECK_EQUAL("busy is what ran", device.busy_ns, 5 * MS);
-    CHECK_EQUAL("nobody has work", model_active(&device), 0);
+    CHECK_EQUAL("no lane has work", model_active(&device), 0);
 }
 
 static void kernels_overlap_as_sms_allow(void)
@@ -109,7 +109,7 @@ static void copies_run_beside_kernels(void)
     CHECK_EQUAL("one copy at a time in a direction", finished(0, in_again), 10 * MS);
 }
 
-static void lanes_take_turns(void)
+static void lanes_are_time_sliced(void)
 {
     uint64_t a, b, late;
 
@@ -131,7 +131,7 @@ static void lanes_take_turns(void)
     CHECK_EQUAL("alone, it is never interrupted", finished(0, a), 7 * MS);
 }
 
-static void shares_are_equal_whatever_the_kernels(void)
+static void shares_are_equal_for_any_kernel_lengths(void)
 {
     begin();
     for (int i = 0; i < 1000; i++)
@@ -142,7 +142,7 @@ static void shares_are_equal_whatever_the_kernels(void)
     CHECK_EQUAL("the long one the other half", lanes[1].busy_ns, 5 * MS);
 }
 
-static void the_legacy_queue_is_a_barrier(void)
+static void legacy_queue_is_a_barrier(void)
 {
     uint64_t before, legacy, after, apart;
 
@@ -155,7 +155,7 @@ static void the_legacy_queue_is_a_barrier(void)
     CHECK_EQUAL("what was submitted before it", finished(0, before), 2 * MS);
     CHECK_EQUAL("it waits for that", finished(0, legacy), 4 * MS);
     CHECK_EQUAL("what comes later waits for it", finished(0, after), 6 * MS);
-    CHECK_EQUAL("a non-blocking stream waits for nobody", finished(0, apart), 2 * MS);
+    CHECK_EQUAL("a non-blocking stream does not wait", finished(0, apart), 2 * MS);
 }
 
 static void waits_and_gates(void)
@@ -193,8 +193,8 @@ static void later_work_does_not_start_early(void)
     CHECK_EQUAL("it starts when it was submitted", finished(0, ticket), 6 * MS);
 }
 
-/* A queue that waits keeps no place but its own: the places of others come back. */
-static void places_come_back_in_any_order(void)
+/* A queue that waits keeps no place but its own: the places of others are freed. */
+static void places_are_freed_in_any_order(void)
 {
     uint64_t gate, last = 0;
     uint32_t place;
@@ -220,7 +220,7 @@ static void places_come_back_in_any_order(void)
     CHECK("the gate's place is free", model_take_done(&lanes[0], &place) && place == 0);
 }
 
-static void what_is_done_is_found_wherever_it_is(void)
+static void done_work_is_found_in_any_place(void)
 {
     static const uint32_t places[] = {0, 63, 64, 4095, 4096, MODEL_PLACES - 1};
     const unsigned count = sizeof(places) / sizeof(places[0]);
@@ -237,7 +237,7 @@ static void what_is_done_is_found_wherever_it_is(void)
     CHECK("each only once", !model_take_done(&lanes[0], &place));
 }
 
-static void a_switch_costs_what_the_law_says(void)
+static void switch_costs_what_the_law_says(void)
 {
     uint64_t a, b;
 
@@ -257,7 +257,7 @@ static void a_switch_costs_what_the_law_says(void)
     CHECK_EQUAL("alone there is none", finished(0, a), 9 * MS);
 }
 
-static void a_mark_takes_its_time_and_no_engine(void)
+static void mark_takes_time_and_no_engine(void)
 {
     uint64_t mark, behind, beside;
 
@@ -272,7 +272,7 @@ static void a_mark_takes_its_time_and_no_engine(void)
     CHECK_EQUAL("it is no work", device.busy_ns, 12000);
 }
 
-static void an_event_in_turn_waits_for_others_turns_and_takes_no_sm(void)
+static void event_in_turn_waits_for_other_turns_and_takes_no_sm(void)
 {
     uint64_t event, beside;
 
@@ -310,7 +310,7 @@ static void streams_of_higher_priority_run_first(void)
     CHECK_EQUAL("then what waited", finished(0, waiting), 4 * MS);
 }
 
-static void a_dead_lane_takes_no_turns(void)
+static void dead_lane_takes_no_turns(void)
 {
     uint64_t a;
 
@@ -321,10 +321,10 @@ static void a_dead_lane_takes_no_turns(void)
     model_reset_lane(&model, 1);
     advance(100 * MS);
     CHECK_EQUAL("the other goes on alone", finished(0, a), 12 * MS);
-    CHECK_EQUAL("nobody has work", model_active(&device), 0);
+    CHECK_EQUAL("no lane has work", model_active(&device), 0);
 }
 
-/* Whoever advances may be killed between any two stores: what is half done is done again. */
+/* A process may be killed between any two stores of an advance: the next one redoes the rest. */
 static void half_done_changes_are_repaired(void)
 {
     uint64_t first, second;
@@ -332,7 +332,7 @@ static void half_done_changes_are_repaired(void)
     begin();
     first = submit(0, ORDERED, ENGINE_SM, MS, 1);
     second = submit(0, ORDERED, ENGINE_SM, MS, 1);
-    /* Marked as done, and killed before leaving the queue. */
+    /* The process marked the work as done, and was killed before removing it from the queue. */
     model_work_of(&lanes[0], first)->finished = MS;
     model_work_of(&lanes[0], first)->state = WORK_DONE;
     device.now = MS;
@@ -342,14 +342,14 @@ static void half_done_changes_are_repaired(void)
     submit(0, ORDERED, ENGINE_SM, MS, 1);
     second = submit(0, ORDERED, ENGINE_SM, MS, 1);
     lanes[0].places[0].state = WORK_DONE;
-    next_place[0] = 0; /* the owner uses its place again first */
+    next_place[0] = 0; /* the owner reuses its place first */
     submit(0, ORDERED + 1, ENGINE_SM, MS, SMS);
     advance(10 * MS);
     CHECK("the queue does not lead to what was there", model_is_done(&lanes[0], second));
 }
 
-/* Looking often or seldom makes no difference. */
-static void looking_changes_nothing(void)
+/* Advancing often or seldom makes no difference. */
+static void frequent_advances_change_nothing(void)
 {
     uint64_t seldom[LANES], often[LANES];
 
@@ -373,22 +373,22 @@ static void looking_changes_nothing(void)
 
 int main(void)
 {
-    a_queue_is_in_order();
+    queue_is_in_order();
     kernels_overlap_as_sms_allow();
     copies_run_beside_kernels();
-    lanes_take_turns();
-    shares_are_equal_whatever_the_kernels();
-    the_legacy_queue_is_a_barrier();
+    lanes_are_time_sliced();
+    shares_are_equal_for_any_kernel_lengths();
+    legacy_queue_is_a_barrier();
     waits_and_gates();
     later_work_does_not_start_early();
-    places_come_back_in_any_order();
-    what_is_done_is_found_wherever_it_is();
-    a_switch_costs_what_the_law_says();
-    a_mark_takes_its_time_and_no_engine();
-    an_event_in_turn_waits_for_others_turns_and_takes_no_sm();
+    places_are_freed_in_any_order();
+    done_work_is_found_in_any_place();
+    switch_costs_what_the_law_says();
+    mark_takes_time_and_no_engine();
+    event_in_turn_waits_for_other_turns_and_takes_no_sm();
     streams_of_higher_priority_run_first();
-    a_dead_lane_takes_no_turns();
+    dead_lane_takes_no_turns();
     half_done_changes_are_repaired();
-    looking_changes_nothing();
+    frequent_advances_change_nothing();
     return check_end();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_slot.c -- processes that die: holding bytes, holding locks, being forked, all at
- * once; and processes that are stopped. */
+/* test_slot.c -- processes that die: with memory, with locks, after a fork, concurrently; and
+ * processes that are stopped. */
 #include "machine.h"
 
 #include <signal.h>
@@ -77,14 +77,14 @@ static void take_and_die(void)
     kill(getpid(), SIGKILL);
 }
 
-static void the_dead_give_back(void)
+static void dead_processs_bytes_are_reclaimed(void)
 {
     CHECK("it was killed", WTERMSIG(in_child(take_and_die)) == SIGKILL);
     CHECK_EQUAL("its bytes are still counted", machine_used_bytes(machine, 0), 700 * MIB);
-    CHECK_EQUAL("until somebody looks", used(), 0);
+    CHECK_EQUAL("until the next reap", used(), 0);
 }
 
-static void a_refusal_looks_for_the_dead(void)
+static void refusal_reaps_dead_processes_first(void)
 {
     int slot = machine_claim_slot(machine);
 
@@ -98,12 +98,12 @@ static void a_refusal_looks_for_the_dead(void)
     CHECK_EQUAL("a release gives all back", used(), 0);
 }
 
-static void the_dead_make_no_peak(void)
+static void dead_processes_add_no_peak(void)
 {
     struct machine_account *account = &machine->state->accounts[0];
     int slot = machine_claim_slot(machine);
 
-    CHECK_EQUAL("nobody asked for a peak", account->peak, UINT64_MAX);
+    CHECK_EQUAL("no peak was requested", account->peak, UINT64_MAX);
     account->peak = 0;
     CHECK("a slot", slot >= 0);
     CHECK("it was killed", WTERMSIG(in_child(take_and_die)) == SIGKILL);
@@ -129,8 +129,8 @@ static void take_after_the_release(void)
         _exit(3);
 }
 
-/* A thread may be in the midst of a call when another one has its process exit. */
-static void a_slot_is_its_processs_until_that_is_dead(void)
+/* A thread may be inside a call while another one exits the process. */
+static void slot_belongs_to_its_process_until_death(void)
 {
     CHECK_EQUAL("what it gave back is no stranger's yet", in_child(take_after_the_release), 0);
     CHECK_EQUAL("and what it took meanwhile comes back, too", used(), 0);
@@ -147,11 +147,11 @@ static void die_with_the_locks(void)
     kill(getpid(), SIGKILL);
 }
 
-static void locks_of_the_dead_are_free(void)
+static void locks_of_dead_processes_are_recovered(void)
 {
     for (int i = 0; i < 3; i++)
         CHECK("it was killed", WTERMSIG(in_child(die_with_the_locks)) == SIGKILL);
-    CHECK_EQUAL("nobody waits for it", used(), 0);
+    CHECK_EQUAL("its locks block no process", used(), 0);
     CHECK_EQUAL("and their sums are right", machine->state->accounts[0].used, 0);
     machine_advance_device(machine, 0);
     machine_unlock_device(machine, 0);
@@ -187,7 +187,7 @@ static pid_t leave_an_orphan(void)
     return orphan;
 }
 
-static void a_child_keeps_what_its_dead_parent_had(void)
+static void child_keeps_its_dead_parents_memory(void)
 {
     pid_t orphan = leave_an_orphan();
 
@@ -199,7 +199,7 @@ static void a_child_keeps_what_its_dead_parent_had(void)
     CHECK_EQUAL("until the child has ended, too", used(), 0);
 }
 
-static void a_child_keeps_nothing_where_the_law_says_so(void)
+static void child_keeps_nothing_if_the_law_says_so(void)
 {
     pid_t orphan;
 
@@ -244,7 +244,7 @@ static void stop_without_a_lock(void)
     pause();
 }
 
-/* Whether a process that stops in what goes on, once somebody has had the lock. */
+/* Is a process that stops in *what* continued, once another process has taken the lock? */
 static bool goes_on(void (*what)(void))
 {
     pid_t child = fork();
@@ -265,10 +265,10 @@ static bool goes_on(void (*what)(void))
     return went_on;
 }
 
-static void nobody_waits_for_the_stopped(void)
+static void stopped_lock_holder_is_continued(void)
 {
-    CHECK("who holds a lock is not stopped", goes_on(stop_with_a_lock));
-    CHECK("anybody else is", !goes_on(stop_without_a_lock));
+    CHECK("a lock holder is continued", goes_on(stop_with_a_lock));
+    CHECK("any other process stays stopped", !goes_on(stop_without_a_lock));
 }
 
 static void many_at_once(void)
@@ -315,14 +315,14 @@ int main(void)
     make_machine();
     if (machine_open(&machine) != MACHINE_READY)
         return 1;
-    the_dead_give_back();
-    a_refusal_looks_for_the_dead();
-    the_dead_make_no_peak();
-    a_slot_is_its_processs_until_that_is_dead();
-    locks_of_the_dead_are_free();
-    nobody_waits_for_the_stopped();
-    a_child_keeps_what_its_dead_parent_had();
-    a_child_keeps_nothing_where_the_law_says_so();
+    dead_processs_bytes_are_reclaimed();
+    refusal_reaps_dead_processes_first();
+    dead_processes_add_no_peak();
+    slot_belongs_to_its_process_until_death();
+    locks_of_dead_processes_are_recovered();
+    stopped_lock_holder_is_continued();
+    child_keeps_its_dead_parents_memory();
+    child_keeps_nothing_if_the_law_says_so();
     many_at_once();
     remove_machine();
     return check_end();

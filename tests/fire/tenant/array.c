@@ -58,7 +58,7 @@ static CUarrayMapInfo tile_of(const struct item *item, CUmemOperationType operat
     };
 }
 
-/* The tile keeps memory whose handle is released. */
+/* The tile keeps its memory after the handle is released. */
 static bool take_sparse(struct hand *hand, struct item *item)
 {
     CUDA_ARRAY3D_DESCRIPTOR wanted = {.Width = 4096,

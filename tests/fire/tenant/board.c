@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* board.c -- the way to the board, and to an end when nobody looks after it any more. */
+/* board.c -- opens the board, and ties a process's life to the keeper's. */
 #include "board.h"
 
 #include <fcntl.h>

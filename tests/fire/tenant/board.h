@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* board.h -- what the tenants and who looks after them share: one file, mapped by all.
+/* board.h -- shared memory of the tenants and their keeper (fire.py): one file, mapped by all.
  *
- * fire.py reads and writes it by the same offsets. It survives whoever is killed.
+ * fire.py reads and writes it by the same offsets. It survives the death of any process.
  */
 #ifndef FIRE_BOARD_H
 #define FIRE_BOARD_H
@@ -14,18 +14,18 @@ enum { PLACES = 16, THREADS = 3, DOING = 24, HANDLE = 64 };
 
 enum order {
     ORDER_WORK,
-    ORDER_REST,  /* give back all that is held, and do nothing more */
-    ORDER_CLEAR, /* the same, and take what is still on its way */
+    ORDER_REST,  /* free all memory, and do nothing more */
+    ORDER_CLEAR, /* the same, and receive the messages in flight */
     ORDER_END,
 };
 
-/* A quota is lowered and raised meanwhile, in eighths, and never below a quarter. */
+/* fire.py lowers and raises the quota in eighths, never below a quarter. */
 static inline bool board_is_limit(uint64_t total, uint64_t quota)
 {
     return total >= quota / 4 && total <= quota && total % (quota / 8) == 0;
 }
 
-/* A handle of memory that its owner lets anybody open. An odd *turn*: it is being written. */
+/* A handle of memory that any tenant may open. An odd *turn*: it is being written. */
 struct letter {
     _Atomic uint32_t turn;
     uint32_t is_there;
@@ -38,23 +38,22 @@ struct thread_board {
     _Atomic uint64_t refused;
     _Atomic uint32_t obeyed; /* the last order that was carried out */
     uint32_t reserved;
-    char doing[DOING]; /* for whoever finds it hanging */
+    char doing[DOING]; /* current operation, to diagnose hangs */
     struct letter letter;
 };
 
 struct board {
     _Atomic uint32_t order;
-    uint32_t keeper;            /* who looks after them: a process */
-    _Atomic uint64_t questions; /* that the witness has asked */
+    uint32_t keeper;            /* pid of fire.py */
+    _Atomic uint64_t questions; /* queries that the witness has made */
     uint32_t reserved[12];
     struct thread_board threads[PLACES][THREADS];
 };
 
-/* The board in the folder, which becomes the working directory; ends the program if there is none.
- */
+/* Map the board in the folder, which becomes the working directory; ends the program on failure. */
 struct board *board_open(const char *folder);
 
-/* Be killed when the keeper dies, who started this process. */
+/* Have this process killed when the keeper, which started it, dies. */
 void board_die_with_keeper(const struct board *board);
 
 _Static_assert(sizeof(struct letter) == 80, "fire.py reads it");

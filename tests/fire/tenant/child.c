@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* child.c -- fork, vfork and exec, in the midst of what the other threads do; and children that
- * live on when their parent was killed, and keep its memory. */
+/* child.c -- fork, vfork and exec while the other threads work; and children that outlive their
+ * killed parent and keep its memory. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static void bury(struct hand *hand, pid_t child)
         hand_complain(hand, "a child", status);
 }
 
-/* A child that did not exec has no driver. What it holds is its parent's. */
+/* A child that did not exec cannot use the driver. It holds its parent's memory. */
 static void be_a_child(const struct hand *hand)
 {
     size_t available, total;
@@ -67,8 +67,8 @@ static void fork_only(struct hand *hand)
     bury(hand, child);
 }
 
-/* It ends by itself, is killed, or becomes another tenant. Who kills the parent's group does not
- * meet it. */
+/* It ends by itself, is killed, or becomes another tenant. A kill of the parent's process group
+ * does not reach it. */
 static void linger(unsigned us, unsigned end, char **arguments)
 {
     setsid();
@@ -81,7 +81,7 @@ static void linger(unsigned us, unsigned end, char **arguments)
     _exit(0);
 }
 
-/* Nobody waits for a grandchild. */
+/* No process waits for the grandchild. */
 static void fork_twice(struct hand *hand)
 {
     unsigned us = hand_pick(hand, LINGER_US), end = hand_pick(hand, 4);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* context.c -- contexts that come and go, and what is done to them.
+/* context.c -- creates, uses and destroys contexts.
  *
  * Thread 0 has the primary context of a device, thread 1 contexts of its own; thread 2 has none.
  */
@@ -7,7 +7,7 @@
 
 #include "tenant.h"
 
-enum { OWNER = 1, NOBODY = 2 };
+enum { OWNER = 1, WITHOUT = 2 };
 
 static CUresult make(struct hand *hand)
 {
@@ -18,7 +18,7 @@ static CUresult make(struct hand *hand)
 
 void context_begin(struct hand *hand)
 {
-    if (hand->thread == NOBODY)
+    if (hand->thread == WITHOUT)
         return;
     hand_does(hand, "context");
     if (hand->thread == OWNER)
@@ -31,7 +31,7 @@ void context_begin(struct hand *hand)
     MUST(cuStreamCreate(&hand->stream, hand_pick(hand, 2)));
 }
 
-/* What goes with its context may be left to it. */
+/* Drop the items that end with their context. */
 static void abandon(struct hand *hand)
 {
     unsigned kept = 0;
@@ -116,7 +116,7 @@ void context_work(struct hand *hand)
 {
     static void (*const deeds[])(struct hand *) = {look, look, trim, limit, keep, nonsense};
 
-    if (hand->thread == NOBODY) {
+    if (hand->thread == WITHOUT) {
         return;
     } else if (!hand->context) {
         context_begin(hand);
@@ -129,7 +129,7 @@ void context_work(struct hand *hand)
     }
 }
 
-/* What a tenant freed while others had it open is its charge until it asks once more. */
+/* Memory that a tenant freed while others had it open stays charged until its next query. */
 void context_look_everywhere(struct hand *hand)
 {
     CUcontext own, primary;
@@ -137,7 +137,7 @@ void context_look_everywhere(struct hand *hand)
     MUST(cuCtxGetCurrent(&own));
     for (CUdevice device = 0; device < DEVICES; device++) {
         if (!GOT(cuDevicePrimaryCtxRetain(&primary, device)))
-            continue; /* so it was asked */
+            continue; /* that was the query */
         MUST(cuCtxSetCurrent(primary));
         look(hand);
         MUST(cuDevicePrimaryCtxRelease(device));
@@ -153,7 +153,8 @@ void context_rest(struct hand *hand)
     ordered_end_pool(hand);
     if (!hand->context)
         return;
-    GOT(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * MIB)); /* a context anew, if it was reset */
+    GOT(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE,
+                      8 * MIB)); /* recreates the context after a reset */
     MUST(cuCtxSynchronize());
     trim(hand);
 }

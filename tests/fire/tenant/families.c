@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* families.c -- all families; one that stands twice is twice as likely. */
+/* families.c -- all families; one that is listed twice is twice as likely. */
 #include "families.h"
 
 const struct family *const families[] = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph.c -- memory that graphs allocate: nodes that were added, captured, and never freed. */
+/* graph.c -- graph memory: from added nodes, from captured nodes, and without a free node. */
 #include "families.h"
 
 static void end_graph(struct hand *hand, struct item *item)
@@ -51,7 +51,7 @@ static void give_graph(struct hand *hand, struct item *item)
     end_graph(hand, item);
 }
 
-/* What a graph allocates and does not free outlives its launch. */
+/* Memory that a graph allocates and does not free outlives its launch. */
 static bool take_kept(struct hand *hand, struct item *item)
 {
     add_memory(hand, item);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* green.c -- green contexts. Each retains the primary context of its device, and what is allocated
- * in it is that one's: so only thread 0, which alone resets that, allocates there. */
+/* green.c -- green contexts. Each retains the primary context of its device, which owns the memory
+ * allocated in it: so only thread 0, which alone resets the primary one, allocates there. */
 #include "families.h"
 
-enum { SELDOM = 4 /* they take as much as a context does */ };
+enum { SELDOM = 4 /* since they take as much memory as a context */ };
 
 static bool make(struct hand *hand, struct item *item)
 {
@@ -41,7 +41,7 @@ static bool take_green(struct hand *hand, struct item *item)
     return true;
 }
 
-/* What was allocated in it stays when it is gone. */
+/* Memory allocated in it outlives it. */
 static void give_green(struct hand *hand, struct item *item)
 {
     bool is_first = hand_chance(hand, 2);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hand.c -- what a thread holds, and how it decides. */
+/* hand.c -- the items that a thread holds, and its random choices. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +92,8 @@ void hand_check(struct hand *hand, const struct item *item)
         hand_complain(hand, "what was written before", (int) words[0]);
 }
 
-/* FIRE_FAMILIES, if it is set, names the only ones that are wanted, to narrow a failure down. */
+/* FIRE_FAMILIES, if set, limits the test to the families that it names, to narrow a failure down.
+ */
 static bool is_wanted(const struct family *family)
 {
     const char *names = getenv("FIRE_FAMILIES");
@@ -100,7 +101,7 @@ static bool is_wanted(const struct family *family)
     return !names || strstr(names, family->name);
 }
 
-/* NULL if all that are wanted need a context, and this thread has none. */
+/* NULL if all selected families need a context, and this thread has none. */
 static const struct family *pick_family(struct hand *hand)
 {
     unsigned first = hand_pick(hand, family_count);

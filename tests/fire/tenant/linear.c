@@ -37,7 +37,7 @@ static bool take_rows(struct hand *hand, struct item *item)
     return true;
 }
 
-/* By the stream, now and then: it is memory all the same. */
+/* Sometimes freed on a stream, like stream-ordered memory. */
 static void give_linear(struct hand *hand, struct item *item)
 {
     if (hand_chance(hand, 8))

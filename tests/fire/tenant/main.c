@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c -- tenant FOLDER PLACE QUOTA HOW SEED: works until the board says otherwise.
+/* main.c -- `tenant FOLDER PLACE QUOTA HOW SEED` works until the board orders otherwise.
  *
  * FOLDER has the board, and the tenants' mailboxes; PLACE is this one's place on it. HOW is "long",
- * or "brief" for a child that does a little and ends.
+ * or "brief" for a child that does a few operations and ends.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -64,7 +64,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* It may outlive the one that started it, and must end all the same. */
+/* It may outlive its parent, and must end by itself. */
 static void work_briefly(struct hand *hand)
 {
     alarm(BRIEF_S);

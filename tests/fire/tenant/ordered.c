@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ordered.c -- memory in the order of a stream: of the device's pool, and of a thread's own. */
+/* ordered.c -- stream-ordered memory: from the device's pool, and from a thread's own pool. */
 #include "families.h"
 
 enum { FILLED = 16, ROUNDS = 8 };
@@ -71,8 +71,8 @@ static bool take_own(struct hand *hand, struct item *item)
     return true;
 }
 
-/* All that there is, piece by piece, in a pool that keeps it; then a quarter of it again and again,
- * with others in between. It is the item's, and goes with it. */
+/* Allocate all free memory, piece by piece, in a pool that keeps it; then repeatedly free and
+ * reallocate a quarter of it, beside others. The pool belongs to the item and ends with it. */
 static bool take_filled(struct hand *hand, struct item *item)
 {
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,

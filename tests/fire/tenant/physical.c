@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* physical.c -- virtual memory management: memory by handles, mapped here, there, and to several
- * devices at once. None of it needs a context. */
+/* physical.c -- virtual memory management: memory by handles, mapped at one or several addresses,
+ * for one or several devices. None of it needs a context. */
 #include "families.h"
 
 static CUmemAllocationProp on(CUdevice device)
@@ -25,7 +25,7 @@ static void give_physical(struct hand *hand, struct item *item)
     MUST(cuMemRelease(item->handle));
 }
 
-/* A handle may be released as soon as it is mapped, and had again by the address. */
+/* A handle may be released as soon as it is mapped, and retained again by the address. */
 static bool take_mapped(struct hand *hand, struct item *item)
 {
     CUmemAccessDesc access = {place_on(item->device), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* share.c -- memory of other tenants: by a handle on the board, by a descriptor in the mail.
+/* share.c -- memory of other tenants: by a handle on the board, by a descriptor through a socket.
  *
- * Whoever offered it may be dead, or may have freed it long ago. To open it may then fail as the
- * driver likes; what was opened is there.
+ * The exporter may be dead, or may have freed it long ago. Opening it may then fail with any error;
+ * memory that was opened exists.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 #include "families.h"
 
-enum { MAIL = 64 }; /* more than a mailbox has room for */
+enum { MAIL = 64 }; /* more messages than a mailbox can hold */
 
 enum content { CONTENT_PHYSICAL, CONTENT_POOL };
 
@@ -49,7 +49,7 @@ void share_begin(void)
 
 /* --- by a handle ----------------------------------------------------------------------------- */
 
-/* Who is killed meanwhile leaves an odd turn. */
+/* A tenant that is killed meanwhile leaves an odd turn. */
 static void write_letter(struct hand *hand, const CUipcMemHandle *handle, size_t size)
 {
     struct letter *letter = &hand->board->letter;
@@ -114,7 +114,7 @@ static void give_opened(struct hand *hand, struct item *item)
 
 /* --- by a descriptor ------------------------------------------------------------------------- */
 
-/* Whether it arrives is not known. */
+/* The message may not arrive. */
 static void send_to(unsigned place, const struct message *message, int descriptor)
 {
     struct sockaddr_un address = address_of(place);
@@ -156,7 +156,7 @@ static int receive(struct message *message)
     return descriptor;
 }
 
-static unsigned somebody_else(struct hand *hand)
+static unsigned other_place(struct hand *hand)
 {
     return (hand->place + 1 + hand_pick(hand, PLACES - 1)) % PLACES;
 }
@@ -172,7 +172,7 @@ static bool take_sent(struct hand *hand, struct item *item)
     message.device = item->device;
     if (GOT(cuMemExportToShareableHandle(&descriptor, item->handle,
                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)))
-        send_to(somebody_else(hand), &message, descriptor);
+        send_to(other_place(hand), &message, descriptor);
     return true;
 }
 
@@ -244,7 +244,7 @@ static void give_received(struct hand *hand, struct item *item)
     MUST(cuMemRelease(item->handle));
 }
 
-/* An export that was never imported stays charged: whoever has the descriptor might. */
+/* An export that was never imported stays charged: a holder of the descriptor might import it. */
 void share_receive_all(struct hand *hand)
 {
     unsigned missed = 0;
@@ -286,7 +286,7 @@ static bool take_sent_pool(struct hand *hand, struct item *item)
     if (GOT(cuMemPoolExportToShareableHandle(&descriptor, item->pool,
                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))) {
         MUST(cuMemPoolExportPointer(&message.block, item->address));
-        send_to(somebody_else(hand), &message, descriptor);
+        send_to(other_place(hand), &message, descriptor);
     }
     return true;
 }

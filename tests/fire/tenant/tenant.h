@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tenant.h -- a program that does to the driver whatever comes to its mind, from a seed.
+/* tenant.h -- a program that makes random driver calls, from a seed.
  *
- * Each of its threads has a hand of things it holds, of all families of device memory. It takes,
- * touches and gives back at random. Whether it stays within its quota is not its business; that
- * what it holds keeps its bytes, and that the driver refuses for want of memory only, is.
+ * Each of its threads holds items (its "hand") of all families of device memory. It allocates,
+ * touches and frees them at random. It does not check its quota; it checks that its memory keeps
+ * its contents, and that the driver fails only for lack of memory.
  */
 #ifndef FIRE_TENANT_H
 #define FIRE_TENANT_H
@@ -28,10 +28,10 @@ struct item;
 /* A family of device memory. */
 struct family {
     const char *name;
-    bool (*take)(struct hand *hand, struct item *item); /* false: refused, nothing is held */
+    bool (*take)(struct hand *hand, struct item *item); /* false: no memory, nothing is held */
     void (*give)(struct hand *hand, struct item *item);
     bool needs_context;
-    bool goes_with_context; /* is freed when that ends */
+    bool goes_with_context; /* freed when its context ends */
 };
 
 struct item {
@@ -53,7 +53,7 @@ struct item {
     CUgraph graph;
 };
 
-/* What a thread has. */
+/* State of a thread. */
 struct hand {
     struct thread_board *board;
     unsigned place, thread;
@@ -94,14 +94,14 @@ size_t hand_size(struct hand *hand);  /* bytes, of any magnitude */
 size_t hand_pages(struct hand *hand); /* a few steps of PAGE */
 void hand_does(struct hand *hand, const char *what);
 
-/* True for success, false for want of memory; ends the program with a line for anything else. */
+/* True for success, false for lack of memory; ends the program with a message for anything else. */
 bool hand_got(struct hand *hand, const char *call, CUresult result);
 #define GOT(call)  hand_got(hand, #call, call)
 #define MUST(call) hand_must(hand, #call, call)
 void hand_must(struct hand *hand, const char *call, CUresult result);
 _Noreturn void hand_complain(const struct hand *hand, const char *what, int value);
 
-/* Write a pattern to both ends of what the item has; ends the program if it is not there later. */
+/* Write a pattern to both ends of the item's memory; ends the program if it is gone later. */
 void hand_mark(struct hand *hand, struct item *item);
 void hand_check(struct hand *hand, const struct item *item);
 
@@ -112,7 +112,7 @@ void hand_give_all(struct hand *hand);
 
 /* --- ordered.c --- */
 void ordered_end_pool(struct hand *hand);
-cuuint64_t ordered_keep(struct hand *hand); /* bytes: nothing, some, or all that a pool has */
+cuuint64_t ordered_keep(struct hand *hand); /* a pool's threshold: no, some, or all bytes */
 
 /* --- context.c --- */
 void context_begin(struct hand *hand);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arrays.c -- what arrays take, those that take nothing, and memory that is mapped to them. */
+/* arrays.c -- sizes of arrays, arrays without memory, and memory that is mapped to them. */
 #include "check.h"
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@ static CUDA_ARRAY3D_DESCRIPTOR shape_of(size_t width, size_t height, size_t dept
                                       .Flags = flags};
 }
 
-/* What it takes of the device, which is what its twin without memory says. */
+/* Bytes that an array takes, which must equal the size reported for its sparse twin. */
 static size_t taken(CUDA_ARRAY3D_DESCRIPTOR shape)
 {
     CUDA_ARRAY_MEMORY_REQUIREMENTS requirements;
@@ -97,7 +97,7 @@ static CUmemGenericAllocationHandle page(void)
     return handle;
 }
 
-/* Map a page of its own to the tile, which keeps it. */
+/* Map a new page to the tile, which keeps it. */
 static void map_tile(CUarray array, unsigned int x, bool mapped)
 {
     CUarrayMapInfo info = {

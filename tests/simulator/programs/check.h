@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.h -- what the test programs of the simulated driver share: plain cuda.h, and a complaint
- * with the line when something is not as it should be. */
+/* check.h -- common code of the simulated driver's test programs: plain cuda.h, and assertions that
+ * print the line. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -51,7 +51,7 @@ static inline size_t free_bytes(void)
     return available;
 }
 
-/* The built-in kernel of that name; what the image says it does is of no matter. */
+/* The built-in kernel of that name; its code in the image is ignored. */
 static inline CUfunction load_kernel(const char *name)
 {
     const char *second = strcmp(name, "sim_fill") ? "u64" : "u32";

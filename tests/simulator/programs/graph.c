@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph.c -- graphs made by hand and by capture: their shape, and what they do when launched. */
+/* graph.c -- graphs built by calls and by capture: their structure, and their effects. */
 #include "check.h"
 
 static CUfunction k_fill, k_copy;
@@ -116,7 +116,7 @@ static void by_hand(void)
     EXPECT(calls == 5 && word(a + 8) == 1);
     CHECK(cuGraphExecDestroy(exec));
 
-    /* A circle cannot be done. */
+    /* A cycle cannot be instantiated. */
     CHECK(cuGraphAddDependencies(child, &empty, &first, NULL, 1));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&exec, child, 0));
     CHECK(cuGraphDestroy(child));
@@ -169,7 +169,7 @@ static void by_capture(void)
     EXPECT(word(b) == 21 && word(a) == 3 && calls == 1);
     CHECK(cuGraphExecDestroy(exec));
 
-    /* What a capture does not allow spoils it; what is not joined cannot be ended. */
+    /* A prohibited call invalidates a capture; an unjoined capture cannot be ended. */
     CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     EXPECT_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(stream));
     EXPECT_RESULT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
@@ -189,24 +189,24 @@ static void by_capture(void)
     CHECK(cuMemFree(b));
 }
 
-struct told {
+struct changes {
     CUresult answer;
     int times;
     CUgraphNodeType type;
 };
 
-static CUresult tell(void *data, CUgraphNode node, const CUgraphNodeParams *before,
-                     const CUgraphNodeParams *now, CUgraphRecaptureStatus status)
+static CUresult count_change(void *data, CUgraphNode node, const CUgraphNodeParams *before,
+                             const CUgraphNodeParams *now, CUgraphRecaptureStatus status)
 {
-    struct told *told = data;
+    struct changes *changes = data;
 
     EXPECT(node && before->type == now->type && status == CU_GRAPH_RECAPTURE_ELIGIBLE_FOR_UPDATE);
-    told->times++;
-    told->type = now->type;
-    return told->answer;
+    changes->times++;
+    changes->type = now->type;
+    return changes->answer;
 }
 
-/* One kernel, one set, one more of each. */
+/* One kernel and one memset; with *also* one more of each. */
 static CUresult put_in(CUdeviceptr a, uint32_t value, unsigned int set, int also)
 {
     uint64_t count = 1;
@@ -220,7 +220,7 @@ static CUresult put_in(CUdeviceptr a, uint32_t value, unsigned int set, int also
 static void by_recapture(void)
 {
     const CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    struct told told = {CUDA_SUCCESS, 0, CU_GRAPH_NODE_TYPE_EMPTY};
+    struct changes changes = {CUDA_SUCCESS, 0, CU_GRAPH_NODE_TYPE_EMPTY};
     CUgraph graph, same;
     CUgraphExec exec;
     CUdeviceptr a;
@@ -229,22 +229,22 @@ static void by_recapture(void)
     CHECK(cuStreamBeginCapture(stream, mode));
     CHECK(put_in(a, 5, 6, 0));
     CHECK(cuStreamEndCapture(stream, &graph));
-    CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, tell, &told));
+    CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, count_change, &changes));
     CHECK(put_in(a, 5, 6, 0));
     CHECK(cuStreamEndCapture(stream, &same));
-    EXPECT(same == graph && nodes_of(graph) == 2 && told.times == 0);
-    CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, tell, &told));
+    EXPECT(same == graph && nodes_of(graph) == 2 && changes.times == 0);
+    CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, count_change, &changes));
     CHECK(put_in(a, 7, 6, 0));
     CHECK(cuStreamEndCapture(stream, &same));
-    EXPECT(told.times == 1 && told.type == CU_GRAPH_NODE_TYPE_KERNEL);
+    EXPECT(changes.times == 1 && changes.type == CU_GRAPH_NODE_TYPE_KERNEL);
     CHECK(cuGraphInstantiate(&exec, graph, 0));
     CHECK(cuGraphLaunch(exec, stream));
     CHECK(cuStreamSynchronize(stream));
     EXPECT(word(a) == 7 && word(a + 4) == 6);
-    told.answer = CUDA_ERROR_UNKNOWN;
-    CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, tell, &told));
+    changes.answer = CUDA_ERROR_UNKNOWN;
+    CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, count_change, &changes));
     EXPECT_RESULT(CUDA_ERROR_UNKNOWN, put_in(a, 7, 8, 0));
-    EXPECT(told.times == 2 && told.type == CU_GRAPH_NODE_TYPE_MEMSET);
+    EXPECT(changes.times == 2 && changes.type == CU_GRAPH_NODE_TYPE_MEMSET);
     EXPECT_RESULT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &same));
     CHECK(cuStreamBeginRecaptureToGraph(stream, mode, graph, NULL, NULL));
     EXPECT_RESULT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, put_in(a, 7, 9, 1));

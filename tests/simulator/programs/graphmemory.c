@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graphmemory.c -- memory that graphs allocate: taken at the launch, kept until it is trimmed. */
+/* graphmemory.c -- graph memory: allocated at the launch, kept until it is trimmed. */
 #include "check.h"
 
 #define CHUNK (32 * MIB)
@@ -96,7 +96,7 @@ static void nodes_by_hand(void)
     nothing_is_left();
 }
 
-/* What an executable graph allocates stays what it was. */
+/* The allocations of an executable graph cannot change. */
 static void update(void)
 {
     CUDA_MEM_ALLOC_NODE_PARAMS params = params_of(MIB), others = params_of(2 * MIB);
@@ -156,7 +156,7 @@ static void left_for_the_stream(void)
     CHECK(cuMemFreeAsync(a, stream));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(a, stream));
     CHECK(cuGraphLaunch(exec, stream));
-    CHECK(cuGraphExecDestroy(exec)); /* what it left is there until it is freed */
+    CHECK(cuGraphExecDestroy(exec)); /* its memory exists until it is freed */
     EXPECT(word(a) == 7);
     CHECK(cuMemFree(a));
     nothing_is_left();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* green.c -- green contexts: processors split and given out, what they take, their streams. */
+/* green.c -- green contexts: splitting of SMs, memory, streams. */
 #include "check.h"
 
 enum { PARTS = 2 };
@@ -52,7 +52,7 @@ static void split(void)
                   cuGreenCtxCreate(&green, description, 1, CU_GREEN_CTX_DEFAULT_STREAM));
 }
 
-/* They take what a context takes, and hold the primary one. */
+/* They take as much memory as a context, and hold the primary one. */
 static void bytes(void)
 {
     CUcontext primary = open_device(0), context, current;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hammer.c -- one of many processes that allocate, launch, copy and free until it is killed.
  *
- *   hammer run SEED     does it, and says "ready" once it has begun
- *   hammer free         says how many bytes are free now
+ *   hammer run SEED     does so, and prints "ready" once it has begun
+ *   hammer free         prints how many bytes are free now
  *   hammer hold BYTES   holds them until standard input ends
- *   hammer spin NS N    N kernels of NS each, on all of the device; says what events measured, ms
+ *   hammer spin NS N    N kernels of NS each, on the whole device; prints the events' time, ms
  */
 #include "check.h"
 

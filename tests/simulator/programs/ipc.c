@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ipc.c -- memory of one process in another; a fork; two devices.
  *
- * The other process is this program started anew, since a forked child cannot use CUDA.
+ * The other process is another run of this program, since a forked child cannot use CUDA.
  */
 #include "check.h"
 
@@ -17,7 +17,7 @@ static void read_all(int fd, void *bytes, size_t size)
     }
 }
 
-/* The other side: gets handles on standard input, changes the bytes, waits for the end of it. */
+/* The other side: reads handles from standard input, changes the bytes, waits for end of file. */
 static int import(void)
 {
     CUipcMemHandle large, small, broken;

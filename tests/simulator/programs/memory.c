@@ -47,14 +47,14 @@ static void asynchronous_copies(void)
     CHECK(cuMemAlloc(&a, size));
     fill_pattern(loose, size, 9);
     CHECK(cuMemcpyHtoDAsync(a, loose, size, stream));
-    memset(loose, 0, size); /* not pinned: ours again as soon as the call returned */
+    memset(loose, 0, size); /* pageable: reusable as soon as the call returned */
     CHECK(cuMemcpyDtoHAsync(pinned, a, size, stream));
     CHECK(cuStreamSynchronize(stream));
     fill_pattern(back, size, 9);
     EXPECT(!memcmp(pinned, back, size));
     CHECK(cuMemsetD32Async(a, 0x01020304, size / 4, stream));
     CHECK(cuMemcpyDtoHAsync(loose, a, size, stream));
-    EXPECT(loose[0] == 4 && loose[size - 1] == 1); /* to loose memory: there when it returns */
+    EXPECT(loose[0] == 4 && loose[size - 1] == 1); /* to pageable memory: done on return */
     CHECK(cuMemFree(a));
     CHECK(cuMemFreeHost(pinned));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(pinned));
@@ -180,7 +180,7 @@ static void what_is_refused(void)
     CHECK(cuMemFree(a));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemFree(a));
     EXPECT(free_bytes() == available);
-    /* All of it, as pieces, and then not one byte more. */
+    /* All of it, in pieces, and then not one byte more. */
     CHECK(cuMemAlloc(&a, available / (2 * MIB) * (2 * MIB)));
     EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&base, 2 * MIB));
     CHECK(cuMemFree(a));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* multicast.c -- a multicast object keeps what is bound to it until it is unbound, or gone. */
+/* multicast.c -- a multicast object keeps bound memory until it is unbound or the object is gone.
+ */
 #include "check.h"
 
 #define PAGE (2 * MIB)

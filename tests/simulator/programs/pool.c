@@ -86,7 +86,7 @@ static void own_pools(void)
     CHECK(cuMemAllocAsync(&a, 4, NULL));
     EXPECT(used(pool) == 512);
     CHECK(cuMemsetD32Async(a, 99, 1, NULL));
-    CHECK(cuMemPoolDestroy(pool)); /* goes with its last block */
+    CHECK(cuMemPoolDestroy(pool)); /* freed with its last block */
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemPoolDestroy(found));
     CHECK(cuMemcpyDtoH(&value, a, 4));
     EXPECT(value == 99 && before - free_bytes() == CHUNK);
@@ -151,7 +151,7 @@ static void virtual_memory(void)
     free(back);
 }
 
-/* Take 10 MiB of a pool there, as the host sees it, and say what the device has less. */
+/* Allocate 10 MiB from a pool there, visible to the host; returns the decrease of free bytes. */
 static size_t taken_by_pool(CUmemAllocationType type, CUmemLocationType where)
 {
     CUmemPoolProps props = {.allocType = type, .location = {.type = where}};

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* share.c -- one side of memory that processes share.
+/* share.c -- one side (exporter or importer) of shared memory.
  *
  *   share export WHAT BYTES IN OUT   allocates, and starts the other side: this program, which has
  *                                    IN and OUT as its standard input and output
  *   share import WHAT BYTES FD       opens it, by FD or by the bytes at descriptor 100
  *   share foreign FILE BYTES         imports a file that stands for another API's memory
  *
- * Each does a step for each line it reads, and says what it has done; it is killed when the test
- * likes. WHAT is linear, physical, fabric, pool or external.
+ * Each does a step for each line it reads, and reports it; the test may kill it at any time. WHAT
+ * is linear, physical, fabric, pool or external.
  */
 #include "check.h"
 
@@ -51,7 +51,7 @@ static CUdeviceptr map(CUmemGenericAllocationHandle handle, size_t size)
     return address;
 }
 
-/* What the other side gets: a descriptor by inheritance, bytes in a pipe. */
+/* Channels to the other side: a descriptor by inheritance, bytes in a pipe. */
 static int other_input, other_output;
 
 static void start(const char *self, const char *what, size_t size, int fd, const void *bytes,

@@ -110,7 +110,7 @@ static void streams_are_asynchronous(void)
     spin(k_spin, first, 1, 30000000);
     CHECK(fill(first, a, 2, 1));
     EXPECT_RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(first));
-    /* The other stream waits for nobody. */
+    /* The other stream does not wait. */
     CHECK(cuMemcpyDtoHAsync(&value, a, 4, second));
     CHECK(cuStreamSynchronize(second));
     EXPECT(value == 1);
@@ -134,7 +134,7 @@ static void legacy_stream_waits_and_is_waited_for(void)
     CHECK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
     spin(k_spin, blocking, 1, 5000000);
     CHECK(fill(blocking, a, 3, 1));
-    CHECK(cuMemcpyDtoH(&value, a, 4)); /* in the legacy stream: behind the blocking one */
+    CHECK(cuMemcpyDtoH(&value, a, 4)); /* in the legacy stream: after the blocking one */
     EXPECT(value == 3);
     spin(k_spin, NULL, 1, 5000000);
     CHECK(fill(NULL, a, 4, 1));

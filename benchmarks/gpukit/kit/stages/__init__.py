@@ -1,4 +1,4 @@
-"""The stages, in order of value: what each answers, and how long it may take."""
+"""The stages, in order of value: what each measures, and how long it may take."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ STAGES = (
           90, 20, (SEVERAL,)),
     Stage("nvml", "how late NVML shows memory, processes and utilization", 60, 25, (SEVERAL,)),
     Stage("capture", "what a capture forbids other threads", 30, 10),
-    Stage("descriptors", "exported memory: descriptors, locks, whom NVML charges",
+    Stage("descriptors", "exported memory: descriptors, locks, process charged by NVML",
           60, 15, (SEVERAL,)),
     Stage("offers", "memory limits, checkpoints, time slices of driver and kernel",
           60, 15, (SEVERAL,)),

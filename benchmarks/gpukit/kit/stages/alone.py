@@ -1,4 +1,4 @@
-"""Shares of time, alone: the device's own clock against what was asked."""
+"""Time shares of a single tenant: the device's own clock against the requested share."""
 
 from kit import binaries, cuda, together
 from kit import report as reports

@@ -1,4 +1,4 @@
-"""What a capture in GLOBAL mode forbids another thread, and what a RELAXED exchange allows it."""
+"""Calls that a GLOBAL capture forbids another thread, and those that a RELAXED exchange allows."""
 
 import ctypes
 import itertools

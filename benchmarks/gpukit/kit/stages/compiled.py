@@ -1,4 +1,4 @@
-"""The C programs as this machine's own compiler makes them, linked with this machine's driver."""
+"""The C programs built by this machine's compiler and linked with this machine's driver."""
 
 import pathlib
 import shutil

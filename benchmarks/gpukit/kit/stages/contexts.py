@@ -1,4 +1,4 @@
-"""What contexts take, by NVML and by cuMemGetInfo, each series in a process of its own.
+"""Memory of contexts, by NVML and by cuMemGetInfo, each series in a separate process.
 
 The process names a step and waits; meanwhile this one looks at NVML.
 """

@@ -1,6 +1,6 @@
-"""What exported memory looks like from outside: descriptors, their locks, and whom NVML charges.
+"""Exported memory from outside: descriptors, their locks, and the process that NVML charges.
 
-The importer is a process of its own; it says when it has the memory and waits for a line.
+The importer is a separate process; it reports when it has the memory and waits for a line.
 """
 
 import ctypes
@@ -171,7 +171,7 @@ def dma_buf(device):
 
 
 def shared(report, seen, memory):
-    """Let another process have *memory*; note what NVML says at each turn."""
+    """Share *memory* with another process; record NVML's figures after each step."""
     key, descriptors = memory.pass_on()
     if descriptors:
         describe(report, memory.name, descriptors[0])
@@ -180,24 +180,24 @@ def shared(report, seen, memory):
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=descriptors,
     )  # fmt: skip
     process.stdout.readline()
-    told = [charges(seen, process.pid)]
+    steps = [charges(seen, process.pid)]
     process.stdin.write("import\n")
     process.stdin.flush()
     if process.stdout.readline() != "has it\n":
         report.missing(f"{memory.name}: import", f"exit code {process.wait()}; see log.txt")
         return
-    told.append(charges(seen, process.pid))
+    steps.append(charges(seen, process.pid))
     memory.free()
-    told.append(charges(seen, process.pid))
+    steps.append(charges(seen, process.pid))
     process.kill()
     process.wait()
     cuda.until(lambda: process.pid not in seen.processes(), 2)
-    told.append(charges(seen, process.pid))
+    steps.append(charges(seen, process.pid))
     titles = (
         "before the import", "after the import", "after the owner freed it",
         "after the importer was killed",
     )  # fmt: skip
-    for title, (used, own, other) in zip(titles, told, strict=True):
+    for title, (used, own, other) in zip(titles, steps, strict=True):
         name = f"{memory.name} of {SIZE >> 20} MiB, {title}"
         report.figure(f"{name}: in use on the device", used, "bytes")
         for whose, held in (("owner", own), ("importer", other)):

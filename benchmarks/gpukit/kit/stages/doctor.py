@@ -1,4 +1,4 @@
-"""What pyvgpu doctor finds on this machine, and its own proof that a quota is held."""
+"""Results of pyvgpu doctor on this machine, and its own proof that a quota is enforced."""
 
 import json
 import os

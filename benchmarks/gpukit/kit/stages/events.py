@@ -1,4 +1,4 @@
-"""What events cost, and what their times mean."""
+"""Cost of events, and the meaning of their times."""
 
 import ctypes
 import time

@@ -1,4 +1,4 @@
-"""What machine, driver and limits of the host these are."""
+"""Machine, driver and limits of the host."""
 
 import ctypes
 import fcntl

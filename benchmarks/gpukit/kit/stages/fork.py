@@ -1,4 +1,4 @@
-"""When memory of a killed process is free, with a forked child and without."""
+"""Time until memory of a killed process is free, with and without a forked child."""
 
 import fcntl
 import os

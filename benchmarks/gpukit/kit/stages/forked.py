@@ -1,4 +1,4 @@
-"""Programs that fork and that are killed, under the shim: what they may and what they leave."""
+"""Programs that fork and are killed, under the shim: results of calls, and leftover charges."""
 
 from kit import binaries, shimmed
 

@@ -1,4 +1,4 @@
-"""What the shim adds to launches, from a program without Python: threads, streams, graphs."""
+"""Overhead of the shim on launches from a C program: threads, streams, graphs."""
 
 from kit import binaries, cuda, shimmed
 from kit import report as reports

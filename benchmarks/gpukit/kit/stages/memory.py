@@ -1,4 +1,4 @@
-"""What contexts and allocations take of the device."""
+"""Device memory of contexts and allocations."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""Beside MPS: quotas under a daemon of our own, and MPS's own limits for comparison."""
+"""Quotas under the kit's own MPS daemon, and MPS's limits for comparison."""
 
 import os
 

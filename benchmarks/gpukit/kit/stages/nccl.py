@@ -1,4 +1,4 @@
-"""NCCL on one device: one rank, two ranks, and two ranks where NCCL is asked to allow that."""
+"""NCCL on one device: one rank, two ranks, and two ranks with NCCL configured to allow that."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How late NVML is: memory in use, processes, utilization."""
+"""Delay of NVML's figures: memory in use, processes, utilization."""
 
 import itertools
 import os

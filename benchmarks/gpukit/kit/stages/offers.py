@@ -1,4 +1,4 @@
-"""What driver and kernel offer of their own: memory limits, checkpoints, time slices.
+"""Features of driver and kernel themselves: memory limits, checkpoints, time slices.
 
 It sets nothing. Checkpointed is a child of this stage, and nothing else.
 """

@@ -1,4 +1,4 @@
-"""What the shim adds to calls: the same loop without it, with it, and with a share of time."""
+"""Overhead of the shim on calls: the same loop without it, with it, and with a time share."""
 
 import json
 

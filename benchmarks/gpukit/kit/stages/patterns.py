@@ -1,4 +1,4 @@
-"""Programs that launch as real ones do, with a share of time and without, as ratios in one run."""
+"""Realistic launch patterns, with a time share and without, as ratios in one run."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""How pools grow and shrink."""
+"""Growth and shrinking of memory pools."""
 
 import ctypes
 import time

@@ -1,4 +1,4 @@
-"""Frameworks: the same result with a quota as without, the quota shown, and the quota held.
+"""Frameworks: the same result with a quota as without; the quota is shown and enforced.
 
 Each program prints one JSON object: ``result`` (must be the same both times), ``total`` (memory of
 the device in bytes, as the framework knows it) and ``refused`` (whether twice the quota was).

@@ -1,4 +1,4 @@
-"""At which depth launches block, and what they block."""
+"""Queue depth at which launches block, and the calls that they block."""
 
 import ctypes
 import threading

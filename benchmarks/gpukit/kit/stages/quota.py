@@ -1,4 +1,4 @@
-"""Memory under the shim: what is shown, what is refused, and what the device then really holds.
+"""Memory under the shim: shown values, refusals, and the device's actual usage.
 
 Each family of calls that gives memory takes all that it gets (programs/families.c), by each way
 in which programs find the driver's functions.

@@ -1,4 +1,4 @@
-"""Clients of the CUDA runtime: a library that is found here, and what nvcc links, both ways."""
+"""Clients of the CUDA runtime: libraries found here, and programs linked by nvcc, both ways."""
 
 import pathlib
 import tempfile

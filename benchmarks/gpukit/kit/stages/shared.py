@@ -1,4 +1,4 @@
-"""Memory that processes share: opened, closed, its exporter killed; charged once throughout."""
+"""Shared memory of processes: opened, closed, its exporter killed; charged once throughout."""
 
 from kit import binaries, shimmed
 

@@ -1,4 +1,4 @@
-"""One device, two tenants: by turns of the driver, under MPS, under pyvgpu; as ratios in one run.
+"""Two tenants on one device: driver time slicing, MPS and pyvgpu, as ratios in one run.
 
 Each way plays the same scenes, and each ratio is against the same program alone in this run.
 """

@@ -1,4 +1,4 @@
-"""Turns of processes: how long they are, and what a switch costs.
+"""Time slices of processes: their length, and the cost of a switch.
 
 Each process launches kernels back to back, which note when they ran. A process was away from the
 device where one kernel ends long before the next begins, or takes longer than it does alone.

@@ -1,4 +1,4 @@
-"""Whether cuGetProcAddress and dlsym name the same functions."""
+"""Comparison of the functions from cuGetProcAddress and dlsym."""
 
 import ctypes
 import pathlib

@@ -1,4 +1,4 @@
-"""Shares of time beside others.
+"""Time shares beside other tenants.
 
 On the simulator they are shown and not promised: its clock is the computer's, on which tenants and
 driver compute as well. There `make test-share` judges them, by a clock of its own.

@@ -1,4 +1,4 @@
-"""NVIDIA's tools and nvitop under the shim: they start, end alike, and show the quota.
+"""NVIDIA's tools and nvitop under the shim: they start, exit as without it, and show the quota.
 
 Where a tool prints sizes of memory, the largest must be the quota.
 """

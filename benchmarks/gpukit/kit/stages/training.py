@@ -1,4 +1,4 @@
-"""A small GPT with PyTorch: how fast it trains and answers with a share of the device's time.
+"""A small GPT with PyTorch: speed of training and inference with a time share.
 
 What it has of the device is its speed, by its speed alone and without the shim, times how busy it
 keeps the device then, which is the union of its kernels by CUPTI.

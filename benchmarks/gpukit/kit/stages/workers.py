@@ -1,4 +1,4 @@
-"""Data loaders: workers that are forked beside a context, and one that is killed.
+"""Data loaders: workers forked beside a context, one of them killed.
 
 With PyTorch's own loader where that is installed, and with the same by ``multiprocessing``.
 """

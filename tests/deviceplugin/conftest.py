@@ -1,4 +1,4 @@
-"""What the tests of the node agent share: a kubelet on sockets, a driver, folders of grants."""
+"""Fixtures for tests of the node agent: a kubelet on sockets, a driver, folders of grants."""
 
 import tempfile
 from pathlib import Path

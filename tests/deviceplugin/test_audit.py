@@ -1,4 +1,4 @@
-"""What NVML says of processes, beside what was granted."""
+"""Audit findings from NVML's usage of processes and the grants."""
 
 import dataclasses
 
@@ -33,10 +33,10 @@ def seen(held, whose, shimmed=()):
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        pytest.param(seen({A: {10: GIB}}, {10: IN_FIRST}, [10]), [], id="as it should be"),
+        pytest.param(seen({A: {10: GIB}}, {10: IN_FIRST}, [10]), [], id="no finding"),
         pytest.param(seen({B: {10: 70 * GIB}}, {10: IN_WHOLE}), [], id="a whole device, no shim"),
-        pytest.param(seen({FREE: {10: GIB}}, {10: Whose()}), [], id="what nobody was given"),
-        pytest.param(seen({A: {10: GIB}}, {}), [], id="one that has ended"),
+        pytest.param(seen({FREE: {10: GIB}}, {10: Whose()}), [], id="a device without grants"),
+        pytest.param(seen({A: {10: GIB}}, {}), [], id="an ended process"),
         pytest.param(
             seen({A: {10: GIB}}, {10: IN_FIRST}),
             [
@@ -46,7 +46,7 @@ def seen(held, whose, shimmed=()):
                     "process 10 of team/pod-1/main uses without the shim gpu0, 1GiB",
                 )
             ],
-            id="past the shim",
+            id="without the shim",
         ),
         pytest.param(
             seen({B: {10: GIB}}, {10: IN_FIRST}, [10]),
@@ -66,7 +66,7 @@ def seen(held, whose, shimmed=()):
         pytest.param(
             seen({A: {10: GIB}}, {10: Whose("f" * 16)}),
             [(Kind.FOREIGN, (10,), "process 10 of grant ffffffffffffffff was not given")],
-            id="a grant that is over",
+            id="an ended grant",
         ),
         pytest.param(
             seen({A: {10: GIB}}, {10: Whose()}),
@@ -96,14 +96,14 @@ def seen(held, whose, shimmed=()):
         ),
     ],
 )
-def test_what_is_wrong(now, expected):
+def test_findings_of_the_audit(now, expected):
     found = audit.find(now, GRANTS, LABELS)
     assert [(it.kind, it.pids) for it in found] == [(kind, pids) for kind, pids, _ in expected]
     for finding, (_, _, text) in zip(found, expected, strict=True):
         assert finding.text.startswith(text)
 
 
-def test_only_what_is_seen_twice_counts():
+def test_finding_counts_after_two_looks():
     first = audit.find(seen({A: {10: GIB}}, {10: IN_FIRST}), GRANTS, LABELS)
     other = audit.find(seen({A: {11: GIB}}, {11: IN_FIRST}), GRANTS, LABELS)
     assert audit.confirmed([], first) == []
@@ -111,14 +111,14 @@ def test_only_what_is_seen_twice_counts():
     assert audit.confirmed(first, first) == first
 
 
-def test_a_container_above_its_quota_is_the_same_whoever_holds_it():
+def test_finding_above_quota_does_not_depend_on_the_process():
     def above(pid):
         return audit.find(seen({A: {pid: 3 * GIB}}, {pid: IN_FIRST}, [pid]), GRANTS, LABELS)
 
     assert audit.confirmed(above(10), above(11)) == above(11)
 
 
-def test_a_quota_that_was_lowered_counts_at_once():
+def test_lowered_quota_counts_at_once():
     less = dataclasses.replace(FIRST, shares=(facts.Share(A, 30, GIB),))
     now = seen({A: {10: 2 * GIB}}, {10: IN_FIRST}, [10])
     assert not audit.find(now, GRANTS, LABELS)
@@ -128,7 +128,7 @@ def test_a_quota_that_was_lowered_counts_at_once():
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        pytest.param(seen({A: {10: GIB}}, {10: IN_FIRST}), [10], id="past the shim"),
+        pytest.param(seen({A: {10: GIB}}, {10: IN_FIRST}), [10], id="without the shim"),
         pytest.param(seen({A: {10: GIB}}, {10: Whose()}), [], id="the node's own"),
         pytest.param(seen({A: {10: GIB}}, {10: Whose("f" * 16)}), [], id="a forgotten grant"),
         pytest.param(seen({A: {10: GIB}}, {10: Whose("", "uid-9")}), [10], id="no grant at all"),
@@ -140,10 +140,10 @@ def test_a_quota_that_was_lowered_counts_at_once():
         pytest.param(
             seen({A: {10: GIB, 11: 2 * GIB}}, {10: IN_FIRST, 11: IN_FIRST}, [11]),
             [10],
-            id="first who is past the shim",
+            id="processes without the shim first",
         ),
     ],
 )
-def test_who_would_be_ended(now, expected):
+def test_processes_chosen_to_be_killed(now, expected):
     wrong = audit.find(now, GRANTS, LABELS)
     assert [pid for _, pid in audit.doomed(wrong, now, GRANTS)] == expected

@@ -1,4 +1,4 @@
-"""Programs past the shim are found, by what a simulated driver's NVML says of them."""
+"""The auditor finds programs that bypass the shim, with a simulated driver's NVML."""
 
 import contextlib
 import json
@@ -28,10 +28,10 @@ base, library = Path(sys.argv[1]), Path(sys.argv[2])
 places = folders.Folders(base / "grants", base / "cdi")
 given = {one["id"]: grants.load(one) for one in json.loads(sys.argv[3])}
 logging.disable()
-told = []
+reported = []
 watching = {
     action.value: auditor.Auditor(
-        library, places, lambda: given, auditor.Means(action, told.append)
+        library, places, lambda: given, auditor.Means(action, reported.append)
     )
     for action in audit.Action
 }
@@ -43,8 +43,8 @@ with nvml.session(library):
             one.correct()
         one.look()
         words = [[it.kind.value, it.pids, it.pod, it.text] for it in one.findings]
-        said = [[it.reason.value, it.uid, it.text] for it in told]
-        told.clear()
+        said = [[it.reason.value, it.uid, it.text] for it in reported]
+        reported.clear()
         print(json.dumps([words, said]), flush=True)
 """
 
@@ -54,7 +54,7 @@ BARE = "cuda = ctypes.CDLL({library!r})\n" + SHIMMED
 
 @pytest.fixture
 def audited(places, machine, driver, tmp_path, request):
-    """Two grants on one device; ask what is wrong. A parameter is what the auditor runs under."""
+    """Two grants on one device and a look of the auditor, run under the parameter's command."""
     made = [grant_of(share_of(machine), number=number) for number in (1, 2)]
     for grant in made:
         places.make(grant, driver)
@@ -71,8 +71,8 @@ def audited(places, machine, driver, tmp_path, request):
         def look(action="report", *, corrections=0, all_of_it=False):
             process.stdin.write(f"{action}{' correct' * corrections}\n")
             process.stdin.flush()
-            found, told = json.loads(process.stdout.readline())
-            return (found, told) if all_of_it else found
+            found, reported = json.loads(process.stdout.readline())
+            return (found, reported) if all_of_it else found
 
         yield made, look
         process.stdin.close()
@@ -81,7 +81,7 @@ def audited(places, machine, driver, tmp_path, request):
 
 @contextlib.contextmanager
 def running(places, grant, tmp_path, source):
-    """Run *source* in a container of *grant*; give its pid."""
+    """Run *source* in a container of *grant*; yield its pid."""
     edits = granted.edits_of(places.specification(grant.id))
     with granted.start(edits, tmp_path / f"root-{grant.id}", source) as process:
         result, pid = json.loads(process.stdout.readline())
@@ -92,7 +92,7 @@ def running(places, grant, tmp_path, source):
 
 @contextlib.contextmanager
 def contained(places, grant, tmp_path, source):
-    """Run *source* in a container of *grant* with a PID namespace of its own; give the process."""
+    """Run *source* in a container of *grant* with its own PID namespace; yield the process."""
     edits = granted.edits_of(places.specification(grant.id))
     root = tmp_path / f"root-{grant.id}"
     with granted.start(edits, root, source, within=rights.PID_NAMESPACE) as process:
@@ -102,7 +102,7 @@ def contained(places, grant, tmp_path, source):
 
 @contextlib.contextmanager
 def outside(machine):
-    """Run a program of the node itself, in no container; give it and its pid."""
+    """Run a program of the node itself, in no container; yield it and its pid."""
     with subprocess.Popen(
         [sys.executable, "-c", shim_room.PRELUDE + SHIMMED],
         env=shim_room.bare_environment(machine),
@@ -116,7 +116,7 @@ def outside(machine):
         process.stdin.close()
 
 
-def test_a_device_in_mig_mode_is_left_out(audited, machine):
+def test_device_in_mig_mode_is_not_audited(audited, machine):
     _, look = audited
     simulator.set_faults(machine, "mig 0")
     assert look() == []
@@ -124,9 +124,7 @@ def test_a_device_in_mig_mode_is_left_out(audited, machine):
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
-def test_a_program_past_the_shim_is_found_and_its_neighbour_is_not(
-    audited, places, driver, tmp_path
-):
+def test_bypassing_process_is_found_and_its_neighbour_is_not(audited, places, driver, tmp_path):
     (first, second), look = audited
     bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
     with running(places, first, tmp_path, SHIMMED):
@@ -147,9 +145,7 @@ def test_a_program_past_the_shim_is_found_and_its_neighbour_is_not(
 @pytest.mark.parametrize(
     "audited", [("setpriv", "--bounding-set=-all", "--inh-caps=-all")], indirect=True
 )
-def test_who_may_see_no_maps_takes_nobody_for_one_past_the_shim_who_is_not(
-    audited, places, driver, tmp_path
-):
+def test_audit_without_access_to_maps_has_no_false_findings(audited, places, driver, tmp_path):
     (first, second), look = audited
     bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
     with running(places, first, tmp_path, SHIMMED), running(places, second, tmp_path, bare) as pid:
@@ -160,7 +156,7 @@ def test_who_may_see_no_maps_takes_nobody_for_one_past_the_shim_who_is_not(
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
-def test_who_holds_more_than_its_quota_is_found(audited, places, driver, tmp_path):
+def test_container_above_its_quota_is_found(audited, places, driver, tmp_path):
     (first, _), look = audited
     library = str(driver.tree / "exclusive/lib64/libcuda.so.1")
     source = BARE.format(library=library).replace("alloc(GIB)", f"alloc({3 * GIB})")
@@ -206,7 +202,7 @@ SECOND = shim_room.PRELUDE + "context()\nsys.exit(alloc(700 * MIB)[0])\n"
 @rights.needs_mounts
 @rights.needs_pid_namespace
 @rights.needs_first_pid_namespace
-def test_a_container_with_pids_of_its_own_is_known_by_the_nodes(audited, places, tmp_path):
+def test_container_with_own_pid_namespace_is_identified(audited, places, tmp_path):
     (first, _), look = audited
     source = "context()\nanswer([alloc(GIB)[0], os.getpid()])\nsys.stdin.read()"
     with contained(places, first, tmp_path, source) as process:
@@ -233,25 +229,23 @@ def test_a_container_with_pids_of_its_own_is_known_by_the_nodes(audited, places,
     ],
     ids=[*(f"zeros from {place}" for place in ZEROED), "garbage", "no header", "cut off"],
 )
-def test_a_ledger_that_its_container_changes_is_restored_and_named(
-    audited, places, tmp_path, change
-):
+def test_tampered_ledger_is_corrected_and_reported(audited, places, tmp_path, change):
     _, look = audited
     with tampering(audited, places, tmp_path, change):
-        found, told = look(corrections=2, all_of_it=True)
-        if not found:  # of the structure, two looks must have found it
-            found, told = look(corrections=2, all_of_it=True)
+        found, reported = look(corrections=2, all_of_it=True)
+        if not found:  # a structural change counts after two looks
+            found, reported = look(corrections=2, all_of_it=True)
         ((kind, _, pod, text),) = found
         assert (kind, pod) == ("tampered", "uid")
         assert text.startswith("the ledger of team/pod-1/main")
         assert "was changed by something other than the shim: " in text
-        assert [reason for reason, _, _ in told] == ["VGPUTampered"]
+        assert [reason for reason, _, _ in reported] == ["VGPUTampered"]
 
 
 @rights.needs_mounts
 @rights.needs_pid_namespace
 @rights.needs_first_pid_namespace
-def test_what_is_held_by_a_process_that_gave_up_its_slot_is_counted(audited, places, tmp_path):
+def test_memory_of_a_process_without_slot_is_counted(audited, places, tmp_path):
     _, look = audited
     with tampering(audited, places, tmp_path, "unlock()"):
         look(corrections=3)
@@ -259,13 +253,13 @@ def test_what_is_held_by_a_process_that_gave_up_its_slot_is_counted(audited, pla
 
 @contextlib.contextmanager
 def tampering(audited, places, tmp_path, change):
-    """Let a container do *change* to its ledger; after the block all that it holds must count."""
+    """Apply *change* to a container's ledger; after the block all its memory must count."""
     (first, _), look = audited
     source = f"SECOND = {SECOND!r}\n{TAMPERING}"
     with contained(places, first, tmp_path, source) as process:
 
         def another():
-            """Start a process in the container; return 0 if it was given memory."""
+            """Start a process in the container; return 0 if its allocation succeeds."""
             process.stdin.write("\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
@@ -285,9 +279,7 @@ def tampering(audited, places, tmp_path, change):
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
-def test_what_a_program_takes_past_the_shim_is_charged_to_its_container(
-    audited, places, driver, tmp_path
-):
+def test_bypassing_memory_is_charged_to_the_container(audited, places, driver, tmp_path):
     (first, _), look = audited
     library = driver.tree / "exclusive/lib64/libcuda.so.1"
     bare = BARE.format(library=str(library)).replace("alloc(GIB)", "alloc(1100 * MIB)")
@@ -303,14 +295,14 @@ def test_what_a_program_takes_past_the_shim_is_charged_to_its_container(
 
 
 def total(places, grant):
-    """Return the bytes that a shim of the container counts: charged, and measured beyond that."""
+    """Return the bytes that the container's shim counts: charged, plus measured beyond that."""
     with places.opened(grant.id, "usage") as usage, places.opened(grant.id, "quota") as quota:
         charged = sum(it.charged[0] for it in region.read_counted_slots(usage, 1))
         return charged + region.read_extra_totals(quota, 1)[0]
 
 
 @rights.needs_first_pid_namespace
-def test_a_program_of_the_node_itself_is_found(audited, machine):
+def test_process_of_the_node_is_found(audited, machine):
     _, look = audited
     with outside(machine) as (_, pid):
         look()
@@ -320,7 +312,7 @@ def test_a_program_of_the_node_itself_is_found(audited, machine):
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
-def test_the_user_of_the_pod_is_told_once(audited, places, driver, tmp_path):
+def test_finding_is_reported_once(audited, places, driver, tmp_path):
     (first, _), look = audited
     bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
     with running(places, first, tmp_path, bare) as pid:
@@ -333,7 +325,7 @@ def test_the_user_of_the_pod_is_told_once(audited, places, driver, tmp_path):
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
-def test_only_the_process_past_the_shim_is_ended_where_such_are(audited, places, driver, tmp_path):
+def test_only_the_bypassing_process_is_killed(audited, places, driver, tmp_path):
     (first, second), look = audited
     bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
     with (
@@ -342,9 +334,9 @@ def test_only_the_process_past_the_shim_is_ended_where_such_are(audited, places,
     ):
         assert look("kill") == []
         assert Path(f"/proc/{pid}").exists()
-        found, told = look("kill", all_of_it=True)
+        found, reported = look("kill", all_of_it=True)
         assert [(kind, pids) for kind, pids, _, _ in found] == [("no-shim", [pid])]
-        assert [reason for reason, _, _ in told] == ["VGPUBypassed", "VGPUProcessEnded"]
+        assert [reason for reason, _, _ in reported] == ["VGPUBypassed", "VGPUProcessEnded"]
         waiting.wait_until(lambda: look("kill") == [])
         assert not Path(f"/proc/{pid}/maps").read_bytes()
         assert Path(f"/proc/{innocent}/maps").read_bytes()
@@ -352,8 +344,8 @@ def test_only_the_process_past_the_shim_is_ended_where_such_are(audited, places,
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
-def test_a_statically_linked_program_is_ended(audited, places, tmp_path):
-    """No library is loaded that could be a shim: the driver is in the program."""
+def test_statically_linked_program_is_killed(audited, places, tmp_path):
+    """It loads no library that could be the shim: the driver is linked into the program."""
     (first, _), look = audited
     edits = granted.edits_of(places.specification(first.id))
     root = tmp_path / "root"
@@ -374,10 +366,10 @@ def test_a_statically_linked_program_is_ended(audited, places, tmp_path):
 
 
 @rights.needs_first_pid_namespace
-def test_a_program_of_the_node_itself_is_never_ended(audited, machine):
+def test_process_of_the_node_is_never_killed(audited, machine):
     _, look = audited
     with outside(machine) as (process, _):
         for _ in range(3):
-            _, told = look("kill", all_of_it=True)
-            assert told == []
+            _, reported = look("kill", all_of_it=True)
+            assert reported == []
         assert process.poll() is None

@@ -1,4 +1,4 @@
-"""Whatever comes, from kubelet, pods or the node: a clear word, and nothing half granted.
+"""Bad input from kubelet, pods or the node gives a clear error and no partial grant.
 
 Other tests of the same are where their part is: the checkpoint's, PodResources', the scheduler's.
 """
@@ -40,7 +40,7 @@ def holds_nothing(room):
     assert not any(it.bound for it in room.checkpoint.grants.values())
 
 
-# --- what pods ask -----------------------------------------------------------------------------
+# --- requests of pods --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def holds_nothing(room):
         pytest.param({VCORE: 100, VMEMORY: 20}, "4GiB in all, 5GiB", id="of a whole one"),
     ],
 )
-def test_what_is_let_through_and_cannot_be_is_told_at_the_start(room, limits, words):
-    """Kubelet itself refuses to start what asks for none of a resource: it tries in any order."""
+def test_impossible_limits_are_refused_at_the_start(room, limits, words):
+    """Kubelet itself refuses to start a request of zero: it tries resources in any order."""
     one = pod("p", Container("a", limits))
     room.kubelet.admit(one)
     said = ""
@@ -67,13 +67,13 @@ def test_what_is_let_through_and_cannot_be_is_told_at_the_start(room, limits, wo
     holds_nothing(room)
 
 
-def test_more_devices_than_there_are_are_refused_by_kubelet(room):
+def test_kubelet_refuses_more_devices_than_exist(room):
     with pytest.raises(AdmissionError, match="requested number of devices unavailable"):
         room.kubelet.admit(pod("p", container("a", 300, 4)))
     holds_nothing(room)
 
 
-# --- what kubelet says -------------------------------------------------------------------------
+# --- calls and answers of kubelet --------------------------------------------------------------
 
 NONSENSE = [
     pytest.param(b"\x0a\xff\xff", id="cut short"),
@@ -87,7 +87,7 @@ NONSENSE = [
 
 @pytest.mark.parametrize("content", NONSENSE)
 @pytest.mark.parametrize("method", ["Allocate", "PreStartContainer", "GetPreferredAllocation"])
-def test_nonsense_is_answered_and_grants_nothing(room, method, content):
+def test_malformed_calls_are_answered_and_grant_nothing(room, method, content):
     channel = room.kubelet.endpoints[VCORE].channel
     with contextlib.suppress(grpc.RpcError):
         channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")(content, timeout=30)
@@ -95,17 +95,17 @@ def test_nonsense_is_answered_and_grants_nothing(room, method, content):
     assert room.run(pod("p", container("a", 30, 2)), "a") == "30 2 GPU-0"
 
 
-def test_ids_that_were_never_offered_hold_nothing_that_a_container_could_use(room):
+def test_unknown_ids_grant_nothing_usable(room):
     strange = frozenset({"c99999", "x", "", "c-1"})
     room.granter.allocate(ids.Kind.VCORE, strange)
-    with pytest.raises(Exception, match="it is not known yet which pod this is for"):
+    with pytest.raises(Exception, match="the pod of this container is not known yet"):
         started(lambda done: room.granter.start(ids.Kind.VCORE, strange, done))
     holds_nothing(room)
     assert room.run(pod("p", container("a", 100, 0)), "a") == "100 16 GPU-0"
 
 
 class Babble:
-    """A socket in kubelet's place that says what no kubelet says."""
+    """A socket in kubelet's place that sends malformed answers."""
 
     def __init__(self, path, said):
         self._listening = socket.socket(socket.AF_UNIX)
@@ -119,7 +119,7 @@ class Babble:
         with contextlib.suppress(OSError):
             while True:
                 talking, _ = self._listening.accept()
-                with talking, contextlib.suppress(ConnectionError):  # who only looked has gone
+                with talking, contextlib.suppress(ConnectionError):  # a mere probe has closed it
                     talking.sendall(self._said)
                 self.heard.release()
 
@@ -129,7 +129,7 @@ class Babble:
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400\r\n\r\n", b"\0" * 9, b"\xff" * 4096])
-def test_a_socket_that_talks_nonsense_is_asked_until_a_kubelet_is_there(kubelet, said):
+def test_malformed_kubelet_answers_are_retried(kubelet, said):
     kubelet.stop()
     path = kubelet.folder / registration.KUBELET_SOCKET
     path.unlink(missing_ok=True)
@@ -140,7 +140,7 @@ def test_a_socket_that_talks_nonsense_is_asked_until_a_kubelet_is_there(kubelet,
     thread.start()
     try:
         with contextlib.closing(talker):
-            for _ in range(3):  # it is looked whether anybody listens, and asked, and asked again
+            for _ in range(3):  # a probe whether it listens, a call, and a retry
                 assert talker.heard.acquire(timeout=30)
         kubelet.start()  # which removes all sockets first
         kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 4)
@@ -149,11 +149,11 @@ def test_a_socket_that_talks_nonsense_is_asked_until_a_kubelet_is_there(kubelet,
         thread.join()
 
 
-# --- what the node does ------------------------------------------------------------------------
+# --- the node ----------------------------------------------------------------------------------
 
 
-def test_a_clock_that_is_set_changes_nothing(kubelet, tmp_path, monkeypatch):
-    """Back and forth by years, between any two looks of ours at it."""
+def test_changes_of_the_wall_clock_have_no_effect(kubelet, tmp_path, monkeypatch):
+    """The clock jumps back and forth by years, between any two readings."""
     year = 365 * 86_400
     jumps = itertools.cycle([0, 40 * year, -40 * year, year])
     jumping = types.SimpleNamespace(**vars(time))
@@ -169,7 +169,7 @@ def test_a_clock_that_is_set_changes_nothing(kubelet, tmp_path, monkeypatch):
         for _ in range(4):
             room.granter.collect()
             assert room.start(first, "a") == grant
-        room.granter.allocate(ids.Kind.VCORE, frozenset({"c150"}))  # nobody takes it
+        room.granter.allocate(ids.Kind.VCORE, frozenset({"c150"}))  # no container uses it
         room.granter.collect()
         assert len(room.checkpoint.grants) == 2
         kubelet.remove(first)
@@ -177,13 +177,13 @@ def test_a_clock_that_is_set_changes_nothing(kubelet, tmp_path, monkeypatch):
         assert grant.id not in room.checkpoint.grants
 
 
-def test_a_full_disk_refuses_and_goes_on_when_there_is_room(node, small_disk):
+def test_full_disk_refuses_until_there_is_space(node, small_disk):
     kubelet = node.kubelet
     node.start("--run", small_disk / "run")
     kubelet.until_offered()
     one = kubelet.admit(pod("p", container("a", 30, 2)))
     small_disks.fill(small_disk)
-    with pytest.raises(StartError, match="the grant cannot be made real: No space left on device"):
+    with pytest.raises(StartError, match="files of the grant cannot be changed: No space left on"):
         kubelet.start_container(one, "a")
     assert not list(node.specifications.iterdir())
     small_disks.empty(small_disk)
@@ -191,14 +191,14 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(node, small_disk):
 
 
 @pytest.mark.parametrize("place", ["--state", "--run"])
-def test_an_agent_that_may_not_write_says_so_and_ends(node, small_disk, place):
+def test_agent_without_write_access_exits_with_a_message(node, small_disk, place):
     small_disks.allow_writing(small_disk, allowed=False)
     assert node.start(place, small_disk / "here").wait(30) == 77
     assert "Read-only file system" in node.log.read_text()
 
 
-def test_annotations_that_were_forged_give_a_pod_no_more_than_it_asked(node, cluster):
-    """Of all that we read on pods: what the scheduler seals counts nothing where we choose."""
+def test_forged_annotations_give_no_more_than_requested(node, cluster):
+    """All annotations that the agent reads; it ignores the scheduler's where it chooses itself."""
     forged = {
         "pyvgpu.io/devices": '{"v": 1, "containers": {"a": [{"uuid": "GPU-x", "vcore": 100}]}}',
         "tencent.com/predicate-gpu-idx-0": "0,1",

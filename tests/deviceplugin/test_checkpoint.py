@@ -1,4 +1,4 @@
-"""What grants there are outlives the agent, whenever it dies, and whatever the disk does."""
+"""The checkpoint of grants survives crashes of the agent and failures of the disk."""
 
 import concurrent.futures
 import errno
@@ -45,7 +45,7 @@ def reread(folder, node="node-1"):
         return again.grants, again.trouble
 
 
-def test_what_was_put_is_there_for_the_next_agent(tmp_path):
+def test_stored_grants_are_loaded_by_the_next_agent(tmp_path):
     with opened(tmp_path) as first:
         first.put(unbound(1), unbound(2))
         first.put(bound(2), bound(3))
@@ -55,7 +55,7 @@ def test_what_was_put_is_there_for_the_next_agent(tmp_path):
     assert reread(tmp_path) == (held, "")
 
 
-def test_a_file_without_room_is_written_anew_with_what_counts(tmp_path):
+def test_full_file_is_compacted(tmp_path):
     with opened(tmp_path) as first:
         size = (tmp_path / checkpoint.FILE).stat().st_size
         for number in range(600):
@@ -68,7 +68,7 @@ def test_a_file_without_room_is_written_anew_with_what_counts(tmp_path):
     assert reread(tmp_path) == (held, "")
 
 
-def test_a_second_agent_is_refused_while_the_first_lives(tmp_path):
+def test_second_agent_is_refused_while_the_first_runs(tmp_path):
     with (
         opened(tmp_path) as first,
         pytest.raises(errors.UnavailableError, match=rf"another agent.*pid {os.getpid()}\)"),
@@ -78,7 +78,7 @@ def test_a_second_agent_is_refused_while_the_first_lives(tmp_path):
     opened(tmp_path).close()
 
 
-def test_the_lock_goes_with_an_agent_that_is_killed(tmp_path):
+def test_killed_agent_releases_the_lock(tmp_path):
     source = (
         "import os, pathlib, sys\n"
         "from pyvgpu.deviceplugin import checkpoint\n"
@@ -134,7 +134,7 @@ def become_a_link(path):
         pytest.param(become_a_link, "cannot be read", 0, id="a link"),
     ],
 )
-def test_what_cannot_be_believed_is_kept_aside(tmp_path, harm, said, left):
+def test_damaged_checkpoint_is_kept_aside(tmp_path, harm, said, left):
     with opened(tmp_path) as first:
         first.put(bound(1))
         first.put(bound(2))
@@ -155,14 +155,14 @@ def test_what_cannot_be_believed_is_kept_aside(tmp_path, harm, said, left):
         (["no", "object"], "not a checkpoint"),
     ],
 )
-def test_a_foreign_checkpoint_is_kept_aside(tmp_path, first_line, said):
+def test_foreign_checkpoint_is_kept_aside(tmp_path, first_line, said):
     (tmp_path / checkpoint.FILE).write_bytes(checkpoint._line(first_line) + bytes(9))
     with opened(tmp_path) as kept:
         assert kept.grants == {}
         assert re.search(said, kept.trouble)
 
 
-def test_a_change_that_is_no_grant_is_damage(tmp_path):
+def test_change_with_an_invalid_grant_is_damage(tmp_path):
     with opened(tmp_path) as first:
         first.put(bound(1))
         content = (tmp_path / checkpoint.FILE).read_bytes()
@@ -171,10 +171,10 @@ def test_a_change_that_is_no_grant_is_damage(tmp_path):
     (tmp_path / checkpoint.FILE).write_bytes((content[:end] + bad).ljust(len(content), b"\0"))
     found, trouble = reread(tmp_path)
     assert set(found) == {bound(1).id}
-    assert "no grant" in trouble
+    assert "invalid grant" in trouble
 
 
-def test_no_more_than_some_are_kept_aside(tmp_path):
+def test_number_of_aside_files_is_bounded(tmp_path):
     for _ in range(checkpoint.ASIDES + 3):
         (tmp_path / checkpoint.FILE).write_bytes(b"not ours")
         reread(tmp_path)
@@ -183,8 +183,8 @@ def test_no_more_than_some_are_kept_aside(tmp_path):
     ]
 
 
-def test_an_agent_killed_before_any_step_leaves_what_was_answered(tmp_path):
-    """Between two answers either state may be found; nothing else, and no draft for ever."""
+def test_agent_killed_at_any_step_leaves_acknowledged_state(tmp_path):
+    """Between two answers either state may be found, but no other, and no draft stays."""
 
     def work(folder):
         with opened(folder) as kept:
@@ -192,7 +192,7 @@ def test_an_agent_killed_before_any_step_leaves_what_was_answered(tmp_path):
                 lambda: kept.put(bound(1)),
                 lambda: kept.put(bound(2)),
                 lambda: kept.drop(bound(1).id),
-                lambda: kept._begin_anew(kept.grants),
+                lambda: kept._rewrite(kept.grants),
                 lambda: kept.put(bound(3)),
             ):
                 step()
@@ -218,8 +218,8 @@ def test_an_agent_killed_before_any_step_leaves_what_was_answered(tmp_path):
     assert step > 10
 
 
-def test_what_a_failed_write_left_is_written_over(tmp_path):
-    """It may be longer than what is written next."""
+def test_remains_of_a_failed_write_are_overwritten(tmp_path):
+    """The remains may be longer than the next write."""
     with opened(tmp_path) as kept:
         kept.put(bound(1))
         os.pwrite(kept._file, b"x" * 4000, kept._end)
@@ -228,7 +228,7 @@ def test_what_a_failed_write_left_is_written_over(tmp_path):
     assert reread(tmp_path) == (held, "")
 
 
-def test_a_write_that_is_cut_off_anywhere_is_never_half_believed(tmp_path):
+def test_truncated_write_is_never_partly_trusted(tmp_path):
     with opened(tmp_path) as first:
         first.put(bound(1))
         before = (tmp_path / checkpoint.FILE).read_bytes()
@@ -244,7 +244,7 @@ def test_a_write_that_is_cut_off_anywhere_is_never_half_believed(tmp_path):
         assert bool(trouble) == (cut != end)
 
 
-def test_a_full_disk_is_met_before_anything_is_promised(small_disk):
+def test_full_disk_fails_before_the_first_grant(small_disk):
     small_disks.fill(small_disk)
     with pytest.raises(errors.UnavailableError, match=r"No space left on device; make room"):
         opened(small_disk)
@@ -257,7 +257,7 @@ def put_until_refused(kept):
         kept.put(unbound(number, ids=100))
 
 
-def test_a_disk_that_fills_up_later_takes_changes_still(small_disk):
+def test_disk_that_fills_up_later_still_takes_changes(small_disk):
     with opened(small_disk) as kept:
         small_disks.fill(small_disk)
         kept.put(bound(1))
@@ -272,14 +272,14 @@ def test_a_disk_that_fills_up_later_takes_changes_still(small_disk):
         assert kept.grants == {**held, bound(2).id: bound(2)}
 
 
-def test_a_folder_that_cannot_be_written_is_a_clear_refusal(small_disk):
+def test_read_only_folder_is_refused_with_a_message(small_disk):
     opened(small_disk).close()
     small_disks.allow_writing(small_disk, allowed=False)
     with pytest.raises(errors.PermissionDeniedError, match="Read-only file system"):
         opened(small_disk)
 
 
-def test_a_disk_that_turns_read_only_refuses_and_changes_nothing(small_disk):
+def test_disk_that_turns_read_only_changes_nothing(small_disk):
     with opened(small_disk) as kept:
         kept.put(bound(1))
         os.close(kept._file)
@@ -302,14 +302,14 @@ def test_a_disk_that_turns_read_only_refuses_and_changes_nothing(small_disk):
         {"owner": {"uid": "1"}},
     ],
 )
-def test_a_grant_that_makes_no_sense_is_none(wrong):
+def test_inconsistent_grant_is_refused(wrong):
     whole = grants.dump(bound(1))
     assert grants.load(whole) == bound(1)
     with pytest.raises(errors.DataError):
         grants.load({**whole, **wrong})
 
 
-def test_one_wait_for_the_disk_serves_all_who_come_meanwhile(tmp_path, monkeypatch):
+def test_concurrent_changes_share_one_fdatasync(tmp_path, monkeypatch):
     gate, waits = threading.Event(), []
 
     def slow(file):
@@ -331,7 +331,7 @@ def test_one_wait_for_the_disk_serves_all_who_come_meanwhile(tmp_path, monkeypat
         assert len(waits) == 1
 
 
-def test_what_the_disk_has_refused_once_is_written_anew_before_it_counts(tmp_path, monkeypatch):
+def test_file_is_rewritten_after_a_failed_sync(tmp_path, monkeypatch):
     def refuse(_):
         raise OSError(errno.EIO, "Input/output error")
 
@@ -343,7 +343,7 @@ def test_what_the_disk_has_refused_once_is_written_anew_before_it_counts(tmp_pat
             for _ in range(2):
                 with pytest.raises(errors.UnavailableError, match="cannot be remembered"):
                     kept.settle()
-                patch.setattr(kept, "_begin_anew", lambda _: refuse(None))
+                patch.setattr(kept, "_rewrite", lambda _: refuse(None))
         kept.settle()
         assert (tmp_path / checkpoint.FILE).stat().st_ino != before
     with checkpoint.Checkpoint(tmp_path, "node") as kept:

@@ -1,4 +1,4 @@
-"""A pod gets the devices that its scheduler has sealed, or nothing."""
+"""A pod gets the devices in its scheduler's sealed choice, or none."""
 
 import dataclasses
 import json
@@ -22,8 +22,8 @@ CLASSES = names.DEVICE_CLASSES_ANNOTATION
 def room(kubelet, tmp_path, cluster):
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as made:
         made.keys = [KEY]
-        made.told = []
-        made.granter.tell = made.told.append
+        made.posted = []
+        made.granter.tell = made.posted.append
         chooser = choices.Sealed(cluster.pods, NODE, lambda: tuple(made.keys))
         made.granter.starts.choose = chooser.choose
         yield made
@@ -38,7 +38,7 @@ def sealed(one, key=KEY, node=NODE, uid=None, **containers):
     return {NAME: annotations.seal(annotations.Choice(uid or one.uid, node, shares), key)}
 
 
-def test_a_pod_is_bound_to_exactly_the_devices_that_were_chosen(room, cluster):
+def test_pod_gets_exactly_the_chosen_devices(room, cluster):
     one = room.kubelet.admit(pod("p", container("a", 30, 2), container("b", 40, 4)))
     cluster.add(one, sealed(one, a="30 2 GPU-1", b="40 4 GPU-0"))
     assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"  # alone it would be GPU-0
@@ -46,7 +46,7 @@ def test_a_pod_is_bound_to_exactly_the_devices_that_were_chosen(room, cluster):
     assert all(it.chosen for it in room.checkpoint.grants.values())
 
 
-def test_init_containers_are_in_the_choice(room, cluster):
+def test_choice_includes_init_containers(room, cluster):
     one = pod("p", container("i", 60, 8, init=True), container("a", 30, 2))
     room.kubelet.admit(one)
     cluster.add(one, sealed(one, i="60 8 GPU-0", a="30 2 GPU-1"))
@@ -54,7 +54,7 @@ def test_init_containers_are_in_the_choice(room, cluster):
     assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
 
 
-def test_a_container_that_starts_again_needs_no_choice(room, cluster):
+def test_restarted_container_needs_no_choice(room, cluster):
     one = room.kubelet.admit(pod("p", container("a", 30, 2)))
     cluster.add(one, sealed(one, a="30 2 GPU-1"))
     first = room.start(one, "a")
@@ -99,8 +99,8 @@ def with_a_seal_that_is_no_text(one):
     [
         pytest.param(nothing, "it has no pyvgpu.io/devices", id="none"),
         pytest.param(by_another, "is not sealed by this cluster's scheduler", id="other key"),
-        pytest.param(of_another_pod, "is of pod another on node-1", id="other pod"),
-        pytest.param(of_another_node, "on node-2, this is", id="other node"),
+        pytest.param(of_another_pod, "is for pod another on node-1", id="other pod"),
+        pytest.param(of_another_node, "on node-2, but this is", id="other node"),
         pytest.param(changed_afterwards, "is not sealed by", id="changed"),
         pytest.param(without_a_seal, "is not sealed by", id="no seal"),
         pytest.param(with_a_seal_that_is_no_text, "is not sealed by", id="half a letter"),
@@ -112,14 +112,16 @@ def with_a_seal_that_is_no_text(one):
             id="more than it asks",
         ),
         pytest.param(
-            lambda one: sealed(one, a="30 2 GPU-9"), "no device of this node", id="no such device"
+            lambda one: sealed(one, a="30 2 GPU-9"),
+            "is not a device of this node",
+            id="no such device",
         ),
         pytest.param(
             lambda one: sealed(one, b="30 2 GPU-1"), "a: asks for 1 devices", id="not for it"
         ),
     ],
 )
-def test_what_nobody_chose_for_it_is_refused_for_good(room, cluster, notes, words):
+def test_pod_without_a_valid_choice_is_refused_for_good(room, cluster, notes, words):
     one = room.kubelet.admit(pod("p", container("a", 30, 2)))
     cluster.add(one, notes(one))
     with pytest.raises(StartError) as caught:
@@ -127,30 +129,30 @@ def test_what_nobody_chose_for_it_is_refused_for_good(room, cluster, notes, word
     assert words in str(caught.value)
     assert not room.folders.made
     assert not any(it.bound for it in room.checkpoint.grants.values())
-    assert [(it.uid, words in it.text) for it in room.told] == [(one.uid, True)]
+    assert [(it.uid, words in it.text) for it in room.posted] == [(one.uid, True)]
 
 
-def test_a_chosen_device_without_room_is_waited_for(room, cluster):
+def test_pod_waits_for_room_on_the_chosen_device(room, cluster):
     first, second = (room.kubelet.admit(pod(name, container("a", 60, 2))) for name in "pq")
     for one in (first, second):
         cluster.add(one, sealed(one, a="60 2 GPU-1"))
     room.start(first, "a")
     with pytest.raises(StartError, match="gpu1 has 40 vcore and 3.5GiB free"):
         room.start(second, "a")
-    assert [(it.uid, it.evict) for it in room.told] == [(second.uid, False)]
+    assert [(it.uid, it.evict) for it in room.posted] == [(second.uid, False)]
 
 
-def test_an_api_server_that_is_away_is_no_refusal_for_good(room, cluster):
+def test_unavailable_api_server_is_no_final_refusal(room, cluster):
     one = room.kubelet.admit(pod("p", container("a", 30, 2)))
     cluster.add(one, sealed(one, a="30 2 GPU-1"))
     cluster.api.failing += [500]
-    with pytest.raises(StartError, match="it is not known yet which devices it is to have"):
+    with pytest.raises(StartError, match="its choice of devices cannot be read yet"):
         room.start(one, "a")
-    assert [(it.reason, it.evict) for it in room.told] == [("VGPUWaits", False)]
+    assert [(it.reason, it.evict) for it in room.posted] == [("VGPUWaits", False)]
     assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
 
 
-def test_while_keys_are_exchanged_either_counts(room, cluster):
+def test_old_and_new_key_are_valid_during_rotation(room, cluster):
     one, two = (room.kubelet.admit(pod(name, container("a", 30, 2))) for name in "pq")
     cluster.add(one, sealed(one, KEY, a="30 2 GPU-1"))
     cluster.add(two, sealed(two, OTHER, a="30 2 GPU-1"))
@@ -159,16 +161,16 @@ def test_while_keys_are_exchanged_either_counts(room, cluster):
     assert grant_room.text(room.start(two, "a")) == "30 2 GPU-1"
 
 
-def test_a_pod_waits_for_the_first_key_and_is_not_evicted(kubelet, tmp_path, cluster, caplog):
+def test_pod_waits_for_the_first_key_without_eviction(kubelet, tmp_path, cluster, caplog):
     secret = tmp_path / "secret"
     secret.mkdir()
     keys = choices.Keys(secret)
-    late = iter(range(0, 100_000, 1000))  # seconds, of which each question takes a thousand
+    late = iter(range(0, 100_000, 1000))  # seconds; each reading advances by a thousand
     with grant_room.running(
         kubelet, tmp_path, grant_room.devices(2), clock=lambda: next(late)
     ) as room:
-        told = []
-        room.granter.tell = told.append
+        posted = []
+        room.granter.tell = posted.append
         chooser = choices.Sealed(cluster.pods, NODE, keys.read)
         room.granter.starts.choose = chooser.choose
         one = room.kubelet.admit(pod("p", container("a", 30, 2)))
@@ -176,7 +178,7 @@ def test_a_pod_waits_for_the_first_key_and_is_not_evicted(kubelet, tmp_path, clu
         for _ in range(3):
             with pytest.raises(StartError, match="there is no key yet; the scheduler makes it"):
                 room.start(one, "a")
-        assert {(it.reason, it.evict) for it in told} == {("VGPUWaits", False)}
+        assert {(it.reason, it.evict) for it in posted} == {("VGPUWaits", False)}
         assert room.granter.waiting == set(room.checkpoint.grants)
         withdrawn = []
         room.granter.withdraw = lambda uid, reason: withdrawn.append((uid, reason))
@@ -190,7 +192,7 @@ def test_a_pod_waits_for_the_first_key_and_is_not_evicted(kubelet, tmp_path, clu
         assert withdrawn == [(one.uid, "VGPUWaits")]
 
 
-def test_keys_are_a_file_or_the_files_of_a_secret(tmp_path):
+def test_keys_are_read_from_a_file_or_a_secret_folder(tmp_path):
     file, secret = tmp_path / "key", tmp_path / "secret"
     file.write_bytes(KEY)
     (secret / "..data").mkdir(parents=True)
@@ -208,7 +210,7 @@ def test_keys_are_a_file_or_the_files_of_a_secret(tmp_path):
         (None, "the key cannot be read: No such file"),
     ],
 )
-def test_a_key_that_is_none_is_said(tmp_path, content, words):
+def test_invalid_key_is_refused(tmp_path, content, words):
     file = tmp_path / "key"
     if content is not None:
         file.write_bytes(content)
@@ -218,7 +220,7 @@ def test_a_key_that_is_none_is_said(tmp_path, content, words):
     assert str(file) in str(caught.value)
 
 
-def test_what_is_empty_is_no_key_yet(tmp_path):
+def test_empty_file_is_no_key_yet(tmp_path):
     file, secret = tmp_path / "key", tmp_path / "secret"
     file.touch()
     secret.mkdir()
@@ -228,7 +230,7 @@ def test_what_is_empty_is_no_key_yet(tmp_path):
     assert choices.read_keys(secret) == (KEY,)
 
 
-# --- where the agent chooses, and the user wants some ----------------------------------------
+# --- the user's selection, where the agent chooses -------------------------------------------
 
 
 @pytest.fixture
@@ -236,8 +238,8 @@ def wishing(kubelet, tmp_path, cluster):
     slow, fast = grant_room.devices(2)
     fast = dataclasses.replace(fast, compute_class="fast")
     with grant_room.running(kubelet, tmp_path, (slow, fast)) as made:
-        made.told = []
-        made.granter.tell = made.told.append
+        made.posted = []
+        made.granter.tell = made.posted.append
         made.granter.starts.choose = choices.Wished(cluster.pods).choose
         yield made
 
@@ -247,14 +249,14 @@ def run_wishing(room, cluster, one, notes):
     return grant_room.text(room.start(one, "a"))
 
 
-def test_a_pod_gets_a_device_of_the_class_that_it_wants(wishing, cluster):
+def test_pod_gets_a_device_of_the_requested_class(wishing, cluster):
     plain, wants = (pod(name, container("a", 30, 2)) for name in "pq")
     assert run_wishing(wishing, cluster, plain, {}) == "30 2 GPU-0"
     assert run_wishing(wishing, cluster, wants, {CLASSES: "fast"}) == "30 2 GPU-1"
     assert not any(it.chosen for it in wishing.checkpoint.grants.values())
 
 
-def test_a_pod_is_spread_on_the_devices_that_it_wants(wishing, cluster):
+def test_pod_is_spread_over_the_requested_devices(wishing, cluster):
     one = pod("p", container("a", 60, 4))
     notes = {names.DEVICE_COUNT_ANNOTATION: "2"}
     assert run_wishing(wishing, cluster, one, notes) == "30 2 GPU-0 + 30 2 GPU-1"
@@ -264,23 +266,23 @@ def test_a_pod_is_spread_on_the_devices_that_it_wants(wishing, cluster):
     ("text", "words"),
     [("huge", "gpu0 is of class none, not huge"), ("fast,", "'fast,': must be words")],
 )
-def test_a_pod_that_no_device_will_do_for_is_refused_for_good(wishing, cluster, text, words):
+def test_pod_without_a_matching_device_is_refused_for_good(wishing, cluster, text, words):
     with pytest.raises(StartError, match=words):
         run_wishing(wishing, cluster, pod("p", container("a", 30, 2)), {CLASSES: text})
-    (event,) = wishing.told
+    (event,) = wishing.posted
     assert event.evict
 
 
-def test_what_a_pod_wants_is_waited_for(wishing, cluster):
+def test_pod_unknown_to_the_api_server_is_retried(wishing, cluster):
     one = wishing.kubelet.admit(pod("p", container("a", 30, 2)))
-    with pytest.raises(StartError, match="the API server has this pod no more"):
+    with pytest.raises(StartError, match="the API server does not have this pod any more"):
         wishing.start(one, "a")
-    assert not wishing.told
+    assert not wishing.posted
     cluster.add(one, {CLASSES: "fast"})
     assert grant_room.text(wishing.start(one, "a")) == "30 2 GPU-1"
 
 
-def test_a_static_pod_needs_no_api_server(wishing, cluster):
+def test_static_pod_starts_without_the_api_server(wishing, cluster):
     static = dataclasses.replace(pod("p", container("a", 30, 2)), uid="b2f1" * 8)
     wishing.kubelet.admit(static)
     cluster.api.go_down()
@@ -297,7 +299,7 @@ def key(tmp_path):
     return file
 
 
-def test_the_agent_follows_the_extender_and_evicts_what_it_did_not_choose(node, cluster, key):
+def test_agent_follows_the_extender_and_evicts_other_pods(node, cluster, key):
     kubelet, (_, second) = node.kubelet, [it.uuid for it in node.machine.devices]
     node.start(
         "--kubeconfig", cluster.kubeconfig, "--placement", "extender", "--placement-key", key
@@ -311,16 +313,16 @@ def test_the_agent_follows_the_extender_and_evicts_what_it_did_not_choose(node, 
         kubelet.start_container(forged, "a")
     node.until(lambda: cluster.evictions(forged))
     (said,) = cluster.events(forged)
-    assert "is not sealed by this cluster's scheduler; only that may write it" in said
+    assert "is not sealed by this cluster's scheduler, which alone may write it" in said
     node.until(lambda: cluster.text)
-    assert not cluster.published.placed  # what the scheduler chose stands on the pod
+    assert not cluster.published.placed  # the scheduler's choice is in the pod's annotation
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [(None, "the key cannot be read"), (b"k", "must have from 32 to 4096")],
 )
-def test_an_agent_without_a_key_does_not_start(node, cluster, key, content, words):
+def test_agent_with_an_invalid_key_does_not_start(node, cluster, key, content, words):
     key.unlink()
     if content:
         key.write_bytes(content)
@@ -331,8 +333,8 @@ def test_an_agent_without_a_key_does_not_start(node, cluster, key, content, word
     assert words in node.log.read_text()
 
 
-def test_an_agent_waits_for_the_key_that_the_scheduler_is_to_make(node, cluster, tmp_path):
-    """As where the Secret is mounted before the scheduler leads for the first time."""
+def test_agent_waits_for_the_schedulers_first_key(node, cluster, tmp_path):
+    """The Secret is mounted before a scheduler is leader for the first time."""
     secret, (_, second) = tmp_path / "secret", [it.uuid for it in node.machine.devices]
     secret.mkdir()
     more = ("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")
@@ -350,14 +352,14 @@ def test_an_agent_waits_for_the_key_that_the_scheduler_is_to_make(node, cluster,
     assert node.quota(node.kubelet.start_container(one, "a")) == (30, 2, second)
     node.until(lambda: node.ask("/readyz")[0] == 200)
     assert not cluster.evictions(one)
-    (secret / "key").write_bytes(OTHER)  # it was exchanged
+    (secret / "key").write_bytes(OTHER)  # key rotation
     two = node.kubelet.admit(pod("q", container("a", 30, 2)))
     cluster.add(two, sealed(two, OTHER, a=f"30 2 {second}"))
     assert node.quota(node.kubelet.start_container(two, "a")) == (30, 2, second)
     assert started.poll() is None
 
 
-def test_an_agent_that_cannot_ask_for_choices_does_not_start(node, key):
+def test_extender_placement_without_api_server_does_not_start(node, key):
     started = node.start("--placement", "extender", "--placement-key", key)
     assert started.wait(30) == 64
     assert "--placement extender: needs the API server" in node.log.read_text()

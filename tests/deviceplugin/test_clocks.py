@@ -1,4 +1,4 @@
-"""The agent's arbiter keeps a clock for each grant, and another does when it is killed."""
+"""The agent's arbiter keeps a clock for each grant, and is replaced when it is killed."""
 
 import contextlib
 import logging
@@ -27,7 +27,7 @@ def book(tmp_path):
 
 @contextlib.contextmanager
 def living(book):
-    """Make a grant's folder, with the region of a container that lives until the block ends."""
+    """Create a grant's folder with the region of a container that runs until the block ends."""
     made = book / grants.new_id()
     (made / containers.CLOCK_FOLDER).mkdir(parents=True)
     folder = os.open(made, os.O_RDONLY)
@@ -50,11 +50,11 @@ def pids(book):
 
 
 def looked(kept, wanted, true):
-    """Let the agent look until something is true."""
+    """Run the agent's look until *true* holds."""
     wait_until(lambda: kept.look(wanted) or true())
 
 
-def test_a_grant_has_a_clock_that_goes_and_again_when_the_arbiter_is_killed(book, grant):
+def test_grant_has_a_running_clock_even_after_the_arbiter_is_killed(book, grant):
     kept = clocks.Clocks(book, book.parent / "none")
     clock = grant / containers.CLOCK_FOLDER / "0"
     try:
@@ -67,27 +67,25 @@ def test_a_grant_has_a_clock_that_goes_and_again_when_the_arbiter_is_killed(book
     assert not arbiter.find([book])
 
 
-def test_who_comes_first_after_nobody_needed_the_arbiter_finds_one_that_goes(
-    book, grant, monkeypatch
-):
+def test_first_grant_after_idle_time_finds_a_running_arbiter(book, grant, monkeypatch):
     monkeypatch.setattr(clocks, "IDLE_SECONDS", 600.0)
     kept = clocks.Clocks(book, book.parent / "none")
     clock = grant / containers.CLOCK_FOLDER / "0"
     try:
         looked(kept, {}, lambda: any(it.beats for it in arbiter.find([book])))
-        kept.look({})  # which sees it
+        kept.look({})  # it finds the arbiter
         (first,) = arbiter.find([book])
         os.kill(first.pid, signal.SIGKILL)
         wait_until(lambda: not arbiter.find([book]))
         for _ in range(20):
             kept.look({})
-        assert not arbiter.find([book])  # for nobody
+        assert not arbiter.find([book])  # no grant needs one
         looked(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
     finally:
         kept.stop()
 
 
-def test_an_agent_that_comes_after_one_that_was_killed_takes_its_arbiter(book, grant):
+def test_next_agent_adopts_the_arbiter_of_a_killed_one(book, grant):
     killed, later = (clocks.Clocks(book, book.parent / "none") for _ in range(2))
     clock = grant / containers.CLOCK_FOLDER / "0"
     try:
@@ -116,7 +114,7 @@ while True:
 
 @pytest.fixture
 def left(book):
-    """Return what leaves an arbiter behind, by an agent that is killed."""
+    """Return a function that leaves an arbiter behind, by killing its agent."""
 
     def leave():
         agent = subprocess.Popen(
@@ -132,12 +130,12 @@ def left(book):
         os.kill(it.pid, signal.SIGKILL)
 
 
-def test_an_arbiter_whose_agent_was_killed_ends_when_it_has_no_container(book, left):
+def test_orphaned_arbiter_without_containers_exits(book, left):
     left()
     wait_until(lambda: not arbiter.find([book]))
 
 
-def test_an_arbiter_whose_agent_was_killed_goes_on_for_containers_that_live(book, left):
+def test_orphaned_arbiter_keeps_running_for_live_containers(book, left):
     def clock(grant):
         return book / f"{names.ARBITER_FOLDER}{os.geteuid()}" / f"{grant.name}.0"
 
@@ -147,14 +145,14 @@ def test_an_arbiter_whose_agent_was_killed_goes_on_for_containers_that_live(book
         (it,) = arbiter.find([book])
         with living(book) as other:
             wait_until(lambda: arbiter.serves(clock(other)))
-        wait_until(lambda: not clock(other).exists())  # when it looked who needs it
+        wait_until(lambda: not clock(other).exists())  # once it has looked for its containers
         with living(book) as later:
             wait_until(lambda: arbiter.serves(clock(later)))
         assert pids(book) == {it.pid}
     wait_until(lambda: not arbiter.find([book]))
 
 
-def test_a_grant_that_has_gone_is_no_reason_to_stop(book, grant):
+def test_removed_grant_does_not_stop_the_arbiter(book, grant):
     kept = clocks.Clocks(book, book.parent / "none")
     clock = grant / containers.CLOCK_FOLDER / "0"
     try:
@@ -163,17 +161,17 @@ def test_a_grant_that_has_gone_is_no_reason_to_stop(book, grant):
         kept.stop()
 
 
-def test_an_arbiter_that_cannot_begin_is_not_tried_all_the_time(book, caplog, monkeypatch):
+def test_arbiter_that_fails_to_start_is_not_retried_at_once(book, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(clocks, "_LEAST_SECONDS", 600.0)  # it has not begun well, however late
-    monkeypatch.setattr(clocks, "_AGAIN_SECONDS", 600.0)  # that is seen
+    monkeypatch.setattr(clocks, "_LEAST_SECONDS", 600.0)  # a failed start, however late the
+    monkeypatch.setattr(clocks, "_AGAIN_SECONDS", 600.0)  # test sees it
     (book / f"arbiter-{os.geteuid()}").write_text("in the way")
     kept = clocks.Clocks(book, book.parent / "none")
     try:
-        looked(kept, {}, lambda: "the arbiter ends with" in caplog.text)
+        looked(kept, {}, lambda: "the arbiter exits with" in caplog.text)
         for _ in range(20):
             kept.look({})
     finally:
         kept.stop()
     assert caplog.text.count("started the arbiter") == 1
-    assert caplog.text.count("the arbiter ends with") == 1
+    assert caplog.text.count("the arbiter exits with") == 1

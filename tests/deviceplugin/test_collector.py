@@ -1,4 +1,4 @@
-"""Who ends grants goes on, whatever is in the way for a while."""
+"""The collector continues after temporary failures."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from pyvgpu.deviceplugin import collector
 
 
 class Nothing:
-    """What has grants and folders, and nothing to collect."""
+    """A granter and a backend without anything to collect."""
 
     def __init__(self, *failures):
         self.failures = list(failures)
@@ -29,12 +29,12 @@ class Nothing:
     "failure",
     [
         pytest.param(errors.UnavailableError("kubelet does not say"), id="kubelet is away"),
-        pytest.param(errors.PermissionDeniedError("Read-only file system"), id="a sick disk"),
-        pytest.param(errors.DataError("usage: must be a plain file"), id="a file is none"),
+        pytest.param(errors.PermissionDeniedError("Read-only file system"), id="a read-only disk"),
+        pytest.param(errors.DataError("usage: must be a plain file"), id="an invalid file"),
     ],
 )
-def test_what_is_in_the_way_is_said_once_and_tried_again(failure, caplog):
+def test_failing_collection_is_logged_once_and_retried(failure, caplog):
     granter, made = Nothing(failure, failure), Nothing()
     collector.Collector(granter, made).run(lambda _: granter.looks == 3)
     assert made.looks == 1
-    assert caplog.messages == [f"nothing can be collected: {failure}"]
+    assert caplog.messages == [f"garbage collection fails: {failure}"]

@@ -1,4 +1,4 @@
-"""`pyvgpu device-plugin` as a program: with a kubelet, the simulated driver, and its death."""
+"""`pyvgpu device-plugin` as a program, with a kubelet and the simulated driver, and killed."""
 
 import datetime
 import json
@@ -19,7 +19,7 @@ from pyvgpu.deviceplugin import stock
 from pyvgpu.volumes import drafts
 
 
-def test_the_agent_needs_no_library_that_would_cost_the_node_more_than_itself():
+def test_agent_imports_no_heavy_library():
     program = (
         "import sys; from pyvgpu.deviceplugin import agent, control; "
         "print({'kubernetes', 'numpy', 'cryptography'} & set(sys.modules))"
@@ -28,7 +28,7 @@ def test_the_agent_needs_no_library_that_would_cost_the_node_more_than_itself():
     assert found.stdout == b"set()\n"
 
 
-def test_a_pod_gets_what_it_asked_for_and_the_agent_can_be_killed(node):
+def test_grants_survive_a_killed_agent(node):
     kubelet, uuids = node.kubelet, [it.uuid for it in node.machine.devices]
     killed = node.start()
     kubelet.until_offered()
@@ -56,7 +56,7 @@ def test_a_pod_gets_what_it_asked_for_and_the_agent_can_be_killed(node):
     node.until(lambda: not [it for it in (node.files / "grants").iterdir() if len(it.name) == 16])
 
 
-def test_who_starts_first_finds_folders_ready(node):
+def test_first_start_uses_a_pooled_folder(node):
     node.start()
     node.kubelet.until_offered()
     assert len(drafts.found(node.files / "grants")) == stock.SIZE
@@ -67,10 +67,10 @@ def test_who_starts_first_finds_folders_ready(node):
     [
         pytest.param("state", "run", "another agent of this node has it", id="same state"),
         pytest.param("other", "run", "another agent has its grants there", id="same files"),
-        pytest.param("other", "more", "another one serves this kubelet", id="same kubelet"),
+        pytest.param("other", "more", "another agent serves this kubelet", id="same kubelet"),
     ],
 )
-def test_a_second_agent_is_refused(node, state, run, words):
+def test_second_agent_on_a_node_is_refused(node, state, run, words):
     node.start()
     node.kubelet.until_offered()
     second = node.start("--state", node.folder / state, "--run", node.folder / run)
@@ -79,7 +79,7 @@ def test_a_second_agent_is_refused(node, state, run, words):
     assert node.kubelet.healthy(VCORE)
 
 
-def test_without_cdi_a_container_has_its_own_quota_and_none_before_it_is_bound(node):
+def test_without_cdi_the_quota_appears_when_the_grant_is_bound(node):
     kubelet = node.kubelet
     node.start("--no-require-cdi")
     kubelet.until_offered()
@@ -101,7 +101,7 @@ def test_without_cdi_a_container_has_its_own_quota_and_none_before_it_is_bound(n
         kubelet.admit(pod("q", container("a", 100, 0)))
 
 
-def test_without_cdi_nodes_are_named_as_the_node_itself_has_them(node):
+def test_without_cdi_device_nodes_have_the_nodes_paths(node):
     kubelet = node.kubelet
     node.start("--no-require-cdi", "--node-dev", "/nodes")
     kubelet.until_offered()
@@ -110,7 +110,7 @@ def test_without_cdi_nodes_are_named_as_the_node_itself_has_them(node):
     assert found == {f"/dev/{it}": f"/nodes/{it}" for it in simulated_node.nodes(2)}
 
 
-def test_a_sick_device_is_not_offered_until_it_is_well(node):
+def test_unhealthy_device_is_not_offered_until_it_recovers(node):
     kubelet = node.kubelet
     node.start("--recover-seconds", "1")
     kubelet.until_offered()
@@ -120,7 +120,7 @@ def test_a_sick_device_is_not_offered_until_it_is_well(node):
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
 
 
-def test_without_a_driver_nothing_is_offered_and_with_one_it_is(node):
+def test_devices_are_offered_once_there_is_a_driver(node):
     libraries = node.root / "usr"
     libraries.rename(node.folder / "usr")
     node.start()
@@ -131,7 +131,7 @@ def test_without_a_driver_nothing_is_offered_and_with_one_it_is(node):
     kubelet.until_offered()
 
 
-def test_a_damaged_checkpoint_costs_nobody_what_he_has(node):
+def test_grants_survive_a_damaged_checkpoint(node):
     kubelet = node.kubelet
     first = node.start()
     kubelet.until_offered()
@@ -145,13 +145,13 @@ def test_a_damaged_checkpoint_costs_nobody_what_he_has(node):
     kubelet.until_offered()
     other = kubelet.admit(pod("q", container("a", 60, 8)))
     there = node.quota(kubelet.start_container(other, "a"))
-    assert there[2] != quota[2]  # there is not room for both on one device
+    assert there[2] != quota[2]  # both do not fit on one device
     assert kubelet.start_container(one, "a") == answer
     assert node.quota(answer) == quota
     assert node.quota(kubelet.start_container(late, "a"))[:2] == (30, 4)
 
 
-def test_after_a_reboot_a_container_starts_on_what_it_had(node):
+def test_container_gets_the_same_grant_after_a_reboot(node):
     kubelet = node.kubelet
     agent = node.start()
     kubelet.until_offered()
@@ -170,8 +170,8 @@ def test_after_a_reboot_a_container_starts_on_what_it_had(node):
     assert node.quota(kubelet.start_container(other, "a"))[:2] == (30, 8)
 
 
-def test_a_full_disk_refuses_and_goes_on(node):
-    """What cannot be remembered is not granted."""
+def test_full_disk_refuses_and_the_agent_runs_on(node):
+    """A grant that cannot be stored is refused."""
     kubelet = node.kubelet
     node.start()
     kubelet.until_offered()
@@ -181,15 +181,15 @@ def test_a_full_disk_refuses_and_goes_on(node):
     grants.chmod(0o1500)
     grants.rename(node.state / "away")
     grants.write_text("in the way")
-    with pytest.raises(StartError, match="the grant cannot be made real"):
+    with pytest.raises(StartError, match="the files of the grant cannot be changed"):
         kubelet.start_container(one, "a")
     grants.unlink()
     (node.state / "away").rename(grants)
     assert node.quota(kubelet.start_container(one, "a"))[:2] == (30, 4)
 
 
-def told(node, *words):
-    """Run a command for the agent of this node; return its exit code and what it said."""
+def ordered(node, *words):
+    """Run a command for the agent of this node; return its exit code and its output."""
     done = subprocess.run(
         [PROGRAM, *words, "--state", node.state],
         capture_output=True,
@@ -200,36 +200,36 @@ def told(node, *words):
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def test_the_quota_of_a_container_can_be_changed_within_what_it_asked_for(node):
+def test_quota_can_be_changed_up_to_the_request(node):
     kubelet = node.kubelet
     agent = node.start()
     kubelet.until_offered()
     answer = kubelet.start_container(kubelet.admit(pod("p", container("a", 50, 8))), "a")
     uuid = node.quota(answer)[2]
-    assert told(node, "set", "default/p", "--vcore", "20", "--vmemory", "1GiB") == (
+    assert ordered(node, "set", "default/p", "--vcore", "20", "--vmemory", "1GiB") == (
         0,
         f"default/p/a: vcore 20, vmemory 1GiB of {uuid}",
     )
     assert node.quota(answer) == (20, 4, uuid)
-    code, said = told(node, "set", "default/p/a", "--vcore", "60")
+    code, said = ordered(node, "set", "default/p/a", "--vcore", "60")
     assert code == 64
-    assert "was created with 50, and the rest is promised to others" in said
+    assert "was created with 50, and the rest is reserved for others" in said
     assert node.quota(answer) == (20, 4, uuid)
     ended(agent, signal.SIGKILL)
-    assert told(node, "set", "default/p/a", "--vcore", "30")[0] == 69
+    assert ordered(node, "set", "default/p/a", "--vcore", "30")[0] == 69
     node.start()
     kubelet.until_offered()
-    node.until(lambda: told(node, "set", "default/p/a", "--vcore", "50")[0] == 0)
+    node.until(lambda: ordered(node, "set", "default/p/a", "--vcore", "50")[0] == 0)
     assert node.quota(answer) == (50, 4, uuid)
 
 
-def test_a_device_that_is_cordoned_gets_nothing_new_until_that_is_undone(node):
+def test_cordoned_device_gets_no_new_containers(node):
     kubelet, uuids = node.kubelet, [it.uuid for it in node.machine.devices]
     agent = node.start()
     kubelet.until_offered()
     one = kubelet.start_container(kubelet.admit(pod("p", container("a", 30, 8))), "a")
     assert node.quota(one)[2] == uuids[0]
-    assert told(node, "cordon", uuids[0]) == (0, f"{uuids[0]}: gets nothing new")
+    assert ordered(node, "cordon", uuids[0]) == (0, f"{uuids[0]}: gets nothing new")
     node.until(lambda: len(kubelet.healthy(VCORE)) == 130)
     two = kubelet.start_container(kubelet.admit(pod("q", container("a", 30, 8))), "a")
     assert node.quota(two)[2] == uuids[1]
@@ -237,12 +237,12 @@ def test_a_device_that_is_cordoned_gets_nothing_new_until_that_is_undone(node):
     node.start()
     kubelet.until_offered()
     node.until(lambda: len(kubelet.healthy(VCORE)) == 130)
-    assert told(node, "cordon", uuids[0], "--undo") == (0, f"{uuids[0]}: is given out again")
+    assert ordered(node, "cordon", uuids[0], "--undo") == (0, f"{uuids[0]}: is given out again")
     node.until(lambda: len(kubelet.healthy(VCORE)) == 200)
-    assert told(node, "cordon", "GPU-x")[0] == 64
+    assert ordered(node, "cordon", "GPU-x")[0] == 64
 
 
-def test_what_is_granted_is_seen_from_outside_until_it_is_over(node):
+def test_metrics_show_a_grant_until_it_ends(node):
     node.start("--listen", "127.0.0.1:0")
     kubelet = node.kubelet
     node.until(lambda: node.ask("/readyz") == (200, "ok\n"))
@@ -251,12 +251,12 @@ def test_what_is_granted_is_seen_from_outside_until_it_is_over(node):
     one = kubelet.admit(pod("p", container("a", 30, 8)))
     kubelet.start_container(one, "a")
     uuid = node.machine.devices[0].uuid
-    who = f'{{namespace="default",pod="p",container="a",uuid="{uuid}"}}'
+    labels = f'{{namespace="default",pod="p",container="a",uuid="{uuid}"}}'
     status, text = node.ask("/metrics")
     assert status == 200
-    assert f"pyvgpu_container_vcore_promised_ratio{who} 0.3\n" in text
-    assert f"pyvgpu_container_memory_promised_bytes{who} 2147483648.0\n" in text
-    assert f"pyvgpu_container_busy_seconds_total{who} 0.0\n" in text
+    assert f"pyvgpu_container_vcore_promised_ratio{labels} 0.3\n" in text
+    assert f"pyvgpu_container_memory_promised_bytes{labels} 2147483648.0\n" in text
+    assert f"pyvgpu_container_busy_seconds_total{labels} 0.0\n" in text
     assert "pyvgpu_cdi_required 1.0\n" in text
     assert 'pyvgpu_kubelet_call_seconds_count{call="allocate",result="done"} 2.0\n' in text
     assert node.ask("/status")[1].startswith("<!doctype html>")
@@ -265,10 +265,10 @@ def test_what_is_granted_is_seen_from_outside_until_it_is_over(node):
     assert (shown["kind"], shown["devices"][0]["uuid"]) == ("node", uuid)
     assert (seen["pod"], seen["promised"], seen["promisedBytes"]) == ("p", 0.3, 2 << 30)
     kubelet.remove(one)
-    node.until(lambda: who not in node.ask("/metrics")[1])
+    node.until(lambda: labels not in node.ask("/metrics")[1])
 
 
-def test_the_log_can_be_read_by_programs(node):
+def test_json_log_is_machine_readable(node):
     node.start("--listen", "127.0.0.1:0", "--log-format", "json")
     node.until(lambda: "answering on port" in node.log.read_text())
     node.kubelet.until_offered()

@@ -1,4 +1,4 @@
-"""A program in a container of a grant has what the grant says, and nothing else."""
+"""A program in a grant's container gets exactly the grant."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ answer([result, len(held), info()[1] // MIB])
 
 
 @rights.needs_mounts
-def test_a_program_in_a_container_is_held_to_its_grant(places, machine, driver, tmp_path):
+def test_program_in_a_container_has_its_grants_limits(places, machine, driver, tmp_path):
     small, large = (
         grant_of(share_of(machine)),
         grant_of(share_of(machine, 1, size=4 * GIB), number=2),
@@ -39,16 +39,14 @@ def test_a_program_in_a_container_is_held_to_its_grant(places, machine, driver, 
 @rights.needs_mounts
 @pytest.mark.parametrize("path", ["/nowhere", "/usr/local/cuda/compat", "/usr/lib64", ""])
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so", "/usr/lib64/libcuda.so.1"])
-def test_a_library_path_of_its_own_leads_nobody_past_the_shim(
-    places, machine, driver, tmp_path, path, name
-):
+def test_own_library_path_does_not_bypass_the_shim(places, machine, driver, tmp_path, path, name):
     grant = grant_of(share_of(machine, size=GIB))
     places.make(grant, driver)
     edits = granted.edits_of(places.specification(grant.id))
     bare = tmp_path / "image"
     bare.mkdir()
     (bare / "libcuda.so.1").symlink_to(driver.tree / "exclusive/lib64/libcuda.so.1")
-    # What the image has there lies below what is mounted.
+    # The mounts hide the image's own files there.
     edits["mounts"].insert(
         0, {"hostPath": bare, "containerPath": "/usr/local/cuda/compat", "options": ["ro"]}
     )
@@ -59,7 +57,7 @@ def test_a_library_path_of_its_own_leads_nobody_past_the_shim(
 
 
 @rights.needs_mounts
-def test_whole_devices_have_no_quota_in_their_container(places, machine, driver, tmp_path):
+def test_container_with_whole_devices_has_no_quota(places, machine, driver, tmp_path):
     grant = grant_of(share_of(machine, vcore=100))
     places.make(grant, driver)
     edits = granted.edits_of(places.specification(grant.id))
@@ -69,7 +67,7 @@ def test_whole_devices_have_no_quota_in_their_container(places, machine, driver,
 
 
 @rights.needs_mounts
-def test_a_grant_that_is_not_bound_has_no_device(places, machine, driver, tmp_path):
+def test_unbound_grant_has_no_device(places, machine, driver, tmp_path):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     edits = granted.edits_of(places.specification(grant.id))
@@ -82,7 +80,7 @@ def test_a_grant_that_is_not_bound_has_no_device(places, machine, driver, tmp_pa
 
 
 @rights.needs_mounts
-def test_a_container_cannot_write_its_quota(places, machine, driver, tmp_path):
+def test_container_cannot_write_its_quota(places, machine, driver, tmp_path):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     edits = granted.edits_of(places.specification(grant.id))
@@ -100,9 +98,7 @@ answer(found)
 
 
 @rights.needs_mounts
-def test_a_grant_is_used_while_a_process_of_its_container_has_a_context(
-    places, machine, driver, tmp_path
-):
+def test_grant_is_in_use_while_a_process_has_a_context(places, machine, driver, tmp_path):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     assert not places.is_used(grant.id)
@@ -117,7 +113,7 @@ def test_a_grant_is_used_while_a_process_of_its_container_has_a_context(
 
 @rights.needs_mounts
 @pytest.mark.parametrize("how", ["revoke", "remove"])
-def test_who_lives_on_when_his_grant_is_over_gets_nothing_more_and_nobody_joins(
+def test_revoked_grant_refuses_allocations_and_new_processes(
     places, machine, driver, tmp_path, how
 ):
     grant = grant_of(share_of(machine))
@@ -146,9 +142,7 @@ answer(alloc(MIB)[0])
 
 
 @rights.needs_mounts
-def test_a_container_that_runs_is_held_to_its_new_limits_at_once(
-    places, machine, driver, tmp_path
-):
+def test_running_container_gets_new_limits_at_once(places, machine, driver, tmp_path):
     grant = grant_of(share_of(machine, size=4 * GIB))
     places.make(grant, driver)
     source = """

@@ -1,4 +1,4 @@
-"""The agent gets the nodes of all devices without privilege, and nobody else gets them."""
+"""Only the agent gets the nodes of all devices, without privilege."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ def root(tmp_path):
 
 @contextlib.contextmanager
 def serving(kubelet, root, folder):
-    """Run what gives the nodes, until kubelet knows of it and to the end."""
+    """Run the control plugin; yield once kubelet has registered it."""
     one = control.Control(
         control.Settings("pyvgpu-agent", kubelet.folder, kubelet.pod_resources, folder, root)
     )
@@ -47,7 +47,7 @@ def specifications(kubelet, root, tmp_path):
 
 
 def edits(specifications, answer):
-    """Return what CDI would do for a container that starts with *answer*."""
+    """Return the CDI edits for a container that starts with *answer*."""
     (device,) = answer.cdi_devices
     kind, _, name = device.partition("=")
     document = json.loads((specifications / f"pyvgpu.io-control-{name}.json").read_text())
@@ -60,34 +60,34 @@ def agent_of(kubelet, name="agent-1"):
     return kubelet.admit(Pod(name, (AGENT,), "pyvgpu-agent"))
 
 
-def test_the_agent_has_the_nodes_of_all_devices(kubelet, specifications):
+def test_agent_gets_the_nodes_of_all_devices(kubelet, specifications):
     answer = kubelet.start_container(agent_of(kubelet), "agent")
     found = {it["path"] for it in edits(specifications, answer)["deviceNodes"]}
     assert found == {f"/dev/{it}" for it in simulated_node.nodes(2)}
     assert not answer.nodes
 
 
-def test_what_is_admitted_and_not_started_has_none(kubelet, specifications):
+def test_admitted_pod_gets_no_nodes_before_its_start(kubelet, specifications):
     agent_of(kubelet)
     assert not list(specifications.iterdir())
 
 
-def test_a_pod_of_another_namespace_has_none(kubelet, specifications):
+def test_pod_of_another_namespace_is_refused(kubelet, specifications):
     other = kubelet.admit(Pod("agent-1", (AGENT,), "default"))
-    with pytest.raises(StartError, match="for pods of namespace pyvgpu-agent alone"):
+    with pytest.raises(StartError, match="only for pods of namespace pyvgpu-agent"):
         kubelet.start_container(other, "agent")
     assert not list(specifications.iterdir())
 
 
-def test_an_init_container_of_another_namespace_has_none(kubelet, specifications):
+def test_init_container_of_another_namespace_is_refused(kubelet, specifications):
     init = Container("agent", AGENT.limits, init=True)
     other = kubelet.admit(Pod("agent-1", (init,), "default"))
-    with pytest.raises(StartError, match="alone"):
+    with pytest.raises(StartError, match="only for pods of namespace"):
         kubelet.start_container(other, "agent")
     assert not list(specifications.iterdir())
 
 
-def test_there_is_one_and_the_next_agent_has_it_anew(kubelet, specifications):
+def test_single_resource_passes_to_the_next_agent(kubelet, specifications):
     first = agent_of(kubelet)
     kubelet.start_container(first, "agent")
     with pytest.raises(AdmissionError):
@@ -98,9 +98,7 @@ def test_there_is_one_and_the_next_agent_has_it_anew(kubelet, specifications):
     assert len(list(specifications.iterdir())) == 1
 
 
-def test_a_container_that_starts_again_has_the_nodes_that_there_are_then(
-    kubelet, specifications, root
-):
+def test_restarted_container_gets_the_current_nodes(kubelet, specifications, root):
     pod = agent_of(kubelet)
     kubelet.start_container(pod, "agent")
     (root / "dev/nvidia1").unlink()
@@ -109,9 +107,7 @@ def test_a_container_that_starts_again_has_the_nodes_that_there_are_then(
     assert paths == {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"}
 
 
-def test_the_agent_ends_to_start_again_where_there_are_other_nodes(
-    kubelet, specifications, root, monkeypatch
-):
+def test_agent_restarts_when_nodes_have_changed(kubelet, specifications, root, monkeypatch):
     answer = kubelet.start_container(agent_of(kubelet), "agent")
     (variable,) = edits(specifications, answer)["env"]
     monkeypatch.setenv(*variable.split("=", 1))
@@ -123,14 +119,12 @@ def test_the_agent_ends_to_start_again_where_there_are_other_nodes(
             (root / "dev/nvidia1").unlink()
         return len(looks) == 10
 
-    with pytest.raises(errors.UnavailableError, match="it must start again"):
+    with pytest.raises(errors.UnavailableError, match="it must restart"):
         control.stay(root, wait)
     assert len(looks) == 4
 
 
-def test_an_agent_that_was_given_the_nodes_that_there_are_stays(
-    kubelet, specifications, root, monkeypatch
-):
+def test_agent_with_the_current_nodes_keeps_running(kubelet, specifications, root, monkeypatch):
     answer = kubelet.start_container(agent_of(kubelet), "agent")
     (variable,) = edits(specifications, answer)["env"]
     monkeypatch.setenv(*variable.split("=", 1))
@@ -139,7 +133,7 @@ def test_an_agent_that_was_given_the_nodes_that_there_are_stays(
     assert not list(ended)
 
 
-def test_an_agent_that_opens_what_it_likes_stays_whatever_comes(root, monkeypatch):
+def test_privileged_agent_ignores_new_nodes(root, monkeypatch):
     monkeypatch.delenv(control.VARIABLE, raising=False)
 
     def wait(_seconds):
@@ -149,17 +143,17 @@ def test_an_agent_that_opens_what_it_likes_stays_whatever_comes(root, monkeypatc
     control.stay(root, wait)
 
 
-def test_a_second_one_is_refused(kubelet, specifications, root):
+def test_second_control_plugin_is_refused(kubelet, specifications, root):
     done = command(
         *("--namespace", "pyvgpu-agent", "--device-plugin-path", kubelet.folder),
         *("--pod-resources", kubelet.pod_resources, "--cdi", specifications),
         *("--driver-root", root),
     )
     assert done.returncode == 69
-    assert "another one serves this kubelet here; one is enough" in done.stderr
+    assert "another agent serves this kubelet; one is enough" in done.stderr
 
 
-def test_whose_namespace_it_is_must_be_known():
+def test_namespace_option_is_required():
     done = command()
     assert done.returncode == 64
     assert "--namespace '': must name the agent's, such as pyvgpu-agent" in done.stderr
@@ -168,7 +162,7 @@ def test_whose_namespace_it_is_must_be_known():
 @pytest.mark.parametrize(
     "option", ["--device-plugin-path", "--pod-resources", "--cdi", "--driver-root"]
 )
-def test_a_place_must_be_named(option):
+def test_path_options_must_not_be_empty(option):
     done = command("--namespace", "pyvgpu-agent", option, "")
     assert done.returncode == 64
     assert f"{option} '': must name a path, such as /var/lib/pyvgpu" in done.stderr

@@ -1,4 +1,4 @@
-"""The administrator's annotation of a node cordons devices, also while nobody can be asked."""
+"""The node's annotation cordons devices, even while the API server is unavailable."""
 
 import json
 
@@ -12,7 +12,7 @@ A, B = "GPU-a", "GPU-b"
 
 
 class Node:
-    """A node as it was seen last, or was not."""
+    """A node, as last seen or never seen."""
 
     def __init__(self):
         self.annotations = None
@@ -42,11 +42,11 @@ def follower(seen, kept):
         (f" {A} ,\n{B}, ", {A, B}),
     ],
 )
-def test_the_annotation_is_uuids(text, expected):
+def test_annotation_is_parsed_into_uuids(text, expected):
     assert cordons.read(text) == expected
 
 
-def test_the_annotation_is_followed_beside_orders(seen, tmp_path):
+def test_annotation_and_orders_are_independent(seen, tmp_path):
     kept = cordons.Cordons(tmp_path)
     look = follower(seen, kept).look
     look()
@@ -62,7 +62,7 @@ def test_the_annotation_is_followed_beside_orders(seen, tmp_path):
     assert kept.uuids == frozenset()
 
 
-def test_it_lasts_while_the_node_cannot_be_read(seen, tmp_path):
+def test_cordon_lasts_while_the_node_cannot_be_read(seen, tmp_path):
     seen.annotations = {"pyvgpu.io/cordoned": B}
     follower(seen, cordons.Cordons(tmp_path)).look()
     seen.away = True
@@ -73,7 +73,7 @@ def test_it_lasts_while_the_node_cannot_be_read(seen, tmp_path):
     assert again.uuids == {B}
 
 
-def test_a_device_that_the_node_has_not_is_said_once_with_those_it_has(seen, tmp_path, caplog):
+def test_unknown_device_is_logged_once_with_valid_ones(seen, tmp_path, caplog):
     seen.annotations = {"pyvgpu.io/cordoned": "GPU-x"}
     one = follower(seen, cordons.Cordons(tmp_path))
     one.look()
@@ -83,7 +83,7 @@ def test_a_device_that_the_node_has_not_is_said_once_with_those_it_has(seen, tmp
 
 
 @pytest.mark.parametrize("name", [cordons.ORDERED, cordons.NOTED])
-def test_what_cannot_be_read_is_not_forgotten(tmp_path, name):
+def test_unreadable_cordon_file_is_refused(tmp_path, name):
     (tmp_path / name).write_text(json.dumps({"a": 1}))
     with pytest.raises(errors.DataError, match="cannot be read"):
         cordons.Cordons(tmp_path)

@@ -1,4 +1,4 @@
-"""An agent that is killed before any step of what kubelet asks: nothing is ever promised twice."""
+"""An agent killed at any step of kubelet's calls never grants a share twice."""
 
 import base64
 import contextlib
@@ -37,7 +37,7 @@ def answered(granter, kind, own):
 
 
 class Kubelet:
-    """What a kubelet says of pods with one container each: all of it is in its file."""
+    """A kubelet's state of pods with one container each, all of it in its checkpoint."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -45,7 +45,7 @@ class Kubelet:
         self._write([])
 
     def admit(self, granter, uid):
-        """Give a pod the ids of the one before, which is over."""
+        """Allocate the ids of the previous pod, which has ended, to a new one."""
         self._write(
             [
                 {
@@ -93,7 +93,7 @@ def kubelet(tmp_path):
 
 @pytest.fixture
 def agent(tmp_path, machine, driver, kubelet):
-    """Begin an agent of a node with one device, where one of these pods has room, and no two."""
+    """Return a function that starts an agent with one device, which fits one pod, not two."""
     one = machine.devices[0]
     has = (facts.Device(one.uuid, 0, one.memory_bytes),)
 
@@ -127,7 +127,7 @@ def start(granter, kind, own):
 
 
 def quotas(folder):
-    """Return what containers could start on now: the vcore and GiB of each specification."""
+    """Return the vcore and GiB of each specification, on which containers could start now."""
     found = []
     for path in (folder / "cdi").glob("*.json"):
         grant_id = path.stem.rpartition("-")[2]
@@ -137,9 +137,7 @@ def quotas(folder):
     return found
 
 
-def test_what_an_agent_was_killed_in_the_middle_of_is_done_once_and_wholly(
-    tmp_path, agent, kubelet
-):
+def test_interrupted_calls_are_completed_exactly_once(tmp_path, agent, kubelet):
     died = 0
     for step in itertools.count(1):
         uid = f"pod-{step}"
@@ -153,10 +151,10 @@ def test_what_an_agent_was_killed_in_the_middle_of_is_done_once_and_wholly(
         if not dying.die_at(step, live):
             break
         died += 1
-        assert quotas(tmp_path) in ([], [(60, 40)])  # one of them, at most, before any mending
+        assert quotas(tmp_path) in ([], [(60, 40)])  # one of them at most, before any recovery
         with agent() as granter:
             assert not granter.known or len(quotas(tmp_path)) <= 1
-            if uid not in kubelet.admitted:  # the call has failed, and kubelet asks again
+            if uid not in kubelet.admitted:  # the call has failed, and kubelet retries
                 kubelet.admit(granter, uid)
             for kind, own in IDS.items():
                 start(granter, kind, own)

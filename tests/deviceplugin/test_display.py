@@ -1,4 +1,4 @@
-"""What gpu-manager's clients read: its pages, and its gRPC service, in its shapes."""
+"""gpu-manager's HTTP pages and gRPC service, as its clients read them."""
 
 import json
 
@@ -55,7 +55,7 @@ def sources():
     )
 
 
-def test_usage_is_as_gpu_managers_and_leaves_out_what_is_nothing(sources):
+def test_usage_matches_gpu_manager_and_omits_zeros(sources):
     page = display.answers(sources)["/usage"]
     assert page.kind == "application/json"
     assert json.loads(page.content()) == {
@@ -100,22 +100,22 @@ def test_usage_is_as_gpu_managers_and_leaves_out_what_is_nothing(sources):
     }
 
 
-def test_figures_are_as_gpu_managers(sources):
+def test_metrics_match_gpu_manager(sources):
     text = display.answers(sources)["/metric"].content().decode()
-    who = 'pod_name="pod-1",namespace="team",node="node-1",container_name="main"'
+    labels = 'pod_name="pod-1",namespace="team",node="node-1",container_name="main"'
     for line in (
         "# TYPE container_gpu_utilization gauge",
-        f'container_gpu_utilization{{{who},gpu="gpu0"}} 25.5',
-        f'container_gpu_utilization{{{who},gpu="total"}} 25.5',
-        f'container_gpu_memory_total{{{who},gpu_memory="gpu0"}} 1024.0',
-        f'container_gpu_memory_total{{{who},gpu_memory="total"}} 1024.0',
-        f'container_request_gpu_utilization{{{who},req_of_gpu="total"}} 0.3',
-        f'container_request_gpu_memory{{{who},req_of_gpu_memory="total"}} 2048.0',
+        f'container_gpu_utilization{{{labels},gpu="gpu0"}} 25.5',
+        f'container_gpu_utilization{{{labels},gpu="total"}} 25.5',
+        f'container_gpu_memory_total{{{labels},gpu_memory="gpu0"}} 1024.0',
+        f'container_gpu_memory_total{{{labels},gpu_memory="total"}} 1024.0',
+        f'container_request_gpu_utilization{{{labels},req_of_gpu="total"}} 0.3',
+        f'container_request_gpu_memory{{{labels},req_of_gpu_memory="total"}} 2048.0',
     ):
         assert f"{line}\n" in text
 
 
-def test_graph_and_version_are_texts_in_json(sources):
+def test_graph_and_version_are_strings_in_json(sources):
     pages = display.answers(sources)
     graph = json.loads(pages["/graph"].content())["graph"]
     assert graph.startswith("ROOT:0\n|---SYS (aval: 0, pids: [10 11 12 20], usedMemory: ")
@@ -124,7 +124,7 @@ def test_graph_and_version_are_texts_in_json(sources):
     assert json.loads(pages["/version"].content()) == {"version": pyvgpu.__version__}
 
 
-def test_nothing_granted_is_an_empty_object(sources):
+def test_no_grants_give_an_empty_object(sources):
     empty = display.Sources(
         sources.node,
         metrics.Sources(list, tuple, dict, lambda *_: usage.NOTHING, tuple, lambda: True),
@@ -134,7 +134,7 @@ def test_nothing_granted_is_an_empty_object(sources):
     assert display.answers(empty)["/usage"].content() == b"{}"
 
 
-def test_the_service_says_the_same_on_the_wire(sources, tmp_path):
+def test_grpc_service_returns_the_same(sources, tmp_path):
     socket = tmp_path / "gm.sock"
     socket.write_text("left by one that was killed")
     with display.serving(socket, sources), grpc.insecure_channel(f"unix:{socket}") as channel:
@@ -154,7 +154,7 @@ def test_the_service_says_the_same_on_the_wire(sources, tmp_path):
     assert pod.spec["main"].gpu == pytest.approx(0.3)
 
 
-def test_the_marks_of_a_pod_are_where_gpu_manager_looks():
+def test_marks_are_read_from_the_pods_env_and_annotations():
     pod = {
         "metadata": {"annotations": {"clusterName": "east"}},
         "spec": {

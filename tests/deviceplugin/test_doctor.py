@@ -1,4 +1,4 @@
-"""The doctor in a container of a grant, and on the node of an agent."""
+"""The doctor in a grant's container, and on an agent's node."""
 
 import json
 import os
@@ -19,7 +19,7 @@ MAIN = "import sys, pyvgpu.cli; sys.exit(pyvgpu.cli.main())"
 
 
 def ask(edits, root):
-    """Ask the doctor in a container; return its exit code and document."""
+    """Run the doctor in a container; return its exit code and document."""
     root.mkdir(exist_ok=True)
     done = subprocess.run(
         granted.command(edits, root, sys.executable, "-c", MAIN, "doctor", "--json"),
@@ -39,19 +39,19 @@ def edits_of(places, driver, grant):
 
 
 @rights.needs_mounts
-def test_it_proves_what_a_container_is_held_to(places, machine, driver, tmp_path):
+def test_doctor_proves_the_quota_of_a_container(places, machine, driver, tmp_path):
     edits = edits_of(places, driver, grant_of(share_of(machine, vcore=25, size=2 * GIB)))
     code, place, rows = ask(edits, tmp_path / "root")
     assert (code, place) == (0, "container"), rows
     assert rows["quota"]["found"] == f"container: {machine.devices[0].uuid} 25 vcore 2GiB"
     assert rows["libcuda.so.1"]["state"] == "ok"
-    assert rows["clock"]["state"] == "limited"  # for no agent runs
+    assert rows["clock"]["state"] == "limited"  # since no agent runs
     assert rows[inside.MEMORY]["state"] == "ok"
     assert rows[inside.TIME]["state"] in ("ok", "limited")
 
 
 @rights.needs_mounts
-def test_it_names_a_driver_that_leads_past_the_shim(places, machine, driver, tmp_path):
+def test_doctor_names_a_driver_that_bypasses_the_shim(places, machine, driver, tmp_path):
     edits = edits_of(places, driver, grant_of(share_of(machine, vcore=25, size=2 * GIB)))
     rival = tmp_path / "rival"
     rival.mkdir()
@@ -65,11 +65,11 @@ def test_it_names_a_driver_that_leads_past_the_shim(places, machine, driver, tmp
     assert "LD_LIBRARY_PATH" in rows["libcuda.so.1"]["remedy"]
     for proof in (inside.MEMORY, inside.TIME):
         assert rows[proof]["state"] == "missing", rows
-        assert "not held" in rows[proof]["found"]
+        assert "not enforced" in rows[proof]["found"]
 
 
 @rights.needs_mounts
-def test_whole_devices_are_held_to_nothing(places, machine, driver, tmp_path):
+def test_doctor_sees_no_quota_for_whole_devices(places, machine, driver, tmp_path):
     edits = edits_of(places, driver, grant_of(share_of(machine, vcore=100)))
     code, place, rows = ask(edits, tmp_path / "root")
     assert (code, place) == (0, "container of whole devices")
@@ -78,7 +78,7 @@ def test_whole_devices_are_held_to_nothing(places, machine, driver, tmp_path):
 
 
 @rights.needs_mounts
-def test_a_grant_that_was_revoked_is_named(places, machine, driver, tmp_path):
+def test_doctor_names_a_revoked_grant(places, machine, driver, tmp_path):
     grant = grant_of(share_of(machine))
     edits = edits_of(places, driver, grant)
     places.revoke(grant.id)
@@ -87,7 +87,7 @@ def test_a_grant_that_was_revoked_is_named(places, machine, driver, tmp_path):
     assert "revoked" in rows["quota"]["found"]
 
 
-def test_a_node_without_anything_is_missing_each_thing_by_name(tmp_path):
+def test_doctor_lists_everything_that_an_empty_node_lacks(tmp_path):
     rows = {it.check: it for it in nodes.examine(empty(tmp_path), {})}
     for name in ("mirror of the driver", "devices", "kubelet", "pod resources", "agent"):
         assert rows[name].state is State.MISSING, name
@@ -102,7 +102,7 @@ def empty(folder, agent="127.0.0.1:9"):
     return nodes.Node(folder / "state", folder / "kubelet", folder / "cdi", agent)
 
 
-def test_a_simulated_machine_of_the_agents_is_found(tmp_path):
+def test_doctor_finds_the_agents_simulated_machine(tmp_path):
     assert simulated.environment(tmp_path) == {}
     machine = simulator.open_machine("t4:2", tmp_path / "simulated" / "machines")
     assert simulated.environment(tmp_path) == machine.environment
@@ -115,7 +115,7 @@ def test_a_simulated_machine_of_the_agents_is_found(tmp_path):
         pytest.param("kubelet is away", State.MISSING, "not ready: kubelet is away", id="not"),
     ],
 )
-def test_the_agent_is_asked_how_it_is(tmp_path, wrong, state, found):
+def test_doctor_reads_the_agents_readiness(tmp_path, wrong, state, found):
     with pages.serving("127.0.0.1:0", pages.Pages(bytes, ready=lambda: wrong)) as port:
         rows = nodes.examine(empty(tmp_path, f"127.0.0.1:{port}"), {})
     (row,) = (it for it in rows if it.check == "agent")
@@ -123,7 +123,7 @@ def test_the_agent_is_asked_how_it_is(tmp_path, wrong, state, found):
     assert found in row.found
 
 
-def test_an_agent_that_offers_nothing_beside_another_plugin_is_limited(node, cluster):
+def test_doctor_reports_another_plugin_as_limited(node, cluster):
     path = "/api/v1/nodes/node-1"
     counted = {"status": {"capacity": {"nvidia.com/gpu": "2"}}}
     cluster.api.put(path, {**cluster.api.read(path), **counted})
@@ -137,7 +137,7 @@ def test_an_agent_that_offers_nothing_beside_another_plugin_is_limited(node, clu
     assert "--beside-nvidia" in row.remedy
 
 
-def test_an_agent_that_is_ready_lacks_nothing(node, tmp_path):
+def test_doctor_finds_nothing_missing_on_a_ready_node(node, tmp_path):
     node.start("--listen", "127.0.0.1:0")
     node.kubelet.until_offered()
     answering = "answering on port "

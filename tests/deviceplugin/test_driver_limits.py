@@ -1,4 +1,4 @@
-"""A driver that can hold cgroups to limits of memory holds the containers of shares, too."""
+"""Memory limits of containers that a driver with support for cgroups enforces itself."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ MIB = 1 << 20
 MARGIN = memorylimit.MARGIN_BYTES
 CONTEXT = 256 * MIB
 
-# An agent's part that sets limits, with the audit that finds processes; a command on each line.
+# The agent's component that sets limits, with the audit that finds processes; a command per line.
 AGENT = """
 import dataclasses, json, sys
 from pathlib import Path
@@ -123,7 +123,7 @@ def started(machine, tmp_path, short):
 
 @contextlib.contextmanager
 def container(places, grant, cgroup, root, source):
-    """Run *source* in a container of *grant* in a cgroup; give the process."""
+    """Run *source* in a container of *grant* in a cgroup; yield the process."""
     edits = granted.edits_of(places.specification(grant.id))
     joined = ("sh", "-c", 'echo 0 >"$1" && shift && exec "$@"', "sh", cgroup / "cgroup.procs")
     with granted.start(edits, root, source, around=joined) as process:
@@ -153,7 +153,7 @@ def cgroup():
 
 
 def waits(cgroup):
-    """Return a process in the cgroup, as a container is before its program has begun."""
+    """Return a process in the cgroup, like a container's before its program starts."""
     source = cgroup_room.joining(cgroup) + "print(0, flush=True); import sys; sys.stdin.readline()"
     process = subprocess.Popen(
         [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -162,9 +162,7 @@ def waits(cgroup):
     return process
 
 
-def test_a_container_is_held_before_its_program_begins(
-    started, places, grant, cgroup, driver, tmp_path
-):
+def test_limit_is_set_before_the_program_starts(started, places, grant, cgroup, driver, tmp_path):
     with started(grant) as agent:
         with waits(cgroup) as process:
             agent.created(grant, process.pid)
@@ -178,7 +176,7 @@ def test_a_container_is_held_before_its_program_begins(
             assert read(bypass) == [2048 + 64 - 256, 2]
 
 
-def test_a_container_that_no_hook_told_of_is_held_once_it_uses_a_device(
+def test_container_without_hook_is_limited_at_its_first_use(
     started, places, grant, cgroup, driver, tmp_path
 ):
     source = past_the_shim(driver) + "context(); answer(0); sys.stdin.readline()" + TAKE
@@ -191,7 +189,7 @@ def test_a_container_that_no_hook_told_of_is_held_once_it_uses_a_device(
         assert read(it) == [2048 + 64 - 256, 2]
 
 
-def test_a_limit_grows_before_the_quota_and_shrinks_with_it(started, grant, cgroup):
+def test_limit_is_raised_before_the_quota_and_lowered_after(started, grant, cgroup):
     with started(grant) as agent:
         with waits(cgroup) as process:
             agent.created(grant, process.pid)
@@ -201,7 +199,7 @@ def test_a_limit_grows_before_the_quota_and_shrinks_with_it(started, grant, cgro
         assert agent.ask("look", grant)["sizes"] == [1 * GIB + MARGIN]
 
 
-def test_the_next_agent_knows_what_was_set(started, grant, cgroup):
+def test_next_agent_reads_the_recorded_limit(started, grant, cgroup):
     with started(grant) as agent, waits(cgroup) as process:
         agent.created(grant, process.pid)
         process.stdin.close()
@@ -211,7 +209,7 @@ def test_the_next_agent_knows_what_was_set(started, grant, cgroup):
         assert agent.ask("look", grant)["sizes"] == [4 * GIB + MARGIN]
 
 
-def test_a_limit_is_never_larger_than_the_device(started, places, machine, driver, cgroup):
+def test_limit_does_not_exceed_the_device(started, places, machine, driver, cgroup):
     whole = machine.devices[0].memory_bytes
     made = grant_of(share_of(machine, size=whole - MIB))
     places.make(made, driver)
@@ -222,7 +220,7 @@ def test_a_limit_is_never_larger_than_the_device(started, places, machine, drive
         assert whole <= size <= whole + machine.devices[0].reserved_bytes
 
 
-def test_containers_that_share_a_claim_are_all_held(started, grant):
+def test_all_containers_of_a_claim_are_limited(started, grant):
     with (
         started(grant) as agent,
         cgroup_room.cgroup() as one,
@@ -245,13 +243,13 @@ def test_containers_that_share_a_claim_are_all_held(started, grant):
         json.dumps({"annotations": {"pid": "12", "x": "y" * (2 << 20)}, "pid": 1}),
     ],
 )
-def test_a_state_that_names_no_process_sets_nothing(started, grant, state):
+def test_hook_state_without_pid_sets_nothing(started, grant, state):
     with started(grant) as agent:
         agent.created(grant, 0, state)
         assert agent.ask("of", grant) == {"cgroups": [], "sizes": [], "why": ""}
 
 
-def test_the_pid_is_found_wherever_it_stands(started, grant, cgroup):
+def test_hook_finds_the_pid_anywhere_in_the_state(started, grant, cgroup):
     with started(grant) as agent, waits(cgroup) as process:
         state = {"annotations": {"pid": "7", "text": '"pid": 8, {"pid": 9}'}, "pid": process.pid}
         agent.created(grant, 0, json.dumps(state, indent=4))
@@ -259,13 +257,13 @@ def test_the_pid_is_found_wherever_it_stands(started, grant, cgroup):
         assert agent.ask("of", grant)["cgroups"] == [str(cgroup)]
 
 
-def test_without_an_agent_the_container_starts_all_the_same(short):
+def test_hook_without_an_agent_lets_the_container_start(short):
     command = [shim.created_hook(), short / "created/control", f"{1:016x}"]
     assert subprocess.run(command, input=b'{"pid": 1}', timeout=20).returncode == 0
     assert subprocess.run([*command, "more"], input=b"", timeout=20).returncode == 0
 
 
-def test_only_containers_of_shares_have_the_hook(places, machine, tmp_path):
+def test_only_shares_get_the_hook(places, machine, tmp_path):
     bare = granted.driver_of(machine, tmp_path / "driver")
     hook = containers.Hook(Path("/var/lib/p/pyvgpu-created"), Path("/run/p/created/control"))
     for driver in (bare, dataclasses.replace(bare, hook=hook)):
@@ -275,15 +273,16 @@ def test_only_containers_of_shares_have_the_hook(places, machine, tmp_path):
         )
         for it in (share, whole):
             folders.Folders(tmp_path / "g", tmp_path / "cdi").make(it, driver)
-        told = granted.edits_of(tmp_path / "cdi" / f"pyvgpu.io-grant-{share.id}.json").get("hooks")
+        edits = granted.edits_of(tmp_path / "cdi" / f"pyvgpu.io-grant-{share.id}.json")
+        hooks = edits.get("hooks")
         words = ["/var/lib/p/pyvgpu-created", "/run/p/created/control", share.id]
         expected = {"hookName": "createRuntime", "path": words[0], "args": words, "timeout": 5}
-        assert told == (None if driver is bare else [expected])
-        told = granted.edits_of(tmp_path / "cdi" / f"pyvgpu.io-grant-{whole.id}.json")
-        assert "hooks" not in told
+        assert hooks == (None if driver is bare else [expected])
+        edits = granted.edits_of(tmp_path / "cdi" / f"pyvgpu.io-grant-{whole.id}.json")
+        assert "hooks" not in edits
 
 
-def test_a_process_in_a_cgroup_of_its_own_below_the_container_is_the_containers():
+def test_sub_cgroup_belongs_to_the_container():
     name = "cri-containerd-" + "0123456789abcdef" * 4
     within = Path("/sys/fs/cgroup/kubepods.slice/kubepods-pod1.slice") / f"{name}.scope"
     for it in (within, within / "init.scope", within / "system.slice/ssh.service"):

@@ -1,4 +1,4 @@
-"""A pod that can never start here is evicted if something owns it, and told of if not."""
+"""A pod that can never start gets an event, and is evicted if it has an owner."""
 
 import contextlib
 import http.server
@@ -18,13 +18,13 @@ OWNED = [{"kind": "ReplicaSet", "name": "r", "uid": "o"}]
 
 
 class Server:
-    """An API server with some pods, which notes what is written."""
+    """An API server with some pods, which records writes."""
 
     def __init__(self, *pods):
         self.pods = {it["metadata"]["name"]: it for it in pods}
         self.written = []
         self.failing = []
-        self.refused = {}  # how often something is not done, by what it is
+        self.refused = {}  # number of refusals still to come, by kind
         self.changed = threading.Condition()
 
     def answer(self, method, path, body):
@@ -84,7 +84,7 @@ def telling(server):
 
 
 def connected(host):
-    """Return the pods of that server, each of which is asked for."""
+    """Return the pods of that server, without a watch: each is read."""
     settings = client.Configuration(
         host=f"http://{host}",
         api_key={"BearerToken": "secret"},
@@ -101,7 +101,7 @@ def object_of(name, uid, **meta):
     return {"metadata": {"name": name, "namespace": "default", "uid": uid, **meta}}
 
 
-def test_an_owned_pod_is_told_of_and_evicted_by_its_uid():
+def test_owned_pod_gets_an_event_and_is_evicted_by_uid():
     server = Server(object_of("p", "u", ownerReferences=OWNED))
     with telling(server) as teller:
         for _ in range(2):
@@ -112,7 +112,7 @@ def test_an_owned_pod_is_told_of_and_evicted_by_its_uid():
     assert eviction["deleteOptions"] == {"preconditions": {"uid": "u"}}
 
 
-def test_a_static_pod_is_told_of_by_its_mirror_and_stays():
+def test_static_pod_gets_an_event_through_its_mirror():
     of = {"kubernetes.io/config.mirror": "b2f1" * 8}
     node = [{"kind": "Node", "name": "node-1", "uid": "o"}]
     mirror = object_of("p", "its own", annotations=of, ownerReferences=node)
@@ -122,10 +122,10 @@ def test_a_static_pod_is_told_of_by_its_mirror_and_stays():
         first, *_ = server.until("events")
         teller.tell(refused("v", "", "", "nor here"))
         server.until("events", "events")
-    assert first["involvedObject"]["uid"] == "its own"  # which `kubectl describe` looks for
+    assert first["involvedObject"]["uid"] == "its own"  # by which `kubectl describe` selects
 
 
-def test_a_bare_pod_is_only_told_of():
+def test_bare_pod_gets_only_an_event():
     server = Server(object_of("p", "u"), object_of("q", "v"))
     with telling(server) as teller:
         teller.tell(refused("u", "default", "p", "there is no room"))
@@ -134,7 +134,7 @@ def test_a_bare_pod_is_only_told_of():
     assert second["involvedObject"]["name"] == "q"
 
 
-def test_a_pod_that_has_the_name_by_now_is_left_alone():
+def test_later_pod_of_the_same_name_is_untouched():
     server = Server(object_of("p", "another", ownerReferences=OWNED), object_of("q", "v"))
     with telling(server) as teller:
         teller.tell(refused("u", "default", "p", "there is no room"))
@@ -144,7 +144,7 @@ def test_a_pod_that_has_the_name_by_now_is_left_alone():
     assert event["message"] == "last"
 
 
-def test_what_could_not_be_said_is_said_later(monkeypatch):
+def test_failed_event_is_retried(monkeypatch):
     monkeypatch.setattr(events, "AGAIN_SECONDS", 0.01)
     server = Server(object_of("p", "u", ownerReferences=OWNED))
     server.failing = [500, 429]
@@ -159,7 +159,7 @@ def of_node(name):
 
 
 @pytest.mark.parametrize("status", [400, 403, 422])
-def test_what_is_refused_for_good_is_given_up_and_holds_up_nothing(caplog, status):
+def test_event_refused_for_good_is_dropped(caplog, status):
     server = Server(object_of("p", "u"), object_of("q", "v"))
     server.failing = [status, status]
     with telling(server) as teller:
@@ -174,7 +174,7 @@ def test_what_is_refused_for_good_is_given_up_and_holds_up_nothing(caplog, statu
 
 
 @pytest.mark.parametrize("status", [401, 429, 500])
-def test_an_event_of_a_node_is_written_later(monkeypatch, status):
+def test_failed_node_event_is_retried(monkeypatch, status):
     monkeypatch.setattr(events, "AGAIN_SECONDS", 0.01)
     server = Server()
     server.failing = [status]
@@ -188,8 +188,8 @@ def waits(uid, text="the API server cannot be asked"):
     return events.Event(uid, "default", "p", text, events.Reason.WAITS)
 
 
-def test_what_is_withdrawn_is_not_told(monkeypatch):
-    """Before it was tried, and while it is."""
+def test_withdrawn_event_is_not_written(monkeypatch):
+    """Before it is posted, and during a post."""
     monkeypatch.setattr(events, "AGAIN_SECONDS", 0.01)
     server = Server(object_of("p", "u"), object_of("q", "v"))
     with served(server) as host:
@@ -217,7 +217,7 @@ def resized(text):
     return events.Event("u", "default", "p", text, events.Reason.RESIZED)
 
 
-def test_of_a_pod_and_reason_only_the_newest_is_said_and_not_too_often(monkeypatch):
+def test_events_of_a_pod_and_reason_are_rate_limited(monkeypatch):
     monkeypatch.setattr(events, "MIN_SECONDS", 0.5)
     server = Server(object_of("p", "u"))
     with telling(server) as teller:
@@ -235,7 +235,7 @@ def test_of_a_pod_and_reason_only_the_newest_is_said_and_not_too_often(monkeypat
     assert {body["type"] for _, body in server.written} == {"Normal", "Warning"}
 
 
-def test_the_same_is_said_again_only_after_a_while(monkeypatch):
+def test_same_event_is_repeated_only_after_a_while(monkeypatch):
     monkeypatch.setattr(events, "MIN_SECONDS", 0.0)
     server = Server(object_of("p", "u"))
     with telling(server) as teller:
@@ -247,7 +247,7 @@ def test_the_same_is_said_again_only_after_a_while(monkeypatch):
         server.until("events", "events", "events")
 
 
-def test_an_eviction_that_must_wait_says_its_event_once(monkeypatch):
+def test_delayed_eviction_writes_its_event_once(monkeypatch):
     monkeypatch.setattr(events, "AGAIN_SECONDS", 0.01)
     server = Server(object_of("p", "u", ownerReferences=OWNED))
     server.refused["eviction"] = [429, 429]
@@ -256,7 +256,7 @@ def test_an_eviction_that_must_wait_says_its_event_once(monkeypatch):
         server.until("events", "eviction")
 
 
-def test_a_pod_that_a_budget_protects_holds_up_no_other(monkeypatch):
+def test_disruption_budget_of_one_pod_delays_no_other(monkeypatch):
     monkeypatch.setattr(events, "AGAIN_SECONDS", 600.0)
     names = ("p", "q", "r")
     server = Server(*(object_of(it, f"uid-{it}", ownerReferences=OWNED) for it in names))
@@ -271,25 +271,25 @@ def test_a_pod_that_a_budget_protects_holds_up_no_other(monkeypatch):
     assert evicted == ["q", "r"]
 
 
-def test_a_final_refusal_is_told_and_a_doubt_only_after_its_time(kubelet, tmp_path):
+def test_final_refusal_evicts_at_once_and_a_doubt_after_its_deadline(kubelet, tmp_path):
     now = [1000.0]
     sizes = {"clock": lambda: now[0]}
-    told = []
+    posted = []
     with grant_room.running(kubelet, tmp_path, grant_room.devices(1), **sizes) as room:
-        room.granter.tell = told.append
+        room.granter.tell = posted.append
         big = kubelet.admit(pod("big", container("a", 30, 2), container("b", 10, 0)))
         with pytest.raises(StartError):
             room.start(big, "a")
-        assert [(it.uid, it.namespace, it.name) for it in told] == [(big.uid, "default", "big")]
+        assert [(it.uid, it.namespace, it.name) for it in posted] == [(big.uid, "default", "big")]
         doubted = kubelet.admit(pod("p", container("a", 30, 2)))
         kubelet.refuse_lists = 10**6
         with pytest.raises(StartError):
             room.start(doubted, "a")
-        assert len(told) == 1
+        assert len(posted) == 1
         now[0] += 61
         with pytest.raises(StartError):
             room.start(doubted, "a")
-        assert told[-1].uid == doubted.uid
+        assert posted[-1].uid == doubted.uid
         kubelet.refuse_lists = 0
         room.start(doubted, "a")
         now[0] += 61

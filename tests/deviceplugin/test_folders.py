@@ -1,4 +1,4 @@
-"""A grant is there whole or not at all, and leaves nothing behind."""
+"""A grant's files exist completely or not at all, and are removed completely."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ def identities(path):
         return region.read_quota_id(held.fileno()), region.read_usage_id(used.fileno())
 
 
-def test_a_share_is_held_to_its_quota_by_files_of_one_region(places, machine, driver):
+def test_share_has_quota_and_usage_files_of_one_region(places, machine, driver):
     grant = grant_of(
         share_of(machine, vcore=30, size=GIB),
         share_of(machine, 1, vcore=30, size=GIB),
@@ -61,7 +61,7 @@ def mounts(edits):
     return {mount["containerPath"]: mount for mount in edits["mounts"]}
 
 
-def test_a_share_sees_the_shim_wherever_a_loader_looks(places, machine, driver):
+def test_share_has_the_shim_in_every_loader_path(places, machine, driver):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     edits = granted.edits_of(places.specification(grant.id))
@@ -80,14 +80,14 @@ def test_a_share_sees_the_shim_wherever_a_loader_looks(places, machine, driver):
     assert not any(word.startswith("LD_LIBRARY_PATH") for word in edits["env"])
 
 
-def test_a_share_gets_its_devices_nodes_and_no_others(places, machine, driver):
+def test_share_gets_only_its_devices_nodes(places, machine, driver):
     grant = grant_of(share_of(machine, 1))
     places.make(grant, driver)
     edits = granted.edits_of(places.specification(grant.id))
     assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidiactl", "/dev/nvidia1"]
 
 
-def test_a_whole_device_is_given_with_the_driver_itself(places, machine, driver):
+def test_whole_device_comes_with_the_plain_driver(places, machine, driver):
     grant = grant_of(share_of(machine, vcore=100))
     places.make(grant, driver)
     edits = granted.edits_of(places.specification(grant.id))
@@ -106,7 +106,7 @@ def test_a_whole_device_is_given_with_the_driver_itself(places, machine, driver)
     assert not (places.path(grant.id) / "quota").exists()
 
 
-def test_making_it_again_changes_nothing_that_is_in_use(places, machine, driver):
+def test_making_a_grant_again_keeps_files_in_use(places, machine, driver):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     path = places.path(grant.id)
@@ -131,7 +131,7 @@ def test_new_limits_are_written_in_place(places, machine, driver):
     assert (path / "quota").stat().st_ino == inode
 
 
-def test_another_driver_is_another_specification_and_quota(places, machine, driver):
+def test_new_driver_changes_specification_and_quota(places, machine, driver):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     other = dataclasses.replace(driver, release="999.2")
@@ -141,7 +141,7 @@ def test_another_driver_is_another_specification_and_quota(places, machine, driv
 
 @pytest.mark.parametrize("harm", ["short", "empty", "garbage", "link", "folder"])
 @pytest.mark.parametrize("name", ["usage", "quota"])
-def test_what_is_damaged_is_made_anew(places, machine, driver, harm, name):
+def test_damaged_files_are_recreated(places, machine, driver, harm, name):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     file = places.path(grant.id) / name
@@ -158,7 +158,7 @@ def test_what_is_damaged_is_made_anew(places, machine, driver, harm, name):
     assert first == second
 
 
-def test_nothing_is_left_of_a_grant_that_is_removed(places, machine, driver, tmp_path):
+def test_removed_grant_leaves_no_files(places, machine, driver, tmp_path):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     places.remove(grant.id)
@@ -168,7 +168,7 @@ def test_nothing_is_left_of_a_grant_that_is_removed(places, machine, driver, tmp
     assert list((tmp_path / "cdi").iterdir()) == []
 
 
-def test_orphans_are_collected_and_nothing_else(places, machine, driver, tmp_path):
+def test_only_orphans_are_collected(places, machine, driver, tmp_path):
     made = [grant_of(share_of(machine), number=number) for number in range(1, 5)]
     for grant in made:
         places.make(grant, driver)
@@ -182,7 +182,7 @@ def test_orphans_are_collected_and_nothing_else(places, machine, driver, tmp_pat
     assert places.collect(lambda: live) == frozenset()
 
 
-def test_what_is_made_while_orphans_are_looked_for_stays(places, machine, driver):
+def test_grant_created_during_collection_is_kept(places, machine, driver):
     grant = grant_of(share_of(machine))
 
     def live():
@@ -193,7 +193,7 @@ def test_what_is_made_while_orphans_are_looked_for_stays(places, machine, driver
     assert places.present() == {grant.id}
 
 
-def test_a_usage_file_that_was_made_longer_is_cut(places, machine, driver):
+def test_extended_usage_file_is_truncated(places, machine, driver):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     with (places.path(grant.id) / "usage").open("ab") as file:
@@ -204,7 +204,7 @@ def test_a_usage_file_that_was_made_longer_is_cut(places, machine, driver):
     assert not places.cut(f"{9:016x}")
 
 
-def test_the_tree_of_a_grant_is_kept_until_no_grant_needs_it(places, machine, driver, tmp_path):
+def test_tree_is_kept_while_a_grant_needs_it(places, machine, driver, tmp_path):
     first, second = (grant_of(share_of(machine), number=number) for number in (1, 2))
     other = tmp_path / "other"
     other.mkdir()
@@ -220,9 +220,7 @@ def test_the_tree_of_a_grant_is_kept_until_no_grant_needs_it(places, machine, dr
     assert locks.is_flocked(other)
 
 
-def test_a_container_that_runs_keeps_its_driver_when_there_is_another(
-    places, machine, driver, tmp_path
-):
+def test_running_container_keeps_its_driver(places, machine, driver, tmp_path):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     other = tmp_path / "other"
@@ -243,7 +241,7 @@ def test_a_container_that_runs_keeps_its_driver_when_there_is_another(
     assert places.specification(grant.id).read_bytes() != described
 
 
-def test_after_a_start_of_the_agent_trees_are_kept_again(places, machine, driver, tmp_path):
+def test_restarted_agent_holds_the_trees_again(places, machine, driver, tmp_path):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     places.close()
@@ -256,7 +254,7 @@ def test_after_a_start_of_the_agent_trees_are_kept_again(places, machine, driver
     again.close()
 
 
-def test_an_agent_killed_before_any_step_leaves_what_the_next_can_mend(machine, driver, tmp_path):
+def test_agent_killed_at_any_step_leaves_repairable_files(machine, driver, tmp_path):
     grant, gone = grant_of(share_of(machine)), grant_of(share_of(machine, 1), number=2)
 
     def work(base):
@@ -268,7 +266,7 @@ def test_an_agent_killed_before_any_step_leaves_what_the_next_can_mend(machine, 
     for step in range(1, 1000):
         base = tmp_path / str(step)
         died = dying.die_at(step, lambda base=base: work(base))
-        for specification in base.glob("cdi/*.json"):  # whoever has one can start
+        for specification in base.glob("cdi/*.json"):  # with one, a container can start
             held = base / "grants" / specification.stem.removeprefix("pyvgpu.io-grant-")
             first, second = identities(held)
             assert first == second
@@ -293,7 +291,7 @@ def test_an_agent_killed_before_any_step_leaves_what_the_next_can_mend(machine, 
     assert step > 30
 
 
-def test_of_drafts_beside_specifications_only_those_go_that_nobody_is_at_work_on(tmp_path):
+def test_only_abandoned_drafts_of_specifications_are_removed(tmp_path):
     beside = tmp_path / "cdi"
     beside.mkdir()
     left, begun = drafts.new(beside), drafts.new(beside)  # of a killed agent, of another program
@@ -308,31 +306,31 @@ def test_of_drafts_beside_specifications_only_those_go_that_nobody_is_at_work_on
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"nodes": {}}, "no node in /dev is known of GPU-"),
-        ({"devices": {}}, "device GPU-.* is not there"),
+        ({"nodes": {}}, "no device node in /dev for GPU-"),
+        ({"devices": {}}, "no device GPU-.* on this node"),
     ],
 )
-def test_a_grant_of_what_the_node_has_not_is_refused(places, machine, driver, change, said):
+def test_grant_of_a_missing_device_is_refused(places, machine, driver, change, said):
     grant = grant_of(share_of(machine))
     with pytest.raises(errors.DataError, match=said):
         places.make(grant, dataclasses.replace(driver, **change))
     assert not places.specification(grant.id).exists()
 
 
-def test_a_grant_that_nobody_has_is_not_made(places, driver):
+def test_unbound_grant_is_not_made(places, driver):
     with pytest.raises(errors.DataError, match="no device"):
         places.make(grants.Grant(f"{1:016x}", frozenset({"c"}), 1.0), driver)
 
 
 @pytest.mark.parametrize("bad", ["", "..", "0123", "../../../etc/passwd", "G" * 16, "a" * 17])
-def test_an_id_that_is_none_names_no_file(places, bad):
+def test_invalid_grant_id_names_no_file(places, bad):
     for act in (places.path, places.prepare, places.remove):
         with pytest.raises(errors.DataError, match="16 hexadecimal"):
             act(bad)
 
 
 @rights.needs_mounts
-def test_a_full_disk_leaves_no_grant_by_which_a_container_could_start(machine, driver, tmp_path):
+def test_full_disk_leaves_no_startable_grant(machine, driver, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", disk], check=True)

@@ -1,4 +1,4 @@
-"""The second of a container's two calls is answered with what was done for the first, once."""
+"""The second PreStartContainer call of a container reuses the work of the first, once."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def known(clock):
 
 
 @pytest.mark.parametrize("first", [Kind.VCORE, Kind.VMEMORY])
-def test_the_other_resource_is_made_already_and_the_next_start_is_not(known, first):
+def test_second_call_finds_the_grant_prepared_once(known, first):
     (second,) = {Kind.VCORE, Kind.VMEMORY} - {first}
     known.note(ID, first)
     assert known.take(ID, second)
@@ -27,26 +27,26 @@ def test_the_other_resource_is_made_already_and_the_next_start_is_not(known, fir
     assert not known.take(ID, first)
 
 
-def test_who_asks_for_the_same_again_begins_again(known):
+def test_repeated_call_of_one_kind_is_a_new_start(known):
     known.note(ID, Kind.VCORE)
     assert not known.take(ID, Kind.VCORE)
-    assert not known.take(ID, Kind.VMEMORY)  # of which nobody knows any more what it is of
+    assert not known.take(ID, Kind.VMEMORY)  # it may belong to either start
 
 
-def test_what_was_made_for_nobody_yet_is_made_for_both(known):
+def test_grant_prepared_in_advance_serves_both_kinds(known):
     known.note(ID)
     assert known.take(ID, Kind.VMEMORY)
     assert known.take(ID, Kind.VCORE)
     assert not known.take(ID, Kind.VMEMORY)
 
 
-def test_after_a_while_it_is_another_start(known, clock):
+def test_entry_expires_after_a_while(known, clock):
     known.note(ID, Kind.VCORE)
     clock[0] += fresh.SECONDS + 1
     assert not known.take(ID, Kind.VMEMORY)
 
 
-def test_grants_that_are_over_are_forgotten(known):
+def test_entries_of_ended_grants_are_dropped(known):
     known.note(ID)
     known.note("1" * 16)
     known.keep({"1" * 16})

@@ -1,4 +1,4 @@
-"""A node that is full for now: its pods wait, and are never evicted for that."""
+"""Pods on a full node wait, and are never evicted for that."""
 
 import dataclasses
 
@@ -18,15 +18,15 @@ FULL = (
 
 
 class Node:
-    """An agent on a node of two devices, and what it tells."""
+    """An agent on a node of two devices, with its events."""
 
     def __init__(self, room, now):
-        self.room, self.now, self.told = room, now, []
+        self.room, self.now, self.posted = room, now, []
         self.kubelet = room.kubelet
-        room.granter.tell = self.told.append
+        room.granter.tell = self.posted.append
 
     def fill(self, vcore=60):
-        """Let both devices have a tenant."""
+        """Start a pod on each device."""
         made = [self.admit(f"p{index}", vcore) for index in range(2)]
         for one in made:
             self.room.start(one, "a")
@@ -37,7 +37,7 @@ class Node:
         return self.kubelet.admit(pod(name, *parts))
 
     def refused(self, one, name="a"):
-        """Return why a container does not start, at each of two tries that lie far apart."""
+        """Return why a container does not start, the same at two attempts far apart."""
         said = set()
         for _ in range(2):
             with pytest.raises(StartError) as caught:
@@ -48,7 +48,7 @@ class Node:
         return text
 
     def see(self, *changes):
-        """Let the devices be as they are with these changes of each."""
+        """Apply these changes to the devices, one for each."""
         has = grant_room.devices(2)
         self.room.granter.see(
             [dataclasses.replace(it, **it_is) for it, it_is in zip(has, changes, strict=True)]
@@ -56,11 +56,11 @@ class Node:
 
     @property
     def evicted(self):
-        return {it.name for it in self.told if it.evict}
+        return {it.name for it in self.posted if it.evict}
 
     @property
     def waiting(self):
-        return {it.name for it in self.told if it.reason == "VGPUWaits"}
+        return {it.name for it in self.posted if it.reason == "VGPUWaits"}
 
 
 @pytest.fixture
@@ -71,18 +71,18 @@ def here(kubelet, tmp_path):
         yield Node(room, now)
 
 
-def test_a_pod_waits_for_as_long_as_the_node_is_full_and_then_runs(here):
+def test_pod_waits_while_the_node_is_full_and_then_runs(here):
     first, _ = here.fill()
     new = here.admit("new", 70)
     assert here.refused(new) == FULL
-    assert {(it.name, it.text, it.evict) for it in here.told} == {("new", FULL, False)}
+    assert {(it.name, it.text, it.evict) for it in here.posted} == {("new", FULL, False)}
     here.kubelet.remove(first)
     assert grant_room.text(here.room.start(new, "a")) == "70 4 GPU-0"
     assert here.evicted == set()
 
 
-def test_room_that_came_a_moment_ago_is_seen_at_the_next_start(here):
-    """Though the ids of the pod that is over are not those that the new one has."""
+def test_room_freed_a_moment_ago_is_used_at_the_next_start(here):
+    """Although the new pod has other ids than the one that has ended."""
     first, second = here.fill()
     given = here.kubelet.ids(first, "a", VCORE) | here.kubelet.ids(second, "a", VCORE)
     here.kubelet.insists[VCORE] = frozenset(sorted(here.kubelet.healthy(VCORE) - given)[:70])
@@ -105,7 +105,7 @@ SICK, CORDONED, DRA = {"sick": "Xid 79"}, {"cordoned": True}, {"door": "dra"}
         pytest.param((DRA, DRA), "gpu0 is given out by dra", id="both for claims"),
     ],
 )
-def test_what_an_empty_node_could_give_is_waited_for(here, changes, words):
+def test_pod_that_fits_an_empty_node_waits(here, changes, words):
     here.fill()
     new = here.admit("new", 70)
     here.see(*changes)
@@ -113,14 +113,14 @@ def test_what_an_empty_node_could_give_is_waited_for(here, changes, words):
     assert (here.waiting, here.evicted) == ({"new"}, set())
 
 
-def test_a_pod_for_which_all_devices_are_sick_is_given_up_in_time(here):
+def test_pod_is_evicted_when_all_devices_stay_unhealthy(here):
     new = here.admit("new", 70)
     here.see(SICK, SICK)
     assert "gpu0 is unhealthy: Xid 79; gpu1 is unhealthy: Xid 79" in here.refused(new)
     assert (here.waiting, here.evicted) == (set(), {"new"})
 
 
-def test_what_processes_of_a_pod_that_is_over_keep_is_waited_for(here):
+def test_pod_waits_for_processes_of_a_finished_pod(here):
     first, _ = here.fill()
     (grant,) = [it for it in here.room.folders.made.values() if it.owner.pod == "p0"]
     here.room.folders.used.add(grant.id)
@@ -134,7 +134,7 @@ def test_what_processes_of_a_pod_that_is_over_keep_is_waited_for(here):
     assert grant_room.text(here.room.start(new, "a")) == "70 4 GPU-0"
 
 
-def test_what_no_empty_device_could_give_is_refused_for_good(here):
+def test_pod_that_fits_no_empty_device_is_refused_for_good(here):
     here.fill(vcore=10)
     new = here.kubelet.admit(pod("new", container("a", 10, 17)))
     with pytest.raises(StartError, match="4GiB in all, 4.2GiB of one device are asked"):
@@ -142,19 +142,19 @@ def test_what_no_empty_device_could_give_is_refused_for_good(here):
     assert (here.waiting, here.evicted) == (set(), {"new"})
 
 
-def test_a_pod_of_several_containers_has_all_of_them_or_waits_for_all(here):
+def test_pod_is_placed_with_all_its_containers_or_waits(here):
     first, _ = here.fill()
     new = here.admit("new", 20, 50)
     here.refused(new, "a")
     here.refused(new, "b")
-    assert len(here.room.folders.made) == 2  # it has nothing meanwhile
+    assert len(here.room.folders.made) == 2  # the waiting pod holds nothing
     assert (here.waiting, here.evicted) == ({"new"}, set())
     here.kubelet.remove(first)
     assert grant_room.text(here.room.start(new, "b")) == "50 4 GPU-0"
     assert grant_room.text(here.room.start(new, "a")) == "20 4 GPU-1"
 
 
-def test_of_pods_that_wait_the_one_that_fits_goes(here):
+def test_waiting_pod_that_fits_starts_first(here):
     first, _ = here.fill()
     large, small = here.admit("large", 45), here.admit("small", 35)
     here.refused(large)
@@ -165,25 +165,25 @@ def test_of_pods_that_wait_the_one_that_fits_goes(here):
     assert here.evicted == set()
 
 
-def test_a_doubt_after_a_long_wait_is_new(here):
+def test_doubt_after_a_long_wait_has_a_new_deadline(here):
     here.fill()
     new = here.admit("new", 70)
     here.kubelet.refuse_lists = 10**6
-    with pytest.raises(StartError, match="it is not known yet which pod this is for"):
+    with pytest.raises(StartError, match="the pod of this container is not known yet"):
         here.room.start(new, "a")
     here.kubelet.refuse_lists = 0
     here.refused(new)
     here.kubelet.refuse_lists = 10**6
-    with pytest.raises(StartError, match="it is not known yet which pod this is for"):
+    with pytest.raises(StartError, match="the pod of this container is not known yet"):
         here.room.start(new, "a")
     assert here.evicted == set()
 
 
-# --- pods that have a part already: the agent has lost the rest ----------------------------
+# --- pods that hold a share already: the agent has lost the rest ---------------------------
 
 
 def lose(here, one, name):
-    """Let the agent know nothing of a grant any more."""
+    """Make the agent lose a grant."""
     (grant,) = [
         it
         for it in here.room.checkpoint.grants.values()
@@ -194,14 +194,14 @@ def lose(here, one, name):
 
 
 def grow(here, one, name, vcore):
-    """Let a pod that runs have one more container, as after such a loss."""
+    """Add a container to a running pod, as after such a loss."""
     more = dataclasses.replace(one, containers=(*one.containers, container(name, vcore, 4)))
     here.kubelet.pods[one.uid] = more
     here.kubelet.allocate_again(more, name)
     return more
 
 
-def test_a_pod_that_has_a_part_waits_for_the_rest(here):
+def test_pod_that_holds_a_share_waits_for_the_rest(here):
     one = here.admit("one", 60, 60)
     here.room.start(one, "a")
     lose(here, one, "b")
@@ -214,7 +214,7 @@ def test_a_pod_that_has_a_part_waits_for_the_rest(here):
     assert grant_room.text(here.room.start(one, "b")) == "60 4 GPU-1"
 
 
-def test_a_pod_whose_rest_cannot_be_beside_its_part_is_refused_for_good(here):
+def test_pod_whose_rest_can_never_fit_is_refused_for_good(here):
     one = here.admit("one", 60, 60)
     here.room.start(one, "a")
     more = grow(here, one, "c", 50)
@@ -223,7 +223,7 @@ def test_a_pod_whose_rest_cannot_be_beside_its_part_is_refused_for_good(here):
     assert (here.waiting, here.evicted) == (set(), {"one"})
 
 
-def test_of_two_that_have_what_the_other_waits_for_the_second_gives_way(kubelet, tmp_path):
+def test_of_two_deadlocked_pods_the_second_is_evicted(kubelet, tmp_path):
     now = [1000.0]
     has = grant_room.devices(3)
     with grant_room.running(kubelet, tmp_path, has, clock=lambda: now[0]) as room:
@@ -241,12 +241,12 @@ def test_of_two_that_have_what_the_other_waits_for_the_second_gives_way(kubelet,
         assert grant_room.text(room.start(one, "c")) == "50 4 GPU-2"
 
 
-# --- where another has chosen the devices ----------------------------------------------
+# --- devices chosen by the scheduler ---------------------------------------------------
 
 
 @pytest.fixture
 def sealed(here, cluster):
-    """The same here, where a scheduler chooses: it has given the first device twice."""
+    """The same with a scheduler's choices, which assign the first device twice."""
     key = b"k" * 32
     here.room.granter.starts.choose = choices.Sealed(cluster.pods, "node-1", lambda: (key,)).choose
 
@@ -263,7 +263,7 @@ def sealed(here, cluster):
     return here
 
 
-def test_a_chosen_device_that_is_full_for_now_is_waited_for(sealed):
+def test_pod_waits_while_the_chosen_device_is_full(sealed):
     first = sealed.choose("first", 60)
     sealed.room.start(first, "a")
     new = sealed.choose("new", 70)
@@ -274,7 +274,7 @@ def test_a_chosen_device_that_is_full_for_now_is_waited_for(sealed):
     assert grant_room.text(sealed.room.start(new, "a")) == "70 4 GPU-0"
 
 
-def test_a_chosen_device_that_was_cordoned_since_is_for_the_scheduler_to_choose_anew(sealed):
+def test_pod_is_evicted_if_its_chosen_device_was_cordoned(sealed):
     new = sealed.choose("new", 70)
     sealed.see(CORDONED, {})
     with pytest.raises(StartError, match="gpu0 is cordoned"):
@@ -282,17 +282,17 @@ def test_a_chosen_device_that_was_cordoned_since_is_for_the_scheduler_to_choose_
     assert sealed.evicted == {"new"}
 
 
-def test_while_the_api_server_is_away_pods_wait(sealed):
+def test_pods_wait_while_the_api_server_is_unavailable(sealed):
     new = sealed.choose("new", 70)
     sealed.cluster.api.go_down()
-    assert "it is not known yet which devices it is to have" in sealed.refused(new)
+    assert "its choice of devices cannot be read yet" in sealed.refused(new)
     assert sealed.evicted == set()
 
 
-# --- what is shown of it ---------------------------------------------------------------
+# --- events and metrics ----------------------------------------------------------------
 
 
-def test_an_agent_says_once_why_a_pod_waits_and_counts_it_as_no_failure(node, cluster):
+def test_waiting_pod_gets_one_event_and_is_not_counted_as_refused(node, cluster):
     kubelet = node.kubelet
     node.start("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")
     kubelet.until_offered()

@@ -1,4 +1,4 @@
-"""Pods that were made for gpu-manager run as they are: `pyvgpu device-plugin --profile gaia`."""
+"""Pods written for gpu-manager run unchanged: `pyvgpu device-plugin --profile gaia`."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from pyvgpu.deviceplugin import answers, gaia, ids
 CORE, MEMORY = (f"tencent.com/vcuda-{it}" for it in ("core", "memory"))
 FIRST = "tencent.com/predicate-gpu-idx-0"
 
-# As its users write them.
+# As gpu-manager's users write them.
 SHARE = """
 apiVersion: v1
 kind: Pod
@@ -40,7 +40,7 @@ WHOLE = SHARE.replace("name: share", "name: whole").replace("core: 50", "core: 1
 
 
 def pod_of(text):
-    """Return the pod that kubelet makes of a manifest, and its annotations."""
+    """Return the pod of a manifest, as kubelet sees it, and its annotations."""
     found = yaml.safe_load(text)
     containers = tuple(
         Container(it["name"], it["resources"]["limits"]) for it in found["spec"]["containers"]
@@ -50,7 +50,7 @@ def pod_of(text):
 
 @pytest.fixture
 def agent(node, cluster):
-    """A node whose agent is in the place of gpu-manager's, as its image starts that."""
+    """A node whose agent replaces gpu-manager's, with the options of gpu-manager's image."""
     configuration = node.folder / "volume.conf"
     volume = {
         "base": "/etc/gpu-manager/vdriver",
@@ -79,7 +79,7 @@ def mounts(edits):
     return {it["containerPath"]: Path(it["hostPath"]) for it in edits["mounts"]}
 
 
-def test_a_share_is_as_gpu_manager_gives_it(agent, cluster):
+def test_share_looks_as_from_gpu_manager(agent, cluster):
     one, notes = pod_of(SHARE)
     agent.kubelet.admit(one)
     cluster.add(one, notes)
@@ -93,7 +93,7 @@ def test_a_share_is_as_gpu_manager_gives_it(agent, cluster):
     assert there["/usr/local/nvidia"] == there["/usr/local/pyvgpu"]
     tree = there["/usr/local/nvidia"]
     assert (tree / "lib64/libcuda.so.1").samefile(tree / "lib64/libnvidia-ml.so.1")  # the shim
-    assert {it.name for it in (tree / "lib64").iterdir()} == {  # what volume.conf says
+    assert {it.name for it in (tree / "lib64").iterdir()} == {  # as in volume.conf
         *("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so"),
     }
     nodes = [it["path"] for it in edits["deviceNodes"]]
@@ -101,7 +101,7 @@ def test_a_share_is_as_gpu_manager_gives_it(agent, cluster):
     assert "/dev/none" not in nodes
 
 
-def test_its_pods_annotations_are_followed_and_written(agent, cluster):
+def test_gpu_manager_annotations_are_followed_and_written(agent, cluster):
     uuids = [it.uuid for it in agent.machine.devices]
     one, notes = pod_of(SHARE)
     agent.kubelet.admit(one)
@@ -120,7 +120,7 @@ def test_its_pods_annotations_are_followed_and_written(agent, cluster):
     agent.until(lambda: cluster.notes(whole).get(FIRST) == "0")
 
 
-def test_what_gpu_manager_let_fail_late_says_why(agent, cluster):
+def test_invalid_requests_are_refused_with_a_reason(agent, cluster):
     one, notes = pod_of(SHARE.replace("          tencent.com/vcuda-memory: 30\n", ""))
     agent.kubelet.admit(one)
     cluster.add(one, notes)
@@ -142,24 +142,24 @@ def test_what_gpu_manager_let_fail_late_says_why(agent, cluster):
         ("", None),
     ],
 )
-def test_the_model_is_a_label(model, label):
+def test_model_label_of_the_node(model, label):
     found = gaia.labels([facts.Device("GPU-0", 0, 1, model)])
     assert found == ({"gaia.tencent.com/gpu-model": label} if label else {})
 
 
-def test_the_node_has_the_labels_by_which_pods_choose_it(agent, cluster):
+def test_node_gets_its_labels(agent, cluster):
     agent.until(lambda: cluster.text)
     model = cluster.published.devices[0].model.split()[1]
     assert cluster.labels == {"gaia.tencent.com/gpu-model": model, "pool": "training"}
 
 
-def test_options_that_mean_something_else_are_said_once(agent):
+def test_options_with_another_meaning_are_logged_once(agent):
     said = [it for it in agent.log.read_text().splitlines() if "--log-dir means" in it]
     assert len(said) == 1
     assert "--share-mode" not in agent.log.read_text()
 
 
-def test_without_share_mode_there_are_whole_devices_only(node):
+def test_share_mode_false_gives_whole_devices_only(node):
     node.start("--profile", "gaia", "--share-mode=false")
     kubelet = node.kubelet
     kubelet.until(lambda: kubelet.healthy(CORE) and kubelet.healthy(MEMORY))
@@ -168,7 +168,7 @@ def test_without_share_mode_there_are_whole_devices_only(node):
     kubelet.start_container(kubelet.admit(pod_of(WHOLE)[0]), "nvidia")
 
 
-def test_without_cdi_it_is_all_in_the_answer(node):
+def test_without_cdi_everything_is_in_the_answer(node):
     node.start("--profile", "gaia", "--no-require-cdi")
     kubelet = node.kubelet
     kubelet.until(lambda: kubelet.healthy(CORE) and kubelet.healthy(MEMORY))
@@ -180,7 +180,7 @@ def test_without_cdi_it_is_all_in_the_answer(node):
 
 
 class Decider:
-    """Answers, and knows nothing of gpu-manager."""
+    """A decider without gpu-manager's additions."""
 
     def allocate(self, kind, given):
         return answers.Answer({"a": "b"}, ("device",), {"A": "B"})
@@ -192,7 +192,7 @@ class Decider:
         return ("c1",)
 
 
-def test_what_the_agent_answers_stays_in_the_answer():
+def test_wrapped_answer_keeps_the_agents_content():
     dressed = gaia.Dressed(Decider(), UNIT)
     core = dressed.allocate(ids.Kind.VCORE, frozenset({"c1", "c2"}))
     assert core.annotations == {"a": "b", CORE: "2"}

@@ -1,4 +1,4 @@
-"""One does for all who come at once, and nobody is forgotten."""
+"""Concurrent calls are coalesced into batches, and none is lost."""
 
 import concurrent.futures
 import threading
@@ -16,7 +16,7 @@ def pool():
 
 
 class Gated:
-    """What is done, once somebody lets it."""
+    """A batch function that waits for permission."""
 
     def __init__(self):
         self.batches = []
@@ -29,7 +29,7 @@ class Gated:
             raise ValueError("bad")
 
 
-def test_who_comes_while_it_is_done_is_of_the_next_and_all_of_those_are_one(pool):
+def test_items_added_during_a_batch_form_the_next_one(pool):
     do = Gated()
     shared = gathered.Gathered(do, pool.submit)
     shared.add(0)
@@ -42,7 +42,7 @@ def test_who_comes_while_it_is_done_is_of_the_next_and_all_of_those_are_one(pool
     assert do.batches == [[0], list(range(1, 21))]
 
 
-def test_who_adds_nobody_begins_nothing(pool):
+def test_adding_nothing_starts_no_worker(pool):
     do = Gated()
     shared = gathered.Gathered(do, pool.submit)
     shared.add()
@@ -51,7 +51,7 @@ def test_who_adds_nobody_begins_nothing(pool):
     do.gate.release()
 
 
-def test_a_failure_leaves_nobody_who_came_meanwhile(pool):
+def test_items_added_during_a_failed_batch_are_processed(pool):
     do = Gated()
     shared = gathered.Gathered(do, pool.submit)
     shared.add("bad")
@@ -64,7 +64,7 @@ def test_a_failure_leaves_nobody_who_came_meanwhile(pool):
     wait_until(lambda: do.batches[-1] == ["after"])
 
 
-def test_many_who_come_again_and_again_are_each_seen_to_once(pool):
+def test_each_item_is_processed_exactly_once(pool):
     seen, one = [], threading.Lock()
 
     def do(asked):
@@ -79,7 +79,7 @@ def test_many_who_come_again_and_again_are_each_seen_to_once(pool):
     assert sorted(seen) == list(range(2000))
 
 
-def test_who_comes_while_others_are_waited_for_is_of_the_same():
+def test_items_added_during_the_pause_join_the_batch():
     batches, coming = [], [1, 2]
 
     def pause():
@@ -91,7 +91,7 @@ def test_who_comes_while_others_are_waited_for_is_of_the_same():
     assert batches == [[0, 1, 2]]
 
 
-def test_who_cannot_wait_goes_on():
+def test_batch_begins_if_the_pause_fails():
     batches = []
 
     def pause():
@@ -103,7 +103,7 @@ def test_who_cannot_wait_goes_on():
     assert batches == [[1], [2]]
 
 
-def test_nobody_is_waited_for_without_an_end():
+def test_number_of_pauses_is_bounded():
     batches, come = [], iter(range(1, 100))
     shared = gathered.Gathered(batches.append, lambda work: work(), lambda: shared.add(next(come)))
     shared.add(0)

@@ -1,4 +1,4 @@
-"""Every container gets its own quota, whatever the order and whoever restarts."""
+"""Every container gets its own quota, in any order of calls and across restarts."""
 
 import concurrent.futures
 
@@ -23,17 +23,17 @@ def room(kubelet, tmp_path):
         yield made
 
 
-def test_a_container_gets_what_it_asked(room):
+def test_container_gets_its_request(room):
     assert room.run(pod("p", container("a", 30, 2)), "a") == "30 2 GPU-0"
 
 
-def test_each_container_of_a_pod_has_its_own(room):
+def test_each_container_of_a_pod_gets_a_grant(room):
     two = room.kubelet.admit(pod("p", container("a", 30, 2), container("b", 70, 6)))
     assert grant_room.text(room.start(two, "b")) == "70 6 GPU-0"
     assert grant_room.text(room.start(two, "a")) == "30 2 GPU-0"
 
 
-def test_forty_pods_at_once_each_have_their_own(kubelet, tmp_path):
+def test_forty_concurrent_pods_get_distinct_grants(kubelet, tmp_path):
     with grant_room.running(kubelet, tmp_path, grant_room.devices(8)) as room:
         shapes = [(10 + it % 7, 1 + it % 2) for it in range(40)]
         pods = [
@@ -57,7 +57,7 @@ def test_forty_pods_at_once_each_have_their_own(kubelet, tmp_path):
         pytest.param((60, 2), (30, 8), id="both"),
     ],
 )
-def test_init_and_app_containers_each_have_their_own(room, init, app):
+def test_init_and_app_containers_get_distinct_grants(room, init, app):
     both = pod("p", container("i", *init, init=True), container("a", *app))
     room.kubelet.admit(both)
     for name, (vcore, units) in (("i", init), ("a", app), ("i", init)):
@@ -65,15 +65,15 @@ def test_init_and_app_containers_each_have_their_own(room, init, app):
         assert grant.owner.container == name
         assert grant_room.text(grant) == f"{vcore} {units} GPU-0"
     rest = pod("q", container("a", 100 - max(init[0], app[0]), 16 - max(init[1], app[1])))
-    assert room.run(rest, "a").endswith(" GPU-0")  # what is free there is what kubelet counts
+    assert room.run(rest, "a").endswith(" GPU-0")  # its free capacity matches kubelet's count
 
 
-def test_a_pod_with_nothing_but_an_init_container_has_its_own(room):
+def test_pod_with_only_an_init_container_gets_a_grant(room):
     only = pod("p", container("i", 40, 3, init=True), container("a", 0, 0))
     assert room.run(only, "i") == "40 3 GPU-0"
 
 
-def test_init_containers_beside_a_native_sidecar_are_counted_together(room):
+def test_init_containers_and_native_sidecar_are_counted_together(room):
     new = pod(
         "p",
         container("s", 40, 4, native=True),
@@ -86,13 +86,13 @@ def test_init_containers_beside_a_native_sidecar_are_counted_together(room):
     assert room.run(pod("q", container("a", 60, 6)), "a") == "60 6 GPU-1"
 
 
-def test_two_pods_of_one_shape_are_told_apart(room):
+def test_identical_pods_get_distinct_grants(room):
     first, second = (room.kubelet.admit(pod(name, container("a", 30, 2))) for name in "pq")
     assert room.start(second, "a").owner.pod == "q"
     assert room.start(first, "a").owner.pod == "p"
 
 
-def test_a_pod_that_comes_again_under_its_name_has_a_new_grant(room):
+def test_recreated_pod_gets_a_new_grant(room):
     old = room.kubelet.admit(pod("web-0", container("a", 30, 2)))
     before = room.start(old, "a")
     room.kubelet.remove(old)
@@ -103,7 +103,7 @@ def test_a_pod_that_comes_again_under_its_name_has_a_new_grant(room):
     assert set(room.folders.made) == {after.id} != {before.id}
 
 
-def test_a_restarted_container_is_answered_from_memory(room):
+def test_restarted_container_keeps_its_grant(room):
     one = room.kubelet.admit(pod("p", container("a", 30, 2)))
     first = room.start(one, "a")
     asked = room.kubelet.lists
@@ -112,7 +112,7 @@ def test_a_restarted_container_is_answered_from_memory(room):
     assert room.kubelet.lists == asked
 
 
-def test_what_is_made_for_one_resource_is_made_for_the_other_and_anew_at_the_next_start(room):
+def test_files_are_checked_once_per_container_start(room):
     two = room.kubelet.admit(pod("p", container("a", 30, 2), container("b", 30, 2)))
     made = [room.start(two, name).id for name in ("a", "b")]
     assert [room.folders.times[it] for it in made] == [1, 1]  # at once, when "a" was bound
@@ -121,9 +121,7 @@ def test_what_is_made_for_one_resource_is_made_for_the_other_and_anew_at_the_nex
     assert [room.folders.times[it] for it in made] == [3, 2]
 
 
-def test_a_container_that_starts_while_kubelet_forgot_us_has_its_own_and_no_other(
-    kubelet, tmp_path
-):
+def test_start_while_the_agent_is_down_uses_no_other_grant(kubelet, tmp_path):
     has = grant_room.devices(1)
     with grant_room.running(kubelet, tmp_path, has) as room:
         one = kubelet.admit(pod("p", container("a", 30, 2), container("late", 20, 1)))
@@ -131,17 +129,17 @@ def test_a_container_that_starts_while_kubelet_forgot_us_has_its_own_and_no_othe
         unbound = kubelet.admit(pod("q", container("a", 30, 2)))
         made = set(room.folders.made)
     kubelet.stop()
-    kubelet.start()  # the agent is away: PreStartContainer is left out
+    kubelet.start()  # without an agent it omits PreStartContainer
     (device,) = kubelet.start_container(one, "a").cdi_devices
     assert device.endswith(before.id)
     (device,) = kubelet.start_container(unbound, "a").cdi_devices
-    assert device.partition("=")[2] not in made  # so it would not start
+    assert device.partition("=")[2] not in made  # so the container could not start
     with grant_room.running(kubelet, tmp_path, has) as room:
         assert room.start(one, "a") == before
         assert room.start(unbound, "a").owner.pod == "q"
 
 
-def test_an_agent_that_remembers_nothing_learns_it_from_kubelet(kubelet, tmp_path):
+def test_agent_without_checkpoint_recovers_from_kubelet(kubelet, tmp_path):
     has = grant_room.devices(1)
     with grant_room.running(kubelet, tmp_path / "one", has):
         one = kubelet.admit(pod("p", container("a", 30, 2)))
@@ -149,19 +147,19 @@ def test_an_agent_that_remembers_nothing_learns_it_from_kubelet(kubelet, tmp_pat
         assert grant_room.text(room.start(one, "a")) == "30 2 GPU-0"
 
 
-def test_ids_that_are_given_again_end_the_grant_that_had_them(room):
+def test_reallocated_ids_end_the_former_grant(room):
     old = room.kubelet.admit(pod("p", container("a", 100, 16)))
     before = room.start(old, "a")
     other = room.kubelet.admit(pod("r", container("a", 100, 16)))
     room.start(other, "a")
     room.kubelet.remove(old)
     new = room.kubelet.admit(pod("q", container("a", 60, 4)))
-    assert before.id not in room.folders.made  # before anything of the new pod starts
+    assert before.id not in room.folders.made  # before the new pod starts
     assert grant_room.text(room.start(new, "a")) == "60 4 GPU-0"
     assert {it.owner.pod for it in room.folders.made.values()} == {"q", "r"}
 
 
-def test_what_a_process_still_uses_is_given_to_nobody(room):
+def test_share_in_use_by_a_process_is_not_granted(room):
     kubelet = room.kubelet
     old = kubelet.admit(pod("p", container("a", 60, 4)))
     grant = room.start(old, "a")
@@ -178,13 +176,13 @@ def test_what_a_process_still_uses_is_given_to_nobody(room):
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
 
 
-def test_who_lives_on_keeps_nobody_from_ids_and_room_comes_when_he_ends(kubelet, tmp_path):
+def test_surviving_process_frees_ids_at_once_and_room_at_its_end(kubelet, tmp_path):
     with grant_room.running(kubelet, tmp_path, grant_room.devices(1)) as room:
         old = kubelet.admit(pod("p", container("a", 60, 4)))
         grant = room.start(old, "a")
         room.folders.used.add(grant.id)
         kubelet.remove(old)
-        new = kubelet.admit(pod("q", container("a", 60, 4)))  # the ids of the other
+        new = kubelet.admit(pod("q", container("a", 60, 4)))  # with the ids of the other pod
         assert room.folders.revoked == {grant.id}
         with pytest.raises(StartError, match="there is no room on this node"):
             room.start(new, "a")
@@ -193,7 +191,7 @@ def test_who_lives_on_keeps_nobody_from_ids_and_room_comes_when_he_ends(kubelet,
         assert grant_room.text(room.start(new, "a")) == "60 4 GPU-0"
 
 
-def test_what_processes_keep_is_remembered_by_the_next_agent(kubelet, tmp_path):
+def test_next_agent_knows_shares_held_by_processes(kubelet, tmp_path):
     has = grant_room.devices(2)
     with grant_room.running(kubelet, tmp_path, has) as room:
         old = kubelet.admit(pod("p", container("a", 60, 4)))
@@ -203,11 +201,11 @@ def test_what_processes_keep_is_remembered_by_the_next_agent(kubelet, tmp_path):
         room.granter.collect()
     with grant_room.running(kubelet, tmp_path, has) as room:
         room.folders.used.add(grant.id)
-        assert grant.id not in room.folders.made  # nor made again
+        assert grant.id not in room.folders.made  # nor re-created
         assert room.run(pod("q", container("a", 60, 4)), "a") == "60 4 GPU-1"
 
 
-def test_another_profile_takes_no_grant_from_who_runs_and_gives_it_to_nobody(kubelet, tmp_path):
+def test_changed_profile_keeps_running_grants(kubelet, tmp_path):
     has = grant_room.devices(2)
     core, memory = (it.name for it in ids.GAIA)
 
@@ -233,7 +231,7 @@ def test_another_profile_takes_no_grant_from_who_runs_and_gives_it_to_nobody(kub
         kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
 
 
-def test_a_kubelet_that_has_just_begun_and_lists_nobody_ends_nothing(room):
+def test_restarted_kubelet_that_lists_no_pod_ends_no_grant(room):
     kubelet = room.kubelet
     one = kubelet.admit(pod("p", container("a", 60, 4)))
     grant = room.start(one, "a")
@@ -250,7 +248,7 @@ def test_a_kubelet_that_has_just_begun_and_lists_nobody_ends_nothing(room):
     assert not room.folders.made
 
 
-def test_grants_of_pods_that_are_over_are_collected(room):
+def test_grants_of_finished_pods_are_collected(room):
     pods = [room.kubelet.admit(pod(f"p{it}", container("a", 20, 2))) for it in range(3)]
     kept = [room.start(it, "a") for it in pods][1:]
     room.kubelet.remove(pods[0])
@@ -258,7 +256,7 @@ def test_grants_of_pods_that_are_over_are_collected(room):
     assert set(room.folders.made) == {it.id for it in kept} == set(room.checkpoint.grants)
 
 
-def test_a_grant_that_kubelet_never_took_is_forgotten_after_a_while(kubelet, tmp_path):
+def test_grant_never_used_by_kubelet_ends_after_a_while(kubelet, tmp_path):
     now = [1000.0]
     sizes = {"clock": lambda: now[0]}
     with grant_room.running(kubelet, tmp_path, grant_room.devices(1), **sizes) as room:
@@ -270,21 +268,21 @@ def test_a_grant_that_kubelet_never_took_is_forgotten_after_a_while(kubelet, tmp
             assert len(room.checkpoint.grants) == left
 
 
-# --- whole devices, and devices that are sick -----------------------------------------------
+# --- whole devices, and unhealthy devices ---------------------------------------------------
 
 
-def test_a_whole_device_takes_the_memory_that_nobody_asked_for(room):
+def test_whole_device_takes_all_its_memory(room):
     assert room.run(pod("p", container("a", 100, 0)), "a") == "100 16 GPU-0"
     room.kubelet.until(lambda: len(room.kubelet.healthy(VMEMORY)) == 16)
     assert len(room.kubelet.healthy(VCORE)) == 200
     assert room.run(pod("q", container("a", 50, 16)), "a") == "50 16 GPU-1"
 
 
-def test_two_whole_devices_are_two(room):
+def test_two_whole_devices_are_distinct(room):
     assert room.run(pod("p", container("a", 200, 0)), "a") == "100 16 GPU-0 + 100 16 GPU-1"
 
 
-def test_a_sick_device_takes_its_own_ids_and_free_ones_and_no_others(room):
+def test_unhealthy_device_withdraws_its_own_and_free_ids_only(room):
     kubelet = room.kubelet
     first = kubelet.admit(pod("p", container("a", 60, 4)))
     second = kubelet.admit(pod("q", container("a", 60, 4)))
@@ -300,27 +298,27 @@ def test_a_sick_device_takes_its_own_ids_and_free_ones_and_no_others(room):
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
 
 
-def test_a_container_that_is_to_start_on_a_sick_device_waits_and_is_given_up(kubelet, tmp_path):
-    now, told = [0.0], []
+def test_restart_on_an_unhealthy_device_is_evicted_after_the_deadline(kubelet, tmp_path):
+    now, posted = [0.0], []
     with grant_room.running(
         kubelet, tmp_path, grant_room.devices(1), clock=lambda: now[0]
     ) as room:
-        room.granter.tell = told.append
+        room.granter.tell = posted.append
         both = kubelet.admit(pod("p", container("i", 30, 2, init=True), container("a", 30, 2)))
         room.start(both, "i")
         room.granter.see(grant_room.devices(1, sick="XID 79"))
         for seconds in (0, 59, 2):
             now[0] += seconds
-            assert not told
-            with pytest.raises(StartError, match="on a sick device: GPU-0 .XID 79."):
+            assert not posted
+            with pytest.raises(StartError, match="a granted device is unhealthy: GPU-0 .XID 79."):
                 room.start(both, "a")
-        (event,) = told
+        (event,) = posted
         assert (event.uid, event.name, event.evict) == (both.uid, "p", True)
         room.granter.see(grant_room.devices(1))
         assert grant_room.text(room.start(both, "a")) == "30 2 GPU-0"
 
 
-def test_nothing_new_comes_to_a_cordoned_device_and_what_is_there_goes_on(room):
+def test_cordoned_device_keeps_running_containers_only(room):
     kubelet = room.kubelet
     first = kubelet.admit(pod("p", container("a", 30, 4)))
     room.start(first, "a")
@@ -346,7 +344,7 @@ def refused(room, new, name):
     return str(caught.value)
 
 
-def test_150_vcore_are_refused_at_once(room):
+def test_150_vcore_are_refused_at_allocate(room):
     with pytest.raises(AdmissionError, match="vcore 150: above 100 it must be a multiple of 100"):
         room.kubelet.admit(pod("p", container("a", 150, 4)))
     assert not room.checkpoint.grants
@@ -362,7 +360,7 @@ def test_vmemory_without_vcore_is_refused(room):
     assert "container a: vmemory without vcore" in said
 
 
-def test_one_bad_container_holds_the_whole_pod(room):
+def test_invalid_container_blocks_its_whole_pod(room):
     new = pod("p", container("a", 30, 2), container("b", 30, 0))
     assert "container b: vcore 30 without vmemory" in refused(room, new, "a")
 
@@ -373,7 +371,7 @@ def test_more_memory_than_a_device_has_is_refused(room):
     assert "has 4GiB in all, 5GiB of one device are asked" in said
 
 
-def test_what_fits_the_node_and_no_device_is_refused_and_goes_once_there_is_room(room):
+def test_pod_starts_once_one_device_has_room(room):
     first = room.kubelet.admit(pod("p", container("a", 60, 4)))
     for each in (first, room.kubelet.admit(pod("q", container("a", 60, 4)))):
         room.start(each, "a")
@@ -384,15 +382,15 @@ def test_what_fits_the_node_and_no_device_is_refused_and_goes_once_there_is_room
     assert grant_room.text(room.start(new, "a")) == "60 4 GPU-0"
 
 
-def test_podresources_that_are_away_or_slow_are_a_doubt_that_passes(room):
+def test_unavailable_podresources_are_a_temporary_doubt(room):
     room.kubelet.refuse_lists = 10**6
     new = pod("p", container("a", 30, 2))
-    assert "it is not known yet which pod this is for" in refused(room, new, "a")
+    assert "the pod of this container is not known yet" in refused(room, new, "a")
     room.kubelet.refuse_lists = 0
     assert grant_room.text(room.start(new, "a")) == "30 2 GPU-0"
 
 
-def test_podresources_that_say_something_else_are_a_doubt(room):
+def test_contradicting_podresources_are_a_doubt(room):
     new = pod("p", container("a", 30, 2))
 
     def renamed(listed):
@@ -401,10 +399,10 @@ def test_podresources_that_say_something_else_are_a_doubt(room):
         return listed
 
     room.kubelet.change_list = renamed
-    assert "by PodResources that others have by kubelet's checkpoint" in refused(room, new, "a")
+    assert "by PodResources that others have in kubelet's checkpoint" in refused(room, new, "a")
 
 
-def test_a_grant_of_another_pod_is_taken_from_nobody(room):
+def test_forged_grant_id_of_another_pod_is_refused(room):
     first = room.kubelet.admit(pod("p", container("a", 30, 2)))
     room.start(first, "a")
     second = room.kubelet.admit(pod("q", container("a", 30, 2)))
@@ -414,5 +412,5 @@ def test_a_grant_of_another_pod_is_taken_from_nobody(room):
         held[first.uid, "a", VCORE][1],
     )
     room.kubelet.write()
-    with pytest.raises(StartError, match="comes with grant .* which is that of default/p/a"):
+    with pytest.raises(StartError, match="has grant .* which belongs to default/p/a"):
         room.start(second, "a")

@@ -1,4 +1,4 @@
-"""How the devices of a node hang together, as gpu-manager prints it."""
+"""The topology of a node's devices, in gpu-manager's format."""
 
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import graph
@@ -6,7 +6,7 @@ from pyvgpu.deviceplugin.graph import Leaf
 
 
 def devices(*paths):
-    """Return devices of 8 bytes; of each two that are named, the way between them."""
+    """Return devices of 8 bytes, with the given paths between pairs of them."""
     count = max((max(pair) for pair, _ in paths), default=0) + 1
     links = {at: {} for at in range(count)}
     for (one, other), path in paths:
@@ -14,7 +14,7 @@ def devices(*paths):
     return [facts.Device(f"GPU-{at}", at, 8, links=links[at]) for at in range(count)]
 
 
-def test_one_device_stands_below_the_root():
+def test_single_device_is_below_the_root():
     (only,) = devices()
     assert graph.text([Leaf(only, (7, 8), 3, 70, 5)]) == (
         "ROOT:0\n"
@@ -23,7 +23,7 @@ def test_one_device_stands_below_the_root():
     )
 
 
-def test_devices_stand_below_the_nearest_that_connects_them():
+def test_devices_are_below_their_nearest_connection():
     switch, bridge, system = facts.Path.SWITCH, facts.Path.BRIDGE, facts.Path.SYSTEM
     found = devices(
         ((0, 1), switch),
@@ -47,5 +47,5 @@ def test_devices_stand_below_the_nearest_that_connects_them():
     )
 
 
-def test_a_node_without_devices_has_a_root():
+def test_node_without_devices_has_only_a_root():
     assert graph.text([]) == "ROOT:0\n"

@@ -1,4 +1,4 @@
-"""A container cannot fill the node's disk through the file that it writes."""
+"""A container cannot fill the node's disk through its usage file."""
 
 import threading
 import time
@@ -32,12 +32,12 @@ def grow(file):
 
 @pytest.fixture
 def rarely(monkeypatch):
-    """Look by itself so seldom that only what the kernel tells counts."""
+    """Scan so rarely that only inotify events count."""
     monkeypatch.setattr(guard, "LOOK_SECONDS", 1000.0)
 
 
 def ready(places, grant):
-    """Be back when the grant is watched: what it adds is cut."""
+    """Return once the grant is watched: appended bytes are truncated."""
 
     def cut():
         grow(usage_of(places, grant))
@@ -48,7 +48,7 @@ def ready(places, grant):
 
 
 @pytest.mark.usefixtures("rarely")
-def test_what_a_container_adds_is_cut_when_the_kernel_tells(places, machine, driver):
+def test_extended_usage_file_is_truncated_on_inotify_event(places, machine, driver):
     old, new = (grant_of(share_of(machine), number=number) for number in (1, 2))
     places.make(old, driver)
     grow(usage_of(places, old))
@@ -67,8 +67,8 @@ def test_what_a_container_adds_is_cut_when_the_kernel_tells(places, machine, dri
     assert not thread.is_alive()
 
 
-def test_what_is_not_told_is_found_by_looking(places, machine, driver, monkeypatch):
-    monkeypatch.setattr(guard, "UNTOLD_SECONDS", 0.02)
+def test_without_inotify_usage_files_are_polled(places, machine, driver, monkeypatch):
+    monkeypatch.setattr(guard, "POLL_SECONDS", 0.02)
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
 
@@ -81,7 +81,9 @@ def test_what_is_not_told_is_found_by_looking(places, machine, driver, monkeypat
         wait_until(lambda: is_cut(places, grant))
 
 
-def test_who_adds_without_end_gets_nowhere(places, machine, driver, monkeypatch, caplog):
+def test_endless_appends_are_truncated_with_one_warning(
+    places, machine, driver, monkeypatch, caplog
+):
     monkeypatch.setattr(guard, "LOOK_SECONDS", 0.5)
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
@@ -90,10 +92,10 @@ def test_who_adds_without_end_gets_nowhere(places, machine, driver, monkeypatch,
             content.write(bytes(64 << 10))
             time.sleep(0.001)
         wait_until(lambda: is_cut(places, grant))
-    assert caplog.text.count("made longer") == 1
+    assert caplog.text.count("extended it") == 1
 
 
-def test_limits_and_what_a_container_maps_are_left_alone(places, machine, driver):
+def test_guard_leaves_quotas_and_mapped_files_alone(places, machine, driver):
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     before = usage_of(places, grant).read_bytes()

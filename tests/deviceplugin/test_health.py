@@ -1,4 +1,4 @@
-"""A device is sick by what its driver says or when it is silent, and well again by itself."""
+"""A device is unhealthy after an Xid or a failed probe, and recovers by itself."""
 
 import contextlib
 import json
@@ -21,17 +21,17 @@ WELL, SICK = Condition(), Condition("Xid 48 (double-bit ECC error)", 100)
     ("before", "xid", "expected"),
     [
         pytest.param(WELL, 79, "Xid 79 (it has fallen off the bus)", id="a device's own"),
-        pytest.param(WELL, 9999, "Xid 9999", id="one that nobody knows"),
+        pytest.param(WELL, 9999, "Xid 9999", id="an unknown one"),
         pytest.param(WELL, 31, "", id="a program's own"),
-        pytest.param(SICK, 43, SICK.reason, id="a program's own on a sick device"),
+        pytest.param(SICK, 43, SICK.reason, id="a program's own on an unhealthy device"),
         pytest.param(SICK, 95, "Xid 95 (uncontained ECC error)", id="another one"),
     ],
 )
-def test_what_an_xid_means(before, xid, expected):
+def test_condition_after_an_xid(before, xid, expected):
     assert health.after_xid(before, xid, 200, RULES).reason == expected
 
 
-def test_the_list_of_xids_is_the_administrators():
+def test_ignored_xids_are_configurable():
     rules = Rules(ignored_xids=frozenset({79}))
     assert health.after_xid(WELL, 79, 1, rules) == WELL
     assert health.after_xid(WELL, 31, 1, rules).reason == "Xid 31"
@@ -44,10 +44,10 @@ def test_the_list_of_xids_is_the_administrators():
         pytest.param(WELL, "lost", 5, Condition("lost", 5), id="silent"),
         pytest.param(SICK, "", 159, SICK, id="not yet well"),
         pytest.param(SICK, "", 160, WELL, id="well again"),
-        pytest.param(SICK, "lost", 150, Condition("lost", 150), id="it must be quiet from anew"),
+        pytest.param(SICK, "lost", 150, Condition("lost", 150), id="a new error"),
     ],
 )
-def test_what_an_answer_means(before, trouble, now, expected):
+def test_condition_after_a_probe(before, trouble, now, expected):
     assert health.after_probe(before, trouble, now, RULES) == expected
 
 
@@ -99,7 +99,7 @@ def machine(tmp_path):
     return simulator.open_machine("t4:3", tmp_path / "machines")
 
 
-def test_a_device_that_is_lost_is_sick_until_it_is_back(machine):
+def test_lost_device_is_unhealthy_until_it_is_back(machine):
     with watched(machine) as news:
         simulator.set_faults(machine, "lost 1")
         assert news() == {"1": "it does not answer: GPU is lost"}
@@ -111,9 +111,9 @@ def test_a_device_that_is_lost_is_sick_until_it_is_back(machine):
         assert news() == {"1": ""}
 
 
-def test_only_the_device_of_an_xid_is_sick_and_no_application_makes_it(machine):
+def test_xid_affects_only_its_device_and_application_xids_none(machine):
     with watched(machine) as news:
-        # Until the watcher hears, what happens is before its time: so again until it does.
+        # Events before the watcher has subscribed are lost, so repeat them until it reports one.
         simulator.set_faults(machine, "lost 0")
         assert news() == {"0": "it does not answer: GPU is lost"}
         simulator.set_faults(machine, "xid 2 31")
@@ -123,19 +123,19 @@ def test_only_the_device_of_an_xid_is_sick_and_no_application_makes_it(machine):
         assert news() == {"2": ""}
 
 
-def test_a_device_that_is_not_there_is_told_at_once(machine):
+def test_missing_device_is_reported_at_once(machine):
     with watched(machine, "GPU-00000000-0000-0000-0000-000000000000") as news:
         assert news() == {"99": "it is not there any more"}
 
 
-def test_without_a_driver_all_devices_are_sick(machine, tmp_path):
+def test_without_a_driver_all_devices_are_unhealthy(machine, tmp_path):
     with watched(machine, folder=tmp_path) as news:
         found = news()
         assert set(found) == {"0", "1", "2"}
         assert all(reason.startswith("NVML does not answer") for reason in found.values())
 
 
-def test_a_device_in_mig_mode_is_sick_until_that_is_off(machine):
+def test_device_in_mig_mode_is_unhealthy_until_it_is_off(machine):
     with watched(machine) as news:
         simulator.set_faults(machine, "mig 1")
         assert news() == {"1": nvml.MIG_MODE}
@@ -143,7 +143,7 @@ def test_a_device_in_mig_mode_is_sick_until_that_is_off(machine):
         assert news() == {"1": ""}
 
 
-def test_what_was_sick_from_the_beginning_is_told_when_it_is_well(machine):
+def test_recovery_of_an_initially_unhealthy_device_is_reported(machine):
     with watched(machine, sick={machine.devices[2].uuid: nvml.MIG_MODE}) as news:
         assert news() == {"2": ""}
 
@@ -166,7 +166,7 @@ with nvml.session(Path(sys.argv[1]) / "libnvidia-ml.so.1"):
         pytest.param(999, "it does not answer: Unknown Error", id="no answer"),
     ],
 )
-def test_what_has_no_mig_is_well(machine, code, trouble):
+def test_device_without_mig_support_is_healthy(machine, code, trouble):
     simulator.set_faults(machine, f"call nvmlDeviceGetMigMode * {code}")
     command = (PROBE, machine_room.driver_folder(machine), machine.devices[0].uuid)
     found = subprocess.run(
@@ -180,7 +180,7 @@ def test_what_has_no_mig_is_well(machine, code, trouble):
     assert said == trouble
 
 
-def test_a_device_says_what_is_used_of_it_and_where_it_is(machine):
+def test_probe_returns_usage_and_bus_id(machine):
     source = (
         shim_room.PRELUDE + "context()\nanswer([alloc(GIB)[0], os.getpid()])\nsys.stdin.read()"
     )
@@ -201,11 +201,11 @@ def test_a_device_says_what_is_used_of_it_and_where_it_is(machine):
             check=True,
         )
         using.stdin.close()
-    *told, strange = json.loads(found.stdout)
-    assert [trouble for trouble, *_ in told] == ["", "", ""]
-    used = [size for _, size, _, _ in told]
+    *answers, strange = json.loads(found.stdout)
+    assert [trouble for trouble, *_ in answers] == ["", "", ""]
+    used = [size for _, size, _, _ in answers]
     assert used[0] - used[1] >= 1 << 30
     assert used[1] == used[2]
-    assert all(0 <= busy <= 1 for _, _, busy, _ in told)
-    assert len({bus_id for *_, bus_id in told}) == 3
+    assert all(0 <= busy <= 1 for _, _, busy, _ in answers)
+    assert len({bus_id for *_, bus_id in answers}) == 3
     assert strange[0] == "it is not there any more"

@@ -1,4 +1,4 @@
-"""What grants hold of devices: each id once, on its own device."""
+"""Holdings of grants on devices: each id counts once, on its own device."""
 
 import dataclasses
 
@@ -17,21 +17,21 @@ def held(*grants):
 
 
 def numbers(kind, *grants, resources=ids.OURS):
-    """Return of each device what is given out and what is taken without an id."""
+    """Return for each device the number of allocated ids, and of those taken without an id."""
     (resource,) = [it for it in resources if it.kind is kind]
     found = holdings.stands(resource, FACTS, grants, UNIT)
     return [(len(it.given), it.taken) for it in found]
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_share_of_each_of_several_devices_holds_its_part_of_each(count):
+def test_share_of_several_devices_divides_its_ids(count):
     assert held(grant(50, 32, count)) == [(50, 8 * GIB)] * count
     assert [given for given, _ in numbers(Kind.VCORE, grant(50, 32, count))][:count] == [
         50
     ] * count
 
 
-def test_containers_of_a_pod_that_have_the_same_ids_hold_them_once():
+def test_ids_shared_within_a_pod_count_once():
     one = grant(50, 32)
     other = dataclasses.replace(
         one, id=f"{8:016x}", owner=dataclasses.replace(one.owner, container="other")
@@ -39,18 +39,18 @@ def test_containers_of_a_pod_that_have_the_same_ids_hold_them_once():
     assert held(one, other) == [(50, 8 * GIB)]
 
 
-def test_what_was_made_smaller_holds_what_it_was_given():
+def test_lowered_quota_still_holds_the_original_ids():
     assert held(grant(50, 32, now=10)) == [(50, 8 * GIB)]
 
 
-def test_what_processes_keep_of_a_grant_that_is_over_has_no_ids_and_counts_all_the_same():
+def test_ended_grant_in_use_counts_without_ids():
     left = grant(50, 32).ended()
     assert held(left) == [(50, 8 * GIB)]
     assert numbers(Kind.VCORE, left) == [(0, 50), (0, 0)]
     assert numbers(Kind.VMEMORY, left) == [(0, 32), (0, 0)]
 
 
-def test_what_is_held_by_ids_of_another_resource_takes_as_many_of_this():
+def test_ids_of_the_other_profile_withdraw_as_many():
     share, whole = grant(50, 32), grant(100, 0)
     assert numbers(Kind.VCORE, share, resources=ids.GAIA) == [(0, 50), (0, 0)]
     assert numbers(Kind.VMEMORY, share, resources=ids.GAIA) == [(0, 32), (0, 0)]
@@ -59,14 +59,14 @@ def test_what_is_held_by_ids_of_another_resource_takes_as_many_of_this():
     assert numbers(Kind.VMEMORY, whole, resources=ids.GAIA) == [(0, 320), (0, 0)]
 
 
-def test_a_whole_device_takes_the_memory_that_nobody_asked_for():
+def test_whole_device_takes_all_its_memory():
     whole = grant(100, 0)
     assert numbers(Kind.VMEMORY, whole) == [(0, 320), (0, 0)]
     assert numbers(Kind.VCORE, whole) == [(100, 0), (0, 0)]
 
 
-def test_pods_with_the_same_ids_hold_them_twice():
-    """As where kubelet has lost its checkpoint, and gives away what is in use."""
+def test_ids_shared_by_two_pods_count_twice():
+    """Kubelet has lost its checkpoint, and allocates ids that are in use."""
     one = grant(30, 32)
     other = dataclasses.replace(
         one, id=f"{8:016x}", owner=dataclasses.replace(one.owner, uid="other", pod="other")

@@ -1,4 +1,4 @@
-"""Whose ids are whose: what two sources say, and the doubts where they differ."""
+"""Matching ids to pods from two sources, and doubts if they differ."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def some(text):
 
 
 def entries(uid, **containers):
-    """Return what kubelet's checkpoint has of a pod: container="its vcore / its vmemory"."""
+    """Return a pod's entries in kubelet's checkpoint: container="its vcore / its vmemory"."""
     found = []
     for number, (name, text) in enumerate(containers.items()):
         for kind, held in zip((VCORE, VMEMORY), text.split("/"), strict=True):
@@ -30,7 +30,7 @@ def entries(uid, **containers):
 
 
 def listed(name, **containers):
-    """Return a pod as PodResources has it; containers as for :func:`entries`."""
+    """Return a pod as PodResources lists it; containers as for :func:`entries`."""
     pod = api.PodResources(name=name, namespace="default")
     for container, text in containers.items():
         resources = (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE)
@@ -68,7 +68,7 @@ def listing(*pods):
         pytest.param({"i": "c1 c2/m1"}, {"a": "/"}, {"i*"}, id="init only"),
     ],
 )
-def test_a_pod_is_known_beside_others(said, pods, containers):
+def test_pod_is_identified_among_others(said, pods, containers):
     others = [listed("other", a="c8/m8"), listed("idle", x="/")]
     everything = state.Entries((*entries("u", **said), *entries("v", a="c8/m8")))
     found = identity.identify(
@@ -78,19 +78,19 @@ def test_a_pod_is_known_beside_others(said, pods, containers):
     assert (found.uid, found.name) == ("u", "" if containers == {"i*"} else "p")
 
 
-def test_a_pod_is_known_by_its_memory():
+def test_pod_is_identified_by_its_vmemory():
     said = entries("u", i="c1 c2/m1", a="c1 c2 c3/m1 m2")
     found = identity.identify(VMEMORY, some("m1"), said, listing(listed("p", a="c1 c2 c3/m1 m2")))
     assert (found.uid, found.name, len(found.containers)) == ("u", "p", 2)
 
 
-def test_a_grant_is_the_one_in_our_answer():
+def test_grant_id_comes_from_allocates_answer():
     said = entries("u", i="c1/m1", a="c1/m1")
     found = identity.identify(VCORE, some("c1"), said, listing(listed("p", a="c1/m1")))
     assert {it.name: it.grant[-1] for it in found.containers} == {"i": "0", "a": "1"}
 
 
-def test_a_container_without_vcore_is_seen():
+def test_container_without_vcore_is_included():
     said = entries("u", a="/m1")
     found = identity.identify(VMEMORY, some("m1"), said, listing(listed("p", a="/m1")))
     assert [(it.grant, it.vcore) for it in found.containers] == [("", frozenset())]
@@ -133,7 +133,7 @@ def test_a_container_without_vcore_is_seen():
         ),
     ],
 )
-def test_a_doubt_is_a_doubt(said, pods, words):
+def test_unclear_ids_raise_a_doubt(said, pods, words):
     with pytest.raises(identity.DoubtError, match=words):
         identity.identify(VCORE, some("c1"), said, listing(*pods))
 
@@ -144,7 +144,7 @@ def bound_to(uid, name, *, vcore="c1", vmemory="m1"):
 
 
 def superseded(old, *, kept, name="web-0", vcore="c1"):
-    """Return whether the grant is over when a pod with other ids, or the same, starts."""
+    """Return whether the grant ends when a pod with other ids, or the same, starts."""
     there = known.Known()
     there.change([old], [])
     one = identity.Container("a", f"{8:016x}", some(vcore), some("m9"), listed=True)
@@ -152,15 +152,15 @@ def superseded(old, *, kept, name="web-0", vcore="c1"):
     return binding.superseded(new, (), there, {old.id}, lambda _: kept) == [old]
 
 
-def test_a_pod_that_ends_keeps_its_grant_when_one_of_its_name_comes():
-    """As of a StatefulSet whose pod was deleted by force; unless kubelet gave its ids away."""
+def test_ending_pod_keeps_its_grant_beside_its_successor():
+    """For a force-deleted pod of a StatefulSet; unless kubelet has reallocated its ids."""
     old = bound_to("old", "web-0")
     assert not superseded(old, kept=True, vcore="c5")
     assert superseded(old, kept=False, vcore="c5")
     assert superseded(old, kept=True, vcore="c1")
 
 
-def test_pods_without_a_name_are_compared_by_their_ids():
+def test_pods_without_a_name_are_compared_by_ids():
     old = bound_to("old", "")
     assert superseded(old, kept=False, name="", vcore="c1")
     assert not superseded(old, kept=False, name="", vcore="c5")

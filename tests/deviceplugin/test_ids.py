@@ -1,4 +1,4 @@
-"""Which ids are out of order: as many as the device has, and never another's."""
+"""Unhealthy ids: as many as the device has, and never another device's."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def stand(given=(), **more):
 @pytest.mark.parametrize(
     ("stands", "held", "bad"),
     [
-        pytest.param([stand(), stand()], (), (), id="all is well"),
+        pytest.param([stand(), stand()], (), (), id="all healthy"),
         pytest.param([stand(sick=True), stand()], (), (4, 5, 6, 7), id="sick and empty"),
         pytest.param([stand([0, 6], sick=True), stand()], (0, 6), (0, 4 + 1, 6, 7), id="its own"),
         pytest.param([stand([0], closed=True), stand()], (0,), (5, 6, 7), id="closed: the free"),
@@ -44,18 +44,18 @@ def stand(given=(), **more):
         pytest.param([stand([0], taken=3), stand()], (0,), (5, 6, 7), id="whole, with its rest"),
     ],
 )
-def test_so_many_are_out_of_order(stands, held, bad):
+def test_number_of_unhealthy_ids(stands, held, bad):
     assert ids.unhealthy(EVERYTHING, stands, some(*held)) == some(*bad)
 
 
-def test_those_that_were_out_of_order_stay_so():
+def test_unhealthy_ids_stay_unhealthy():
     before = some(1, 2, 3, 4)
     found = ids.unhealthy(EVERYTHING, [stand(sick=True), stand()], some(), before)
     assert found == before
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=4))
-def test_never_one_that_another_device_gave(devices):
+def test_ids_of_other_devices_stay_healthy(devices):
     everything = VCORE.ids(4 * len(devices))
     stands, held, next_one = [], set(), 0
     for used, sick in devices:
@@ -68,20 +68,20 @@ def test_never_one_that_another_device_gave(devices):
     assert len(found) == 4 * sum(sick for _, sick in devices)
 
 
-def test_the_first_are_preferred():
+def test_lowest_ids_are_preferred():
     assert ids.preferred(["c10", "c9", "c2"], ["c5"], 3) == ("c5", "c2", "c9")
 
 
 @pytest.mark.parametrize(
     ("must", "size", "found"),
     [
-        pytest.param((), 2, ("c9", "c2"), id="in the order that is wished"),
-        pytest.param((), 4, ("c9", "c2", "c3", "c10"), id="and the others, the first first"),
-        pytest.param(("c2",), 2, ("c2", "c9"), id="beside one that must be"),
-        pytest.param(("c2", "c3"), 1, ("c2", "c3"), id="no fewer than must be"),
+        pytest.param((), 2, ("c9", "c2"), id="in the given order"),
+        pytest.param((), 4, ("c9", "c2", "c3", "c10"), id="then the others, lowest first"),
+        pytest.param(("c2",), 2, ("c2", "c9"), id="beside a required one"),
+        pytest.param(("c2", "c3"), 1, ("c2", "c3"), id="no fewer than required"),
         pytest.param((), 9, ("c9", "c2", "c3", "c10"), id="no more than there are"),
     ],
 )
-def test_those_are_taken_that_come_first_in_an_order(must, size, found):
+def test_preferred_ids_follow_the_order(must, size, found):
     order = ["c7", "c9", "c2", "c9"]
     assert ids.preferred(["c10", "c9", "c2", "c3"], must, size, order) == found

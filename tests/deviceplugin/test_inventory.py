@@ -1,4 +1,4 @@
-"""What the node has, as a simulated driver's NVML tells it."""
+"""Inventory of the node's devices, from a simulated driver's NVML."""
 
 import json
 import subprocess
@@ -43,14 +43,14 @@ hardware = device.installed(library)
 with nvml.session(library):
     seen = inventory.look(hardware)
 text = annotations.publish(annotations.Published(1 << 28, tuple(it.fact() for it in seen)))
-told = annotations.read_node(text).devices
-sizes = [it.memory_bytes for it in told]
+published = annotations.read_node(text).devices
+sizes = [it.memory_bytes for it in published]
 print(json.dumps([*([it.mig, it.memory_bytes] for it in hardware), *sizes]))
 """
 
 
-def test_one_device_of_which_the_driver_tells_no_memory_leaves_the_others_as_they_are(tmp_path):
-    """As in MIG mode without privileges; the node's annotation has to stay valid."""
+def test_device_without_reported_memory_does_not_affect_others(tmp_path):
+    """Like MIG mode without privileges; the node's annotation must stay valid."""
     machine = simulator.open_machine("h100:2", tmp_path / "machines")
     simulator.set_faults(machine, "mig 0")
     size = machine.devices[1].memory_bytes
@@ -78,7 +78,7 @@ def looked(machine):
     return json.loads(done.stdout)
 
 
-def test_devices_with_nvlink_are_linked_over_their_switch(tmp_path):
+def test_nvlinks_through_a_switch_are_found(tmp_path):
     seen = looked(simulator.open_machine("h100:6,t4:2", tmp_path))
     links = models.BY_KEY["h100"].nvlinks
     assert [one["minor"] for one in seen] == list(range(8))
@@ -96,7 +96,7 @@ def test_devices_with_nvlink_are_linked_over_their_switch(tmp_path):
     assert seen[6]["links"]["7"] == [facts.Path.SWITCH, 0]
 
 
-def test_a_device_that_is_lost_has_no_links_and_the_others_stay(tmp_path):
+def test_lost_device_has_no_links(tmp_path):
     machine = simulator.open_machine("t4:4", tmp_path)
     simulator.set_faults(machine, "lost 1")
     seen = looked(machine)
@@ -114,7 +114,7 @@ def test_a_device_that_is_lost_has_no_links_and_the_others_stay(tmp_path):
         ({}, {}, 0),
     ],
 )
-def test_links_are_direct_or_over_a_switch_of_both(one, other, expected):
+def test_links_are_direct_or_through_a_common_switch(one, other, expected):
     first, second = inventory.Ends("a", one), inventory.Ends("b", other)
     assert inventory.nvlinks_between(first, second) == expected
 
@@ -125,13 +125,13 @@ def seen(index, **fields):
     return inventory.Seen(hardware, **{"minor": index, "numa": 0, "links": {}, **fields})
 
 
-def test_a_device_has_the_node_of_its_minor_number():
+def test_device_node_matches_the_minor_number():
     found = (cdi.Node("nvidia3", 195, 3), cdi.Node("nvidiactl", 195, 255))
     devices = (seen(0, minor=3), seen(1, minor=1), seen(2, minor=None))
     assert inventory.nodes(devices, found) == {devices[0].device.uuid: found[0]}
 
 
-def test_the_allocator_gets_a_device_with_what_a_share_must_have():
+def test_allocator_device_has_the_minimum_share():
     given = seen(2, compute_class="fast").fact("Xid 79", cordoned=True, door="dra")
     assert given == facts.Device(
         uuid="GPU-00000002-0000-0000-0000-000000000000",

@@ -1,4 +1,4 @@
-"""Grants are found by the ids and the pods that they have now, whatever they had before."""
+"""The index finds grants by their current ids and pods, not by former ones."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ CHANGES = st.lists(st.tuples(st.lists(made(), max_size=2), st.sets(st.integers(0
 
 
 @given(CHANGES)
-def test_what_is_found_is_what_a_look_at_all_would_find(changes):
+def test_index_matches_a_linear_search(changes):
     kept, plain = known.Known(), {}
     for new, numbers in changes:
         gone = [f"{it:016x}" for it in numbers]

@@ -1,4 +1,4 @@
-"""Agents that are killed at any step, one after the other: what is there equals what was said."""
+"""Agents killed at any step, one after the other: the files match the acknowledged state."""
 
 import random
 
@@ -15,7 +15,7 @@ SIZES = (10, 20, 30, 40, 50, 70)
 
 
 class Said:
-    """What was answered, by lines that are in the file before anybody acts on them."""
+    """A log of answers, each written to the file before it takes effect."""
 
     def __init__(self, path):
         self.path = path
@@ -25,7 +25,7 @@ class Said:
             file.write(f"{word} {grant_id}\n")
 
     def granted(self):
-        """Return the ids that were answered and not ended, and those whose end was begun."""
+        """Return the ids that were granted and not ended, and those whose end has begun."""
         live, ending = set(), set()
         for line in self.path.read_text().splitlines() if self.path.exists() else ():
             word, grant_id = line.split()
@@ -38,7 +38,7 @@ class Said:
 
 
 def work(base, machine, driver, seed):
-    """Live as an agent: recover, then give and end grants at random until killed."""
+    """Run as an agent: recover, then make and end grants at random until killed."""
     draw = random.Random(seed)
     said = Said(base / "said")
     devices = tuple(
@@ -84,7 +84,7 @@ def limits(places, grant_id):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_after_any_deaths_the_state_is_the_truth(tmp_path, machine, driver, seed):
+def test_state_is_consistent_after_repeated_kills(tmp_path, machine, driver, seed):
     draw = random.Random(seed)
     died = 0
     for life in range(40):
@@ -95,7 +95,7 @@ def test_after_any_deaths_the_state_is_the_truth(tmp_path, machine, driver, seed
         live, ending = Said(tmp_path / "said").granted()
         with checkpoint.Checkpoint(tmp_path, "node") as kept:
             assert not kept.trouble
-            assert live <= set(kept.grants)  # nothing that was answered is forgotten
+            assert live <= set(kept.grants)  # no acknowledged grant is lost
             places = folders.Folders(tmp_path / "grants", tmp_path / "cdi")
             for grant_id in ending & set(kept.grants):  # as kubelet would say again
                 places.remove(grant_id)
@@ -108,7 +108,7 @@ def test_after_any_deaths_the_state_is_the_truth(tmp_path, machine, driver, seed
 
 
 def check(machine, places, held):
-    """Each quota says what was granted, and no device is promised twice."""
+    """Check that each quota matches its grant, and that no share is granted twice."""
     sums = {one.uuid: [0, 0] for one in machine.devices}
     for grant in held.values():
         (found,) = limits(places, grant.id)
@@ -124,8 +124,8 @@ def check(machine, places, held):
         assert sums[one.uuid][1] <= one.memory_bytes
 
 
-def test_a_node_that_was_started_anew_makes_again_what_was_granted(tmp_path, machine, driver):
-    """Its run state is wiped: specifications at least, folders too if they lie in memory."""
+def test_rebooted_node_recreates_granted_files(tmp_path, machine, driver):
+    """Its run state is wiped: specifications at least, and folders if they are in memory."""
     grant = granted.grant_of(share_of(machine))
     with checkpoint.Checkpoint(tmp_path, "node") as kept:
         kept.put(grant)

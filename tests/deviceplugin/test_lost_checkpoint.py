@@ -1,4 +1,4 @@
-"""Kubelet loses its checkpoint: no running share ends, and none of its device is given twice."""
+"""After kubelet has lost its checkpoint, running shares continue and none is granted twice."""
 
 import json
 
@@ -16,7 +16,7 @@ def room(kubelet, tmp_path):
 
 
 def whole(kubelet):
-    """Return what the file has now, which kubelet takes for damaged, and we could read."""
+    """Return the current file, which kubelet takes for damaged but the agent could read."""
     document = json.loads((kubelet.folder / state.FILE).read_bytes())
     return json.dumps({**document, "Checksum": 1}).encode()
 
@@ -30,7 +30,7 @@ LOSSES = {
 
 
 def lose(kubelet, how="gone"):
-    """Let kubelet start again without its checkpoint, and write a new one."""
+    """Restart kubelet without its checkpoint; it writes a new one."""
     kubelet.stop()
     kubelet.lose_checkpoint(LOSSES[how](kubelet))
     kubelet.start()
@@ -49,10 +49,10 @@ def collect(room):
 
 
 @pytest.mark.parametrize("how", LOSSES)
-def test_a_running_share_goes_on(room, how):
+def test_running_share_survives_the_loss(room, how):
     kubelet = room.kubelet
     _, grant = share(room, "p", 60, 4)
-    kubelet.change_list = lambda listed: []  # until it has heard of the API server
+    kubelet.change_list = lambda listed: []  # until it has reached the API server
     lose(kubelet, how)
     collect(room)
     kubelet.change_list = lambda listed: listed
@@ -62,7 +62,7 @@ def test_a_running_share_goes_on(room, how):
     assert not room.checkpoint.grants[grant.id].over
 
 
-def test_an_agent_that_starts_after_the_loss_ends_nothing_either(kubelet, tmp_path):
+def test_agent_restart_after_the_loss_keeps_running_shares(kubelet, tmp_path):
     has = grant_room.devices(1)
     with grant_room.running(kubelet, tmp_path, has) as room:
         _, grant = share(room, "p", 60, 4)
@@ -74,19 +74,19 @@ def test_an_agent_that_starts_after_the_loss_ends_nothing_either(kubelet, tmp_pa
 
 
 def lose_alone(kubelet):
-    """Let kubelet start again without its checkpoint while no agent is there."""
+    """Restart kubelet without its checkpoint while no agent runs."""
     kubelet.stop()
     kubelet.lose_checkpoint()
     kubelet.start()
 
 
-def test_a_new_pod_that_is_given_its_ids_waits_and_takes_nothing_from_it(room):
+def test_new_pod_with_reassigned_ids_waits(room):
     kubelet = room.kubelet
     old, grant = share(room, "p", 60, 4)
     lose(kubelet)
     collect(room)
     new = kubelet.admit(pod("q", container("a", 60, 4)))
-    assert kubelet.ids(new, "a", VCORE) & grant.vcore_ids  # there are not enough others
+    assert kubelet.ids(new, "a", VCORE) & grant.vcore_ids  # too few others are free
     with pytest.raises(StartError, match="needs 60 vcore, has 40 free .default/p 60 vcore 1GiB"):
         room.start(new, "a")
     collect(room)
@@ -99,9 +99,7 @@ def test_a_new_pod_that_is_given_its_ids_waits_and_takes_nothing_from_it(room):
 
 
 @pytest.mark.parametrize(("count", "vcore"), [(1, 40), (2, 60)])
-def test_a_new_pod_with_its_ids_and_room_of_its_own_runs_beside_it(
-    kubelet, tmp_path, count, vcore
-):
+def test_new_pod_with_reassigned_ids_runs_if_there_is_room(kubelet, tmp_path, count, vcore):
     with grant_room.running(kubelet, tmp_path, grant_room.devices(count)) as room:
         old, first = share(room, "p", 60, 4)
         lose(kubelet)
@@ -117,7 +115,7 @@ def test_a_new_pod_with_its_ids_and_room_of_its_own_runs_beside_it(
         assert set(room.folders.made) == {second.id}
 
 
-def test_new_pods_are_given_other_ids_while_there_are_any(kubelet, tmp_path):
+def test_new_pods_get_free_ids_first(kubelet, tmp_path):
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as room:
         _, grant = share(room, "p", 60, 4)
         lose(kubelet)
@@ -128,7 +126,7 @@ def test_new_pods_are_given_other_ids_while_there_are_any(kubelet, tmp_path):
         assert grant.id in room.folders.made
 
 
-def test_a_container_that_did_not_run_then_is_granted_anew(room):
+def test_container_not_running_at_the_loss_gets_a_new_grant(room):
     kubelet = room.kubelet
     old = kubelet.admit(pod("p", container("a", 30, 2), container("b", 60, 4)))
     first = {name: room.start(old, name) for name in "ab"}
@@ -140,7 +138,7 @@ def test_a_container_that_did_not_run_then_is_granted_anew(room):
     assert room.folders.made == {first["a"].id: first["a"], again.id: again}
 
 
-def test_a_pod_that_is_deleted_later_is_over(room):
+def test_deleted_pod_ends_after_the_loss(room):
     old, _ = share(room, "p", 60, 4)
     lose(room.kubelet)
     collect(room)
@@ -150,8 +148,8 @@ def test_a_pod_that_is_deleted_later_is_over(room):
     assert not room.checkpoint.grants
 
 
-def test_the_next_pod_of_its_name_ends_it(room):
-    """As of a StatefulSet whose pod was deleted by force: of two, one is there no more."""
+def test_successor_of_the_same_name_ends_the_grant(room):
+    """For a force-deleted pod of a StatefulSet: only one of two pods still exists."""
     kubelet = room.kubelet
     old, _ = share(room, "web-0", 60, 4)
     lose(kubelet)
@@ -161,7 +159,7 @@ def test_the_next_pod_of_its_name_ends_it(room):
     assert set(room.folders.made) == {grant.id}
 
 
-def test_a_kubelet_that_has_read_its_checkpoint_takes_ids_back_as_ever(room):
+def test_kubelet_with_its_checkpoint_reuses_ids(room):
     kubelet = room.kubelet
     old, before = share(room, "p", 100, 16)
     kubelet.stop()

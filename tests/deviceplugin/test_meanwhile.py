@@ -1,4 +1,4 @@
-"""What a container's start was told is believed only while it is still so."""
+"""A container's start is bound only if kubelet's state has not changed meanwhile."""
 
 import concurrent.futures
 import queue
@@ -17,7 +17,7 @@ def room(kubelet, tmp_path):
         yield made
 
 
-def test_a_start_that_took_long_takes_nothing_from_who_has_its_ids_by_now(room):
+def test_slow_start_does_not_bind_reallocated_ids(room):
     asked, answered = threading.Event(), threading.Event()
     old = room.kubelet.admit(pod("old", container("a", 100, 2)))
 
@@ -31,11 +31,11 @@ def test_a_start_that_took_long_takes_nothing_from_who_has_its_ids_by_now(room):
     with concurrent.futures.ThreadPoolExecutor() as pool:
         slow = pool.submit(room.start, old, "a")
         assert asked.wait(30)
-        room.kubelet.remove(old)  # while the API server thinks about it
+        room.kubelet.remove(old)  # during the request to the API server
         new = room.kubelet.admit(pod("new", container("a", 100, 2)))
         grant = room.start(new, "a")
         answered.set()
-        with pytest.raises(StartError, match="has changed meanwhile"):
+        with pytest.raises(StartError, match="have changed meanwhile"):
             slow.result()
     assert room.checkpoint.grants == {
         grant.id: grant,
@@ -44,7 +44,7 @@ def test_a_start_that_took_long_takes_nothing_from_who_has_its_ids_by_now(room):
     assert room.start(new, "a") == grant
 
 
-def test_what_a_kubelet_listed_before_it_was_restarted_binds_nothing(room):
+def test_list_from_before_a_kubelet_restart_binds_nothing(room):
     one = room.kubelet.admit(pod("p", container("a", 60, 2)))
     restarts = [True]
 
@@ -64,7 +64,7 @@ def test_what_a_kubelet_listed_before_it_was_restarted_binds_nothing(room):
     assert grant_room.text(room.start(one, "a")) == "60 2 GPU-0"
 
 
-def test_what_is_over_before_it_was_made_is_not_made(room, monkeypatch):
+def test_grant_that_ended_before_its_files_is_not_made(room, monkeypatch):
     make = room.folders.make
 
     def make_and_end_the_others(grant):

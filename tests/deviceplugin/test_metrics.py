@@ -1,4 +1,4 @@
-"""What Prometheus is told: every figure of the tables, of each container from its beginning."""
+"""Prometheus metrics of the agent: every one in the tables, for each container from its grant."""
 
 import re
 from pathlib import Path
@@ -53,7 +53,7 @@ def shown(**more):
 
 
 def samples(meter):
-    """Return all that is told: by name, the value of each set of labels."""
+    """Return all samples: by name, the value of each set of labels."""
     found = {}
     for family in parser.text_string_to_metric_families(meter.text().decode()):
         for it in family.samples:
@@ -84,7 +84,7 @@ def container(number, uuid):
         ("processes", 2, 0, 0),
     ],
 )
-def test_a_container_has_each_figure(name, first, elastic, whole):
+def test_container_metrics(name, first, elastic, whole):
     assert samples(shown())[f"pyvgpu_container_{name}"] == {
         container(1, A): first,
         container(2, A): elastic,
@@ -105,18 +105,18 @@ def test_a_container_has_each_figure(name, first, elastic, whole):
         ("cordoned", 0, 1),
     ],
 )
-def test_a_device_has_each_figure(name, first, second):
+def test_device_metrics(name, first, second):
     assert samples(shown())[f"pyvgpu_device_{name}"] == {
         labels(A, "0", "H100"): first,
         labels(B, "1", "H100"): second,
     }
 
 
-def test_the_agent_has_its_own():
+def test_agent_metrics():
     meter = shown(require_cdi=False)
     meter.called("allocate", 0.0003, counting.Result.DONE)
     meter.called("start", 2.0, counting.Result.REFUSED)
-    meter.told("event", events.Event("u", "team", "pod-1", "no room"))
+    meter.reported("event", events.Event("u", "team", "pod-1", "no room"))
     meter.ended()
     found = samples(meter)
     assert found["pyvgpu_kubelet_call_seconds_count"][labels("allocate", "done")] == 1
@@ -141,21 +141,21 @@ def test_the_agent_has_its_own():
     assert list(found["pyvgpu_build_info"].values()) == [1]
 
 
-def test_the_document_says_of_each_figure_what_the_agent_does():
-    told = {
+def test_documentation_has_the_help_of_each_metric():
+    exported = {
         (f"{it.name}_total" if it.type == "counter" else it.name, it.documentation)
         for it in parser.text_string_to_metric_families(shown().text().decode())
         if it.name.startswith("pyvgpu_")
     }
     rows = re.findall(r"^\| `(pyvgpu_\w+)` \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
-    assert set(rows) == told
-    assert len(rows) == len(told)
+    assert set(rows) == exported
+    assert len(rows) == len(exported)
 
 
 @pytest.mark.parametrize(
     "known",
     [pytest.param(events.Reason, id="events"), pytest.param(audit.Kind, id="findings")],
 )
-def test_the_document_has_a_row_for_each(known):
+def test_documentation_has_each_reason_and_kind(known):
     rows = re.findall(r"^\| `([\w-]+)` \|", DOCUMENT.read_text(), re.MULTILINE)
     assert {it.value for it in known} <= set(rows)

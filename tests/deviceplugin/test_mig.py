@@ -1,4 +1,4 @@
-"""A device in MIG mode is no whole device: it is not offered, and comes back when MIG is off."""
+"""A device in MIG mode is not offered, and comes back when MIG is off."""
 
 import json
 
@@ -20,7 +20,7 @@ def uuids(node):
 
 
 def published(cluster):
-    """Return why each device is unhealthy by the annotation of the node."""
+    """Return why each device is unhealthy, from the node's annotation."""
     return {it.uuid: it.sick for it in cluster.published.devices} if cluster.text else {}
 
 
@@ -31,23 +31,21 @@ def published(cluster):
         pytest.param(("--profile", "gaia"), GAIA, id="gaia"),
     ],
 )
-def test_it_is_not_offered_from_the_beginning_and_comes_back(
-    node, cluster, uuids, options, resources
-):
+def test_mig_device_is_not_offered_until_mig_is_off(node, cluster, uuids, options, resources):
     vcore, vmemory = resources
     kubelet = node.kubelet
     simulator.set_faults(node.machine, "mig 0")
     node.start("--kubeconfig", cluster.kubeconfig, "--recover-seconds", "1", *options)
     kubelet.until_offered((vcore, vmemory))
     assert len(kubelet.healthy(vcore)) == 100
-    assert f"device {uuids[0]} is sick: it is in MIG mode" in node.log.read_text()
+    assert f"device {uuids[0]} is unhealthy: it is in MIG mode" in node.log.read_text()
     node.until(lambda: published(cluster) == {uuids[0]: nvml.MIG_MODE, uuids[1]: ""})
     simulator.set_faults(node.machine)
     node.until(lambda: len(kubelet.healthy(vcore)) == 200)
     node.until(lambda: published(cluster) == dict.fromkeys(uuids, ""))
 
 
-def test_pods_go_to_the_other_device_and_none_gets_it(node, uuids):
+def test_pods_are_placed_on_the_other_device(node, uuids):
     kubelet = node.kubelet
     simulator.set_faults(node.machine, "mig 0")
     node.start()
@@ -58,7 +56,7 @@ def test_pods_go_to_the_other_device_and_none_gets_it(node, uuids):
         kubelet.admit(pod("q", container("a", 60, 4)))
 
 
-def test_what_runs_on_it_keeps_its_grant(node, cluster, uuids):
+def test_running_container_keeps_its_grant_in_mig_mode(node, cluster, uuids):
     kubelet = node.kubelet
     node.start("--kubeconfig", cluster.kubeconfig, "--recover-seconds", "1")
     kubelet.until_offered()
@@ -70,12 +68,12 @@ def test_what_runs_on_it_keeps_its_grant(node, cluster, uuids):
     node.until(lambda: len(kubelet.healthy(VCORE)) == 100)
     node.until(lambda: cluster.events(one))
     (said,) = cluster.events(one)
-    assert f"device {uuids[0]}, which this pod uses, is sick: it is in MIG mode" in said
+    assert f"device {uuids[0]}, which this pod uses, is unhealthy: it is in MIG mode" in said
     assert node.quota(answer) == (30, 4, uuids[0])
     assert not cluster.evictions(one)
 
 
-def test_its_page_and_figures_say_why(node, uuids):
+def test_status_page_and_metrics_show_mig_mode(node, uuids):
     simulator.set_faults(node.machine, "mig 1")
     node.start("--listen", "127.0.0.1:0")
     node.kubelet.until_offered()
@@ -91,8 +89,8 @@ def test_its_page_and_figures_say_why(node, uuids):
     assert found == {uuids[0]: ("well", ""), uuids[1]: ("sick", nvml.MIG_MODE)}
 
 
-def test_claims_cannot_be_allocated_on_it(node, cluster, uuids):
-    """Not even by a claim that tolerates the taint of sick devices."""
+def test_mig_device_is_not_in_the_slice(node, cluster, uuids):
+    """Not even by a claim that tolerates the taint of unhealthy devices."""
     claiming = claiming_kubelet.ClaimingKubelet(node.kubelet.folder.parent)
     more = ("--kubeconfig", cluster.kubeconfig, "--recover-seconds", "1", *claiming.options)
 

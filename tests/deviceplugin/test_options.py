@@ -1,4 +1,4 @@
-"""The options of `pyvgpu device-plugin`: what they mean, what is wrong, and gpu-manager's."""
+"""The options of `pyvgpu device-plugin`: valid and invalid values, and gpu-manager's options."""
 
 import json
 import re
@@ -28,16 +28,16 @@ def settings(*given):
     return device_plugin.settings_of(options("--node", "n", *given))[0]
 
 
-def test_without_options_all_is_as_the_settings_have_it():
+def test_option_defaults_match_the_settings():
     assert settings() == Settings("n")
 
 
-def test_the_node_is_what_the_variable_says_and_else_the_host(monkeypatch):
+def test_node_name_comes_from_the_environment_or_hostname(monkeypatch):
     monkeypatch.setenv("NODE_NAME", "node-7")
     assert device_plugin.settings_of(options())[0].node == "node-7"
 
 
-def test_options_are_what_they_say(tmp_path):
+def test_options_set_their_settings(tmp_path):
     volumes, extra = tmp_path / "volume.conf", tmp_path / "extra-config.json"
     volumes.write_text(json.dumps({"volume": VOLUMES}))
     extra.write_text('{"default": {"devices": ["/dev/fuse", "/dev/infiniband/uverbs0"]}}')
@@ -62,7 +62,7 @@ OPTIONS = [it for group in device_plugin.GROUPS for it in group.options]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda it: it.flag)
-def test_the_default_that_is_documented_is_the_options(option):
+def test_documented_defaults_match(option):
     page = (Path(__file__).parents[2] / "docs" / "agent.md").read_text()
     (row,) = re.findall(rf"^\| `{option.flag}[ `].*$", page, re.MULTILINE)
     default = option.default or DEFAULTS.get(option.flag, "")
@@ -71,7 +71,7 @@ def test_the_default_that_is_documented_is_the_options(option):
 
 DEFAULTS = {"--listen": DEFAULT_LISTEN, "--volume-config": "all", "--extra-config": "none"}
 
-# A value that is wrong for each option that takes one, and what is said of it.
+# An invalid value of each option that takes one, and the error message.
 WRONG = {
     "--node": ("", "must be a name"),
     "--state": ("", "must name a path"),
@@ -96,7 +96,7 @@ WRONG = {
     "--volume-config": ("", "must name a file"),
     "--extra-config": ("", "must name a file"),
     "--node-dev": ("", "must name a path"),
-    "--ignore-xids": ("13;31", "must be numbers from 1 to 9999 with commas between them"),
+    "--ignore-xids": ("13;31", "must be numbers from 1 to 9999, separated by commas"),
     "--recover-seconds": ("1.5", "whole number of seconds from 1 to 86400, such as 60"),
     "--listen": ("x", "must be a port, or an address and a port, such as 9470"),
     "--display": ("", "must name a path"),
@@ -105,14 +105,14 @@ WRONG = {
 }
 
 
-def test_for_each_option_with_a_value_there_is_a_wrong_one():
+def test_each_option_with_a_value_has_an_invalid_example():
     assert set(WRONG) == {
         it.flag for group in device_plugin.GROUPS for it in group.options if it.value
     }
 
 
 @pytest.mark.parametrize("flag", WRONG)
-def test_a_wrong_value_is_named_with_rule_and_example(flag):
+def test_invalid_value_is_refused_with_rule_and_example(flag):
     text, words = WRONG[flag]
     with pytest.raises(errors.UsageError) as caught:
         settings(flag, text)
@@ -123,7 +123,7 @@ def test_a_wrong_value_is_named_with_rule_and_example(flag):
 @pytest.mark.parametrize(
     "given", [("--placement", "extender"), ("--placement-key", "/key")], ids=["alone", "key alone"]
 )
-def test_the_extender_and_its_key_go_together(given):
+def test_extender_placement_requires_a_key(given):
     with pytest.raises(errors.UsageError, match="go together, such as --placement extender"):
         settings(*given)
 
@@ -146,24 +146,24 @@ def test_the_extender_and_its_key_go_together(given):
         pytest.param(
             "--extra-config",
             {"default": {"devices": ["/etc/passwd"]}},
-            "'/etc/passwd' is no node in /dev",
+            "'/etc/passwd' is not a node in /dev",
             id="nodes: a file",
         ),
         pytest.param(
             "--extra-config",
             {"default": {"devices": ["/dev/../etc/passwd"]}},
-            "is no node in /dev",
+            "is not a node in /dev",
             id="nodes: out of /dev",
         ),
         pytest.param(
             "--extra-config",
             {"default": {"devices": ["/dev"]}},
-            "'/dev' is no node in /dev",
+            "'/dev' is not a node in /dev",
             id="nodes: all of /dev",
         ),
     ],
 )
-def test_a_file_that_is_none_is_said(tmp_path, flag, content, words):
+def test_invalid_file_is_refused(tmp_path, flag, content, words):
     file = tmp_path / "file"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(errors.DataError) as caught:
@@ -172,15 +172,15 @@ def test_a_file_that_is_none_is_said(tmp_path, flag, content, words):
     assert str(file) in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path):
+def test_missing_file_is_refused(tmp_path):
     for flag in ("--volume-config", "--extra-config"):
         with pytest.raises(errors.DataError, match="cannot be read"):
             settings(flag, str(tmp_path / "none"))
 
 
-# --- gpu-manager's ------------------------------------------------------------------------------
+# --- gpu-manager's options ----------------------------------------------------------------------
 
-# As its own DaemonSet starts it, and every option that it has ever had.
+# The options of its own DaemonSet, and every option that it has ever had.
 DAEMONSET = (
     *(
         "--v=4",
@@ -223,12 +223,12 @@ def theirs(*given):
     return device_plugin.settings_of(options(*given))
 
 
-def test_its_daemonset_is_understood():
+def test_gpu_managers_daemonset_options_are_accepted():
     found, said = theirs(*DAEMONSET)
     assert (found.node, found.shares, said["verbose"]) == ("node-7", True, True)
 
 
-def test_every_option_is_taken_alone_with_hyphens_and_with_underscores():
+def test_gpu_manager_options_accept_hyphens_and_underscores():
     assert {it.flag for it in gpu_manager.OPTIONS} == set(EVERY)
     assert set(table.flags(device_plugin.GROUPS)) >= OWN
     for flag, text in EVERY.items():
@@ -245,17 +245,17 @@ def test_every_option_is_taken_alone_with_hyphens_and_with_underscores():
     [
         (("--driver", "amd"), "--driver 'amd': must be nvidia"),
         (("--share-mode=maybe",), "--share-mode 'maybe': must be true or false"),
-        (("--node-labels", "pool"), "--node-labels 'pool': must be labels of a node with commas"),
+        (("--node-labels", "pool"), "--node-labels 'pool': must be node labels, separated by"),
         (("--node-labels", "a=b c"), "such as pool=training,example.com/rack=7"),
-        (("--node-labels", "=b"), "must be labels of a node"),
-        (("--node-labels", "a/b/c=d"), "must be labels of a node"),
+        (("--node-labels", "=b"), "must be node labels"),
+        (("--node-labels", "a/b/c=d"), "must be node labels"),
         (("--query-port", "http"), "--query-port 'http': must be a whole number from 0 to 65535"),
         (("--query-addr", ""), "--query-addr '': must be a name"),
         (("--incluster-mode=2",), "--incluster-mode '2': must be true or false"),
         (("--v", "high"), "--v 'high': must be a whole number from 0 to 99, such as 2"),
     ],
 )
-def test_what_is_wrong_in_one_of_its_options_is_said(given, words):
+def test_invalid_gpu_manager_option_is_refused(given, words):
     with pytest.raises(errors.UsageError) as caught:
         theirs(*given)
     assert words in str(caught.value)
@@ -271,11 +271,11 @@ def test_what_is_wrong_in_one_of_its_options_is_said(given, words):
         (("--query-addr=0.0.0.0", "--listen=9470"), "9470"),
     ],
 )
-def test_it_answers_where_its_daemonset_says(given, address):
+def test_listen_address_from_gpu_managers_options(given, address):
     assert theirs(*given)[0].listen == address
 
 
-def test_labels_of_the_node_are_its_own_and_that_of_the_model_is_the_devices():
+def test_node_labels_exclude_the_model():
     given = "pool=training,example.com/rack=7,gaia.tencent.com/gpu-model=any,empty="
     assert dict(theirs("--node-labels", given)[0].labels) == {
         "pool": "training",
@@ -284,14 +284,14 @@ def test_labels_of_the_node_are_its_own_and_that_of_the_model_is_the_devices():
     }
 
 
-def test_its_socket_is_where_the_same_is_answered():
+def test_addr_option_sets_the_display_socket():
     assert theirs("--addr=/x.sock")[0].display == Path("/x.sock")
 
 
-def test_a_truth_may_stand_alone():
+def test_boolean_option_without_value_is_true():
     assert theirs("--share-mode", "--logtostderr")[0].shares
     assert not theirs("--share-mode=false")[0].shares
 
 
-def test_ours_counts_where_both_are_given():
+def test_pyvgpu_option_overrides_gpu_managers():
     assert theirs("--hostname-override", "theirs", "--node", "ours")[0].node == "ours"

@@ -1,4 +1,4 @@
-"""What an administrator may tell the agent of a node, and what it says to nonsense."""
+"""Orders from a node's administrator to its agent, and errors for invalid ones."""
 
 import dataclasses
 import os
@@ -13,7 +13,7 @@ from pyvgpu.deviceplugin import cordons, grants, orders, resize
 
 
 class Agent:
-    """An agent of which there is nothing but what orders change."""
+    """An agent with only the state that orders change."""
 
     def __init__(self, state):
         self.grants = {it.id: it for it in (grant(), other())}
@@ -56,7 +56,7 @@ def set_order(name="team/pod/main", **change):
     return {"order": "set", "name": name, "change": change}
 
 
-def test_a_container_gets_another_quota(agent, tmp_path):
+def test_set_order_changes_the_quota(agent, tmp_path):
     assert orders.tell(tmp_path, set_order(vcore=20, vmemory=GIB)) == (
         f"team/pod/main: vcore 20, vmemory 1GiB of {UUID.format(0)}"
     )
@@ -66,11 +66,11 @@ def test_a_container_gets_another_quota(agent, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["team/pod/main", "team/pod", f"{7:016x}"])
-def test_a_container_is_called_by_its_pod_or_by_its_grant(agent, name):
+def test_container_is_named_by_pod_or_grant(agent, name):
     assert orders.find(name, agent.grants.values()) == agent.grants[f"{7:016x}"]
 
 
-def test_a_name_of_nobody_or_of_several_says_who_there_is(agent):
+def test_unknown_or_ambiguous_name_lists_valid_ones(agent):
     with pytest.raises(errors.UsageError, match="valid: team/pod/main, team/two/side"):
         orders.find("team/pod/mian", agent.grants.values())
     owner = grants.Owner("uid", "team", "pod", "more")
@@ -84,16 +84,20 @@ def test_a_name_of_nobody_or_of_several_says_who_there_is(agent):
     [
         (set_order(vcore=51), errors.UsageError, "was created with 50"),
         (set_order(vcore=0), errors.UsageError, "vcore=0"),
-        (set_order(vcore="5"), errors.DataError, "no change of a quota"),
-        (set_order("nobody", vcore=5), errors.UsageError, "no container of that name"),
-        ({"order": "set", "name": 7}, errors.DataError, "no change of a quota"),
-        ({"order": "reboot"}, errors.DataError, "'reboot' is no order"),
-        ({}, errors.DataError, "None is no order"),
+        (set_order(vcore="5"), errors.DataError, "not a change of a quota"),
+        (set_order("unknown", vcore=5), errors.UsageError, "no container of that name"),
+        ({"order": "set", "name": 7}, errors.DataError, "not a change of a quota"),
+        ({"order": "reboot"}, errors.DataError, "'reboot': this agent has no such order"),
+        ({}, errors.DataError, "None: this agent has no such order"),
         ({"order": "cordon", "uuid": "GPU-x", "undo": False}, errors.UsageError, "valid: GPU-0"),
-        ({"order": "cordon", "uuid": UUID.format(0)}, errors.DataError, "no order to cordon"),
+        (
+            {"order": "cordon", "uuid": UUID.format(0)},
+            errors.DataError,
+            "order to cordon a device is not valid",
+        ),
     ],
 )
-def test_what_makes_no_sense_changes_nothing_and_says_why(agent, tmp_path, order, kind, said):
+def test_invalid_order_changes_nothing(agent, tmp_path, order, kind, said):
     before = dict(agent.grants)
     with pytest.raises(kind, match=said):
         orders.tell(tmp_path, order)
@@ -101,7 +105,7 @@ def test_what_makes_no_sense_changes_nothing_and_says_why(agent, tmp_path, order
     assert agent.cordons.uuids == frozenset()
 
 
-def test_a_cordon_lasts_until_it_is_undone(agent, tmp_path):
+def test_cordon_lasts_until_it_is_undone(agent, tmp_path):
     uuid = UUID.format(1)
     order = {"order": "cordon", "uuid": uuid, "undo": False}
     assert orders.tell(tmp_path, order) == f"{uuid}: gets nothing new"
@@ -111,27 +115,27 @@ def test_a_cordon_lasts_until_it_is_undone(agent, tmp_path):
     assert agent.cordons.uuids == cordons.Cordons(tmp_path).uuids == frozenset()
 
 
-def test_what_the_nodes_annotation_says_is_undone_there(agent, tmp_path):
+def test_annotated_cordon_is_not_undone_by_an_order(agent, tmp_path):
     uuid = UUID.format(0)
     agent.cordons.follow(frozenset({uuid}))
     with pytest.raises(errors.UsageError, match="annotation pyvgpu.io/cordoned, too; take it out"):
         orders.tell(tmp_path, {"order": "cordon", "uuid": uuid, "undo": True})
 
 
-def test_a_device_that_is_gone_can_be_forgotten(agent, tmp_path):
+def test_missing_device_can_be_uncordoned(agent, tmp_path):
     agent.cordons.change("GPU-gone", cordoned=True)
     orders.tell(tmp_path, {"order": "cordon", "uuid": "GPU-gone", "undo": True})
     assert agent.cordons.uuids == frozenset()
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"[" * 9999, b"\xff"])
-def test_cordons_that_cannot_be_read_are_not_forgotten(tmp_path, content):
+def test_unreadable_cordons_are_refused(tmp_path, content):
     (tmp_path / "cordoned.json").write_bytes(content)
     with pytest.raises(errors.DataError, match="mend it, or remove it"):
         cordons.Cordons(tmp_path)
 
 
-def test_without_an_agent_it_is_said_where_one_was_looked_for(tmp_path):
+def test_without_an_agent_the_error_names_the_folder(tmp_path):
     with pytest.raises(errors.UnavailableError, match="no agent of this node.*--state"):
         orders.tell(tmp_path, set_order(vcore=1))
     with pytest.raises(errors.UnavailableError, match="no agent of this node"):
@@ -146,17 +150,17 @@ def test_only_root_may_give_orders(agent, tmp_path):
     def order():
         orders.tell(tmp_path, set_order(vcore=1))
 
-    assert "only root may tell" in str(forked.call(order, uid=forked.NOBODY))
+    assert "only root may give orders" in str(forked.call(order, uid=forked.OTHER_UID))
     (tmp_path / "control").chmod(0o666)
-    refused = str(forked.call(order, uid=forked.NOBODY))
+    refused = str(forked.call(order, uid=forked.OTHER_UID))
     assert (
-        f"user {users.name(forked.NOBODY)} may not change what the agent holds of user root"
+        f"user {users.name(forked.OTHER_UID)} may not change what the agent holds of user root"
         in refused
     )
     assert agent.grants[f"{7:016x}"].shares[0].vcore == 50
 
 
-def test_an_agent_that_has_ended_carries_nothing_out(agent, tmp_path):
+def test_stopped_agent_executes_no_order(agent, tmp_path):
     agent.orders.stop()
     with pytest.raises(errors.UnavailableError):
         orders.tell(tmp_path, set_order(vcore=1))
@@ -164,7 +168,7 @@ def test_an_agent_that_has_ended_carries_nothing_out(agent, tmp_path):
     assert os.path.lexists(tmp_path / "control")
 
 
-def test_the_next_agent_takes_the_place_of_one_that_was_killed(agent, tmp_path):
+def test_next_agent_replaces_the_socket_of_a_killed_one(agent, tmp_path):
     agent.orders.stop()
     following = Agent(tmp_path)
     following.orders.start()

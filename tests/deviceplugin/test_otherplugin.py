@@ -1,4 +1,4 @@
-"""While another device plugin counts the GPUs of the node, the agent offers none of them."""
+"""While another device plugin offers the GPUs of the node, the agent offers none."""
 
 import contextlib
 import json
@@ -44,7 +44,7 @@ GAIA = (names.GAIA_VCORE_RESOURCE, names.GAIA_VMEMORY_RESOURCE)
         pytest.param({"amd.com/gpu": "4", "example.com/nvidia.com-gpu": "1"}, "", id="others"),
     ],
 )
-def test_what_counts_gpus_for_another_plugin(capacity, expected):
+def test_resources_of_another_plugin(capacity, expected):
     assert otherplugin.counted(capacity) == expected
 
 
@@ -68,14 +68,14 @@ def of_node(cluster):
 
 @pytest.fixture
 def follow(cluster, tmp_path):
-    """Make a follower as an agent that starts does, with what it said in `back` and `told`."""
+    """Create a follower like a starting agent, with its calls in `back` and `posted`."""
 
     def make():
         own = ownnode.OwnNode(cluster.connection, NODE)
         made = otherplugin.Follower(
-            *(own, tmp_path, lambda it: made.back.append(it), lambda it: made.told.append(it))
+            *(own, tmp_path, lambda it: made.back.append(it), lambda it: made.posted.append(it))
         )
-        made.back, made.told = [], []
+        made.back, made.posted = [], []
         look = made.look
 
         def see():
@@ -94,15 +94,13 @@ def follower(follow):
     return follow()
 
 
-def test_a_node_that_cannot_be_read_is_taken_as_it_was_and_that_is_said_once(
-    follower, cluster, caplog
-):
+def test_unreadable_node_keeps_the_last_result_with_one_warning(follower, cluster, caplog):
     cluster.api.forbidden = (NODES,)
     follower.look()
     follower.look()
     (said,) = caplog.messages
-    assert "cannot see whether another device plugin" in said
-    assert "no device is offered until it is known" in said
+    assert "cannot detect another device plugin" in said
+    assert "no device is offered until that is known" in said
     assert "has not been read yet" in said
     assert follower.back == [UNREAD]
     cluster.api.forbidden = ()
@@ -114,7 +112,7 @@ def test_a_node_that_cannot_be_read_is_taken_as_it_was_and_that_is_said_once(
     assert caplog.messages[-1].startswith(f"node {NODE} offers no device")
 
 
-def test_each_change_is_told_once(follower, cluster):
+def test_each_change_is_reported_once(follower, cluster):
     set_capacity(cluster, NVIDIAS)
     follower.look()
     follower.look()
@@ -122,8 +120,8 @@ def test_each_change_is_told_once(follower, cluster):
     follower.look()
     follower.look()
     assert follower.back == ["another device plugin (nvidia.com/gpu: 2)", ""]
-    assert [it.reason.value for it in follower.told] == ["VGPUNotOffered", "VGPUOffered"]
-    assert {(it.uid, it.name) for it in follower.told} == {("uid-of-node", NODE)}
+    assert [it.reason.value for it in follower.posted] == ["VGPUNotOffered", "VGPUOffered"]
+    assert {(it.uid, it.name) for it in follower.posted} == {("uid-of-node", NODE)}
 
 
 @pytest.mark.parametrize(
@@ -133,9 +131,7 @@ def test_each_change_is_told_once(follower, cluster):
         pytest.param(NVIDIAS, ["another device plugin (nvidia.com/gpu: 2)"], id="another"),
     ],
 )
-def test_an_agent_that_starts_without_the_api_server_goes_by_what_was_seen_last(
-    follow, cluster, capacity, back
-):
+def test_stored_result_holds_without_the_api_server(follow, cluster, capacity, back):
     set_capacity(cluster, capacity)
     follow().look()
     cluster.api.forbidden = (NODES,)
@@ -150,7 +146,7 @@ def test_an_agent_that_starts_without_the_api_server_goes_by_what_was_seen_last(
 
 
 @pytest.mark.parametrize("content", [b"", b"7", b"\xff", b"{"])
-def test_a_damaged_record_counts_as_none(follow, cluster, tmp_path, content):
+def test_damaged_record_counts_as_none(follow, cluster, tmp_path, content):
     (tmp_path / otherplugin.FILE).write_bytes(content)
     cluster.api.forbidden = (NODES,)
     found = follow()
@@ -160,7 +156,7 @@ def test_a_damaged_record_counts_as_none(follow, cluster, tmp_path, content):
     found.look()
     assert found.back == [UNREAD, ""]
     assert (tmp_path / otherplugin.FILE).read_bytes() == b'""'
-    assert not found.told
+    assert not found.posted
 
 
 # --- the whole agent ----------------------------------------------------------------------------
@@ -202,7 +198,7 @@ def test_devices_are_offered_once_the_other_plugin_is_gone(node, cluster, option
     node.until(lambda: len(of_node(cluster)) == 2)
 
 
-def test_what_runs_keeps_what_it_has_and_nothing_new_comes(node, cluster):
+def test_running_containers_keep_their_grants(node, cluster):
     kubelet = node.kubelet
     node.start("--kubeconfig", cluster.kubeconfig)
     kubelet.until_offered()
@@ -214,7 +210,7 @@ def test_what_runs_keeps_what_it_has_and_nothing_new_comes(node, cluster):
     node.until(lambda: kubelet.healthy(VCORE) == held)
     with pytest.raises(AdmissionError):
         kubelet.admit(pod("q", container("a", 30, 4)))
-    assert kubelet.start_container(one, "a") == answer  # as after a crash of it
+    assert kubelet.start_container(one, "a") == answer  # as after a crash of the container
     assert node.quota(answer)[0] == 30
     assert not cluster.evictions(one)
 
@@ -222,7 +218,7 @@ def test_what_runs_keeps_what_it_has_and_nothing_new_comes(node, cluster):
 @pytest.mark.parametrize(
     "option", [("--beside-nvidia",), ("--simulate", "t4:2")], ids=["forced", "simulated"]
 )
-def test_it_can_be_forced_and_simulated_devices_are_nobody_elses(node, cluster, option):
+def test_beside_nvidia_and_simulate_offer_devices(node, cluster, option):
     set_capacity(cluster, NVIDIAS)
     node.start("--kubeconfig", cluster.kubeconfig, *option)
     node.kubelet.until_offered()
@@ -230,13 +226,13 @@ def test_it_can_be_forced_and_simulated_devices_are_nobody_elses(node, cluster, 
     assert not of_node(cluster)
 
 
-def test_without_an_api_server_it_offers_them_and_says_what_it_cannot_see(node):
+def test_without_an_api_server_devices_are_offered_with_a_warning(node):
     node.start()
     node.kubelet.until_offered()
-    assert "cannot see whether another device plugin, such as NVIDIA's" in node.log.read_text()
+    assert "cannot detect another device plugin, such as NVIDIA's" in node.log.read_text()
 
 
-def test_an_agent_that_has_never_seen_its_node_offers_nothing_until_it_has(node, cluster):
+def test_no_device_is_offered_before_the_node_is_read(node, cluster):
     cluster.api.forbidden = (NODES,)
     node.start("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")
     node.until(lambda: node.kubelet.devices.get(VCORE))
@@ -248,7 +244,7 @@ def test_an_agent_that_has_never_seen_its_node_offers_nothing_until_it_has(node,
     assert not of_node(cluster)
 
 
-def test_claims_are_not_allocated_either(node, cluster):
+def test_claims_are_refused_beside_another_plugin(node, cluster):
     claiming = claiming_kubelet.ClaimingKubelet(node.kubelet.folder.parent)
     uuids = [it.uuid for it in node.machine.devices]
 
@@ -270,7 +266,7 @@ def test_claims_are_not_allocated_either(node, cluster):
     given = claiming.prepare(before)
     set_capacity(cluster, NVIDIAS)
     node.until(lambda: not devices())
-    assert claiming.prepare(before) == given  # of a pod that runs
+    assert claiming.prepare(before) == given  # the claim of a running pod
     late = put(claim("u2", result(uuids[1], 30, "4Gi")))
     with pytest.raises(RefusedError, match=r"given out by another device plugin \(nvidia.com/gpu"):
         claiming.prepare(late)

@@ -1,4 +1,4 @@
-"""The node is watched for all that follow it."""
+"""One watch of the node serves all components."""
 
 import contextlib
 
@@ -12,7 +12,7 @@ from pyvgpu.kube import apiserver
 PATH = f"/api/v1/nodes/{NODE}"
 
 
-def test_a_change_is_seen_and_nothing_is_asked_for(own, cluster):
+def test_change_is_seen_through_the_watch(own, cluster):
     cluster.api.wait_for("WATCH", "/api/v1/nodes")
     before = len(cluster.api.asked)
     node = cluster.api.read(PATH)
@@ -22,19 +22,19 @@ def test_a_change_is_seen_and_nothing_is_asked_for(own, cluster):
     assert len(cluster.api.asked) == before
 
 
-def test_what_is_written_is_seen(own, cluster):
+def test_own_write_is_seen(own, cluster):
     own.write({"annotations": {"a": "b"}})
     waiting.wait_until(lambda: own.metadata().get("annotations") == {"a": "b"})
 
 
-def test_it_is_as_it_was_seen_last_while_the_server_is_away(own, cluster):
+def test_last_seen_node_is_kept_while_the_server_is_unavailable(own, cluster):
     cluster.api.go_down()
     with pytest.raises(apiserver.ServerError):
         own.write({"annotations": {"a": "b"}})
     assert own.metadata()["name"] == NODE
 
 
-def test_a_node_that_was_never_read_is_no_node_without_annotations(cluster):
+def test_unread_node_raises_an_error(cluster):
     found = ownnode.OwnNode(cluster.connection, NODE)
     with pytest.raises(apiserver.ServerError, match="node node-1 has not been read yet"):
         found.metadata()
@@ -45,8 +45,8 @@ def test_a_node_that_was_never_read_is_no_node_without_annotations(cluster):
     assert found.uid == ""
 
 
-def test_a_watch_is_ended_at_once(cluster):
+def test_watch_stops_at_once(cluster):
     found = ownnode.OwnNode(cluster.connection, NODE)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(waiting.beside(found))  # which waits for it in the end
+        stack.enter_context(waiting.beside(found))  # joins its thread at the end
         cluster.api.wait_for("WATCH", "/api/v1/nodes")

@@ -1,4 +1,4 @@
-"""A pod goes where the allocator says, or where somebody has chosen, and nowhere else."""
+"""A pod is placed by the allocator, or on the devices already chosen for it."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def one(name="a", vcore=30, gib=4, kind=APP, count=1):
 
 
 def place(now, *containers, chosen=placing.NOTHING, own=()):
-    """Place a pod that has *own* already."""
+    """Place a pod that holds *own* already."""
     empty = facts.Node(now.devices, tuple(own))
     return placing.place_pod(now, lambda: empty, facts.Pod(containers), chosen)
 
@@ -42,15 +42,15 @@ def sealed(**shares):
     return placing.Chosen({}, {name: tuple(own) for name, own in shares.items()})
 
 
-def test_devices_that_were_chosen_are_given():
+def test_chosen_devices_are_used():
     assert place(node(), one(), chosen=devices(a=[1])) == {"a": (share(1, 30, 4),)}
     whole = one(vcore=100, gib=0, count=2)
     found = place(node(4), whole, chosen=devices(a=[3, 1]))
     assert found == {"a": (share(3, 100, 16), share(1, 100, 16))}
 
 
-def test_containers_that_were_not_named_go_beside_the_others():
-    """An init container runs before: it fits on the device that the others fill."""
+def test_unnamed_containers_are_placed_beside_the_others():
+    """An init container runs earlier, so it fits on the device that the others fill."""
     chosen = devices(a=[1])
     found = place(node(), one("i", 90, 14, INIT), one("a", 100, 16), chosen=chosen)
     assert found["i"] == (share(1, 90, 14),)
@@ -61,7 +61,7 @@ def test_containers_that_were_not_named_go_beside_the_others():
     assert found["b"] == (share(0, 100, 16), share(2, 100, 16))
 
 
-def test_a_sealed_choice_is_given_to_the_byte():
+def test_sealed_choice_is_used_exactly():
     chosen = sealed(a=[share(1, 30, 4)], other=[share(0, 1, 1)])
     assert place(node(), one(), chosen=chosen) == {"a": (share(1, 30, 4),)}
 
@@ -73,19 +73,19 @@ def test_a_sealed_choice_is_given_to_the_byte():
         pytest.param(sealed(a=[share(0, 40, 4)]), "asks for 30 vcore and 4GiB", id="more time"),
         pytest.param(sealed(a=[share(0, 30, 5)]), "asks for 30 vcore and 4GiB", id="more memory"),
         pytest.param(sealed(a=[share(0, 20, 4)]), "asks for 30 vcore and 4GiB", id="less"),
-        pytest.param(sealed(a=[share(7, 30, 4)]), "no device of this node", id="elsewhere"),
-        pytest.param(devices(a=[7]), "no device of this node", id="no such device"),
+        pytest.param(sealed(a=[share(7, 30, 4)]), "is not a device of this node", id="elsewhere"),
+        pytest.param(devices(a=[7]), "is not a device of this node", id="no such device"),
         pytest.param(devices(a=[0, 1]), "asks for 1 devices, 2 were chosen", id="two"),
         pytest.param(devices(a=[0, 0]), "asks for 1 devices, 2 were chosen", id="one twice"),
     ],
 )
-def test_what_is_not_what_the_pod_asks_for_is_refused_for_good(chosen, words):
+def test_choice_that_differs_from_the_request_is_refused_for_good(chosen, words):
     exc = refused(node(), one(), chosen=chosen)
     assert words in str(exc)
     assert exc.final
 
 
-def test_a_chosen_device_without_room_is_waited_for_though_another_has_some():
+def test_pod_waits_for_the_chosen_device_even_if_another_is_free():
     held = [facts.Holding(share(1, 80, 4), "team/p")]
     for chosen in (devices(a=[1]), sealed(a=[share(1, 30, 4)])):
         exc = refused(node(held=held), one(), chosen=chosen)
@@ -94,8 +94,8 @@ def test_a_chosen_device_without_room_is_waited_for_though_another_has_some():
 
 
 @pytest.mark.parametrize("chosen", [placing.NOTHING, devices(a=[0]), sealed(a=[share(0, 30, 4)])])
-def test_what_may_pass_is_no_final_refusal(chosen):
-    """Room comes some day; of a sick device it is not known whether it is ever well again."""
+def test_temporary_causes_are_no_final_refusal(chosen):
+    """Room becomes free some day; an unhealthy device may never recover."""
     held = [facts.Holding(share(0, 100, 16), "team/p")]
     sick = [node(1, sick="Xid 79"), node(1, held, sick="Xid 79"), node(0)]
     for it in sick:
@@ -106,7 +106,7 @@ def test_what_may_pass_is_no_final_refusal(chosen):
     assert (own.final, isinstance(own, placing.WaitsError)) == (True, False)
 
 
-# --- what is asked for ---------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 def container(name, vcore, units, listed=True):
@@ -119,7 +119,7 @@ def container(name, vcore, units, listed=True):
     )
 
 
-def test_what_a_container_asks_is_its_ids():
+def test_request_of_a_container_comes_from_its_ids():
     own = [container("a", 30, 4), container("i", 60, 2, listed=False)]
     assert placing.wishes(own, own, (), GIB) == (one("i", 60, 2, INIT), one("a", 30, 4))
 
@@ -132,7 +132,7 @@ def test_what_a_container_asks_is_its_ids():
         pytest.param(30, 1, "a: vmemory of 1GiB: a share needs at least 2GiB", id="too little"),
     ],
 )
-def test_what_no_device_can_give_is_refused_for_good(vcore, units, words):
+def test_impossible_request_is_refused_for_good(vcore, units, words):
     has = (facts.Device("GPU-0", 0, 16 * GIB, least_bytes=3 * GIB),)
     has += (facts.Device("GPU-1", 1, 16 * GIB, least_bytes=2 * GIB),)
     own = [container("a", vcore, units)]
@@ -141,7 +141,7 @@ def test_what_no_device_can_give_is_refused_for_good(vcore, units, words):
     assert caught.value.final
 
 
-def test_a_whole_device_needs_no_memory_of_its_own():
+def test_whole_device_needs_no_vmemory():
     own = [container("a", 100, 1)]
     has = (facts.Device("GPU-0", 0, 16 * GIB, least_bytes=2 * GIB),)
     assert placing.wishes(own, own, has, GIB)[0].need.whole

@@ -1,4 +1,4 @@
-"""One call of PodResources serves all who wait, and a kubelet that refuses some is asked again."""
+"""One PodResources call serves all waiting callers, and refused calls are retried."""
 
 import concurrent.futures
 import threading
@@ -20,33 +20,33 @@ def asked(kubelet):
 
 
 def holding(kubelet, new, name, *held):
-    """Let a pod hold these ids of vcore, whatever is offered."""
+    """Make a pod hold these ids of vcore, whatever is offered."""
     kubelet.pods[new.uid] = new
     kubelet.held[new.uid, name, VCORE] = (frozenset(held), b"")
     return new
 
 
-def test_a_pod_has_its_ids_though_each_has_an_entry_of_its_own(kubelet, asked):
+def test_ids_in_separate_entries_are_merged(kubelet, asked):
     holding(kubelet, pod("p", container("a", 3, 0)), "a", "c0", "c10", "c11")
     (found,) = asked.pods()
     assert (found.namespace, found.name) == ("default", "p")
     assert found.containers == {"a": {ids.Kind.VCORE: {"c0", "c10", "c11"}}}
 
 
-def test_an_ordinary_init_container_is_not_listed_and_a_native_sidecar_is(kubelet, asked):
+def test_only_native_sidecars_among_init_containers_are_listed(kubelet, asked):
     init, side = container("i", 1, 0, init=True), container("s", 1, 0, native=True)
     holding(kubelet, pod("p", init, side, container("a", 0, 0)), "i", "c0")
     assert set(asked.pods()[0].containers) == {"s", "a"}
 
 
-def test_a_pod_is_not_taken_for_one_with_a_longer_id(kubelet, asked):
+def test_ids_are_compared_exactly(kubelet, asked):
     holding(kubelet, pod("p", container("a", 1, 0)), "a", "c10")
     found = asked.listing()
     assert found.mentioning(["c5", "c10"]) == list(found.pods)
     assert found.mentioning(["c1", "c100"]) == []
 
 
-def test_what_was_read_of_a_pod_is_kept_while_the_same_is_said_of_it(kubelet, asked):
+def test_unchanged_pod_is_not_parsed_again(kubelet, asked):
     first = holding(kubelet, pod("p", container("a", 1, 0)), "a", "c1")
     holding(kubelet, pod("q", container("a", 1, 0)), "a", "c2")
     before = {it.name: it for it in asked.pods()}
@@ -56,7 +56,7 @@ def test_what_was_read_of_a_pod_is_kept_while_the_same_is_said_of_it(kubelet, as
     assert after["p"].containers == {"a": {ids.Kind.VCORE: {"c3"}}}
 
 
-def test_forty_who_wait_need_few_calls(kubelet, asked):
+def test_forty_concurrent_callers_share_few_calls(kubelet, asked):
     gate = threading.Event()
 
     def listed(pods):
@@ -66,13 +66,13 @@ def test_forty_who_wait_need_few_calls(kubelet, asked):
     kubelet.change_list = listed
     with concurrent.futures.ThreadPoolExecutor(40) as pool:
         calls = [pool.submit(asked.pods) for _ in range(40)]
-        waiting.wait_until(lambda: len(asked._changed._waiters) == 39)  # for the one that asks
+        waiting.wait_until(lambda: len(asked._changed._waiters) == 39)  # for the one in progress
         gate.set()
         assert {len(call.result()) for call in calls} == {0}
     assert kubelet.lists == 2
 
 
-def test_nobody_gets_an_answer_that_was_begun_before_he_came(kubelet, asked):
+def test_answer_is_from_a_call_begun_after_the_request(kubelet, asked):
     begun, gate = threading.Event(), threading.Event()
 
     def listed(pods):
@@ -91,13 +91,13 @@ def test_nobody_gets_an_answer_that_was_begun_before_he_came(kubelet, asked):
         assert len(second.result()) == 1
 
 
-def test_a_refusal_for_the_rate_is_tried_again(kubelet, asked):
+def test_rate_limited_call_is_retried(kubelet, asked):
     kubelet.refuse_lists = 3
     assert asked.pods() == ()
     assert kubelet.lists == 4
 
 
-def test_a_kubelet_that_is_away_is_said_and_one_that_is_back_is_asked(kubelet):
+def test_unavailable_kubelet_is_reported_and_retried(kubelet):
     asked = podresources.PodResources(kubelet.pod_resources, patience=0.2)
     kubelet.stop()
     with pytest.raises(podresources.UnansweredError, match="kubelet said UNAVAILABLE"):
@@ -107,7 +107,7 @@ def test_a_kubelet_that_is_away_is_said_and_one_that_is_back_is_asked(kubelet):
     assert patient.pods() == ()
 
 
-def test_a_kubelet_that_does_not_answer_is_said(kubelet):
+def test_kubelet_timeout_is_reported(kubelet):
     asked = podresources.PodResources(kubelet.pod_resources, seconds=0.2)
     gate = threading.Event()
     kubelet.change_list = lambda listed: listed if gate.wait(30) else []
@@ -116,7 +116,7 @@ def test_a_kubelet_that_does_not_answer_is_said(kubelet):
     gate.set()
 
 
-def test_garbage_is_said(kubelet):
+def test_malformed_answer_is_reported(kubelet):
     socket = kubelet.folder / "garbage.sock"
     said = b""
     handlers = {"List": grpc.unary_unary_rpc_method_handler(lambda *_: said)}
@@ -127,16 +127,16 @@ def test_garbage_is_said(kubelet):
     said = b"\x0a\xff\xff"  # not even a list
     with pytest.raises(podresources.UnansweredError, match="kubelet said INTERNAL"):
         asked.pods()
-    said = b"\x0a\x02\x0a\xff"  # a list of what is no pod
-    with pytest.raises(podresources.UnansweredError, match="is no message"):
+    said = b"\x0a\x02\x0a\xff"  # a list with an invalid pod
+    with pytest.raises(podresources.UnansweredError, match="answer is malformed"):
         asked.pods()
 
 
-def test_what_calls_a_plugin_with_garbage_is_told(kubelet):
-    class Nobody:
+def test_malformed_plugin_calls_get_an_error(kubelet):
+    class Stub:
         allocate = start = None
 
-    plugin = service.Plugin(kubelet.folder, service.Offer(ids.OURS[0], 1), Nobody())
+    plugin = service.Plugin(kubelet.folder, service.Offer(ids.OURS[0], 1), Stub())
     plugin.serve()
     try:
         with grpc.insecure_channel(f"unix:{plugin.socket}") as channel:

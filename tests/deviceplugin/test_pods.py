@@ -1,4 +1,4 @@
-"""The pods of the node are watched; one that was not seen is asked for."""
+"""The node's pods come from a watch; a pod that was not seen is read from the API server."""
 
 import pytest
 import waiting
@@ -24,7 +24,7 @@ def watched(cluster):
         yield made
 
 
-def test_a_pod_that_was_seen_is_not_asked_for(watched, cluster):
+def test_seen_pod_is_not_read_again(watched, cluster):
     cluster.add(ONE, {"a": "b"})
     waiting.wait_until(lambda: watched.seen(ONE.uid))
     before = len(cluster.api.asked)
@@ -34,9 +34,9 @@ def test_a_pod_that_was_seen_is_not_asked_for(watched, cluster):
     assert len(cluster.api.asked) == before
 
 
-def test_what_changes_and_goes_is_seen_and_told_of(watched, cluster):
-    told = []
-    watched.changed = told.append
+def test_changes_and_deletions_are_reported(watched, cluster):
+    keys = []
+    watched.changed = keys.append
     cluster.add(ONE, {})
     waiting.wait_until(lambda: watched.seen(ONE.uid))
     cluster.api.put(PATH, {**cluster.api.read(PATH), "status": {"phase": "Failed"}})
@@ -44,10 +44,10 @@ def test_what_changes_and_goes_is_seen_and_told_of(watched, cluster):
     cluster.api.delete(PATH)
     waiting.wait_until(lambda: watched.seen(ONE.uid) is None)
     assert watched.is_over(OWNER)
-    assert told == [f"{ONE.namespace}/{ONE.name}"] * 3
+    assert keys == [f"{ONE.namespace}/{ONE.name}"] * 3
 
 
-def test_another_pod_of_its_name_takes_its_place(watched, cluster):
+def test_later_pod_of_the_same_name_replaces_it(watched, cluster):
     cluster.add(ONE, {})
     waiting.wait_until(lambda: watched.seen(ONE.uid))
     other = pod("p", container("a", 30, 2))
@@ -56,7 +56,7 @@ def test_another_pod_of_its_name_takes_its_place(watched, cluster):
     assert watched.seen(ONE.uid) is None
 
 
-def test_a_pod_that_was_not_seen_is_asked_for_by_name_or_among_all(cluster):
+def test_unseen_pod_is_read_by_name_or_from_the_list(cluster):
     assert cluster.pods.find(ONE.uid, ONE.namespace, ONE.name) is None
     cluster.add(ONE, {})
     assert cluster.pods.find(ONE.uid, ONE.namespace, ONE.name)["metadata"]["uid"] == ONE.uid
@@ -84,7 +84,7 @@ def put(cluster, uid, phase, annotations=None):
         pytest.param("another", "Running", True, id="another of its name"),
     ],
 )
-def test_the_api_server_says_whether_a_pod_is_over(cluster, uid, phase, over):
+def test_pod_is_over_by_its_phase_and_uid(cluster, uid, phase, over):
     put(cluster, uid, phase)
     assert cluster.pods.is_over(OWNER) is over
 
@@ -92,7 +92,7 @@ def test_the_api_server_says_whether_a_pod_is_over(cluster, uid, phase, over):
 @pytest.mark.parametrize(
     ("codes", "over"), [([404], True), ([403], False), ([0], False)], ids=["gone", "no", "away"]
 )
-def test_only_a_pod_that_is_gone_is_over_without_being_read(cluster, codes, over):
+def test_only_a_404_means_that_a_pod_is_over(cluster, codes, over):
     put(cluster, ONE.uid, "Running")
     cluster.api.failing = codes
     assert cluster.pods.is_over(OWNER) is over
@@ -106,11 +106,11 @@ def test_only_a_pod_that_is_gone_is_over_without_being_read(cluster, codes, over
         pytest.param("0" * 32, "Running", False, id="the mirror of its next file"),
     ],
 )
-def test_a_static_pod_is_known_by_its_mirror(cluster, uid, phase, over):
-    """Which has a uid of its own, and is made when kubelet has started it already."""
+def test_static_pod_is_found_by_its_mirror(cluster, uid, phase, over):
+    """The mirror has its own uid, and is created after kubelet has started the pod."""
     put(cluster, "its own", phase, {MIRROR: uid})
     assert cluster.pods.is_over(STATIC) is over
 
 
-def test_a_static_pod_without_a_mirror_yet_is_not_over(cluster):
+def test_static_pod_without_a_mirror_is_not_over(cluster):
     assert not cluster.pods.is_over(STATIC)

@@ -1,4 +1,4 @@
-"""What gpu-admission notes on pods is followed, and what pods got is noted for it."""
+"""gpu-admission's pod annotations are followed, and granted devices are annotated for it."""
 
 import time
 
@@ -37,24 +37,24 @@ def of(notes, *containers):
         pytest.param({"tencent.com/gpu-assigned": "false"}, {}, id="not chosen yet"),
     ],
 )
-def test_what_is_noted_are_minors(notes, devices):
+def test_annotated_minors_are_parsed(notes, devices):
     assert predicates.read(of(notes), NODE, MINORS) == devices
 
 
 @pytest.mark.parametrize("text", ["7", "4,7", "GPU-0", "4;2", "-1", " 4", "٤"])
-def test_what_is_no_device_of_the_node_is_refused_for_good(text):
-    with pytest.raises(placing.RefusedError, match="must be minors of this node's") as caught:
+def test_unknown_minor_is_refused_for_good(text):
+    with pytest.raises(placing.RefusedError, match="must be minor numbers of this") as caught:
         predicates.read(of({FIRST: text}), NODE, MINORS)
     assert caught.value.final
 
 
-def test_while_the_devices_are_not_known_nothing_is_refused_for_good():
+def test_no_final_refusal_before_the_devices_are_known():
     with pytest.raises(placing.RefusedError) as caught:
         predicates.read(of({FIRST: "4"}), NODE, {})
     assert not caught.value.final
 
 
-def test_what_a_pod_got_is_noted_once():
+def test_granted_devices_are_annotated_once():
     shares = {"b": (facts.Share("GPU-2", 30, 1), facts.Share("GPU-0", 30, 1)), "init": ()}
     given = predicates.Given(identity.Pod("u", "team", "p", ()), shares)
     wanted = predicates.notes(of({}), given, NODE, MINORS, 12.5)
@@ -77,19 +77,19 @@ def room(kubelet, tmp_path, cluster):
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as made:
         noting = predicates.Predicates(cluster.pods, NODE, lambda: MINORS)
         made.granter.starts.choose, made.granter.given = noting.choose, noting.note
-        made.told = []
-        made.granter.tell = made.told.append
+        made.posted = []
+        made.granter.tell = made.posted.append
         made.noting = noting
         yield made
 
 
 def written(room):
-    """Write all that is to be noted."""
+    """Write all queued annotations."""
     room.noting.stop()
     room.noting.run()
 
 
-def test_a_pod_gets_what_gpu_admission_chose_and_whole_devices_too(room, cluster):
+def test_pod_gets_the_devices_chosen_by_gpu_admission(room, cluster):
     one = room.kubelet.admit(pod("p", container("a", 30, 2)))
     cluster.add(one, {FIRST: "2", "tencent.com/predicate-time": "7", **HERE})
     assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
@@ -106,7 +106,7 @@ def test_a_pod_gets_what_gpu_admission_chose_and_whole_devices_too(room, cluster
     assert "tencent.com/gpu-assigned" not in cluster.notes(whole)
 
 
-def test_a_pod_that_nobody_chose_for_is_placed_and_noted(room, cluster):
+def test_pod_without_a_choice_is_placed_and_annotated(room, cluster):
     one = room.kubelet.admit(pod("p", container("none", 0, 0), container("a", 30, 2)))
     cluster.add(one, {})
     before = time.time_ns()
@@ -117,7 +117,7 @@ def test_a_pod_that_nobody_chose_for_is_placed_and_noted(room, cluster):
     assert noted == {SECOND: "4", "tencent.com/gpu-assigned": "true", **HERE}
 
 
-def test_what_somebody_forged_gives_nobody_more(room, cluster):
+def test_forged_choice_gives_no_more_room(room, cluster):
     one = room.kubelet.admit(pod("p", container("a", 60, 2)))
     cluster.add(one, {FIRST: "2"})
     room.start(one, "a")
@@ -125,10 +125,10 @@ def test_what_somebody_forged_gives_nobody_more(room, cluster):
     cluster.add(forged, {FIRST: "2", "tencent.com/gpu-assigned": "true"})
     with pytest.raises(StartError, match="gpu1 has 40 vcore and 3.5GiB free"):
         room.start(forged, "a")
-    assert [it.uid for it in room.told] == [forged.uid]
+    assert [it.uid for it in room.posted] == [forged.uid]
 
 
-def test_a_pod_that_has_its_name_by_now_is_not_noted(room, cluster):
+def test_later_pod_of_the_same_name_is_not_annotated(room, cluster):
     one = room.kubelet.admit(pod("p", container("a", 30, 2)))
     cluster.add(one, {})
     room.start(one, "a")

@@ -1,4 +1,4 @@
-"""Kubelet is told to take the ids of the device that the allocator would give."""
+"""Preferred ids for kubelet are those of the device that the allocator would choose."""
 
 import grant_room
 import pytest
@@ -39,19 +39,19 @@ def numbers(found):
 @pytest.mark.parametrize(
     ("kind", "size", "held", "packing", "first"),
     [
-        pytest.param(Kind.VCORE, 30, (), BINPACK, 0, id="nobody there"),
-        pytest.param(Kind.VCORE, 30, [(1, 50, 1)], BINPACK, 100, id="where somebody is"),
+        pytest.param(Kind.VCORE, 30, (), BINPACK, 0, id="empty devices"),
+        pytest.param(Kind.VCORE, 30, [(1, 50, 1)], BINPACK, 100, id="on the used device"),
         pytest.param(Kind.VCORE, 60, [(1, 50, 1)], BINPACK, 0, id="where there is room"),
         pytest.param(Kind.VCORE, 30, [(0, 50, 1), (1, 50, 1)], SPREAD, 200, id="spread"),
         pytest.param(Kind.VMEMORY, 2, [(1, 50, 1)], BINPACK, 4, id="memory"),
         pytest.param(Kind.VMEMORY, 4, [(0, 1, 1)], BINPACK, 4, id="all memory of one"),
     ],
 )
-def test_ids_are_those_of_the_device_that_would_be_given(kind, size, held, packing, first):
+def test_preferred_ids_are_those_of_the_likely_device(kind, size, held, packing, first):
     assert numbers(chosen(kind, size, node(*held), packing)) == list(range(first, first + size))
 
 
-def test_of_whole_devices_all_ids_are_theirs():
+def test_whole_devices_get_all_their_ids():
     found = numbers(chosen(Kind.VCORE, 200, node((1, 30, 1))))
     assert sorted(found) == [*range(100), *range(200, 300)]
 
@@ -59,21 +59,21 @@ def test_of_whole_devices_all_ids_are_theirs():
 @pytest.mark.parametrize(
     ("kind", "size"),
     [
-        pytest.param(Kind.VCORE, 150, id="what nobody can have"),
+        pytest.param(Kind.VCORE, 150, id="an invalid amount"),
         pytest.param(Kind.VMEMORY, 9, id="more than a device"),
         pytest.param(Kind.VMEMORY, 0, id="nothing"),
     ],
 )
-def test_what_has_no_place_gets_the_first(kind, size):
+def test_request_without_a_place_gets_the_lowest_ids(kind, size):
     assert numbers(chosen(kind, size, node())) == list(range(size))
 
 
-def test_those_that_are_taken_or_must_be_are_respected():
+def test_taken_and_required_ids_are_respected():
     found = chosen(Kind.VCORE, 3, node((1, 50, 1)), taken=(100, 101), must=("c7",))
     assert found == ("c7", "c102", "c103")
 
 
-def test_the_ids_of_a_grant_are_those_of_its_device(kubelet, tmp_path):
+def test_ids_of_a_grant_match_its_device(kubelet, tmp_path):
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as room:
         for index in range(2):
             one = kubelet.admit(pod(f"p{index}", container("a", 60, 4)))

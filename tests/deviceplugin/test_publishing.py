@@ -1,4 +1,4 @@
-"""What a node has is known to the cluster, before a container starts on what is new."""
+"""The node's devices and placements are published before a container starts on a new grant."""
 
 import json
 
@@ -17,7 +17,7 @@ from pyvgpu.deviceplugin import publishing
 
 @pytest.fixture
 def publisher(own, monkeypatch):
-    """What is published is this fixture's `text`."""
+    """A publisher of this fixture's `text`."""
     monkeypatch.setattr(publishing, "AGAIN_SECONDS", 0.1)
     made = publishing.Publisher(own, lambda: made.text)
     made.text = "1"
@@ -32,7 +32,7 @@ def wrote(publisher, text):
     return publisher.wait(30)
 
 
-def test_it_is_written_when_it_changes_and_else_not(publisher, cluster):
+def test_annotation_is_written_only_on_change(publisher, cluster):
     assert publisher.wait(30)
     assert cluster.text == "1"
     assert wrote(publisher, "1")
@@ -54,7 +54,7 @@ def test_nothing_is_written_before_the_devices_are_known(own, cluster):
     other = publishing.Publisher(own, lambda: "1")
     with waiting.beside(made), waiting.beside(other):
         other.changed()
-        assert other.wait(30)  # it writes, in which time the first would, too
+        assert other.wait(30)  # long enough for the first to write, too
         waiting.wait_until(lambda: own.metadata().get("annotations") == written)
         seen.append(1)
         made.changed()
@@ -62,7 +62,7 @@ def test_nothing_is_written_before_the_devices_are_known(own, cluster):
     assert cluster.times_published() == 1
 
 
-def test_an_agent_that_starts_again_writes_nothing_that_stands_there(publisher, own, cluster):
+def test_restarted_agent_does_not_rewrite_the_annotation(publisher, own, cluster):
     assert publisher.wait(30)
     own.sync()
     again = publishing.Publisher(own, lambda: "1")
@@ -72,7 +72,7 @@ def test_an_agent_that_starts_again_writes_nothing_that_stands_there(publisher, 
     assert cluster.times_published() == 1
 
 
-def test_a_node_that_was_made_again_has_it_again(own, cluster, monkeypatch):
+def test_recreated_node_gets_the_annotation_again(own, cluster, monkeypatch):
     monkeypatch.setattr(publishing, "LOOK_SECONDS", 0.05)
     made = publishing.Publisher(own, lambda: "1")
     with waiting.beside(made):
@@ -83,7 +83,7 @@ def test_a_node_that_was_made_again_has_it_again(own, cluster, monkeypatch):
     assert cluster.text == "1"
 
 
-def test_nobody_waits_for_a_server_that_refuses_and_it_is_written_later(publisher, cluster):
+def test_starts_do_not_wait_for_a_failing_server(publisher, cluster):
     assert publisher.wait(30)
     cluster.api.refusing["PATCH"] = [403] * 10_000
     assert not wrote(publisher, "2")
@@ -91,7 +91,7 @@ def test_nobody_waits_for_a_server_that_refuses_and_it_is_written_later(publishe
     waiting.wait_until(lambda: cluster.text == "2")
 
 
-def test_what_a_node_has_is_its_devices_and_what_was_placed_here(kubelet, tmp_path):
+def test_annotation_has_devices_and_local_placements(kubelet, tmp_path):
     has = (*grant_room.devices(1, cordoned=True), *grant_room.devices(2, sick="Xid 79")[1:])
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as room:
         one = kubelet.admit(pod("p", container("a", 30, 4)))
@@ -109,7 +109,7 @@ def test_what_a_node_has_is_its_devices_and_what_was_placed_here(kubelet, tmp_pa
                 policy=policy,
             )
 
-        room.granter.change(grant.id, lower)  # its ids are its own still
+        room.granter.change(grant.id, lower)  # it keeps its ids
         known = room.granter.known.values()
         text = publishing.text_of(UNIT, has, {"GPU-0": 3}, known)
     document = json.loads(text)
@@ -124,7 +124,7 @@ def test_what_a_node_has_is_its_devices_and_what_was_placed_here(kubelet, tmp_pa
     }
 
 
-def test_a_container_starts_when_the_cluster_has_heard_of_it(node, cluster):
+def test_container_starts_after_its_grant_is_published(node, cluster):
     kubelet = node.kubelet
     node.start("--kubeconfig", cluster.kubeconfig, "--compute-class", "t4=slow")
     kubelet.until_offered()

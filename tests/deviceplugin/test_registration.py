@@ -1,4 +1,4 @@
-"""Kubelet knows the plugins, whatever happens to it or to them."""
+"""The plugins stay registered across restarts and failures of kubelet and of their servers."""
 
 import contextlib
 import socket
@@ -11,8 +11,8 @@ from waiting import beside, wait_until
 from pyvgpu.deviceplugin import answers, ids, registration, service
 
 
-class Nobody:
-    """Gives nothing to anybody."""
+class Stub:
+    """A decider that allocates nothing."""
 
     def allocate(self, kind, given):
         return answers.Answer()
@@ -22,7 +22,7 @@ class Nobody:
 
 
 def registrar_of(kubelet, offers):
-    plugins = [service.Plugin(kubelet.folder, it, Nobody()) for it in offers.values()]
+    plugins = [service.Plugin(kubelet.folder, it, Stub()) for it in offers.values()]
     return registration.Registrar(kubelet.folder, plugins)
 
 
@@ -32,27 +32,27 @@ def offered(**sizes):
 
 @contextlib.contextmanager
 def registered(kubelet, **sizes):
-    """Run the plugins of both resources; yield what they offer."""
+    """Run the plugins of both resources; yield their offers."""
     offers = offered(**sizes)
     with beside(registrar_of(kubelet, offers)):
         yield offers
 
 
-def test_both_resources_are_offered(kubelet):
+def test_both_resources_are_registered(kubelet):
     with registered(kubelet):
         kubelet.until_offered()
         assert kubelet.healthy(VCORE) == {"c0", "c1", "c2", "c3"}
         assert kubelet.healthy(VMEMORY) == {"m0", "m1", "m2", "m3"}
 
 
-def test_a_kubelet_that_comes_later_is_told(kubelet):
+def test_later_kubelet_gets_the_registration(kubelet):
     kubelet.stop()
     with registered(kubelet):
         kubelet.start()
         kubelet.until_offered()
 
 
-def test_a_kubelet_that_starts_again_is_told_again(kubelet):
+def test_restarted_kubelet_gets_the_registration_again(kubelet):
     with registered(kubelet):
         for _ in range(3):
             kubelet.until_offered()
@@ -61,11 +61,11 @@ def test_a_kubelet_that_starts_again_is_told_again(kubelet):
         kubelet.until_offered()
 
 
-def test_before_kubelet_listens_there_are_no_sockets_that_it_would_remove(kubelet):
-    """It removes those that it found when it began, also what has their name by then."""
+def test_no_sockets_exist_before_kubelet_listens(kubelet):
+    """It removes the sockets found at its start, even if a new one has the name by then."""
     kubelet.stop()
     ours = kubelet.folder / "pyvgpu-vcore.sock"
-    with socket.socket(socket.AF_UNIX) as gone:  # a name at which nobody listens
+    with socket.socket(socket.AF_UNIX) as gone:  # a name without a listener
         (kubelet.folder / registration.KUBELET_SOCKET).unlink(missing_ok=True)
         gone.bind(str(kubelet.folder / registration.KUBELET_SOCKET))
     registrar = registrar_of(kubelet, offered())
@@ -77,7 +77,7 @@ def test_before_kubelet_listens_there_are_no_sockets_that_it_would_remove(kubele
         assert ours.exists()
 
 
-def test_a_kubelet_pays_nothing_for_what_the_one_before_it_did_not_do():
+def test_backoff_is_reset_for_a_new_kubelet():
     patience = registration.Patience()
     patience.meet("one")
     first = patience.seconds
@@ -92,7 +92,7 @@ def test_a_kubelet_pays_nothing_for_what_the_one_before_it_did_not_do():
     assert (patience.seconds, patience.lose()) == (first, pauses[0])
 
 
-def test_a_socket_that_somebody_removed_is_made_again(kubelet):
+def test_removed_socket_is_recreated(kubelet):
     with registered(kubelet):
         kubelet.until_offered()
         (kubelet.folder / "pyvgpu-vcore.sock").unlink()
@@ -100,7 +100,7 @@ def test_a_socket_that_somebody_removed_is_made_again(kubelet):
         kubelet.until_offered()
 
 
-def test_a_kubelet_that_stops_listening_is_registered_with_again(kubelet):
+def test_ended_stream_triggers_a_new_registration(kubelet):
     with registered(kubelet):
         kubelet.until_offered()
         first = kubelet.endpoints[VCORE]
@@ -108,25 +108,25 @@ def test_a_kubelet_that_stops_listening_is_registered_with_again(kubelet):
         kubelet.until(lambda: kubelet.endpoints[VCORE] is not first and kubelet.healthy(VCORE))
 
 
-def test_a_server_that_gave_up_accepting_is_made_again(kubelet):
-    """As grpcio does where accepting fails for want of memory: kubelet's connection stays."""
+def test_server_that_stopped_accepting_is_restarted(kubelet):
+    """Like grpcio when accept fails for lack of memory: kubelet's connection stays."""
     with registered(kubelet):
         kubelet.until_offered()
         ours = kubelet.folder / "pyvgpu-vcore.sock"
         before = ours.stat().st_ctime_ns
         assert listeners.shut_down(kubelet.folder) == 2
-        kubelet.endpoints[VCORE].stream.cancel()  # it looks when kubelet has gone
+        kubelet.endpoints[VCORE].stream.cancel()  # the end of the stream triggers a look
         wait_until(lambda: ours.exists() and ours.stat().st_ctime_ns != before)
         kubelet.until_offered()
 
 
-def test_when_the_agent_ends_nothing_is_offered(kubelet):
+def test_stopped_agent_offers_nothing(kubelet):
     with registered(kubelet):
         kubelet.until_offered()
     kubelet.until(lambda: not kubelet.healthy(VCORE) and not kubelet.healthy(VMEMORY))
 
 
-def test_only_a_change_is_sent(kubelet):
+def test_only_changes_are_sent(kubelet):
     with registered(kubelet) as offers:
         kubelet.until_offered()
         sent = [it for it, _ in kubelet.listings].count(VCORE)
@@ -138,7 +138,7 @@ def test_only_a_change_is_sent(kubelet):
 
 
 @pytest.mark.parametrize("sick", [False, True])
-def test_a_message_of_sixteen_large_devices_is_small(kubelet, sick):
+def test_list_of_sixteen_large_devices_fits_a_message(kubelet, sick):
     units = 16 * 288 * 4  # of 256 MiB
     with registered(kubelet, vmemory=units) as offers:
         kubelet.until_offered()

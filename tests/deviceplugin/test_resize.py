@@ -1,4 +1,4 @@
-"""What may change while a container runs, and what would break a promise."""
+"""Allowed and refused changes of a running container's quota."""
 
 import pytest
 from held_grants import DEVICES, ELASTIC, GIB, UNIT, grant
@@ -10,20 +10,20 @@ from pyvgpu.deviceplugin import grants, resize
 LOW = quota.Priority.LOW
 
 
-def test_the_policy_follows_the_pod_and_goes_back_with_it():
+def test_policy_follows_the_annotations():
     before = grant()
     after = resize.wished(before, spare.Wish(ELASTIC, 80))
     assert (after.policy, after.ceiling, after.shares) == (ELASTIC, 80, before.shares)
     assert resize.wished(after, None) == before
 
 
-def test_what_the_administrator_said_stays_where_the_pod_says_nothing():
+def test_administrators_policy_stays_without_annotations():
     ordered = resize.changed(grant(), quota.Change(policy=ELASTIC), DEVICES, UNIT)
     assert resize.wished(ordered, None) == ordered
     assert resize.wished(ordered, spare.Wish()).policy is quota.Policy.HARD
 
 
-def test_the_priority_follows_the_pod_and_goes_back_with_it():
+def test_priority_follows_the_annotations():
     before = grant()
     after = resize.wished(before, None, LOW)
     assert (after.priority, after.policy, after.wished) == (LOW, before.policy, False)
@@ -34,13 +34,13 @@ def test_the_priority_follows_the_pod_and_goes_back_with_it():
     assert "priority low" in resize.describe(ordered)
 
 
-def test_a_ceiling_below_the_containers_own_is_refused():
+def test_ceiling_below_the_containers_vcore_is_refused():
     with pytest.raises(errors.UsageError, match="from the container's own 50 vcore to 100"):
         resize.wished(grant(), spare.Wish(ELASTIC, 49))
     assert resize.wished(grant(), spare.Wish(ELASTIC, 50)).ceiling == 50
 
 
-def test_a_whole_device_has_no_policy():
+def test_whole_device_has_no_policy():
     whole = grant(vcore=100)
     assert resize.wished(whole, spare.Wish(ELASTIC, 30)) == whole
 
@@ -71,7 +71,7 @@ def test_a_whole_device_has_no_policy():
         (grant(count=2), quota.Change(vcore=30), 30, 8 * GIB, quota.Policy.HARD, None),
     ],
 )
-def test_what_may_change(before, change, vcore, vmemory, policy, ceiling):
+def test_allowed_changes_of_a_quota(before, change, vcore, vmemory, policy, ceiling):
     after = resize.changed(before, change, DEVICES, UNIT)
     assert [(one.vcore, one.vmemory) for one in after.shares] == [(vcore, vmemory)] * len(
         before.shares
@@ -94,7 +94,7 @@ def test_what_may_change(before, change, vcore, vmemory, policy, ceiling):
             "was created with 8GiB.*valid would be --vmemory 8GiB",
         ),
         (grant(), quota.Change(vmemory=GIB // 4), "must be at least 576MiB"),
-        (grant(), quota.Change(vcore_limit=80), "goes with the policy elastic"),
+        (grant(), quota.Change(vcore_limit=80), "needs the policy elastic"),
         (grant(policy=ELASTIC), quota.Change(vcore_limit=40), "must be from the vcore, 50"),
         (grant(vcore=100), quota.Change(vcore=50), "has whole devices"),
         (
@@ -104,11 +104,11 @@ def test_what_may_change(before, change, vcore, vmemory, policy, ceiling):
         ),
     ],
 )
-def test_what_breaks_a_promise_or_a_rule_is_refused(before, change, said):
+def test_changes_above_the_allocation_or_against_rules_are_refused(before, change, said):
     with pytest.raises(errors.UsageError, match=said):
         resize.changed(before, change, DEVICES, UNIT)
 
 
-def test_a_device_that_is_gone_changes_nothing():
-    with pytest.raises(errors.UnavailableError, match="is not there"):
+def test_change_on_a_missing_device_is_refused():
+    with pytest.raises(errors.UnavailableError, match="is missing"):
         resize.changed(grant(), quota.Change(vcore=1), {}, UNIT)

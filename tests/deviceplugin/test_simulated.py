@@ -1,4 +1,4 @@
-"""A node whose devices are simulated: without a driver, and without a node in /dev."""
+"""A node with simulated devices, without a driver and without a node in /dev."""
 
 import shutil
 import signal
@@ -11,12 +11,12 @@ from pyvgpu import names, simulator
 
 
 def of_agent(node):
-    """Return the machine that the agent has made."""
+    """Return the machine that the agent has created."""
     (folder,) = (node.state / "simulated/machines").iterdir()
     return simulator.read_machine(folder)
 
 
-def test_containers_get_simulated_devices_which_stay_the_same(node):
+def test_simulated_devices_keep_their_uuids(node):
     shutil.rmtree(node.root)
     killed = node.start("--simulate", "h100:2")
     node.kubelet.until_offered()
@@ -40,7 +40,7 @@ def test_containers_get_simulated_devices_which_stay_the_same(node):
     assert [it.uuid for it in of_agent(node).devices] == uuids
 
 
-def test_it_gives_all_that_the_machine_has(node):
+def test_all_simulated_devices_are_offered(node):
     node.start("--simulate", "t4")
     node.kubelet.until_offered()
     assert len(node.kubelet.healthy(VCORE)) == 100
@@ -50,7 +50,7 @@ def test_it_gives_all_that_the_machine_has(node):
 
 
 @pytest.mark.parametrize("machine", ["h1000", "h100:0", "h100:17", ""])
-def test_a_machine_that_there_is_none_of_is_refused(node, machine):
+def test_unknown_machine_is_refused(node, machine):
     process = node.start("--simulate", machine)
     assert process.wait(60) == 64
     said = node.log.read_text()

@@ -1,4 +1,4 @@
-"""The device time of containers over a minute, by NVML's samples."""
+"""Device time of containers over a minute, from NVML's samples."""
 
 import pytest
 
@@ -28,33 +28,33 @@ def above(used, allowed=30, count=61, step=1.0):
         ),
     ],
 )
-def test_who_uses_far_too_much_over_a_minute_is_found(used, expected):
+def test_container_far_above_its_time_over_a_minute_is_found(used, expected):
     assert above(used) == expected
 
 
-def test_half_a_minute_says_nothing():
+def test_half_a_minute_is_not_enough():
     assert above(lambda _: 100, count=31) == []
 
 
-def test_an_old_burst_is_forgotten():
+def test_old_burst_leaves_the_window():
     assert above(lambda second: 100 if second < 60 else 0, count=121) == []
 
 
-def test_what_was_allowed_at_the_time_counts():
+def test_limit_at_the_time_of_the_sample_counts():
     times = smtime.Times()
     for second in range(61):
         times.note(second, {KEY: smtime.Sample(70, 70 if second < 50 else 10)})
     assert times.above() == []
 
 
-def test_a_minute_begins_anew_where_nothing_was_sampled_for_long():
+def test_window_restarts_after_a_gap():
     times = smtime.Times()
     for second in (*range(40), *range(100, 140)):
         times.note(second, {KEY: smtime.Sample(100, 30)})
     assert times.above() == []
 
 
-def test_a_container_that_is_gone_is_forgotten():
+def test_ended_container_is_dropped():
     times = smtime.Times()
     for second in range(61):
         times.note(second, {KEY: smtime.Sample(100, 30)})

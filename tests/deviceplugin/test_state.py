@@ -1,4 +1,4 @@
-"""Kubelet's own checkpoint is read in each of its forms, and what is none is said."""
+"""Kubelet's own checkpoint is read in each of its formats, and malformed files are reported."""
 
 import base64
 import json
@@ -37,13 +37,13 @@ def document(*entries):
         ),
     ],
 )
-def test_every_form_is_read(tmp_path, content):
+def test_every_checkpoint_format_is_read(tmp_path, content):
     (tmp_path / state.FILE).write_text(json.dumps(content))
     held = frozenset({"c1", "c2"})
     assert state.State(tmp_path).read() == (state.Entry("u", "a", ids.Kind.VCORE, held, GRANT),)
 
 
-def test_entries_are_found_by_pod_and_by_id():
+def test_entries_are_indexed_by_pod_and_id():
     def one(uid, kind, *held):
         return state.Entry(uid, "a", kind, frozenset(held), "")
 
@@ -58,28 +58,28 @@ def test_entries_are_found_by_pod_and_by_id():
     assert not found.pods_with(vmemory, ["2"])
 
 
-def test_what_was_answered_is_read_once(tmp_path, monkeypatch):
+def test_answers_are_parsed_once(tmp_path, monkeypatch):
     read = state.State(tmp_path)
     for count in (1, 2):
         content = {"Data": document(*(entry([f"c{it}"]) for it in range(count)))}
         (tmp_path / state.FILE).write_text(json.dumps(content))
         assert [it.grant for it in read.read()] == [GRANT] * count
-        monkeypatch.setattr(state.base64, "b64decode", None)  # whoever calls it fails
+        monkeypatch.setattr(state.base64, "b64decode", None)  # any call fails
 
 
-def test_what_is_not_ours_is_passed_over(tmp_path):
+def test_other_resources_are_skipped(tmp_path):
     content = document(entry(["x"], "nvidia.com/gpu"), entry(["m1"], names.VMEMORY_RESOURCE))
     (tmp_path / state.FILE).write_text(json.dumps({"Data": content}))
     assert [it.kind for it in state.State(tmp_path).read()] == [ids.Kind.VMEMORY]
 
 
-def test_a_file_of_nobody_is_read(tmp_path):
+def test_file_without_pods_is_read(tmp_path):
     content = {"PodDeviceEntries": None, "RegisteredDevices": {}}
     (tmp_path / state.FILE).write_text(json.dumps({"Data": content}))
     assert state.State(tmp_path).read() == ()
 
 
-def test_a_new_file_is_read_again(tmp_path):
+def test_replaced_file_is_read_again(tmp_path):
     read = state.State(tmp_path)
     for name in ("c1", "c2"):
         draft = tmp_path / "draft"
@@ -105,8 +105,8 @@ def test_a_new_file_is_read_again(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_read_is_said(tmp_path, content):
+def test_unreadable_checkpoint_is_reported(tmp_path, content):
     if content is not None:
         (tmp_path / state.FILE).write_text(content)
-    with pytest.raises(state.StateError, match="what kubelet wrote cannot be read"):
+    with pytest.raises(state.StateError, match="checkpoint cannot be read"):
         state.State(tmp_path).read()

@@ -1,4 +1,4 @@
-"""What the status page of a node is given: what is achieved, beside what was promised."""
+"""The document of a node's status page: usage beside allocation."""
 
 import pytest
 import status_node
@@ -19,7 +19,7 @@ def container(document, pod):
     )
 
 
-def test_each_device_has_what_is_used_and_what_is_promised(document):
+def test_devices_show_usage_and_allocation(document):
     first = document["devices"][0]
     assert (first["label"], first["model"]) == ("gpu0", status_node.MODEL)
     assert first["promised"] == 0.95
@@ -28,7 +28,7 @@ def test_each_device_has_what_is_used_and_what_is_promised(document):
     assert first["used"] == pytest.approx(sum(it["used"] for it in first["containers"]))
 
 
-def test_devices_say_how_they_are_and_why(document):
+def test_devices_show_state_and_reason(document):
     assert [(it["state"], it["why"]) for it in document["devices"]] == [
         ("well", ""),
         ("well", ""),
@@ -37,7 +37,7 @@ def test_devices_say_how_they_are_and_why(document):
     ]
 
 
-def test_sums_are_those_of_the_devices(document):
+def test_totals_are_sums_of_the_devices(document):
     sums = document["totals"]
     assert (sums["devices"], sums["sick"], sums["cordoned"], sums["containers"]) == (4, 1, 1, 6)
     assert sums["promised"] == pytest.approx(2.75)
@@ -55,16 +55,16 @@ def test_sums_are_those_of_the_devices(document):
         ("segment-6", "out of memory"),
     ],
 )
-def test_a_container_says_how_it_fares(document, pod, state):
+def test_container_state(document, pod, state):
     assert container(document, pod)["state"] == state
 
 
-def test_an_elastic_container_says_how_far_it_may_go(document):
+def test_elastic_container_shows_its_limit(document):
     found = container(document, "notebook-ada")
     assert (found["promised"], found["limit"]) == (0.1, 0.4)
 
 
-def test_the_last_minutes_are_kept_and_no_more(document):
+def test_history_is_bounded(document):
     for it in document["devices"]:
         lines = [it["lines"], *(one["lines"] for one in it["containers"])]
         for line in lines:
@@ -74,30 +74,30 @@ def test_the_last_minutes_are_kept_and_no_more(document):
     assert newest["lines"]["memoryMiB"][-1] == newest["usedBytes"] >> 20
 
 
-def test_what_somebody_should_look_at_is_said(document):
-    assert [it["who"] for it in document["problems"]] == ["gpu3", "audit"]
+def test_problems_are_listed(document):
+    assert [it["object"] for it in document["problems"]] == ["gpu3", "audit"]
 
 
-def test_troubles_of_the_agent_itself_are_problems():
+def test_agent_troubles_are_problems():
     node = status_node.Node(looks=1)
     troubles = (("agent", "nothing was collected for 130 s"), ("kubelet", ""))
     found = node.recent.document("node-1", node.sources, troubles)["problems"]
-    assert found[0] == {"who": "agent", "text": "nothing was collected for 130 s"}
-    assert "kubelet" not in {it["who"] for it in found}
+    assert found[0] == {"object": "agent", "text": "nothing was collected for 130 s"}
+    assert "kubelet" not in {it["object"] for it in found}
 
 
-def test_events_are_there_the_newest_first(document):
+def test_events_are_listed_newest_first(document):
     assert [it["reason"] for it in document["events"]] == [
         "VGPURefused",
         "VGPUDeviceSick",
         "VGPUResized",
     ]
-    assert document["events"][0]["who"] == "lab/sweep-12"
+    assert document["events"][0]["object"] == "lab/sweep-12"
     assert document["events"][0]["at"] == "2026-11-22T10:31:00Z"
     assert [it["type"] for it in document["events"]] == ["Warning", "Warning", "Normal"]
 
 
-def test_so_many_events_are_kept_and_no_more():
+def test_number_of_events_is_bounded():
     known = recent.Recent(lambda: 1.0)
     for _ in range(3 * recent.MOST_EVENTS):
         known.tell(EVENTS[0])
@@ -105,14 +105,14 @@ def test_so_many_events_are_kept_and_no_more():
     assert len(found["events"]) == recent.MOST_EVENTS
 
 
-def test_before_the_first_look_there_is_a_page():
+def test_page_exists_before_the_first_look():
     found = status_node.Node((), looks=0).document()
     assert found["totals"]["containers"] == 0
     assert found["at"] == ""
     assert [it["lines"]["used"] for it in found["devices"]] == [[]] * len(DEVICES)
 
 
-def test_who_is_gone_is_forgotten():
+def test_history_of_ended_containers_is_dropped():
     node = status_node.Node(looks=2)
     node.grants.pop()
     node.tenants = node.tenants[:-1]
@@ -123,7 +123,7 @@ def test_who_is_gone_is_forgotten():
     assert all("segment-6" not in key for key in node.recent._lines._lines)
 
 
-def test_one_look_alone_judges_nobody_who_waits():
+def test_state_needs_two_looks():
     waits = Tenant("a/b/c", 0, 50, GIB, 0.1, waits=1.0, refused=3)
     found = status_node.Node((waits,), looks=1).document()
     assert container(found, "b")["state"] == "runs"

@@ -1,4 +1,4 @@
-"""Folders that are ready before a grant needs one: each is one grant's, and none is left."""
+"""The pool of grant folders: each is used by one grant, and none is left behind."""
 
 import concurrent.futures
 import dataclasses
@@ -26,7 +26,7 @@ def identities(path):
         return region.read_quota_id(held.fileno()), region.read_usage_id(used.fileno())
 
 
-def test_a_grant_takes_a_folder_that_is_ready_and_it_is_as_any_other(places, machine, driver):
+def test_grant_from_the_pool_equals_a_fresh_one(places, machine, driver):
     places.fill(driver)
     ready = blanks(places.folder)
     assert len(ready) == 3
@@ -34,7 +34,7 @@ def test_a_grant_takes_a_folder_that_is_ready_and_it_is_as_any_other(places, mac
     made = [grant_of(share_of(machine, vcore=5), number=it) for it in range(1, 5)]
     for grant in made:
         places.make(grant, driver)
-    assert not blanks(places.folder)  # three were taken, and one more was made
+    assert not blanks(places.folder)  # three were taken, and one more was created
     found = [identities(places.path(it.id)) for it in made]
     assert all(first == second for first, second in found)
     assert len(set(found)) == 4
@@ -46,7 +46,7 @@ def test_a_grant_takes_a_folder_that_is_ready_and_it_is_as_any_other(places, mac
     assert all(sorted(it) == sorted(modes[-1]) for it in modes)
 
 
-def test_a_whole_device_has_no_quota_though_its_folder_was_ready(places, machine, driver):
+def test_pooled_folder_of_a_whole_device_has_no_quota(places, machine, driver):
     places.fill(driver)
     grant = grant_of(share_of(machine, vcore=100))
     places.make(grant, driver)
@@ -55,7 +55,7 @@ def test_a_whole_device_has_no_quota_though_its_folder_was_ready(places, machine
 
 
 @pytest.mark.parametrize("filled", [True, False])
-def test_after_another_driver_none_is_of_the_old_one(places, machine, driver, tmp_path, filled):
+def test_new_driver_replaces_the_pool(places, machine, driver, tmp_path, filled):
     places.fill(driver)
     old = blanks(places.folder)
     tree = tmp_path / "another"
@@ -70,8 +70,8 @@ def test_after_another_driver_none_is_of_the_old_one(places, machine, driver, tm
     assert (places.path(grant.id) / "driver").readlink() == tree
 
 
-def test_a_specification_is_the_same_whether_its_form_was_ready_or_not(places, machine, driver):
-    late = dataclasses.replace(driver)  # with nothing ready
+def test_cached_template_gives_the_same_specification(places, machine, driver):
+    late = dataclasses.replace(driver)  # with an empty cache
     places.fill(driver)
     assert (len(driver.texts), len(late.texts)) == (len(driver.devices), 0)
     grant = grant_of(share_of(machine))
@@ -82,7 +82,7 @@ def test_a_specification_is_the_same_whether_its_form_was_ready_or_not(places, m
     assert len(driver.texts) == len(driver.devices)
 
 
-def test_nobody_gets_what_another_has(tmp_path, driver):
+def test_each_folder_is_taken_once(tmp_path, driver):
     one = stock.Stock(tmp_path)
     one.fill(driver.tree)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -93,7 +93,7 @@ def test_nobody_gets_what_another_has(tmp_path, driver):
     assert blanks(tmp_path) == {it.path.name for it in taken}
 
 
-def test_who_takes_one_is_left_alone_for_a_while(tmp_path, driver, monkeypatch):
+def test_pool_is_not_refilled_during_a_burst(tmp_path, driver, monkeypatch):
     one = stock.Stock(tmp_path)
     one.take(driver.tree)
     monkeypatch.setattr(stock, "QUIET_SECONDS", 3600.0)
@@ -101,7 +101,7 @@ def test_who_takes_one_is_left_alone_for_a_while(tmp_path, driver, monkeypatch):
     assert len(blanks(tmp_path)) == 1
 
 
-def test_the_last_of_the_room_is_for_who_needs_it_now(small_disk, machine, driver, tmp_path):
+def test_pool_leaves_the_last_disk_space(small_disk, machine, driver, tmp_path):
     mine = folders.Folders(small_disk / "grants", tmp_path / "cdi")
     mine.fill(driver)
     assert not blanks(small_disk / "grants")
@@ -109,15 +109,15 @@ def test_the_last_of_the_room_is_for_who_needs_it_now(small_disk, machine, drive
     mine.close()
 
 
-def test_a_grant_that_cannot_be_made_leaves_nothing(places, machine, driver):
+def test_failed_grant_leaves_no_files(places, machine, driver):
     places.fill(driver)
-    with pytest.raises(Exception, match="is not there"):
+    with pytest.raises(Exception, match="no device"):
         places.make(grant_of(share_of(machine)), dataclasses.replace(driver, devices={}))
     assert len(blanks(places.folder)) == 2
     assert not places.present()
 
 
-def test_an_agent_killed_before_any_step_leaves_nothing_ready(machine, driver, tmp_path):
+def test_pool_of_a_killed_agent_is_removed(machine, driver, tmp_path):
     grant = grant_of(share_of(machine))
 
     def work(base):

@@ -1,4 +1,4 @@
-"""What containers use is taken within what can be, whatever a container writes."""
+"""Usage of containers stays plausible, whatever a container writes to its ledger."""
 
 import json
 import os
@@ -37,11 +37,11 @@ OUT_OF_MEMORY = 2
         pytest.param(Reading(5), Reading(5, SECOND), Use(), id="at one moment"),
     ],
 )
-def test_what_two_readings_say(old, new, expected):
+def test_usage_from_two_readings(old, new, expected):
     assert usage.used(Use(), old, new) == expected
 
 
-def test_the_sums_go_on():
+def test_sums_accumulate():
     before = Use(0.5, 7, GIB, 1, 2, 3, 4)
     after = usage.used(before, Reading(0), Reading(4, SECOND, SECOND, 1, 1))
     assert after == Use(0.25, 8, 0, 2, 3, 4, 0)
@@ -49,7 +49,7 @@ def test_the_sums_go_on():
 
 @pytest.fixture
 def granted_two(places, machine, driver):
-    """Two grants, and the figures of them."""
+    """Two grants, and their usage."""
     made = {it.id: it for it in (grant_of(share_of(machine), number=n) for n in (1, 2))}
     for grant in made.values():
         places.make(grant, driver)
@@ -57,7 +57,7 @@ def granted_two(places, machine, driver):
 
 
 def write(places, grant, busy_ns):
-    """Write into a ledger what its container would."""
+    """Write to a ledger like its container."""
     at = ffi.offsetof("struct usage_file", "compute") + ffi.offsetof(
         "struct usage_compute", "busy_ns"
     )
@@ -66,7 +66,7 @@ def write(places, grant, busy_ns):
     os.close(file)
 
 
-def test_a_file_that_makes_no_sense_costs_nobody_his_figures(granted_two, places):
+def test_invalid_ledger_keeps_the_last_usage(granted_two, places):
     made, using = granted_two
     first, second = made.values()
     uuid = first.shares[0].uuid
@@ -78,11 +78,11 @@ def test_a_file_that_makes_no_sense_costs_nobody_his_figures(granted_two, places
     os.truncate(places.path(first.id) / names.USAGE_FILE, 100)
     write(places, second, 10**18)
     using.look()
-    assert using.of(first.id, uuid).busy_seconds == pytest.approx(1e-6)  # what was known
+    assert using.of(first.id, uuid).busy_seconds == pytest.approx(1e-6)  # the last known value
     assert 0 < using.of(second.id, uuid).ratio <= 1
 
 
-def test_what_is_over_is_forgotten(granted_two):
+def test_usage_of_ended_grants_is_dropped(granted_two):
     made, using = granted_two
     first, _ = made.values()
     using.look()
@@ -105,9 +105,7 @@ sys.stdin.read()
 
 
 @rights.needs_mounts
-def test_what_a_container_really_does_is_seen_and_0_when_it_has_ended(
-    granted_two, places, tmp_path
-):
+def test_usage_of_a_real_container_returns_to_zero(granted_two, places, tmp_path):
     made, using = granted_two
     grant, idle = made.values()
     uuid = grant.shares[0].uuid

@@ -1,4 +1,4 @@
-"""Which container a process is in, in every form in which the kernel may say it."""
+"""Mapping of processes to containers, in every format of cgroup paths and mounts."""
 
 import os
 import subprocess
@@ -91,7 +91,7 @@ ID = "ab12" * 16
         pytest.param("nonsense\n::\n", "", "", id="no lines of cgroups"),
     ],
 )
-def test_the_cgroup_names_pod_and_container(text, pod, container):
+def test_cgroup_path_names_pod_and_container(text, pod, container):
     assert whose.of_cgroup(text) == (pod, container)
 
 
@@ -133,12 +133,12 @@ def own(grant):
         pytest.param(b"1 2 3\n\xff\xfe\n", "", id="no lines of mounts"),
     ],
 )
-def test_the_mounts_name_the_grant(mountinfo, expected):
+def test_mounts_name_the_grant(mountinfo, expected):
     assert whose.grant_of(mountinfo, BOOK) == expected
 
 
 @rights.needs_mounts
-def test_a_process_in_a_container_is_found_by_its_mounts(places, machine, driver, tmp_path):
+def test_process_in_a_container_is_found_by_its_mounts(places, machine, driver, tmp_path):
     grant = granted.grant_of(granted.share_of(machine))
     places.make(grant, driver)
     edits = granted.edits_of(places.specification(grant.id))
@@ -152,12 +152,12 @@ def test_a_process_in_a_container_is_found_by_its_mounts(places, machine, driver
     assert whose.whose(os.getpid(), mounts.origin(places.folder)).grant == ""
 
 
-def test_a_process_that_has_ended_is_nobodys(tmp_path):
+def test_ended_process_has_no_owner(tmp_path):
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     assert whose.whose(process.pid, mounts.origin(tmp_path)) is None
 
 
-def test_a_process_whose_first_thread_has_ended_is_found(tmp_path):
+def test_process_without_its_main_thread_is_found(tmp_path):
     with headless.running() as pid:
         assert whose.whose(pid, mounts.origin(tmp_path)) is not None

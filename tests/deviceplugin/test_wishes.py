@@ -1,4 +1,4 @@
-"""What a pod that runs says of idle time is followed, and no more than it may say."""
+"""Sharing annotations of running pods are applied, within the allowed range."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ LIMIT, POLICY = "pyvgpu.io/vcore-limit", "pyvgpu.io/vcore-policy"
 
 
 class Pods:
-    """The pods of a node as they were seen last."""
+    """The last seen pods of a node."""
 
     def __init__(self):
         self.pods = {}
@@ -31,18 +31,18 @@ def room(kubelet, tmp_path):
 
 @pytest.fixture
 def following(room):
-    told = []
+    posted = []
     known = Pods()
-    made = wishes.Wishes(known, room.granter, told.append)
+    made = wishes.Wishes(known, room.granter, posted.append)
 
     def look(one, annotations):
         meta = {"uid": one.uid, "namespace": "default", "name": one.name}
         pod = {"metadata": {**meta, "annotations": annotations}}
         known.pods = dict.fromkeys(pods.uids_of(pod), pod)
         made.look()
-        return [refusal.text for refusal in told]
+        return [refusal.text for refusal in posted]
 
-    look.wishes, look.known, look.told = made, known, told
+    look.wishes, look.known, look.posted = made, known, posted
     return look
 
 
@@ -52,7 +52,7 @@ def held(room, grant):
     return now.policy, now.ceiling
 
 
-def test_the_policy_of_a_pod_follows_its_annotations(room, following):
+def test_policy_of_a_running_pod_follows_its_annotations(room, following):
     one = room.kubelet.admit(pod("p", container("a", 30, 2), container("b", 50, 2)))
     grants = [room.start(one, name) for name in "ab"]
     assert following(one, None) == []
@@ -65,17 +65,17 @@ def test_the_policy_of_a_pod_follows_its_annotations(room, following):
     assert [held(room, it) for it in grants] == [(quota.Policy.HARD, None)] * 2
 
 
-def test_what_a_pod_may_not_say_is_told_of_and_changes_nothing(room, following):
+def test_invalid_annotation_gets_an_event_and_changes_nothing(room, following):
     one = room.kubelet.admit(pod("p", container("a", 30, 2)))
     grant = room.start(one, "a")
     (said,) = following(one, {LIMIT: "20"})
     assert "from the container's own 30 vcore to 100" in said
     assert held(room, grant) == (quota.Policy.HARD, None)
     assert following(one, {POLICY: "soft"})[1].endswith("must be hard or elastic, such as hard")
-    assert not any(refusal.evict for refusal in following.told)
+    assert not any(refusal.evict for refusal in following.posted)
 
 
-def test_a_static_pods_mirror_says_what_it_wishes(room, following):
+def test_annotations_come_from_a_static_pods_mirror(room, following):
     one = dataclasses.replace(pod("p", container("a", 30, 2)), uid="b2f1" * 8)
     grant = room.start(room.kubelet.admit(one), "a")
     seen_by_the_server = dataclasses.replace(one, uid="its own")
@@ -84,7 +84,7 @@ def test_a_static_pods_mirror_says_what_it_wishes(room, following):
     assert held(room, grant) == (quota.Policy.ELASTIC, 80)
 
 
-def test_a_pod_that_has_changed_is_looked_at_at_once(room, following, monkeypatch):
+def test_changed_pod_is_applied_at_once(room, following, monkeypatch):
     monkeypatch.setattr(wishes, "LOOK_SECONDS", 600.0)
     one = room.kubelet.admit(pod("p", container("a", 30, 2)))
     grant = room.start(one, "a")
@@ -95,7 +95,7 @@ def test_a_pod_that_has_changed_is_looked_at_at_once(room, following, monkeypatc
         waiting.wait_until(lambda: held(room, grant) == (quota.Policy.ELASTIC, 80))
 
 
-def test_a_container_with_whole_devices_has_nothing_to_wish(room, following):
+def test_annotations_do_not_affect_whole_devices(room, following):
     one = room.kubelet.admit(pod("p", container("a", 100, 0)))
     room.start(one, "a")
     assert following(one, {LIMIT: "no number"}) == []

@@ -1,4 +1,4 @@
-"""What a claim means for the node: grants, or why there are none."""
+"""Translation of allocated claims into grants, or the reason for a refusal."""
 
 import pytest
 
@@ -82,15 +82,15 @@ def shares(*found, **more):
             [result(), {"driver": "other", "request": "x", "pool": "p", "device": "d"}],
             [],
             [[(A, 30, 8)]],
-            id="others' devices are theirs",
+            id="devices of other drivers are ignored",
         ),
     ],
 )
-def test_what_was_allocated_is_what_is_given(results, used, wanted):
+def test_grants_match_the_allocation(results, used, wanted):
     assert shares(*results, used=used) == wanted
 
 
-def test_a_grant_knows_its_claim_and_its_pod():
+def test_grant_records_its_claim_and_pod():
     (grant,) = given(result("main/large"))
     assert grant.owner.label == "team/p/mine"
     assert grant.owner.uid == "p1"
@@ -114,7 +114,7 @@ ELASTIC = {
 }
 
 
-def test_a_configuration_is_followed():
+def test_claim_configuration_sets_the_policy():
     (grant,) = given(result(), config=[opaque(ELASTIC)])
     assert (grant.policy, grant.ceiling) == (quota.Policy.ELASTIC, 80)
     assert (grant.claim.policy, grant.claim.ceiling) == (quota.Policy.ELASTIC, 80)
@@ -130,7 +130,9 @@ HELD = facts.Holding(facts.Share(A, 80, 10 * GIB), "team/other")
 @pytest.mark.parametrize(
     ("results", "more", "said", "final"),
     [
-        pytest.param([result()], {"uid": "u2"}, "is another one by now", True, id="made anew"),
+        pytest.param(
+            [result()], {"uid": "u2"}, "was replaced by another one", True, id="re-created"
+        ),
         pytest.param([result(pool="node-2")], {}, "pool 'node-2', not 'node-1'", True, id="pool"),
         pytest.param([result(vcore="0")], {}, "vcore '0': must be above zero", True, id="zero"),
         pytest.param([result(vcore="101")], {}, "vcore 101: at most 100", True, id="too much"),
@@ -143,24 +145,26 @@ HELD = facts.Holding(facts.Share(A, 80, 10 * GIB), "team/other")
             True,
             id="half",
         ),
-        pytest.param(
-            [result(consumedCapacity=7)], {}, "is none that can be understood", True, id="no map"
-        ),
+        pytest.param([result(consumedCapacity=7)], {}, "cannot be parsed", True, id="no map"),
         pytest.param([result(device="gpu-z")], {}, "gpu-z is not there", False, id="gone"),
         pytest.param(
-            [result()], {"gives": lambda _: False}, "not given out for claims", False, id="door"
+            [result()],
+            {"gives": lambda _: False},
+            "not allocated through claims",
+            False,
+            id="door",
         ),
         pytest.param(
             [result()],
             {"devices": (facts.Device(A, 0, 80 * GIB, sick="Xid 79"),)},
-            "gpu0 is sick: Xid 79",
+            "gpu0 is unhealthy: Xid 79",
             False,
             id="sick",
         ),
         pytest.param(
             [result(), result(device="gpu-b", vcore="100")],
             {},
-            "a whole device and of a share together",
+            "has a whole device and a share together",
             True,
             id="mixed",
         ),
@@ -184,15 +188,14 @@ HELD = facts.Holding(facts.Share(A, 80, 10 * GIB), "team/other")
         pytest.param(
             [result(vcore="30")],
             {"held": [HELD]},
-            "needs 30 vcore and 8GiB of gpu0, of which 20 and 70GiB are free yet; held by "
-            "team/other",
+            "needs 30 vcore and 8GiB of gpu0, of which 20 and 70GiB are free; held by team/other",
             False,
             id="no vcore",
         ),
         pytest.param(
             [result(vcore="10", vmemory="71Gi")],
             {"held": [HELD]},
-            "70GiB are free yet",
+            "70GiB are free",
             False,
             id="no vmemory",
         ),
@@ -216,13 +219,13 @@ HELD = facts.Holding(facts.Share(A, 80, 10 * GIB), "team/other")
         pytest.param(
             [result("a"), result("b", "gpu-b")],
             {"config": [opaque(ELASTIC, requests=["a"])]},
-            "configured in several ways",
+            "have different configurations",
             True,
             id="two ways",
         ),
     ],
 )
-def test_what_cannot_be_is_refused_and_whether_it_passes_is_known(results, more, said, final):
+def test_invalid_claim_is_refused_as_final_or_temporary(results, more, said, final):
     with pytest.raises(RefusedError) as caught:
         given(*results, **more)
     assert str(caught.value).startswith("claim team/mine: ")
@@ -239,7 +242,7 @@ def test_what_cannot_be_is_refused_and_whether_it_passes_is_known(results, more,
         ({"metadata": {"uid": "u1"}, "status": {"allocation": {"devices": 1}}}, True),
     ],
 )
-def test_a_claim_that_is_not_allocated_is_none(found, final):
+def test_unallocated_claim_is_refused(found, final):
     with pytest.raises(RefusedError) as caught:
         claims.read(found, NAMED, "node-1")
     assert caught.value.final is final
@@ -292,14 +295,14 @@ def container(*used, name="main"):
         ),
     ],
 )
-def test_how_containers_use_a_claim(one, used):
+def test_requests_through_which_containers_use_a_claim(one, used):
     assert claims.uses(one, ["mine"]) == {"mine": frozenset(used)}
 
 
 @pytest.mark.parametrize(
     "used", [[("own", ""), ("shared", "")], [("own", "a"), ("own", "b")]], ids=["claims", "parts"]
 )
-def test_a_container_has_one_quota(used):
-    with pytest.raises(RefusedError, match="it can be held to one quota only") as caught:
+def test_container_with_two_claims_is_refused(used):
+    with pytest.raises(RefusedError, match="a container can have one quota only") as caught:
         claims.uses(pod(container(*used)), ["mine", "mine-2"])
     assert caught.value.final

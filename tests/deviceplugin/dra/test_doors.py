@@ -1,4 +1,4 @@
-"""Through which door a device is given out, and when it may change."""
+"""The API that allocates a device, device plugin or DRA, and the move between them."""
 
 import pytest
 
@@ -21,7 +21,7 @@ A, B = "GPU-a", "GPU-b"
         ),
     ],
 )
-def test_what_is_wanted(words, default, wanted):
+def test_door_options_are_parsed(words, default, wanted):
     assert doors.parse(words, default) == wanted
 
 
@@ -31,10 +31,10 @@ def test_what_is_wanted(words, default, wanted):
         (["window"], "--door 'window': 'window' is no door; must be plugin or dra"),
         ([f"{A}="], "'' is no door"),
         (["a=dra"], "'a' is no device's UUID; such as dra, or GPU-"),
-        ([f"{A}=dra", f"{A}=plugin"], "'GPU-a' is said twice"),
+        ([f"{A}=dra", f"{A}=plugin"], "'GPU-a' is given twice"),
     ],
 )
-def test_what_is_none_is_named_with_rule_and_example(words, said):
+def test_invalid_door_is_refused_with_rule_and_example(words, said):
     with pytest.raises(errors.UsageError, match="--door") as caught:
         doors.parse(words, Door.PLUGIN)
     assert said in str(caught.value)
@@ -44,12 +44,12 @@ def test_what_is_none_is_named_with_rule_and_example(words, said):
     ("known", "held", "stand"),
     [
         pytest.param({}, (), Stand(Door.DRA, Door.DRA), id="new"),
-        pytest.param({}, (A,), Stand(Door.PLUGIN, Door.DRA), id="used by who knew no doors"),
-        pytest.param({A: Door.PLUGIN}, (), Stand(Door.PLUGIN, Door.DRA), id="was another's"),
+        pytest.param({}, (A,), Stand(Door.PLUGIN, Door.DRA), id="held, without a record"),
+        pytest.param({A: Door.PLUGIN}, (), Stand(Door.PLUGIN, Door.DRA), id="was the plugin's"),
         pytest.param({A: Door.DRA}, (A,), Stand(Door.DRA, Door.DRA), id="stays"),
     ],
 )
-def test_where_a_device_for_claims_stands(known, held, stand):
+def test_door_of_a_device_configured_for_claims(known, held, stand):
     assert doors.stands([A], Wanted(Door.DRA), known, held) == {A: stand}
 
 
@@ -62,7 +62,7 @@ def test_where_a_device_for_claims_stands(known, held, stand):
         (Door.DRA, Door.PLUGIN, False, "dra"),
     ],
 )
-def test_a_device_that_moves_is_closed_at_both_doors(now, wanted, published, elsewhere):
+def test_moving_device_is_offered_by_neither_api(now, wanted, published, elsewhere):
     stand = Stand(now, wanted)
     assert (stand.published, stand.elsewhere) == (published, elsewhere)
 
@@ -71,7 +71,7 @@ def gates(folder, *words):
     return moving.Doors(folder, doors.parse(words, Door.PLUGIN), settle_seconds=0)
 
 
-def test_a_device_moves_when_nobody_has_anything_of_it_and_stays_there(tmp_path):
+def test_device_moves_once_it_is_free_and_stays_there(tmp_path):
     before = gates(tmp_path)
     before.meet([A, B], ())
     assert before.elsewhere(A) == before.elsewhere(B) == ""
@@ -87,7 +87,7 @@ def test_a_device_moves_when_nobody_has_anything_of_it_and_stays_there(tmp_path)
     assert not after.look(held)
     assert asked == [Door.PLUGIN]
     assert not after.gives(A)
-    assert not after.look(lambda _: None)  # nobody knows
+    assert not after.look(lambda _: None)  # holders unknown
     assert after.look(lambda _: {B})
     assert after.published(A)
     assert after.gives(A)
@@ -97,14 +97,14 @@ def test_a_device_moves_when_nobody_has_anything_of_it_and_stays_there(tmp_path)
     back = gates(tmp_path)
     back.meet([A, B], ())
     assert not back.published(A)
-    assert back.gives(A)  # what was allocated already is prepared
+    assert back.gives(A)  # existing allocations are still prepared
     assert back.elsewhere(A) == "dra"
     assert back.look(lambda _: set())
     assert back.elsewhere(A) == ""
     assert not back.gives(A)
 
 
-def test_a_file_of_doors_that_is_damaged_is_not_guessed(tmp_path):
+def test_damaged_doors_file_is_refused(tmp_path):
     (tmp_path / moving.FILE).write_text('{"GPU-a": "win')
     with pytest.raises(errors.DataError, match="mend it, such as"):
         gates(tmp_path)

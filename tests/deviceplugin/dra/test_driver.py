@@ -1,4 +1,4 @@
-"""`pyvgpu dra-driver` as a program, before a kubelet and an API server, on a simulated node."""
+"""`pyvgpu dra-driver` as a program, with a kubelet and an API server, on a simulated node."""
 
 import json
 import signal
@@ -79,7 +79,7 @@ def limits(node, given):
         return region.read_limits(file.fileno())
 
 
-def test_claims_are_prepared_and_ended_again_and_again(node, cluster, claiming, start, uuids):
+def test_prepare_and_unprepare_are_idempotent(node, cluster, claiming, start, uuids):
     process = start()
     info = claiming.meet()
     assert (info.type, info.name) == ("DRAPlugin", "pyvgpu.io")
@@ -94,18 +94,18 @@ def test_claims_are_prepared_and_ended_again_and_again(node, cluster, claiming, 
     node.until(lambda: "devices" in cluster.api.read(path_of("claim-u1") + "/status")["status"])
     assert claiming.prepare(one) == {"u1": [given]}
     node_process.ended(process, signal.SIGKILL)
-    cluster.api.delete(path_of("claim-u1"))  # who was killed needs nobody to know it again
+    cluster.api.delete(path_of("claim-u1"))  # a restarted agent does not read the claim again
     start()
     assert claiming.prepare(one) == {"u1": [given]}
     assert claiming.unprepare(one) == {"u1": ""}
     assert not list(node.specifications.glob("pyvgpu.io-grant-*"))
     assert claiming.unprepare(one) == {"u1": ""}
     assert claiming.unprepare(("team", "never", "seen")) == {"never": ""}
-    with pytest.raises(RefusedError, match="claim team/claim-u1: there is none any more"):
+    with pytest.raises(RefusedError, match="claim team/claim-u1: does not exist any more"):
         claiming.prepare(one)
 
 
-def test_what_calls_about_claims_take_is_counted(node, cluster, claiming, start, uuids):
+def test_prepare_and_unprepare_calls_are_counted(node, cluster, claiming, start, uuids):
     start("--listen", "127.0.0.1:0")
     one = put(cluster, claim("u1", result(uuids[0], 30, "4Gi")))
     claiming.prepare(one)
@@ -125,7 +125,7 @@ def test_what_calls_about_claims_take_is_counted(node, cluster, claiming, start,
     ]
 
 
-def test_no_device_is_to_be_had_before_kubelet_knows_the_driver(node, cluster, claiming):
+def test_slice_is_published_only_after_registration(node, cluster, claiming):
     more = ("--kubeconfig", cluster.kubeconfig, *claiming.options)
     node.start("--door", "dra", *more)
     node.until(claiming.listens)
@@ -135,7 +135,7 @@ def test_no_device_is_to_be_had_before_kubelet_knows_the_driver(node, cluster, c
     node.until(lambda: devices(cluster))
 
 
-def test_several_claims_of_a_pod_are_several_quotas(node, cluster, claiming, start, uuids):
+def test_each_claim_of_a_pod_is_a_quota(node, cluster, claiming, start, uuids):
     start()
     pod = {
         "metadata": {"name": "p", "namespace": "team", "uid": "uid-p"},
@@ -168,18 +168,20 @@ def test_several_claims_of_a_pod_are_several_quotas(node, cluster, claiming, sta
     found = claiming.prepare(*names)
     assert [it.vcore for it in limits(node, found["u1"][0]).devices] == [30]
     first, second = found["u2"]
-    assert not second.cdi  # which is the first's
+    assert not second.cdi  # the first one carries it
     both = limits(node, first)
     assert [(it.uuid, it.vcore) for it in both.devices] == [(uuids[0], 40), (uuids[1], 50)]
     assert {it.policy for it in both.devices} == {quota.Policy.ELASTIC}
     pod["spec"]["containers"][0]["resources"]["claims"].append({"name": "u2"})
     cluster.api.put("/api/v1/namespaces/team/pods/p", pod)
     claiming.unprepare(*names)
-    with pytest.raises(RefusedError, match="container u1 uses claim-u1, claim-u2: it can be held"):
+    with pytest.raises(
+        RefusedError, match="container u1 uses claim-u1, claim-u2: a container can"
+    ):
         claiming.prepare(*names)
 
 
-def test_the_slice_follows_the_devices_and_comes_again(node, cluster, claiming, start, uuids):
+def test_slice_follows_the_devices_and_is_recreated(node, cluster, claiming, start, uuids):
     start()
     claiming.meet()
     heard = claiming.health()
@@ -195,15 +197,17 @@ def test_the_slice_follows_the_devices_and_comes_again(node, cluster, claiming, 
     simulator.set_faults(node.machine, "lost 1")
     node.until(lambda: devices(cluster)[second].get("taints"))
     assert devices(cluster)[second]["taints"][0]["key"] == known.DRA_SICK_TAINT
-    told = next(heard)
-    assert (told[first], told[second][0]) == ((1, ""), 2)
-    assert "GPU is lost" in told[second][1]
-    cluster.api.delete(f"{SLICES}/node-1-pyvgpu.io")  # as a kubelet does that starts
+    update = next(heard)
+    assert (update[first], update[second][0]) == ((1, ""), 2)
+    assert "GPU is lost" in update[second][1]
+    cluster.api.delete(f"{SLICES}/node-1-pyvgpu.io")  # as a starting kubelet does
     claiming.meet()
     node.until(lambda: devices(cluster))
 
 
-def test_a_device_has_one_door(node, cluster, claiming, start, kubelet, uuids):
+def test_device_for_claims_is_not_offered_by_the_plugin(
+    node, cluster, claiming, start, kubelet, uuids
+):
     start("--door", f"{uuids[0]}=plugin")
     assert set(devices(cluster)) == {uuids[1].lower()}
     node.until(lambda: len(kubelet.devices.get("pyvgpu.io/vcore", {})) == 200)
@@ -211,7 +215,7 @@ def test_a_device_has_one_door(node, cluster, claiming, start, kubelet, uuids):
     node.until(lambda: [it.door for it in cluster.published.devices] == ["", "dra"])
 
 
-def test_a_checkpoint_that_is_damaged_is_no_end(node, cluster, claiming, start, uuids):
+def test_claims_survive_a_damaged_checkpoint(node, cluster, claiming, start, uuids):
     process = start()
     one = put(cluster, claim("u1", result(uuids[0], 30, "4Gi")))
     (before,) = claiming.prepare(one)["u1"]
@@ -222,9 +226,7 @@ def test_a_checkpoint_that_is_damaged_is_no_end(node, cluster, claiming, start, 
     assert [it.vcore for it in limits(node, before).devices] == [30]
 
 
-def test_who_looks_at_devices_has_a_driver_that_comes_at_the_next_start(
-    node, cluster, claiming, start, uuids
-):
+def test_admin_claim_gets_a_new_driver_at_the_next_start(node, cluster, claiming, start, uuids):
     start()
     one = put(cluster, claim("look", {**result(uuids[0], 1, "1Gi"), "adminAccess": True}))
     (given,) = claiming.prepare(one)["look"]
@@ -241,7 +243,7 @@ def test_who_looks_at_devices_has_a_driver_that_comes_at_the_next_start(
     assert not list(node.specifications.glob("*-admin-*"))
 
 
-def test_where_no_specification_can_be_written_nothing_is_half_done(
+def test_unwritable_specification_leaves_no_partial_grant(
     node, cluster, claiming, start, uuids, small_disk
 ):
     node.specifications = small_disk / "cdi"
@@ -258,7 +260,7 @@ def test_where_no_specification_can_be_written_nothing_is_half_done(
             caught.value
         )
         assert "\n" not in str(caught.value)
-    (left,) = node.specifications.iterdir()  # no draft, and nothing of those
+    (left,) = node.specifications.iterdir()  # no draft, and no file of the failed claims
     assert left.stem.endswith(before.cdi[0].partition("=")[2])
     assert claiming.prepare(first) == {"u1": [before]}
     assert "Read-only file system" in claiming.unprepare(first)["u1"]
@@ -269,17 +271,17 @@ def test_where_no_specification_can_be_written_nothing_is_half_done(
     assert not list(node.specifications.iterdir())
 
 
-def test_where_the_cluster_knows_no_shares_devices_are_whole_and_it_is_said_why(
+def test_cluster_without_sharing_gets_whole_devices_and_a_warning(
     node, cluster, claiming, start, uuids
 ):
     cluster.api.unknown = frozenset({"allowMultipleAllocations", "requestPolicy", "taints"})
     cordon(cluster, uuids[1])
     start()
     node.until(lambda: set(devices(cluster)) == {uuids[0].lower()})
-    said = [it for it in node.log.read_text().splitlines() if "does not keep" in it]
+    said = [it for it in node.log.read_text().splitlines() if "does not support" in it]
     assert [it for it in said if "DRAConsumableCapacity" in it and "no shares" in it]
     one = result(uuids[0], 30, "4Gi")
-    del one["consumedCapacity"]  # as a scheduler says it then
+    del one["consumedCapacity"]  # as that cluster's scheduler does
     (given,) = claiming.prepare(put(cluster, claim("u1", one)))["u1"]
     assert not any(
         "/etc/pyvgpu" in it["containerPath"] for it in edits(node, given.cdi[0])["mounts"]

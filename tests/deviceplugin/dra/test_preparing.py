@@ -1,4 +1,4 @@
-"""Claims are prepared once, whoever asks how often, and what passes is waited for."""
+"""Claims are prepared once, however often kubelet asks, and temporary failures are retried."""
 
 import concurrent.futures
 
@@ -18,7 +18,7 @@ AWAY = apiserver.ServerError("no answer")
 
 
 class Server:
-    """The objects of an API server, each of which may fail some times first."""
+    """The objects of an API server, where reads may fail a few times first."""
 
     def __init__(self):
         self.claims = {}
@@ -68,7 +68,7 @@ def given(preparer, named):
     return found if isinstance(found, str) else [it.cdi for it in found]
 
 
-def test_who_asks_at_once_for_one_claim_gets_one_grant(room, server, preparer):
+def test_concurrent_prepares_of_a_claim_get_one_grant(room, server, preparer):
     named = server.add("u1")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: given(preparer, named), range(8)))
@@ -81,20 +81,20 @@ def test_who_asks_at_once_for_one_claim_gets_one_grant(room, server, preparer):
     [AWAY, apiserver.ServerError("busy", 503), errors.UnavailableError("no driver")],
     ids=str,
 )
-def test_what_passes_is_waited_for(room, server, preparer, failure):
+def test_temporary_failures_are_retried(room, server, preparer, failure):
     named = server.add("u1")
     server.failures = [failure, failure]
     assert len(given(preparer, named)) == 1
     assert server.asked == 3
 
 
-def test_what_does_not_pass_is_told_at_once(server, preparer):
+def test_final_failure_is_returned_at_once(server, preparer):
     named = claims.Named("team", "u1", "claim-u1")
-    assert given(preparer, named) == "pyvgpu: claim team/claim-u1: there is none any more"
+    assert given(preparer, named) == "pyvgpu: claim team/claim-u1: does not exist any more"
     assert server.asked == 1
 
 
-def test_what_lasts_is_told_in_the_end(room, server):
+def test_lasting_failure_is_returned_after_the_timeout(room, server):
     hasty = preparer_of(room, server, patience=0)
     first = server.add("u1", 80)
     assert len(given(hasty, first)) == 1
@@ -107,13 +107,11 @@ def test_what_lasts_is_told_in_the_end(room, server):
     [
         pytest.param((), "its device gpu-a is not there (any more) on this node", id="gone"),
         pytest.param(
-            (facts.Device(UUID, 0, 16 << 30, sick="Xid 79"),), "is sick: Xid 79", id="sick"
+            (facts.Device(UUID, 0, 16 << 30, sick="Xid 79"),), "is unhealthy: Xid 79", id="sick"
         ),
     ],
 )
-def test_what_was_allocated_of_a_device_that_is_lost_is_had_when_it_is_back(
-    room, server, devices, said
-):
+def test_claim_of_a_lost_device_is_prepared_when_it_is_back(room, server, devices, said):
     hasty, named = preparer_of(room, server, patience=0), server.add("u1")
     room.granter.see(devices)
     assert said in given(hasty, named)
@@ -123,7 +121,7 @@ def test_what_was_allocated_of_a_device_that_is_lost_is_had_when_it_is_back(
     assert len(given(hasty, named)) == 1
 
 
-def test_room_is_there_once_the_processes_of_a_pod_that_is_over_are(room, server):
+def test_claim_waits_for_the_processes_of_a_finished_pod(room, server):
     hasty = preparer_of(room, server, patience=0)
     first, second = server.add("u1", 80), server.add("u2")
     given(hasty, first)
@@ -138,14 +136,14 @@ def test_room_is_there_once_the_processes_of_a_pod_that_is_over_are(room, server
     assert len(given(hasty, second)) == 1
 
 
-def test_a_grant_of_a_claim_does_not_end_when_kubelet_lists_nobody(room, server, preparer):
+def test_claim_grant_survives_an_empty_kubelet_listing(room, server, preparer):
     given(preparer, server.add("u1"))
     room.kubelet.write()
     room.granter.collect()
     assert len(room.granter.known) == 1
 
 
-def test_what_could_not_be_made_is_made_the_next_time_as_the_same(room, server, preparer):
+def test_failed_grant_is_retried_with_the_same_id(room, server, preparer):
     named = server.add("u1")
     make, failures = room.folders.make, [errors.UnavailableError("the disk is full")]
 

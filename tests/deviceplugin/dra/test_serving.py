@@ -1,4 +1,4 @@
-"""The two sockets of a DRA driver: made anew where they are gone, or answer no more."""
+"""The two sockets of a DRA driver, which are recreated if they are gone or do not respond."""
 
 import contextlib
 import tempfile
@@ -27,7 +27,7 @@ class Refusing:
 
 
 class Looks:
-    """Has the sockets looked at when told, and not by the clock."""
+    """Triggers the checks of the sockets explicitly, instead of by time."""
 
     def __init__(self):
         self._wanted, self._done = threading.Semaphore(0), threading.Semaphore(0)
@@ -53,14 +53,14 @@ class Looks:
 
 @pytest.fixture
 def claiming():
-    """In a folder whose name is short: a socket's path may have 107 bytes."""
+    """A kubelet in a folder with a short name: a socket's path may have 107 bytes."""
     with tempfile.TemporaryDirectory() as folder:
         yield claiming_kubelet.ClaimingKubelet(Path(folder))
 
 
 @pytest.fixture
 def looks(claiming):
-    """Run both sockets; return what has them looked at."""
+    """Run both sockets; return the trigger of their checks."""
     health = serving.Health("node-1")
     health.set({"gpu-0": "", "gpu-1": "Xid 79"})
     sockets = serving.Sockets(claiming.registry, claiming.plugins, Refusing(), health)
@@ -83,20 +83,20 @@ def answers(claiming):
         assert next(health) == {"gpu-0": (1, ""), "gpu-1": (2, "Xid 79")}
 
 
-def test_both_sockets_answer_kubelet(claiming, looks):
+def test_both_sockets_serve_kubelet(claiming, looks):
     answers(claiming)
     looks.again()
     answers(claiming)
 
 
-def test_sockets_that_are_gone_are_made_again(claiming, looks):
+def test_removed_sockets_are_recreated(claiming, looks):
     (claiming.registry / "pyvgpu.io-reg.sock").unlink()
     (claiming.plugins / "pyvgpu.io" / "dra.sock").unlink()
     looks.again()
     answers(claiming)
 
 
-def test_servers_that_gave_up_accepting_are_made_again(claiming, looks):
+def test_servers_that_stopped_accepting_are_restarted(claiming, looks):
     answers(claiming)
     assert listeners.shut_down(claiming.registry) == 1
     assert listeners.shut_down(claiming.plugins / "pyvgpu.io") == 1

@@ -1,4 +1,4 @@
-"""What a ResourceSlice says of devices."""
+"""Devices in a ResourceSlice: capacities, attributes, taints."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def devices(*found, able=ALL, **fields):
     return slices.devices_of(found, known, DRIVER, able)
 
 
-def test_a_device_can_be_shared_by_vcore_and_by_mebibytes():
+def test_slice_device_can_be_shared_by_vcore_and_mebibytes():
     (one,) = devices(seen(0), least_bytes=(600 << 20) + 1)
     assert one == {
         "name": "gpu-00000000-0000-0000-0000-00000000000a",
@@ -77,11 +77,11 @@ def test_a_device_can_be_shared_by_vcore_and_by_mebibytes():
         ("1.x", ""),
     ],
 )
-def test_versions_are_semantic_or_not_there(text, version):
+def test_versions_are_semantic_or_omitted(text, version):
     assert slices.version(text) == version
 
 
-def test_what_is_not_known_is_left_out():
+def test_unknown_attributes_are_omitted():
     (one,) = slices.devices_of(
         [it := dataclasses.replace(seen(0), numa=None, compute_capability="", pcie_root="")],
         [it.fact()],
@@ -98,14 +98,14 @@ def test_what_is_not_known_is_left_out():
         ({"cordoned": True}, [{"key": "pyvgpu.io/cordoned", "effect": "NoSchedule"}]),
     ],
 )
-def test_what_shall_get_nothing_new_has_a_taint(fields, taints):
+def test_unhealthy_and_cordoned_devices_have_a_taint(fields, taints):
     (one,) = devices(seen(0), **fields)
     assert one.get("taints") == taints
     untainted = devices(seen(0), able=slices.Able(taints=False), **fields)
     assert len(untainted) == (taints is None)
 
 
-def test_where_devices_cannot_be_shared_they_are_whole():
+def test_without_sharing_devices_are_whole():
     (one,) = devices(seen(0), able=slices.Able(sharing=False))
     assert "allowMultipleAllocations" not in one
     assert one["capacity"] == {"vcore": {"value": "100"}, "vmemory": {"value": "80Gi"}}
@@ -120,7 +120,7 @@ def test_where_devices_cannot_be_shared_they_are_whole():
         pytest.param([(1,), (0, 2), (1,)], {0: 0, 1: 0}, id="a chain is no group"),
     ],
 )
-def test_a_group_is_linked_all_to_all(links, groups):
+def test_nvlink_group_is_linked_all_to_all(links, groups):
     found = slices.nvlink_groups([seen(index, *own) for index, own in enumerate(links)])
     assert found == {UUID.format(one): UUID.format(first).lower() for one, first in groups.items()}
 
@@ -131,20 +131,20 @@ def published(*found, **fields):
     return made
 
 
-def test_the_node_owns_its_slice_which_is_a_pool():
+def test_slice_is_owned_by_its_node_and_is_one_pool():
     made = published(seen(0))
     assert made["metadata"]["name"] == "node-1-pyvgpu.io"
     assert made["metadata"]["ownerReferences"][0]["uid"] == "n"
     assert made["spec"]["pool"] == {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
 
 
-def test_the_longest_name_of_a_node_makes_a_name_of_a_slice():
+def test_longest_node_name_gives_a_valid_slice_name():
     names = {slices.name_of("n" * 251 + it) for it in ("aa", "ab")}
     assert len(names) == 2
     assert all(len(it) <= 253 for it in names)
 
 
-def test_what_the_server_adds_is_no_difference_and_a_taint_is_one():
+def test_comparison_ignores_server_fields_and_sees_taints():
     before = published(seen(0), sick="Xid 79")
     before["spec"]["devices"][0]["taints"][0]["timeAdded"] = "2026-11-22T00:00:00Z"
     before["spec"]["pool"]["generation"] = 4
@@ -155,7 +155,7 @@ def test_what_the_server_adds_is_no_difference_and_a_taint_is_one():
     assert after["metadata"]["resourceVersion"] == "7"
 
 
-def test_what_a_server_does_not_keep_is_noticed():
+def test_fields_dropped_by_the_server_are_detected():
     wanted = published(seen(0), sick="Xid 79")
     assert slices.able_by(wanted, wanted) == slices.Able()
     kept = published(seen(0), able=slices.Able(sharing=False))

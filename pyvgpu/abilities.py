@@ -1,7 +1,7 @@
-"""What this kernel and these file systems can do, found out by doing it.
+"""Feature probes for the kernel and file systems.
 
-Each function tries one ability on something of its own and returns None, or in a few words
-why it is not there. They start no program and leave nothing behind.
+Each function tries one feature on a temporary object and returns None, or a short reason why
+the feature is missing. The probes start no program and leave nothing behind.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def overlay() -> str | None:
 
 
 def lock_of_mapping(folder: Path) -> str | None:
-    """Try whether an OFD lock stays with a mapping whose descriptor was closed, and no longer."""
+    """Try whether a mapping keeps an OFD lock after close(), and munmap() releases it."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".pyvgpu-") as file:
             file.truncate(mmap.PAGESIZE)
@@ -105,7 +105,7 @@ def _map(descriptor: int) -> int:
 
 
 def _in_child(function: Callable[[], None]) -> str | None:
-    """Run *function*, which spoils the process it runs in, in a child; return its complaint."""
+    """Run *function*, which alters its process, in a child; return its error message."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

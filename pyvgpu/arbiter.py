@@ -1,16 +1,16 @@
-"""The machine's arbiter, which keeps the clocks of runs that share devices: find it, start it.
+"""Find, start and supervise the machine's arbiter, which keeps the clocks of runs.
 
-It is a program of its own (csrc/arbiter), one for all runs of all users, in a folder of a book.
-Each supervisor looks after it: where none lives, or what lives is frozen, it starts one, and it
-keeps the links by which its run's shims find their clocks. Without an arbiter a run has its hard
-share, so nothing of this is ever a reason for a run to fail.
+The arbiter is a separate program (csrc/arbiter), one for all runs of all users, in a folder below
+a reservation folder. Each supervisor watches it: if none is alive, or it is frozen, the supervisor
+starts one, and it maintains the links through which its run's shims find their clocks. Without an
+arbiter a run has its hard share, so no failure here makes a run fail.
 
-An arbiter can be killed at any time, and a supervisor can be stopped between any two steps. So the
-start of an arbiter proves nothing: only the next look does. A supervisor reports an arbiter that
-cannot be started, with the reason, or one that is missing at many looks in succession.
+An arbiter can be killed at any time, and a supervisor can be stopped between any two steps. So a
+successful start proves nothing: only the next check does. A supervisor reports an arbiter that
+cannot be started, with the reason, or one that is missing in many consecutive checks.
 
-Users do not trust each other here: an arbiter is believed if its folder and file are one user's
-own and no links; what its clocks say, the shim judges.
+Users do not trust each other: an arbiter is trusted if its folder and file are owned by one user
+and are not links; the shim validates the contents of its clocks.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from pyvgpu import promises
 
-PERIOD_SECONDS = 0.2  # from one look after the arbiter to the next
-FROZEN_SECONDS = 1.0  # without a beat
-PATIENCE_SECONDS = 5.0  # for one to be there, or to be gone
-STARTS = 10  # in succession that leave no arbiter that beats, until the run's user is told
-MUTE_LOOKS = 10  # after which somebody else's arbiter that has no clock for us is not waited for
+PERIOD_SECONDS = 0.2  # between two checks of the arbiter
+FROZEN_SECONDS = 1.0  # without a heartbeat
+PATIENCE_SECONDS = 5.0  # timeout for an arbiter to start or to end
+STARTS = 10  # consecutive starts without a live arbiter, before the run's user gets a warning
+MUTE_LOOKS = 10  # checks for which we wait for a clock from another user's arbiter
 
 _FOLDER = re.compile(re.escape(names.ARBITER_FOLDER) + r"(0|[1-9][0-9]{0,9})")
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -47,24 +47,24 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAGIC = ffi.integer_const("CLOCK_MAGIC")
 _BEAT = ffi.offsetof("struct clock_file", "beat_ns")
 _FROZEN_NS = round(FROZEN_SECONDS * 1e9)
-_AHEAD_NS = 1_000_000  # that a beat may be ahead of us
+_AHEAD_NS = 1_000_000  # by which a heartbeat may be ahead of our clock
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Nvml:
-    """The NVML that tells an arbiter which processes use a device without a quota."""
+    """The NVML from which an arbiter learns which processes use a device without a quota."""
 
     library: Path
     machine: Path | None = None  # of a simulated driver
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of the arbiter's program that name it."""
+        """The arbiter's command-line options for this library."""
         return ("--nvml", str(self.library))
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the library needs in the arbiter's environment."""
+        """The variables that the library needs in the arbiter's environment."""
         if self.machine is None:
             return {}
         return {names.SIMULATED_MACHINE_VARIABLE: str(self.machine)}
@@ -72,20 +72,20 @@ class Nvml:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arbiter:
-    """One that lives."""
+    """A running arbiter."""
 
     folder: Path
     uid: int
     pid: int  # 0: in another pid namespace
-    beats: bool  # else it is frozen
+    beats: bool  # false: it is frozen
 
     def clock(self, run_id: str, index: int) -> Path:
-        """Return where it keeps the clock of a run's device, the quota's *index*th."""
+        """Return the path of the clock for device *index* of a run's quota."""
         return _clock(self.folder, run_id, index)
 
 
 def find(books: Iterable[Path]) -> tuple[Arbiter, ...]:
-    """Return all that live; those that a run of ours would rather have come first."""
+    """Return all running arbiters, the preferred first: root's, then our own user's."""
     found = []
     for book in books:
         with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ def find(books: Iterable[Path]) -> tuple[Arbiter, ...]:
 
 
 def examine(folder: Path) -> Arbiter | None:
-    """Return the arbiter that lives in *folder*, if one does."""
+    """Return the arbiter running in *folder*, if any."""
     named = _FOLDER.fullmatch(folder.name)
     if named is None:
         return None
@@ -109,7 +109,7 @@ def examine(folder: Path) -> Arbiter | None:
 
 
 def serves(clock: Path) -> bool:
-    """Return whether the clock at *clock*, a link perhaps, goes."""
+    """Return whether the clock at *clock*, which may be a link, has a recent heartbeat."""
     try:
         file = os.open(clock, _OPEN_FILE & ~os.O_NOFOLLOW)
     except OSError:
@@ -123,12 +123,12 @@ def serves(clock: Path) -> bool:
 def start(folder: Path, books: tuple[Path, Path], nvml: Nvml | None = None) -> None:
     """Start an arbiter in *folder* after killing one that is frozen there.
 
-    Without *nvml* it takes the runs of the books for all that use a device.
+    Without *nvml* it assumes that only the runs of the books use a device.
 
-    Returns once an arbiter has the folder; it may be another one, and it may have died since. If
+    Returns once an arbiter owns the folder; it may be another one, and it may have died since. If
     that takes longer than PATIENCE_SECONDS, returns anyway: the machine is busy, or the caller
     was stopped. Raises UnavailableError, with the reason, if the program cannot be executed or
-    cannot have the folder.
+    cannot use the folder.
     """
     kill_frozen(folder)
     program = shim.arbiter_program()
@@ -154,7 +154,7 @@ def start(folder: Path, books: tuple[Path, Path], nvml: Nvml | None = None) -> N
 
 
 class Attendant:
-    """Looks after the arbiter for one run, from a thread of its own until it is stopped."""
+    """Supervises the arbiter for one run, in its own thread, until it is stopped."""
 
     def __init__(
         self, books: promises.Books, folder: Path, quota_file: int, nvml: Nvml | None = None
@@ -166,17 +166,17 @@ class Attendant:
         self._refused: set[Path] = set()
         self._limits: region.Limits | None = None
         self._mute = 0
-        self._starts = 0  # since the linked arbiter was last seen to beat
+        self._starts = 0  # since the last heartbeat of the linked arbiter
         self._doubted = False
         self._complained = False
         self._stopped = threading.Event()
-        self._looking = threading.Lock()
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
 
     def look(self) -> None:
-        """See that the run's clocks go, if it needs any."""
-        with self._looking:
-            if self._stopped.is_set():  # afterwards the descriptor is somebody else's
+        """Ensure that the run's clocks are kept, if it needs any."""
+        with self._lock:
+            if self._stopped.is_set():  # the descriptor may have been closed and reused
                 return
             try:
                 self._look()
@@ -184,12 +184,12 @@ class Attendant:
                 self._complain(str(exc))
 
     def start(self) -> None:
-        """Go on looking; to be called when this process forks no more."""
+        """Start the periodic checks; call this only after the last fork of this process."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. Harmless if it was never started."""
-        with self._looking:
+        """Stop the checks. Harmless if they were never started."""
+        with self._lock:
             self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(PATIENCE_SECONDS)
@@ -199,11 +199,11 @@ class Attendant:
             self.look()
 
     def _complain(self, reason: str) -> None:
-        """Tell the user once why the run has no clock yet, and what that means."""
+        """Report once why the run has no clock yet, and what that means."""
         if not self._complained:
             log.say(
                 f"{reason}; until an arbiter keeps this run's clock, the run may get less than "
-                "its vcore beside neighbours, and never more"
+                "its vcore beside other runs, and never more"
             )
         self._complained = True
 
@@ -220,7 +220,7 @@ class Attendant:
         ):
             with self._books.held() as books:
                 self._link(self._choose(books), count)
-        else:  # it is a neighbour of the runs that an arbiter was started for
+        else:  # a whole device needs no arbiter, but joins one that other runs have started
             for one in find(self._books.paths)[:1]:
                 self._link(one.folder, count)
 
@@ -231,7 +231,7 @@ class Attendant:
             return None
 
     def _beats(self, linked: Arbiter) -> bool:
-        """Whether it beats, or did so when we looked last: all may have stood still together."""
+        """Whether it beats, or did at our last check: the machine may have been suspended."""
         beats = linked.beats or not self._doubted
         self._doubted = not linked.beats
         if linked.beats:
@@ -239,7 +239,7 @@ class Attendant:
         return beats
 
     def _is_mute(self, linked: Arbiter) -> bool:
-        """Whether it is somebody else's that has no clock for us, although it had time to."""
+        """Whether it is another user's, and has given us no clock in MUTE_LOOKS checks."""
         if linked.uid == os.geteuid() or serves(self._link_path(0)):
             self._mute = 0
         else:
@@ -251,7 +251,7 @@ class Attendant:
         return True
 
     def _choose(self, books: tuple[Path, ...]) -> Path:
-        """Return the folder of an arbiter that lives, or start one; the books' locks are held."""
+        """Return the folder of a live arbiter, or start one; the caller holds the books' locks."""
         for one in find(books):
             if one.beats and one.folder not in self._refused:
                 self._starts = 0
@@ -259,7 +259,7 @@ class Attendant:
         folder = books[0] / f"{names.ARBITER_FOLDER}{os.geteuid()}"
         if self._starts == STARTS:
             self._complain(
-                f"{folder}: {STARTS} starts in succession left no arbiter that beats "
+                f"{folder}: {STARTS} consecutive starts left no live arbiter "
                 "(`pyvgpu doctor` shows what is there)"
             )
         self._starts += 1
@@ -267,7 +267,7 @@ class Attendant:
         return folder
 
     def _link(self, folder: Path, count: int) -> None:
-        """Let the run's clocks be the *count* in *folder*; a shim finds the old or the new."""
+        """Link the run's *count* clocks to *folder*; a shim finds either the old or the new."""
         new = self._folder / names.CLOCK_LINK
         for index in range(count):
             clock, link = _clock(folder, self._folder.name, index), self._link_path(index)
@@ -284,7 +284,7 @@ class Attendant:
 
 @contextlib.contextmanager
 def _opened(folder: Path, uid: int) -> Iterator[int]:
-    """Open an arbiter's file after checking that it and its folder are of *uid* alone."""
+    """Open an arbiter's file after checking that only *uid* owns and can write its folder."""
     descriptor = os.open(folder, _OPEN_FOLDER)
     try:
         found = os.fstat(descriptor)
@@ -307,7 +307,7 @@ def _clock(folder: Path, run_id: str, index: int) -> Path:
 
 
 def _is_fresh(file: int) -> bool:
-    """Whether the clock file beats; this process may be stopped while it asks."""
+    """Whether the clock file has a recent heartbeat, even if we are suspended while reading it."""
     earliest = time.monotonic_ns() - _FROZEN_NS
     raw = os.pread(file, _BEAT + 8, 0)
     latest = time.monotonic_ns() + _AHEAD_NS
@@ -319,7 +319,7 @@ def _is_fresh(file: int) -> bool:
 def kill_frozen(folder: Path) -> None:
     """Kill the arbiter in *folder* if it does not beat: it would keep the lock.
 
-    One that cannot be killed, or not soon, is left there.
+    One that cannot be killed, or does not end in time, is left there.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (one := examine(folder)) is not None and not one.beats:

@@ -1,10 +1,10 @@
-"""Watch over a run's memory while it lives: see reconcile.py for what is compared.
+"""Audit the memory of an active run against NVML: see reconcile.py for the comparison.
 
-Where the ledger was changed by something other than the shim (tampering.py), what it lacks is
-counted, and a file in the run's folder says so to `pyvgpu ps` and `pyvgpu top`.
+If something other than the shim changed the ledger (tampering.py), the missing bytes are counted,
+and a file in the run's folder lets `pyvgpu ps` and `pyvgpu top` show it.
 
-A thread of its own, since a driver that hangs must not keep signals from the program. It asks
-NVML of the bare driver, which it starts only when a process of the run has a slot.
+The audit has its own thread, because a driver that hangs must not block signals for the program.
+It queries NVML of the bare driver, initialized only once a process of the run has a slot.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyvgpu import device, errors, kin, log, names, reconcile, region, tampering
 if TYPE_CHECKING:
     from pathlib import Path
 
-PERIOD_SECONDS = 0.4  # an excess counts after two, so within a second
-PAUSE_SECONDS = 2.0  # before what failed is tried again: a device may come back
-PATIENCE_SECONDS = 1.0  # for a measurement that is under way when the run ends
+PERIOD_SECONDS = 0.4  # an excess counts after two periods, so within a second
+PAUSE_SECONDS = 2.0  # before a retry: a device may come back
+PATIENCE_SECONDS = 1.0  # for a measurement in progress when the run ends
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Audited:
-    """A run, and the driver that knows what it holds."""
+    """A run, and the driver that reports its memory."""
 
     quota: int  # descriptor of the quota file, the supervisor's
     usage: Path
@@ -37,21 +37,21 @@ class Audited:
 
 
 class Auditor:
-    """Publishes what a run's processes hold beyond their charges, until it is stopped."""
+    """Publishes memory that a run's processes hold beyond their charges, until it is stopped."""
 
     def __init__(self, audited: Audited) -> None:
         self._audited = audited
         self._stopped = threading.Event()
-        self._publishing = threading.Lock()
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="auditor", daemon=True)
 
     def start(self) -> None:
-        """Begin; to be called when this process forks no more."""
+        """Start the audit; call this only after the last fork of this process."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Publish nothing from here on. Harmless if it was never started."""
-        with self._publishing:
+        """Stop publishing. Harmless if the audit was never started."""
+        with self._lock:
             self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(PATIENCE_SECONDS)
@@ -64,8 +64,8 @@ class Auditor:
             except (OSError, errors.PyVgpuError) as exc:
                 if not complained:
                     log.say(
-                        f"it is not known what processes hold ({exc}): memory of modules beyond "
-                        "the reserve for a context is not counted"
+                        f"cannot measure the memory of processes ({exc}): memory of modules "
+                        "beyond the reserve for a context is not counted"
                     )
                 complained = True
             self._stopped.wait(PAUSE_SECONDS)
@@ -122,15 +122,15 @@ class Auditor:
                 self._publish({})
 
     def _publish(self, extra: reconcile.Excess) -> None:
-        with self._publishing:
-            if not self._stopped.is_set():  # afterwards the descriptor is somebody else's
+        with self._lock:
+            if not self._stopped.is_set():  # the descriptor may have been closed and reused
                 region.publish_extra(self._audited.quota, extra)
 
     def _mark(self, text: str) -> None:
         """Let `pyvgpu ps` and `pyvgpu top` show that the run's ledger was tampered with."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        with self._publishing, contextlib.suppress(OSError):
-            if self._stopped.is_set():  # the folder goes
+        with self._lock, contextlib.suppress(OSError):
+            if self._stopped.is_set():  # the folder is being removed
                 return
             file = os.open(self._audited.usage.parent / names.TAMPERED_FILE, flags, 0o644)
             try:

@@ -1,4 +1,4 @@
-"""Cgroups of version 2: where they are mounted, and in which of them a process is.
+"""Cgroup v2: its mount points, and the cgroup of a process.
 
 See cgroups(7) and the kernel's admin-guide/cgroup-v2. Nothing here needs a controller.
 """
@@ -18,10 +18,10 @@ _PROC = Path("/proc")
 
 
 def mount() -> tuple[PurePosixPath, Path] | None:
-    """Return which cgroup is mounted, as this process's namespace names it, and where.
+    """Return the mounted cgroup, relative to this process's cgroup namespace, and its mount point.
 
-    Of several the one that shows the most: a node agent sees its own and, where that is mounted,
-    the node's, which begins with as many ``..`` as it is above. None: no cgroups of version 2.
+    Of several mounts the one that shows the most: a node agent sees its own and, if it is mounted,
+    the node's, whose path begins with one ``..`` for each level above. None: no cgroup v2.
     """
     found = None
     for line in (_PROC / "self/mountinfo").read_bytes().splitlines():
@@ -34,9 +34,9 @@ def mount() -> tuple[PurePosixPath, Path] | None:
 
 
 def of_process(pid: int | None = None) -> Path | None:
-    """Return the folder of a process's cgroup; of this process without a *pid*.
+    """Return the folder of a process's cgroup; without a *pid* that of this process.
 
-    None: the process has ended, or no mount here shows its cgroup.
+    None: the process has ended, or no mount shows its cgroup.
     """
     try:
         text = (_PROC / ("self" if pid is None else str(pid)) / "cgroup").read_text()
@@ -48,9 +48,9 @@ def of_process(pid: int | None = None) -> Path | None:
 
 
 def folder(placed: PurePosixPath, top: PurePosixPath, point: Path) -> Path | None:
-    """Return where the cgroup *placed* is, if *top* is mounted on *point*.
+    """Return the folder of the cgroup *placed*, if *top* is mounted on *point*.
 
-    Both as this process's cgroup namespace names them: what is above its own begins with ``..``.
+    Both are relative to this process's cgroup namespace: a path above it begins with ``..``.
     """
     if not _ups(top):
         shown = placed.is_relative_to(top) and not _ups(placed)
@@ -65,13 +65,13 @@ def folder(placed: PurePosixPath, top: PurePosixPath, point: Path) -> Path | Non
 
 
 def join(cgroup: Path) -> None:
-    """Let this process, and what it forks from now on, be in a cgroup, by its folder; OSError."""
+    """Move this process, and its future children, into the cgroup with this folder; OSError."""
     with open(cgroup / _PROCESSES, "wb", buffering=0) as file:  # noqa: PTH123 - unbuffered
         file.write(b"0")
 
 
 def remove(cgroup: Path) -> bool:
-    """Remove a cgroup unless a process is in it, or another cgroup; whether it is gone."""
+    """Remove a cgroup without processes and children; return whether it is gone."""
     with contextlib.suppress(OSError):
         cgroup.rmdir()
     return not cgroup.exists()
@@ -83,7 +83,7 @@ def _ups(path: PurePosixPath) -> int:
 
 @functools.cache
 def _own(point: Path) -> PurePosixPath | None:
-    """Return this process's own cgroup below *point*; needs the process's number to be the node's.
+    """Return this process's own cgroup below *point*; needs the node's pid namespace.
 
     /proc hides the names of the cgroups above a cgroup namespace.
     """

@@ -1,8 +1,8 @@
-"""Change the quota of a run that lives: by asking its supervisor, which alone writes it.
+"""Change the quota of an active run through its supervisor, the only writer of the quota.
 
-The supervisor listens on a socket in the folder of the run's promise. A question is one packet,
-a quota.Change as JSON, and so is the answer: the share as it is now, or why it stays as it was.
-Only the run's own user, and root, are answered.
+The supervisor listens on a socket in the folder of the run's reservation. A request is one packet,
+a quota.Change as JSON, and so is the response: the new share, or why the old one stays. Only the
+run's own user and root get a response.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
     from pyvgpu.holders import Changed, Promise
 
-ANSWER_SECONDS = 15.0  # longer than the lock of the book is waited for
+ANSWER_SECONDS = 15.0  # longer than the timeout of the book's lock
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """What a run or a container is held to, now that it was changed."""
+    """The quota of a run or a container after a change."""
 
     vcore: int
     vcore_limit: int
     vmemory: int  # bytes
     policy: quota.Policy
     device: str
-    promised: bool = True  # whether the vcore was asked for
-    held: int | None = None  # bytes; None: not known
+    promised: bool = True  # whether vcore was requested
+    held: int | None = None  # bytes; None: unknown
     priority: quota.Priority = quota.Priority.NORMAL
 
     @property
@@ -55,14 +55,14 @@ class Held:
         if self.held is None or self.held <= self.vmemory:
             return ""
         return (
-            f"; it holds {quantity.format_size(self.held)}: nothing is taken away; new "
-            "allocations are refused until it holds less than "
+            f"; it holds {quantity.format_size(self.held)}: nothing is reclaimed; new "
+            "allocations fail until it holds less than "
             f"{quantity.format_exact(self.vmemory)}, and what it holds stays reserved until then"
         )
 
 
 class Control(packets.Listener):
-    """The supervisor's end: answers from a thread of its own until it is stopped."""
+    """The supervisor's end: answers in its own thread until it is stopped."""
 
     def __init__(self, folder: Path, change: Callable[[quota.Change], Changed]) -> None:
         def answer(question: Mapping[str, Any]) -> dict[str, object]:
@@ -84,7 +84,7 @@ class Control(packets.Listener):
 
 
 class Supervisor:
-    """The asker's end: the supervisor of one run; to be used in a with statement."""
+    """The client's end of one run's supervisor; to be used in a with statement."""
 
     def __init__(self, promise: Promise) -> None:
         self._promise = promise
@@ -101,7 +101,7 @@ class Supervisor:
         self._asker.__exit__()
 
     def change(self, wanted: quota.Change) -> Held:
-        """Ask for another quota; return what holds now, or raise why the old one stays."""
+        """Request another quota; return the new one, or raise why the old one stays."""
         try:
             found = self._asker.ask(dataclasses.asdict(wanted))
         except OSError as exc:
@@ -113,13 +113,13 @@ class Supervisor:
                 vmemory=int(found["vmemory"]),
                 policy=quota.Policy(found["policy"]),
                 device=log.printable(found["device"]),
-                # A supervisor that began before an upgrade does not say these.
+                # A supervisor from before an upgrade does not send these.
                 promised=bool(found.get("promised", True)),
                 held=None if found.get("held") is None else int(found["held"]),
                 priority=quota.Priority(found.get("priority", quota.Priority.NORMAL)),
             )
         except (ValueError, KeyError, TypeError) as exc:
-            raise errors.DataError(f"{self._name}: gave no answer of a supervisor") from exc
+            raise errors.DataError(f"{self._name}: sent an invalid response") from exc
 
     @property
     def _name(self) -> str:
@@ -130,7 +130,7 @@ class Supervisor:
         if isinstance(exc, TimeoutError):
             return errors.UnavailableError(
                 f"{self._name}: its `pyvgpu run` does not answer; if it was stopped, "
-                f"`kill -CONT {pid}` lets it go on"
+                f"`kill -CONT {pid}` resumes it"
             )
         if isinstance(exc, PermissionError):
             return errors.PermissionDeniedError(
@@ -138,29 +138,29 @@ class Supervisor:
                 "that user and root may change"
             )
         return errors.UnavailableError(
-            f"{self._name}: its `pyvgpu run` (pid {pid}) has ended, or takes no changes: "
+            f"{self._name}: its `pyvgpu run` (pid {pid}) has ended, or accepts no changes: "
             f"{exc.strerror or 'the connection was lost'}"
         )
 
 
 def find(name: str, live: Sequence[Promise], option: str = "NAME") -> Promise:
-    """Return the run that is called *name*, one's own before those of others."""
+    """Return the run called *name*, preferring the caller's own."""
     named = [promise for promise in live if promise.holder.name == name]
     own = [promise for promise in named if promise.uid == os.geteuid()] or named
     if len(own) == 1:
         return own[0]
     if own:
         owners = ", ".join(str(promise.uid) for promise in own)
-        raise errors.DataError(f"{option} {name!r}: is what users {owners} call a run each")
+        raise errors.DataError(f"{option} {name!r}: users {owners} have a run of that name each")
     known = ", ".join(sorted(promise.holder.name for promise in live))
     raise errors.UsageError(
         f"{option} {name!r}: no run is called that; "
-        + (f"valid: {known}" if known else "none lives (`pyvgpu ps` lists them)")
+        + (f"valid: {known}" if known else "none is active (`pyvgpu ps` lists them)")
     )
 
 
 def parse_change(found: Mapping[str, Any]) -> quota.Change:
-    """Return the change that was asked for; what is no valid quota is found by who makes it."""
+    """Return the requested change; quota.Quota validates the values later."""
     try:
         fields = {field.name: found.get(field.name) for field in dataclasses.fields(quota.Change)}
         if any(value is not None and type(value) is not int for value in fields.values()):
@@ -172,4 +172,4 @@ def parse_change(found: Mapping[str, Any]) -> quota.Change:
             **fields,
         )
     except (ValueError, TypeError) as exc:
-        raise errors.DataError(f"this is no change of a quota: {exc}") from exc
+        raise errors.DataError(f"not a change of a quota: {exc}") from exc

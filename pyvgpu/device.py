@@ -1,4 +1,4 @@
-"""Devices: what a driver has, as the rest of pyvgpu speaks of it."""
+"""The devices of a driver: discovery and selection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyvgpu import simulator
 
-CONTEXT_BYTES = 640 << 20  # reserve for a context on a GPU where it was not measured
+CONTEXT_BYTES = 640 << 20  # reserve for a context on a GPU without a measurement
 GREEN_BYTES = 64 << 20  # for a green context
 _PREFIX = "GPU-"
 
@@ -25,20 +25,20 @@ class Device:
     """One physical (or simulated) GPU, known by its UUID."""
 
     uuid: str  # as NVML writes it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx
-    index: int  # for display and for people who count
+    index: int  # for display only
     name: str
-    memory_bytes: int  # in MIG mode 0, where NVML does not tell
+    memory_bytes: int  # 0 in MIG mode, if NVML does not report it
     context_bytes: int  # reserve for one context
     mig: bool = False  # in MIG mode, in which it cannot be used as a whole
     green_bytes: int = 0  # reserve for a green context
-    uncounted_bytes: int = 0  # of a process with a context, that NVML counts for no process
+    uncounted_bytes: int = 0  # used by each process with a context, but not attributed by NVML
 
     def __post_init__(self) -> None:
         uuid_bytes(self.uuid)
 
     @property
     def label(self) -> str:
-        """How the device is called in messages."""
+        """The device's name in messages."""
         return f"device {self.index} ({self.name})"
 
 
@@ -80,7 +80,7 @@ def simulated(machine: simulator.Machine) -> tuple[Device, ...]:
 
 
 def installed(library: Path) -> tuple[Device, ...]:
-    """Return the devices that NVML, in the driver's own *library*, knows."""
+    """Return the devices that NVML, the driver's own *library*, lists."""
     import pynvml
 
     from pyvgpu import nvml
@@ -92,7 +92,7 @@ def installed(library: Path) -> tuple[Device, ...]:
             return tuple(_describe(index) for index in range(pynvml.nvmlDeviceGetCount()))
     except (OSError, pynvml.NVMLError) as exc:
         if started:
-            text = f"NVML in {library.parent} cannot say more: {exc}"
+            text = f"NVML in {library.parent} failed: {exc}"
         else:
             text = (
                 f"the driver in {library.parent} does not start: {exc}; without a GPU, "
@@ -142,7 +142,7 @@ def _describe(index: int) -> Device:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     mig = nvml.is_in_mig_mode(handle)
     size = 0
-    # In MIG mode the driver tells the sum of the instances to privileged processes alone.
+    # In MIG mode the driver reports the sum of the instances to privileged processes only.
     with contextlib.suppress(*((pynvml.NVMLError,) if mig else ())):
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
         size = memory.total - memory.reserved

@@ -1,9 +1,9 @@
-"""An end that signals ask for, in a process with threads.
+"""Termination signals in a process with threads.
 
-A handler of Python's runs in the main thread, between two instructions. So it must not want a lock
-that the main thread may have, as threading.Event.set does; and a main thread that waits without a
-limit never runs it where the kernel has given the signal to another thread. What C does at once,
-in whichever thread, is to write the signal's number to a descriptor, which a thread reads here.
+A Python signal handler runs in the main thread, between two instructions. So it must not take a
+lock that the main thread may hold, as threading.Event.set does; and a main thread that waits
+without a timeout never runs it if the kernel delivered the signal to another thread. But Python's
+C handler immediately writes the signal number to a descriptor, in any thread: a thread reads that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def on_signals(stop: Callable[[], object]) -> None:
-    """Call *stop* from a thread of its own each time that this process is told to end.
+    """Call *stop* in a separate thread for each SIGTERM or SIGINT.
 
     To be called by the main thread.
     """

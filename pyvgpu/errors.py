@@ -1,14 +1,14 @@
-"""The exceptions of pyvgpu, one tree.
+"""The exception hierarchy of pyvgpu, with exit codes.
 
-    PyVgpuError                 anything a person can answer
+    PyVgpuError                 any error that a user can fix
     ├── UsageError              the command line or a value on it is not valid
-    ├── DataError               a file we were given is not what it should be
-    ├── UnavailableError        something needed is not here (a driver, a device, room)
-    ├── OutputError             what we say cannot be written
-    └── PermissionDeniedError   the kernel or a file's mode says no
+    ├── DataError               an input file is not valid
+    ├── UnavailableError        something required is missing (a driver, a device, room)
+    ├── OutputError             our output cannot be written
+    └── PermissionDeniedError   the kernel or a file's mode denies access
 
-A message names what was given, the rule, and what would do. The exit code of the
-command line is the class's own, one of sysexits (64-78). Bugs are not PyVgpuError.
+A message names the given value, the rule, and a valid example. The exit code of the command line
+is the class's own, one of sysexits (64-78). Bugs are not PyVgpuError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PyVgpuError(Exception):
-    """Anything that a person can answer; its text is one line, ready to be shown."""
+    """Any error that a user can fix; its text is one line, ready to be shown."""
 
     exit_code: ClassVar[int] = 70  # EX_SOFTWARE
 
@@ -34,31 +34,31 @@ class UsageError(PyVgpuError):
 
 
 class DataError(PyVgpuError):
-    """A file or document is not what it should be."""
+    """A file or document is not valid."""
 
     exit_code = 65  # EX_DATAERR
 
 
 class UnavailableError(PyVgpuError):
-    """Something that is needed is not here: a driver, a device, room on it."""
+    """Something that is required is missing: a driver, a device, room on it."""
 
     exit_code = 69  # EX_UNAVAILABLE
 
 
 class OutputError(PyVgpuError):
-    """What we say cannot be written."""
+    """The output cannot be written."""
 
     exit_code = 74  # EX_IOERR
 
 
 class PermissionDeniedError(PyVgpuError):
-    """The kernel, or the mode of a file, does not allow it."""
+    """The kernel, or the mode of a file, denies access."""
 
     exit_code = 77  # EX_NOPERM
 
 
 def of_files(text: str, exc: OSError) -> PyVgpuError:
-    """Return the error that says *text*, why the file system refused it, and what would do."""
+    """Return an error of *text*, the file system's reason, and a remedy if there is one."""
     refused = exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
     kind = PermissionDeniedError if refused else UnavailableError
     remedy = "; make room there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else ""
@@ -67,9 +67,9 @@ def of_files(text: str, exc: OSError) -> PyVgpuError:
 
 @contextlib.contextmanager
 def needing(library: str, extra: str) -> Iterator[None]:
-    """Import inside what needs *library*, which comes with pyvgpu[*extra*] alone.
+    """Context for imports that need *library*, which only pyvgpu[*extra*] installs.
 
-    UnavailableError if it is not there.
+    UnavailableError if it is not installed.
     """
     try:
         yield

@@ -1,7 +1,6 @@
-"""Figures of a program for Prometheus: what all programs have that show some.
+"""Prometheus metrics helpers, shared by all programs that export metrics.
 
-Each program says in one place what it counts: a figure's name and help stand there. Nothing here
-decides anything.
+Each program defines its metrics, with names and help texts, in one place of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PATIENT = (0.1, 0.3, 1, 1.5, 2, 3, 5, 10, 30, 60, 120, 300, 600)
 
 
 class Figures:
-    """The figures of one program, and of its process."""
+    """The metrics of one program and its process."""
 
     def __init__(self) -> None:
         self.registry = prometheus.CollectorRegistry()
@@ -37,23 +36,23 @@ class Figures:
         return prometheus.Histogram(name, text, labels, buckets=bounds, registry=self.registry)
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Show what *read* says whenever somebody looks."""
+        """Add a gauge whose value is read at each scrape."""
         prometheus.Gauge(name, text, registry=self.registry).set_function(read)
 
     def text(self) -> bytes:
-        """Return everything, as Prometheus reads it."""
+        """Return all metrics in Prometheus' text format."""
         return prometheus.generate_latest(self.registry)
 
 
 def labels(names: Sequence[str], values: Sequence[str]) -> str:
-    """Return labels as they stand behind the name of a figure."""
+    """Return labels in Prometheus' text format."""
     return "{" + ",".join(map('{}="{}"'.format, names, map(_escaped, values))) + "}"
 
 
 def family(name: str, kind: str, text: str, rows: Iterable[tuple[str, float]]) -> str:
-    """Return a figure and its values as Prometheus reads them; *rows* are labels and values.
+    """Return a metric family in Prometheus' text format; *rows* are labels and values.
 
-    Of a counter the name ends in _total.
+    The name of a counter ends in _total.
     """
     lines = [f"# HELP {name} {text}\n# TYPE {name} {kind}\n"]
     lines += [f"{name}{each} {float(value)!r}\n" for each, value in rows]

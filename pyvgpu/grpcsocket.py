@@ -1,9 +1,8 @@
-"""gRPC at Unix sockets of this node, by grpcio: a server at a path, and a channel to one.
+"""gRPC servers and channels on Unix sockets of this node.
 
-When a server of grpcio ends, it unlinks the path that it was given, even if another server's
-socket is there by then; and it reports nowhere that it gave up accepting connections. So a server
-here listens at a name of its own, which is then moved to the path, and calls itself to know
-whether it answers.
+A grpcio server unlinks its path when it ends, even if another server's socket is there by then;
+and it never reports that it has stopped accepting connections. So a server here listens on a
+temporary name, which is then renamed to the path, and calls itself to check that it answers.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 16 << 20  # the largest message that is taken, unless a caller says otherwise
+RECEIVE_BYTES = 16 << 20  # the default limit for the size of a message
 
-# Calls at once, each in a thread while it waits; more are answered RESOURCE_EXHAUSTED. A node has
-# 110 pods by default, and kubelet one call at a time for each.
+# Concurrent calls, each in a thread while it waits; more are answered RESOURCE_EXHAUSTED. A node
+# has 110 pods by default, and kubelet makes one call at a time for each.
 _CALLS = 256
 _BACKLOG_SECONDS = 5.0  # for our own server to answer us, on a busy node too
 # No server has this method: UNIMPLEMENTED is an answer, by the thread that serves all calls.
@@ -38,10 +37,10 @@ _UNKNOWN_METHOD = "/pyvgpu.Probe/Answer"
 
 
 class Server:
-    """Serves at *path* what *add* adds to it; at a new socket, which replaces what was there.
+    """Serves the services that *add* registers, on a new socket that replaces any file at *path*.
 
-    OSError if there can be no socket at *path*. The socket has the mode that the umask leaves, and
-    the owner of this process.
+    OSError if a socket at *path* is not possible. The socket has the mode that the umask leaves,
+    and the owner of this process.
     """
 
     def __init__(self, path: Path, add: Callable[[grpc.Server], None]) -> None:
@@ -53,11 +52,11 @@ class Server:
             maximum_concurrent_rpcs=_CALLS,
         )
         add(self._server)
-        # A name that kubelet passes over where it watches a folder, and as long as the other: a
-        # path may be too long for a socket.
+        # A name that kubelet ignores in a watched folder, and as long as the final one: a path may
+        # be too long for a socket.
         draft = path.with_name(f".{secrets.token_hex(len(path.name))[: len(path.name) - 1]}")
         try:
-            with socket.socket(socket.AF_UNIX) as trial:  # says why not, which grpcio only logs
+            with socket.socket(socket.AF_UNIX) as trial:  # raises the error that grpcio only logs
                 trial.bind(str(draft))
             draft.unlink()
             self._server.add_insecure_port(_target(draft))
@@ -66,25 +65,25 @@ class Server:
         except BaseException as exc:
             self._end()
             draft.unlink(missing_ok=True)
-            if isinstance(exc, RuntimeError):  # grpcio's, where it cannot bind or start a thread
+            if isinstance(exc, RuntimeError):  # grpcio's, if it cannot bind or start a thread
                 raise OSError(str(exc)) from exc
             raise
         self._inode = _inode(path)
 
     def is_in_place(self) -> bool:
-        """Tell whether its socket is still where clients look."""
+        """Return whether its socket is still at the path."""
         return self._inode is not None and _inode(self._path) == self._inode
 
     def serves(self) -> bool:
-        """Tell whether it is in place and answers a new connection there: a call, about 1 ms.
+        """Return whether it is in place and answers a new connection: one call, about 1 ms.
 
-        Without a file descriptor for asking this is not known: then the former alone counts, as a
-        server that is made anew would need more of them.
+        Without free file descriptors for the call only the former is checked, because a restarted
+        server would need even more of them.
         """
         return self.is_in_place() and _answers(self._path)
 
     def stop(self) -> None:
-        """End all calls, and answer no more; the socket is removed if it is still ours."""
+        """End all calls and stop serving; remove the socket if it is still ours."""
         if self.is_in_place():
             self._path.unlink(missing_ok=True)
         self._end()
@@ -97,10 +96,10 @@ class Server:
 def listen(
     path: Path, add: Callable[[grpc.Server], None], *, folder_mode: int | None = None
 ) -> Server:
-    """Return a server that answers already, in the place of whatever was at *path*.
+    """Return a running server that replaces any file at *path*.
 
-    Folders that are missing are made with *folder_mode*, if it is given. UnavailableError if there
-    can be no server.
+    Missing folders are created with *folder_mode*, if it is given. UnavailableError if the server
+    cannot listen.
     """
     try:
         if folder_mode is not None:
@@ -114,12 +113,12 @@ def listen(
 
 @contextlib.contextmanager
 def channel(path: Path, *, receive_bytes: int = RECEIVE_BYTES) -> Iterator[grpc.Channel]:
-    """Give a channel of its own connection to whatever listens at *path* now."""
+    """Yield a channel with its own connection to the server listening at *path* now."""
     made = grpc.insecure_channel(
         _target(path),
         options=[
             ("grpc.max_receive_message_length", receive_bytes),
-            # Otherwise a connection of another channel to that path is used, and its backoff.
+            # Otherwise another channel's connection to that path is shared, with its backoff.
             ("grpc.use_local_subchannel_pool", 1),
         ],
     )
@@ -130,13 +129,13 @@ def channel(path: Path, *, receive_bytes: int = RECEIVE_BYTES) -> Iterator[grpc.
 
 
 def _answers(path: Path) -> bool:
-    """Tell whether a gRPC server answers at *path*; true where that cannot be asked."""
+    """Return whether a gRPC server answers at *path*; true if we cannot check."""
     try:
-        with contextlib.ExitStack() as reserve:  # for both ends, and what grpcio polls them with
+        with contextlib.ExitStack() as reserve:  # for both ends, and grpcio's polling
             for _ in range(4):
                 reserve.enter_context(socket.socket(socket.AF_UNIX))
     except OSError as exc:
-        log.warning("cannot ask whether %s answers: %s", path, exc.strerror)
+        log.warning("cannot check whether %s answers: %s", path, exc.strerror)
         return True
     with channel(path) as ours:
         try:

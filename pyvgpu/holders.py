@@ -1,6 +1,6 @@
-"""What a promise of the machine's book is: who asks for what, and who holds it.
+"""Data types of the machine's reservations: the request of a run, and its holder.
 
-Pure; pyvgpu.room chooses where there is room, pyvgpu.promises keeps the book.
+Pure; pyvgpu.room chooses a device with room, pyvgpu.promises stores the reservations.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holder:
-    """Who makes a promise; what it is of a device's memory the quota says."""
+    """The run that holds a reservation; its memory is in the quota file."""
 
-    name: str  # unique on the machine; empty: one is made from the command
+    name: str  # unique on the machine; empty: derived from the command
     command: str
-    vcore: int = 0  # percent of the device's time that was asked for; 0: what is left
+    vcore: int = 0  # requested percent of the device's time; 0: no guarantee
     device_name: str = ""
     pid: int = 0
-    tree: str = ""  # folder of the run's own files
+    tree: str = ""  # folder of run trees
     created: float = 0.0  # seconds since the epoch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Promise:
-    """One live entry of the book."""
+    """One live reservation."""
 
     run_id: str
     folder: Path
     uid: int
     holder: Holder
     limits: region.Limits
-    held: tuple[int, ...] | None = None  # bytes by device; None: its ledger cannot be read
+    held: tuple[int, ...] | None = None  # bytes by device; None: the ledger cannot be read
 
     @property
     def reserved(self) -> tuple[int, ...]:
@@ -61,26 +61,26 @@ class Promise:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Made:
-    """A promise just made: close *quota* to end it."""
+    """A new reservation: close *quota* to end it."""
 
     run_id: str
     folder: Path
     share: share.Share
-    quota: int  # open descriptor, the supervisor's lock held
+    quota: int  # open descriptor, which holds the supervisor's lock
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Changed:
-    """A promise whose quota was changed."""
+    """A reservation whose quota was changed."""
 
     made: Made
-    promised_vcore: int  # percent; 0: no time was asked for
-    held: int | None  # bytes, read after the new quota was written; None: not known
+    promised_vcore: int  # percent; 0: no time was requested
+    held: int | None  # bytes, read after the new quota was written; None: unknown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wish:
-    """What a run asks of the book: the same quota on any one of the devices."""
+    """A run's request: the same quota on any one of the devices."""
 
     quota: quota.Quota
     devices: tuple[Device, ...]
@@ -88,7 +88,7 @@ class Wish:
 
     @property
     def vcore(self) -> int:
-        """The time that is promised: none where only memory was asked for."""
+        """The reserved time: none if only memory was requested."""
         if self.quota.vcore is None and self.quota.vmemory is not None:
             return 0
         return quantity.WHOLE_DEVICE if self.quota.vcore is None else self.quota.vcore
@@ -97,24 +97,24 @@ class Wish:
 def reserved_bytes(limits: region.DeviceLimits, held: int | None) -> int:
     """Return the bytes of a device that a run with *limits* reserves while it holds *held*.
 
-    The quota, or more: memory that a run holds beyond a lowered quota is not free until the run
+    At least the quota: memory that a run holds beyond a lowered quota is not free until the run
     has freed it.
     """
     return max(limits.vmemory, min(held or 0, limits.memory_total))
 
 
 def check_name(name: str, option: str) -> str:
-    """Return *name* if runs may be called that."""
+    """Return *name* if it is a valid name of a run."""
     if not _NAME.fullmatch(name):
         raise errors.UsageError(f"{option} {name!r}: must be {NAME_RULE}")
     return name
 
 
 def script(command: Sequence[str]) -> str:
-    """Return what a *command* runs: the script or module of an interpreter, else the program.
+    """Return the program that names a *command*: an interpreter's script or module, else itself.
 
-    An interpreter's own options are passed over; with a script on the command line (`-c`) or of
-    standard input there is no other name than its own.
+    An interpreter's own options are skipped; for a script on the command line (`-c`) or standard
+    input the interpreter's own name is used.
     """
     program, *arguments = command
     if not _INTERPRETER.fullmatch(Path(program).name):
@@ -133,24 +133,24 @@ def script(command: Sequence[str]) -> str:
 
 
 def derive_name(command: str) -> str:
-    """Return a name made of the *command*'s own and a short suffix."""
+    """Return a name derived from *command*, with a short random suffix."""
     stem = re.sub(r"[^a-z0-9]+", "-", Path(command).name.lower()).strip("-")[:40].strip("-")
     return f"{stem or 'run'}-{os.urandom(2).hex()}"
 
 
 def parse_holder(raw: bytes, path: Path) -> Holder:
-    """Read who promises from the bytes of the file *path*; DataError if they are no promise."""
+    """Parse the holder from the bytes of the file *path*; DataError if they are not valid."""
     try:
         found = json.loads(raw)
         holder = Holder(**{field.name: found[field.name] for field in dataclasses.fields(Holder)})
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise errors.DataError(f"{path}: is not a promise: {exc}") from exc
+        raise errors.DataError(f"{path}: is not a reservation: {exc}") from exc
     kinds = {field.name: str(field.type) for field in dataclasses.fields(Holder)}
     for name, kind in kinds.items():
         value = getattr(holder, name)
         if type(value).__name__ != kind or not str(value).isprintable():
-            raise errors.DataError(f"{path}: {name} is no plain {kind}")
+            raise errors.DataError(f"{path}: {name} is not a plain {kind}")
     check_name(holder.name, str(path))
     if not 0 <= holder.vcore <= quantity.WHOLE_DEVICE or not math.isfinite(holder.created):
-        raise errors.DataError(f"{path}: vcore or created makes no sense")
+        raise errors.DataError(f"{path}: vcore or created is not valid")
     return holder

@@ -1,6 +1,6 @@
-"""What an HTTP server is asked and what it answers: no more than words, without the server.
+"""Request and response types of the HTTP server.
 
-Apart from httpserver.py, so that what answers can be imported where aiohttp is not installed.
+Separate from httpserver.py, so that request handlers can be imported without aiohttp.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ class Head:
     """The head of a request."""
 
     method: str
-    target: str  # the path, and the query behind it
-    fields: Mapping[str, str]  # by names in small letters
+    target: str  # path and query
+    fields: Mapping[str, str]  # header fields by lower-case name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What is answered to a request."""
+    """The response to a request."""
 
     content: bytes
     kind: str = TEXT  # of the content, for the field Content-Type
     code: int = 200
-    fields: Mapping[str, str] = dataclasses.field(default_factory=dict)  # more of the head
-    last: bool = False  # the connection is closed behind it
+    fields: Mapping[str, str] = dataclasses.field(default_factory=dict)  # more header fields
+    last: bool = False  # close the connection afterwards
 
 
 def refusal(code: int, why: str) -> Answer:
-    """Return an answer behind which the connection is closed: the request was not read whole."""
+    """Return an error response that closes the connection: the request was not fully read."""
     return Answer(why.encode() + b"\n", code=code, last=True)

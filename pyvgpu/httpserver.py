@@ -1,10 +1,10 @@
-"""A server of HTTP, with TLS or without, by aiohttp: an event loop in a thread, answers in others.
+"""HTTP(S) server on aiohttp with bounded connections: one event-loop thread, handlers in a pool.
 
-So many connections are there at once. Where all places are taken, the connection that has kept us
-waiting the longest makes room for the next; one whose request is being answered keeps its place,
-and where all are, the next is turned away. Each step of a connection has an end: the handshake,
-the request from its first byte to its last, the reading of the answer, and the time between two
-requests. What cannot be accepted, for want of file descriptors or memory, is tried again.
+The number of connections is limited. At the limit, a new connection evicts the one that has kept
+us waiting the longest; a connection whose request is being answered is never evicted, and if all
+are, the new one is closed. Each step has a timeout: the handshake, the request from its first byte
+to its last, the reading of the response, and the time between two requests. A failed accept, for
+lack of file descriptors or memory, is retried.
 """
 
 from __future__ import annotations
@@ -30,56 +30,56 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PAUSE_SECONDS = 0.1  # after a connection that could not be accepted
-TELL_SECONDS = 1.0  # between two log lines on connections that broke
+PAUSE_SECONDS = 0.1  # after a failed accept
+TELL_SECONDS = 1.0  # between two log lines on failed connections
 MOST_FIELDS, LONGEST_LINE = 100, 1 << 16  # of a request's head
-NAME = "pyvgpu"  # of the server, as it says in each answer
+NAME = "pyvgpu"  # the Server header field
 _BACKLOG = 128
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """What a server allows."""
+    """The limits of a server."""
 
     connections: int
     handshake_seconds: float = 5
-    request_seconds: float = 10  # from the first byte to the last, and for reading the answer
+    request_seconds: float = 10  # from the first byte to the last, and for reading the response
     idle_seconds: float = 120  # between two requests, and before the first
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Service:
-    """What a server does with requests."""
+    """The request handlers of a server."""
 
-    # How many bytes of a body are to be read; or what is answered without, by the event loop.
+    # Returns the size of the body to read, or a response without reading it, in the event loop.
     accept: Callable[[Head], int | Answer]
-    # In a thread of its own for each request; what it raises is answered as a fault of ours.
+    # Runs in a thread for each request; an exception becomes status 500.
     answer: Callable[[Head, bytes], Answer]
-    # Whether the event loop is to answer itself, where that waits for nothing: a thread would have
-    # to wait for the interpreter's lock, twice.
+    # Whether the event loop is to call answer() itself, because it does not block: a thread would
+    # wait for the GIL twice.
     quick: Callable[[Head], bool] = lambda _: False
-    # Told of connections that broke, such as those of clients that do not trust us, by a text.
+    # Called with address and reason of failed connections, such as of clients that distrust us.
     lost: Callable[[str, str], None] = lambda _address, _reason: None
 
 
 class Lost:
-    """Logs connections that broke; of many within a second one, and how many there were."""
+    """Logs failed connections, at most one line per second, with the number of the others."""
 
     def __init__(self) -> None:
-        self._count, self._told = 0, -math.inf
+        self._count, self._logged = 0, -math.inf
 
     def __call__(self, address: str, reason: str) -> None:
-        """Take note of one."""
+        """Count a failed connection, and log it unless another was logged just now."""
         self._count += 1
-        if time.monotonic() < self._told + TELL_SECONDS:
+        if time.monotonic() < self._logged + TELL_SECONDS:
             return
         others = f", and {self._count - 1} more" if self._count > 1 else ""
-        self._count, self._told = 0, time.monotonic()
+        self._count, self._logged = 0, time.monotonic()
         log.info("lost a connection of %s: %s%s", address, reason, others)
 
 
 class Server:
-    """Listens from the beginning on, and answers from :meth:`serve_forever` on."""
+    """Listens once it is constructed, and answers once :meth:`serve_forever` runs."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Server:
         context: Callable[[], ssl.SSLContext] | None = None,
         clients: Collection[str] = (),
     ) -> None:
-        """Listen at *address*, ``::`` for IPv4 as well; OSError where that cannot be.
+        """Listen at *address*, ``::`` for IPv4 as well; OSError if that fails.
 
-        *context* is asked for each connection. *clients* are common names, of which a client's
-        certificate must have one.
+        *context* is called for each connection. *clients* are common names, one of which a client
+        certificate must have.
         """
         self.service = service
         self.limits = limits
-        self.draining = False  # each answer is the last of its connection
+        self.draining = False  # close each connection after its next response
         self._context = context
         self._clients = frozenset(clients)
         self._socket = _listen(*address)
@@ -104,20 +104,20 @@ class Server:
             limits.connections, thread_name_prefix="answer"
         )
         try:
-            self._loop = asyncio.new_event_loop()  # now, as long as there are descriptors
+            self._loop = asyncio.new_event_loop()  # now, while there are descriptors
         except BaseException:
             self._socket.close()
             raise
         self._ending: asyncio.Event | None = None
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._stopped = False
         self._places: dict[_Place, None] = {}
-        self._awaited: dict[_Place, None] = {}  # those that keep us waiting, the longest first
+        self._awaited: dict[_Place, None] = {}  # those that we wait for, the longest first
 
     @property
     def server_address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address that it listens on."""
         host, port = self._socket.getsockname()[:2]
         return str(host), int(port)
 
@@ -130,35 +130,35 @@ class Server:
             self._ended.set()
 
     def shutdown(self) -> None:
-        """End ``serve_forever``, and be back when that has ended."""
-        with self._changing:
+        """End ``serve_forever``, and return once it has ended."""
+        with self._lock:
             self._stopped = True
             ending = self._ending
             if ending is None:
                 return
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has already ended
                 self._loop.call_soon_threadsafe(ending.set)
         self._ended.wait()
 
     def server_close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._socket.close()
         if not self._loop.is_running():
             self._loop.close()
         self._pool.shutdown(wait=False)
 
     def __enter__(self) -> Server:
-        """Give the server."""
+        """Return the server."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self.server_close()
 
     async def _serve(self) -> None:
         loop = self._loop
         loop.set_exception_handler(lambda _, what: log.debug("%s", what.get("message")))
-        with self._changing:
+        with self._lock:
             if self._stopped:
                 return
             ending = self._ending = asyncio.Event()
@@ -205,7 +205,7 @@ class Server:
             return True
         longest = next(iter(self._awaited), None)
         if longest is None:
-            return False  # all have asked, and are being answered
+            return False  # all are being answered
         self.leave(longest)
         longest.abort()
         return True
@@ -235,7 +235,7 @@ class Server:
         place.transport = transport
 
     def stranger(self, transport: asyncio.BaseTransport) -> str:
-        """Return why a client is not to be heard; an empty text if it is."""
+        """Return why a client is not authorized, empty if it is."""
         if not self._clients:
             return ""
         certificate = transport.get_extra_info("peercert") or {}
@@ -263,7 +263,7 @@ class Server:
         })  # fmt: skip
         if answer.last or self.draining:
             said.force_close()
-        # What is not read in time is not sent to its end.
+        # Abort if the client does not read the response in time.
         connection.expect_within(self.limits.request_seconds)
         await said.prepare(request)
         await said.write_eof()
@@ -292,14 +292,14 @@ class Server:
             return await self._loop.run_in_executor(self._pool, self.service.answer, head, content)
         except Exception:
             log.exception("could not answer %s", head.target)
-            return refusal(500, "a fault, see the log")
+            return refusal(500, "internal error, see the log")
         finally:
             if connection.place in self._places:
                 self._awaited[connection.place] = None
 
 
 class _Place:
-    """A connection's place, from when it was accepted to its end."""
+    """A connection's place in the limit, from accept to close."""
 
     def __init__(self, accepted: socket.socket, address: str) -> None:
         self.socket = accepted
@@ -316,7 +316,7 @@ class _Place:
 
 
 class _Connection(web.RequestHandler):
-    """A connection as aiohttp has it, with an end to our patience."""
+    """aiohttp's connection, with timeouts and client authorization."""
 
     def __init__(
         self,
@@ -343,7 +343,7 @@ class _Connection(web.RequestHandler):
         self._heard = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hear a client, or not: its first request may come with the end of the handshake."""
+        """Authorize the client: its first request may arrive with the end of the handshake."""
         super().connection_made(transport)
         if stranger := self._ours.stranger(transport):
             self._heard = False
@@ -351,7 +351,7 @@ class _Connection(web.RequestHandler):
             self._end()
 
     def data_received(self, data: bytes) -> None:
-        """Take some more of a request, which is to end soon."""
+        """Process data of a request, and start its timeout."""
         if not self._heard:
             return
         if self._timer is None and self.place in self._ours._awaited:
@@ -371,21 +371,21 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,  # noqa: ARG002
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no request."""
-        why = message if status == 400 and message else "a fault"
+        """Answer a malformed request."""
+        why = message if status == 400 and message else "internal error"
         fields = {"Server": NAME, "Connection": "close"}
         said = web.Response(text=f"{why}\n", status=status, headers=fields)
         said.force_close()
         return said
 
     def expect_within(self, seconds: float | None) -> None:
-        """End the connection unless this is called again within *seconds*; None: no more."""
+        """Close the connection unless this is called again within *seconds*; None: no timeout."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self._asking.call_later(seconds, self._end)
 
     def write(self, content: bytes) -> None:
-        """Send something before the answer."""
+        """Send something before the response."""
         if self.transport is not None:
             self.transport.write(content)
 
@@ -395,7 +395,7 @@ class _Connection(web.RequestHandler):
 
 
 _quiet = logging.getLogger(f"{__name__}.requests")
-_quiet.setLevel(logging.CRITICAL)  # anybody could fill the log
+_quiet.setLevel(logging.CRITICAL)  # otherwise any client could fill the log
 
 
 def _listen(host: str, port: int) -> socket.socket:

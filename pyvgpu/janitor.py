@@ -1,9 +1,8 @@
-"""The process that tidies up after a run, however the run ended.
+"""Clean-up process of a run, which works however the run ended.
 
-It is forked by the supervisor, in a session of its own, and sleeps in one read until the
-supervisor is dead; then in two lock requests, until the supervisor's own lock has gone with it and
-until the last process of the run is dead. If it is killed too, the next `pyvgpu run` does its
-work.
+The supervisor forks it into a session of its own. It sleeps in one read until the supervisor is
+dead; then in two lock requests, until the supervisor's lock is released and until the last process
+of the run is dead. If the janitor is killed too, the next `pyvgpu run` does its work.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ _DONE = b"d"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leavings:
-    """What a run leaves behind."""
+    """The files that a run leaves behind."""
 
     books: promises.Books
     promise: Path
     tree: Path
-    tree_lock: int  # descriptor, kept open for the life of supervisor and janitor
-    cgroup: Path | None = None  # of its own
+    tree_lock: int  # descriptor that supervisor and janitor keep open
+    cgroup: Path | None = None  # the run's own
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,15 +40,15 @@ class Janitor:
 
     pid: int
     pipe: int
-    detached: int  # ends when the janitor has let go of what it was born with
+    detached: int  # pipe that reaches EOF once the janitor has closed inherited descriptors
 
     def wait_detached(self) -> None:
-        """Wait until the janitor holds none of our locks; it is there in a moment."""
+        """Wait until the janitor holds none of our locks, which takes only a moment."""
         os.read(self.detached, 1)
         os.close(self.detached)
 
     def dismiss(self) -> None:
-        """End the janitor: there is nothing left to tidy."""
+        """End the janitor: there is nothing left to clean up."""
         with contextlib.suppress(OSError):
             os.write(self.pipe, _DONE)
         os.close(self.pipe)
@@ -58,7 +57,7 @@ class Janitor:
 
 
 def start(leavings: Leavings) -> Janitor:
-    """Fork the janitor; to be called while the process has one thread."""
+    """Fork the janitor; call this while the process has a single thread."""
     reading, writing = os.pipe()
     detached, attached = os.pipe()
     pid = os.fork()
@@ -76,9 +75,9 @@ def start(leavings: Leavings) -> Janitor:
 
 
 def tidy(leavings: Leavings) -> None:
-    """Wait until nobody lives who has part in the run's region, then remove the run's files.
+    """Wait until no live process uses the run's region, then remove the run's files.
 
-    A supervisor that is killed lets go of the janitor's pipe a moment before its lock.
+    A killed supervisor releases the janitor's pipe a moment before its lock.
     """
     with contextlib.suppress(OSError, errors.PyVgpuError):
         folder = os.open(leavings.promise, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -93,7 +92,7 @@ def tidy(leavings: Leavings) -> None:
 
 
 def _detach(*keep: int) -> None:
-    """Let go of everything of the supervisor's, above all its locks and its standard streams."""
+    """Release all that is inherited from the supervisor: above all locks and standard streams."""
     os.setsid()
     os.chdir("/")
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths

@@ -1,8 +1,8 @@
-"""Which process of the machine is the one in a slot: told by the kernel, not by the process.
+"""Match NVML's processes to slots by what the kernel says, not by what the process says.
 
-A slot holds the pid that its process has in its own pid namespace. NVML names processes by the
-pids of the machine. They belong together if the kernel says that the process is called so in its
-innermost namespace, which is the slot's, and that it has the region's usage file mapped.
+A slot holds the pid that its process has in its own pid namespace. NVML reports the machine's
+pids. They match if the kernel says that the process has the slot's pid in its innermost
+namespace, that this is the slot's namespace, and that it has the region's usage file mapped.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ if TYPE_CHECKING:
     from pyvgpu import region
 
 _PROC = Path("/proc")
-_STAT_BYTES = 4096  # more than there are
+_STAT_BYTES = 4096  # more than a stat file has
 _FIELDS = 6  # of a line of maps that names a file
-_DELETED = b" (deleted)"  # what the kernel says behind the path of a file that was removed
+_DELETED = b" (deleted)"  # the kernel's suffix to the path of a removed file
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Name:
-    """What a process is called in its innermost pid namespace."""
+    """The pid of a process in its innermost pid namespace."""
 
     pid: int
-    namespace: int  # inode; 0: nobody may see it
+    namespace: int  # inode; 0: we may not read it
 
 
 class Kin:
-    """The processes that have one usage file mapped."""
+    """Finds the processes that have a usage file mapped."""
 
     def __init__(self, usage: int, proc: Path = _PROC) -> None:
         self._inode = str(os.fstat(usage).st_ino).encode()
         self._proc = proc
-        self._known: dict[int, tuple[bytes, _Name | None]] = {}  # pid -> when it began, its name
-        self._ended: set[tuple[int, int]] = set()  # slot, and when it was claimed
+        self._known: dict[int, tuple[bytes, _Name | None]] = {}  # pid -> start time, name
+        self._ended: set[tuple[int, int]] = set()  # slot, and the time of its claim
 
     def slot_of(self, pid: int, processes: Sequence[region.SlotUsage]) -> int | None:
         """Return the slot of the machine's process *pid*; None if it is not of this region."""
         try:
             slots = _slots_of(self._name_of(pid), processes)
-        except OSError:  # it has ended, or it is not ours to look at
+        except OSError:  # it has ended, or we may not inspect it
             return None
-        # Two of one name where a slot does not say its namespace: neither is blamed.
+        # Ambiguous if two slots have this pid and one does not name its namespace: match neither.
         return slots[0] if len(slots) == 1 else None
 
     def is_relative(self, pid: int) -> bool:
-        """Tell whether process *pid* has the usage file mapped, whatever slots say."""
+        """Return whether process *pid* has the usage file mapped, whatever the slots contain."""
         try:
             return self._name_of(pid) is not None
         except OSError:
@@ -62,14 +62,14 @@ class Kin:
     def likely_slot_of(self, pid: int, processes: Sequence[region.SlotUsage]) -> int | None:
         """Return the slot of a process that is known to be in the region's container.
 
-        To see what a process has mapped takes all capabilities that it has, or SYS_PTRACE; without
-        them it is believed by its pid alone, which everybody may see.
+        To read the mappings of a process we need all its capabilities, or SYS_PTRACE; without
+        them it is matched by its pid alone, which any process may read.
         """
         slots = _slots_of(self._believed_name_of(pid), processes)
         return slots[0] if len(slots) == 1 else None
 
     def may_have_slot(self, pid: int, processes: Sequence[region.SlotUsage]) -> bool:
-        """Tell whether process *pid* has one of these slots, by the same."""
+        """Return whether process *pid* has one of these slots, by the same criteria."""
         return bool(_slots_of(self._believed_name_of(pid), processes))
 
     def _believed_name_of(self, pid: int) -> _Name | None:
@@ -81,9 +81,9 @@ class Kin:
             return None
 
     def has_ended(self, process: region.SlotUsage) -> bool:
-        """Tell whether the process that claimed a slot has ended, or called exec.
+        """Return whether the process that claimed a slot has ended, or called exec.
 
-        Children that it forked may keep the slot. One that may not be looked at lives.
+        Its forked children may keep the slot. A process that we may not inspect counts as alive.
         """
         claim = process.slot, process.started_ns
         if claim not in self._ended:
@@ -93,7 +93,7 @@ class Kin:
         return True
 
     def _folders_of(self, process: region.SlotUsage) -> Iterator[Path]:
-        """Yield the folders that may be the process's: one, if it counts in our namespace."""
+        """Yield the possible /proc folders of a process: one, if its pid is of our namespace."""
         if process.pid_namespace == (self._proc / "self" / "ns" / "pid").stat().st_ino:
             yield self._proc / str(process.pid)
         else:
@@ -111,7 +111,7 @@ class Kin:
             return False
 
     def _name_of(self, pid: int) -> _Name | None:
-        """Return what a process is called that has the region mapped; OSError if it has ended."""
+        """Return the name of a process, None if it has not mapped the region; OSError if ended."""
         folder = self._proc / str(pid)
         try:
             began = _began(pid, self._proc)
@@ -121,13 +121,13 @@ class Kin:
         known = self._known.get(pid)
         if known is None or known[0] != began:
             known = began, _inner_name(folder) if self._has_mapped(folder) else None
-            if known[1] is not None:  # another may map the file yet
+            if known[1] is not None:  # a process without the mapping may still map the file
                 self._known[pid] = known
         return known[1]
 
     def _has_mapped(self, folder: Path) -> bool:
         for line in _maps(folder).split(b"\n"):
-            # Not the device: some file systems show another one here than to stat().
+            # Do not compare the device: some file systems show another one here than in stat().
             fields = line.split(maxsplit=5)
             if len(fields) == _FIELDS and fields[4] == self._inode:
                 path = fields[5].removesuffix(_DELETED)
@@ -137,9 +137,9 @@ class Kin:
 
 
 def began(pid: int, proc: Path = _PROC) -> bytes | None:
-    """Return when process *pid* began, in the kernel's words; None if it has ended.
+    """Return the start time of process *pid*, as the kernel writes it; None if it has ended.
 
-    With the pid it names a process, which the pid alone does not.
+    Together with the pid it identifies a process, which the pid alone does not.
     """
     try:
         return _began(pid, proc)
@@ -148,13 +148,13 @@ def began(pid: int, proc: Path = _PROC) -> bytes | None:
 
 
 def _began(pid: int, proc: Path) -> bytes:
-    # Several times a second for each process that is watched, so by no more than is needed.
+    # Keep this cheap: it runs several times a second for each watched process.
     file = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = os.read(file, _STAT_BYTES)
     finally:
         os.close(file)
-    # Bytes: a process may be called, and map, what is no text.
+    # Bytes: names of processes and mapped files need not be valid text.
     return content.rpartition(b")")[2].split()[19]
 
 
@@ -174,7 +174,7 @@ def _inner_name(folder: Path) -> _Name:
 
 
 def _inner_pid(folder: Path) -> int:
-    """Return the pid of a process in its innermost namespace; of one that has ended the outer."""
+    """Return the pid of a process in its innermost namespace; the outer pid if it has ended."""
     with contextlib.suppress(OSError):
         for line in (folder / "status").read_bytes().split(b"\n"):
             if line.startswith(b"NSpid:"):
@@ -183,9 +183,9 @@ def _inner_pid(folder: Path) -> int:
 
 
 def _maps(folder: Path) -> bytes:
-    """Return what a process has mapped: its first thread tells no more when that has ended.
+    """Return the mappings of a process, from any thread: an ended first thread shows none.
 
-    PermissionError if the kernel lets us see it of none.
+    PermissionError if the kernel denies access for all threads.
     """
     refused: PermissionError | None = None
     for thread in (folder, *(folder / "task").iterdir()):

@@ -1,7 +1,7 @@
-"""The law of a simulated device: how it and its driver behave, as far as real ones differ.
+"""Behaviour parameters ("law") of a simulated device and its driver.
 
-Each field is a key of ``machine.conf`` and has its rule here, and here alone: the simulated driver
-has this table by ``csrc/simulator/law.py``, which writes it for the C compiler.
+Each field is a key of ``machine.conf``. Its rule is defined only here: ``csrc/simulator/law.py``
+generates the table for the simulated driver, in C.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ def _flag(*, usual: bool) -> bool:
 class Law:
     """The fields are keys of ``machine.conf``; times are in nanoseconds, sizes in bytes."""
 
-    # The turn of a process while others wait, and the time in which nothing runs after it.
+    # The time slice of a process while others wait, and the idle time of a switch after it.
     slice_ns: int = _number(1_000_000, 1, _SECOND, 1_000_000)
     switch_ns: int = _number(0, 0, _SECOND, 100_000)
-    # What each kernel takes of the device before it begins.
+    # The device time of each kernel before it starts.
     launch_ns: int = _number(0, 0, _SECOND, 2000)
-    # How long an event holds up its stream, and when of it the event's time is noted.
+    # How long an event occupies its stream, and after which part of it its time is recorded.
     event_ns: int = _number(0, 0, _SECOND, 3000)
     event_late_ns: int = _number(0, 0, _SECOND, 1500)
-    # Behind kernels an event is passed when it is the process's turn.
+    # An event behind kernels completes only in the process's time slice.
     events_in_turn: bool = _flag(usual=False)
     # Work that a stream can hold; at most half of MODEL_PLACES (csrc/simulator/model.h).
     queue_depth: int = _number(1024, 1, 8192, 1024)
-    # What an allocation below 1 MiB, and one from there on, is rounded up to on the device.
+    # The granularity of allocations below 1 MiB, and of those from 1 MiB on.
     small_bytes: int = _number(512, 1, _MIB, 512)
     large_bytes: int = _number(2 * _MIB, 1, 64 * _MIB, 2 * _MIB)
-    # Those of at most 1 MiB come out of blocks of 2 MiB, of which the device counts whole ones.
+    # Allocations of at most 1 MiB come from blocks of 2 MiB, which the device counts as a whole.
     small_blocks: bool = _flag(usual=False)
     pool_chunk_bytes: int = _number(32 * _MIB, 2 * _MIB, 1024 * _MIB, 32 * _MIB)
-    # How long a pool is waited for that grows by a chunk, or gives one back.
+    # The latency of a pool that grows by a chunk, or returns one.
     pool_chunk_ns: int = _number(0, 0, _SECOND, 45_000)
-    # Percentages of the device's context_bytes: a process's second context, a green one.
+    # Percentages of the device's context_bytes: a process's second context, a green context.
     second_context_percent: int = _number(100, 0, 100, 50)
     green_context_percent: int = _number(100, 0, 100, 10)
-    # Of a process with a context, what NVML counts as in use and for no process; part of
+    # Memory of each process with a context that NVML counts as used, but for no process; part of
     # context_bytes.
     uncounted_bytes: int = _number(0, 0, 64 * _MIB, 8 * _MIB)
-    # A process's memory stays while a child lives that it forked and that has not called exec.
+    # A process's memory stays allocated while a forked child lives that has not called exec.
     fork_keeps: bool = _flag(usual=True)
-    # Limits of memory for cgroups: 0 none, 1 by the driver's own account, 2 by the kernel's.
+    # Memory limits of cgroups: 0 none, 1 by the driver's own accounting, 2 by the kernel's.
     cgroup_limits: int = _number(0, 0, 2, 1)
-    # How old the figures of NVML are: memory in use, utilization.
+    # The delay of NVML's values: memory in use, utilization.
     nvml_memory_late_ns: int = _number(0, 0, _SECOND, 100_000_000)
     nvml_load_late_ns: int = _number(0, 0, _SECOND, 100_000_000)
 
@@ -77,7 +77,7 @@ class Law:
             )
 
     def render(self) -> dict[str, str]:
-        """Return the values by key, as ``machine.conf`` has them."""
+        """Return the values by key, as in ``machine.conf``."""
         words = {True: "yes", False: "no"}
         return {
             name: words[value] if isinstance(value, bool) else str(value)
@@ -86,9 +86,9 @@ class Law:
 
 
 def parse(values: dict[str, str]) -> Law:
-    """Return the law of the keys in *values* that are a law's; the others keep what is usual.
+    """Return the law of *values*; missing keys have their defaults, unknown keys are ignored.
 
-    Raises UsageError, which names the key, its value and the rule.
+    UsageError names the key, its value and the rule.
     """
     found: dict[str, Any] = {}
     for field in dataclasses.fields(Law):

@@ -1,7 +1,7 @@
-"""What the dead of a region have shared and the living may still have open.
+"""Memory shared between processes: exports of dead processes that live ones may have open.
 
-csrc/links.h says what the table is, and the shims keep it. This is for who only looks: it says
-what the next process that clears up after the dead would leave charged, or a little more.
+csrc/links.h describes the table, which the shims maintain. This is a read-only view: it computes
+what the next process that reaps the dead would leave charged, or slightly more.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ _EXPORT, _IMPORT, _CARRIED, _UNTRACKED = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Link:
-    """One entry of the table; a word of 0 is nobody's."""
+    """One entry of the table; it is free if its word is 0."""
 
     word: int
     bytes: int
 
     @property
     def slot(self) -> int:
-        """Whose it is; -1 if nobody's."""
+        """The slot of its owner; -1 if the entry is free."""
         return (self.word & _SLOT_MASK) - 1
 
     @property
     def device(self) -> int:
-        """Where the memory is, as an index into the quota."""
+        """The device of the memory, as an index into the quota."""
         return self.word >> _DEVICE_SHIFT & _DEVICE_MASK
 
     @property
     def key(self) -> int:
-        """What an export and its imports have in common."""
+        """The key that an export and its imports have in common."""
         return self.word >> _HASH_SHIFT
 
 
 def orphaned(
     links: Sequence[Link], alive: Collection[int], charged: Sequence[Sequence[int]]
 ) -> tuple[int, ...]:
-    """Return by device what of the dead stays *charged*, which is by device and slot."""
+    """Return, by device, the bytes of dead processes that stay *charged* (by device and slot)."""
     opened = {link.key for link in links if link.word & _IMPORT and link.slot in alive}
     left: dict[tuple[int, int], int] = {}
     for link in links:
         if not link.word & _EXPORT or link.slot in alive or link.slot < 0:
             continue
-        # Only a shim can ask whether a descriptor is open.
+        # Only a shim can find out whether a descriptor is open.
         coming = alive and link.word & (_CARRIED | _UNTRACKED)
         if coming or link.key in opened:
             place = link.device, link.slot
@@ -73,14 +73,14 @@ def orphaned(
 def opened(
     links: Sequence[Link], devices: int, charged: Callable[[int, int], int]
 ) -> dict[int, tuple[int, ...]]:
-    """Return, by slot, the bytes by device that it has open of other slots' exports.
+    """Return, by slot, the bytes by device of other slots' exports that it has open.
 
-    Of each exporting slot no more than it is *charged*, which is by slot and device: a process can
+    Limited for each exporting slot to its *charged* bytes (by slot and device): a process can
     write links of memory that does not exist.
     """
     exports = {link.key: link for link in links if link.word & _EXPORT and link.slot >= 0}
     sizes: dict[tuple[int, int, int], int] = {}  # by slot, exporting slot and device
-    # One that opens the same twice has it once.
+    # A slot that opens the same export twice counts once.
     for slot, key in {(link.slot, link.key) for link in links if link.word & _IMPORT}:
         export = exports.get(key)
         if export is not None and export.slot != slot and export.device < devices:

@@ -1,7 +1,7 @@
-"""Open file description locks on single bytes: who holds one is known by the kernel alone.
+"""Open file description (OFD) locks on single bytes.
 
-Unlike POSIX locks they survive a close() elsewhere and go with the last copy of the
-descriptor or mapping they were taken on, in any pid namespace.
+Unlike POSIX locks they survive a close() elsewhere and are released with the last copy of the
+descriptor or mapping they were taken on, in any pid namespace. Only the kernel knows the holder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length,
 
 
 def take(descriptor: int, byte: int) -> bool:
-    """Take the write lock on *byte*; false if somebody has it."""
+    """Take the write lock on *byte*; false if another descriptor holds it."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _question(fcntl.F_WRLCK, byte, 1))
     except (BlockingIOError, PermissionError):
@@ -28,9 +28,9 @@ def take(descriptor: int, byte: int) -> bool:
 
 
 def is_held(descriptor: int, byte: int, length: int = 1) -> bool:
-    """Return whether somebody else holds a write lock in *length* bytes from *byte*.
+    """Return whether another descriptor holds a write lock in *length* bytes from *byte*.
 
-    A read-only descriptor will do.
+    A read-only descriptor is enough.
     """
     return _any_held(descriptor, byte, length) is not None
 
@@ -42,9 +42,9 @@ def is_locked(descriptor: int, byte: int = 0, length: int = 0) -> bool:
 
 
 def holder(descriptor: int) -> int | None:
-    """Return whose write lock is on the open file, a POSIX one; None if nobody has one.
+    """Return the pid that holds a POSIX write lock on the open file; None if there is no lock.
 
-    It is a pid, 0 if it is none of our namespace; -1 if the lock is an OFD lock, which has none.
+    0 if the holder is not in our pid namespace; -1 for an OFD lock, which has no pid.
     """
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _question(fcntl.F_RDLCK, 0, 0))
     kind, _, _, _, pid = struct.unpack(_FLOCK, answer)
@@ -52,9 +52,9 @@ def holder(descriptor: int) -> int | None:
 
 
 def first_held(descriptor: int, byte: int, length: int) -> int | None:
-    """Return the first byte of the range on which somebody else holds a write lock."""
+    """Return the first byte of the range on which another descriptor holds a write lock."""
     first, end = None, byte + length
-    # The kernel names one lock of several in the order in which they were taken.
+    # Of several locks the kernel reports the one that was taken first.
     while end > byte and (found := _any_held(descriptor, byte, end - byte)) is not None:
         first = end = found
     return first
@@ -67,14 +67,14 @@ def _any_held(descriptor: int, byte: int, length: int) -> int | None:
 
 
 def wait_free(descriptor: int, byte: int, length: int) -> None:
-    """Sleep until nobody holds a write lock in the range."""
+    """Sleep until no descriptor holds a write lock in the range."""
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, _question(fcntl.F_RDLCK, byte, length))
     with contextlib.suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _question(fcntl.F_UNLCK, byte, length))
 
 
 def is_flocked(folder: Path) -> bool:
-    """Return whether somebody holds a flock on *folder*; false if there is no such folder."""
+    """Return whether a process holds a flock on *folder*; false if there is no such folder."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

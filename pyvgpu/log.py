@@ -1,4 +1,4 @@
-"""What our programs say: one line on standard error under our name, or a log of a daemon."""
+"""Messages on standard error: single lines of commands, or the log of a daemon."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import time
 
 
 class Format(enum.StrEnum):
-    """How the log of a program that stays is written."""
+    """The format of a daemon's log."""
 
     TEXT = "text"
     JSON = "json"
 
 
 def begin(verbose: bool, form: str = Format.TEXT) -> None:
-    """Let what the parts of a server log be written to standard error, each with its time."""
+    """Set up a daemon's logging to standard error, with timestamps."""
     handler = logging.StreamHandler()
     if form == Format.JSON:
         handler.setFormatter(JsonFormatter())
@@ -27,7 +27,7 @@ def begin(verbose: bool, form: str = Format.TEXT) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """An object of JSON for each entry: time, level, who says it, what; a fault's traceback."""
+    """Formats each record as a JSON object: time, level, logger, thread, message, traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""
@@ -45,20 +45,20 @@ class JsonFormatter(logging.Formatter):
 
 
 def say(text: str) -> None:
-    """Tell the person one thing; standard output belongs to the program that runs."""
+    """Print a line for the user; standard output belongs to the program that runs."""
     if sys.stderr is not None:
         sys.stderr.write(f"pyvgpu: {text}\n")
         sys.stderr.flush()
 
 
 def printable(text: object) -> str:
-    """Return *text* without what would steer the terminal that shows it."""
+    """Return *text* without terminal control characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))
 
 
 class LastResort(logging.Handler):
-    """Says what a part has logged, where no command has set up logging, as servers do."""
+    """Prints log records as single lines in commands that have not set up logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it in a line."""
+        """Print one line."""
         say(self.format(record))

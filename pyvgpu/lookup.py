@@ -1,9 +1,9 @@
-"""Which libcuda a program would find, and whether another than ours comes first.
+"""Check that the loader would find the shim, and no other libcuda, for a program.
 
-The run's folder is the first in LD_LIBRARY_PATH. What a program was linked with to search
-before that, or what the user put into LD_LIBRARY_PATH himself, may hold another driver; then
-the program was to use that, and we would rather say so than choose. Only the program, and
-the interpreter of a script, are looked at: libraries loaded later are not.
+The run's folder is the first in LD_LIBRARY_PATH. A DT_RPATH of the program, which the loader
+searches before it, or a folder in the user's own LD_LIBRARY_PATH may have another driver. Then it
+is not clear which one the user wants, so we report an error instead of choosing. Only the program,
+and the interpreter of a script, are checked, not libraries that are loaded later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_LINE = 4096
 
 
 def check_not_nested(environment: Mapping[str, str]) -> None:
-    """Refuse to run inside another run, whose shim would be taken for the driver."""
+    """Refuse to run inside another run, whose shim would be mistaken for the driver."""
     for folder in _library_path(environment):
         if _is_run_folder(folder):
             raise errors.UsageError(
@@ -37,15 +37,15 @@ def check_not_nested(environment: Mapping[str, str]) -> None:
 def check_no_rival(
     program: Path, environment: Mapping[str, str], driver: Collection[Path]
 ) -> None:
-    """Refuse if *program* would be given, or was to be given, another driver than *driver*.
+    """Refuse if *program* would load, or is meant to load, another driver than *driver*.
 
-    *driver* are the files of the driver that the run mirrors; they are no rivals.
+    *driver* are the files of the driver that the run mirrors.
     """
     own = {_identity(path) for path in driver}
     for entry in environment.get("LD_PRELOAD", "").replace(":", " ").split():
         if Path(entry).name.startswith(("libcuda.so", "libnvidia-ml.so")):
             raise errors.UsageError(
-                f"LD_PRELOAD names {entry}, which would be found before the shim: take it out"
+                f"LD_PRELOAD names {entry}, which would be loaded before the shim: remove it"
             )
     for folder in _library_path(environment):
         _check_folder(folder, "LD_LIBRARY_PATH", own)
@@ -63,8 +63,8 @@ def _check_folder(folder: Path, named_by: str, own: set[tuple[int, int] | None])
             if identity is not None and identity not in own:
                 raise errors.UsageError(
                     f"{named_by} names {folder}, which has a {name} of its own: the program "
-                    "would not be sure to meet the shim; take the folder out, or run that driver "
-                    f"by --driver-libraries {folder}"
+                    "might not load the shim; remove the folder, or use that driver with "
+                    f"--driver-libraries {folder}"
                 )
 
 
@@ -121,7 +121,7 @@ def _search_folders(binary: Path) -> Iterator[tuple[str, Path]]:
                     tags = {tag.entry.d_tag: tag for tag in section.iter_tags()}
                     yield from _expand(binary, tags)
     except (OSError, ELFError):
-        return  # not ours to judge: exec will
+        return  # exec reports the error
 
 
 def _expand(binary: Path, tags: Mapping[str, object]) -> Iterator[tuple[str, Path]]:

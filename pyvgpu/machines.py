@@ -1,11 +1,11 @@
-"""What a simulated machine shall be: models by their names, or a file that describes one.
+"""Specification of a simulated machine: a list of GPU models, or a machine file.
 
-``h100:2,t4`` names models, which behave as law.Law says by default. A machine file
-describes one that was measured; `pyvgpu calibrate` writes such files, and people may. Every
-place that takes the name of a simulated machine takes the path of such a file, too.
+``h100:2,t4`` names models, which behave as law.Law defines by default. A machine file describes a
+measured machine; `pyvgpu calibrate` writes such files, and users may write their own. Every option
+that takes the name of a simulated machine also takes the path of such a file.
 
     pyvgpu-simulated-machine 1
-    # comments and empty lines are passed over
+    # comments and empty lines are ignored
     machine=h200
     slice_ns=2500000
     context_bytes=545259520
@@ -32,10 +32,10 @@ _MACHINE = "machine"
 
 
 class MachineFileError(errors.DataError):
-    """A file that describes a simulated machine is not what it should be."""
+    """A machine file is not valid."""
 
 
-# What a file may say of the devices, over what their model is known to have; least and most.
+# Properties of the devices that a file may override; minimum and maximum.
 DEVICE_KEYS = {
     "memory_bytes": (1 << 30, 1 << 44),
     "reserved_bytes": (0, 1 << 40),
@@ -47,7 +47,7 @@ LAW_KEYS = tuple(field.name for field in dataclasses.fields(laws.Law))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Description:
-    """A simulated machine that shall be; only one from a file has a law and figures of its own."""
+    """A simulated machine to create; only one from a file has its own law and figures."""
 
     models: tuple[models.Model, ...]
     law: laws.Law | None = None
@@ -55,20 +55,20 @@ class Description:
 
 
 def describe(spec: str) -> Description:
-    """Return what *spec* describes: models, or the path of a machine file."""
+    """Return the machine of *spec*: a list of models, or the path of a machine file."""
     return read(Path(spec)) if is_file(spec) else Description(_models(spec))
 
 
 def parse_machine(spec: str) -> tuple[models.Model, ...]:
     """Return the models of *spec*, one per device, in order.
 
-    ``h100`` is one device, ``h100:2`` two alike, ``h100,t4`` one of each; a machine file says so.
+    ``h100`` is one device, ``h100:2`` two alike, ``h100,t4`` one of each; or a machine file.
     """
     return describe(spec).models
 
 
 def is_file(spec: str) -> bool:
-    """Return whether *spec* is the path of a machine file, and no list of models."""
+    """Return whether *spec* is the path of a machine file, not a list of models."""
     return spec.endswith(SUFFIX) or "/" in spec
 
 
@@ -89,7 +89,7 @@ def read(path: Path) -> Description:
 
 
 def write(path: Path, machine: str, values: Mapping[str, str], remarks: tuple[str, ...]) -> None:
-    """Put a machine file at *path* in one step; what is not valid raises before anything is."""
+    """Write a machine file at *path* atomically, after validating it."""
     lines = [
         _HEADING,
         *(f"# {remark}" for remark in remarks),

@@ -1,10 +1,10 @@
-"""The driver's own limit of device memory for a cgroup, where the driver has one.
+"""The driver's own memory limit per cgroup and device.
 
-NVML has it since CUDA 13.4 (nvmlDeviceSetMemoryLimits_v1), for root, for cgroups of version 2 and
-devices that are not in MIG mode. The driver refuses what goes beyond it to any program in the
-cgroup, with the shim or without. The shim stays the first to refuse: the limit is the quota and a
-margin. The soft limit is left at 0: the driver adds those of a cgroup to its parents', and takes
-them back only if they are lifted before the cgroup is removed.
+NVML has it since CUDA 13.4 (nvmlDeviceSetMemoryLimits_v1), for root, cgroup v2 and devices that
+are not in MIG mode. The driver fails allocations over it for any program in the cgroup, with the
+shim or without. The shim still refuses first: the limit is the quota plus a margin. The soft limit
+stays at 0: the driver adds a cgroup's soft limit to its parents', and subtracts it only if it is
+cleared before the cgroup is removed.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from pathlib import Path
 
 from pyvgpu import cgroups, errors
 
-# What a container may hold beyond its quota before it is at the driver's limit: what the driver
-# takes for its processes beyond all that is charged, until that is measured.
+# The margin between a container's quota and the driver's limit, for memory that the driver uses
+# for its processes beyond all charges, until that is measured.
 MARGIN_BYTES = 64 << 20
 
 FUNCTION = "nvmlDeviceSetMemoryLimits_v1"  # of NVML
 
 _USUAL = Path("/sys/fs/cgroup")
 _REASONS = {  # by the name of NVML's result
-    "NVML_ERROR_NO_PERMISSION": "the driver lets only an administrator set limits, which may take "
+    "NVML_ERROR_NO_PERMISSION": "the driver lets only an administrator set limits, which may need "
     "the capability SYS_ADMIN (agent.capabilities of the chart)",
     "NVML_ERROR_OPERATING_SYSTEM": "the driver could not open the cgroup",
-    "NVML_ERROR_NOT_FOUND": "the cgroup has no dmem controller, which its parent may have enabled "
-    "for it (+dmem in cgroup.subtree_control)",
+    "NVML_ERROR_NOT_FOUND": "the cgroup has no dmem controller; its parent can enable it "
+    "(+dmem in cgroup.subtree_control)",
 }
 
 
 class NotSetError(errors.UnavailableError):
-    """The driver has no such limit for this cgroup and device; why not."""
+    """The driver did not set a limit for this cgroup and device; the text says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limit:
-    """What is known of the driver's limit for one run or container, or why there is none."""
+    """The driver's limit for one run or container, or why there is none."""
 
     cgroups: tuple[str, ...] = ()  # their folders
-    sizes: tuple[int, ...] = ()  # bytes by device of the quota, as they were set
-    why: str = ""  # why it is not as it should be, where the driver could have one
+    sizes: tuple[int, ...] = ()  # bytes that were set, by device of the quota
+    why: str = ""  # why the limit is missing or outdated, if the driver supports limits
 
     def dump(self) -> bytes:
-        """Return it as the file of the run or grant has it."""
+        """Return the content of the limit file of a run or grant."""
         return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
 
 
@@ -52,7 +52,7 @@ NONE = Limit()
 
 
 def load(raw: bytes) -> Limit:
-    """Read what :meth:`Limit.dump` wrote; DataError if it is nothing of the kind."""
+    """Parse the output of :meth:`Limit.dump`; DataError if it is not valid."""
     try:
         found = json.loads(raw)
         limit = Limit(tuple(found["cgroups"]), tuple(found["sizes"]), found["why"])
@@ -60,20 +60,20 @@ def load(raw: bytes) -> Limit:
         if {type(it) for it in texts} != {str} or {type(it) for it in limit.sizes} - {int}:
             raise TypeError("a field has another type")
     except (ValueError, LookupError, TypeError, RecursionError) as exc:
-        raise errors.DataError(f"no limit of the driver's: {exc}") from exc
+        raise errors.DataError(f"not a driver limit: {exc}") from exc
     return limit
 
 
 def size(vmemory: int, memory_bytes: int) -> int:
-    """Return the limit for a quota of *vmemory* bytes on a device that has *memory_bytes*.
+    """Return the limit for a quota of *vmemory* bytes on a device of *memory_bytes*.
 
-    The driver refuses limits that are larger than the device.
+    The driver rejects limits that are larger than the device.
     """
     return min(vmemory + MARGIN_BYTES, memory_bytes)
 
 
 def is_offered(uuid: str) -> bool:
-    """Tell whether the driver has such limits for a device, in a session of NVML."""
+    """Return whether the driver supports limits on a device; call this in an NVML session."""
     import pynvml
 
     from pyvgpu import nvml
@@ -87,7 +87,7 @@ def is_offered(uuid: str) -> bool:
 
 
 def put(uuid: str, cgroup: Path, vmemory: int) -> int:
-    """Set the limit for a quota, in a session of NVML; return its bytes. NotSetError if not."""
+    """Set the limit for a quota, in an NVML session, and return its bytes; NotSetError."""
     import pynvml
 
     from pyvgpu import nvml

@@ -1,8 +1,8 @@
-"""What the simulator knows of GPU models: one table of public figures.
+"""GPU models of the simulator: one table of public figures.
 
 The boards are those of the data sheets: memory as NVML reports it (``board_mib``), of which
-the firmware keeps a part (``reserved_mib``, rounded) and CUDA sees the rest; what a context
-takes is typical, not exact. The C side of the simulator has no table: it reads these figures
+the firmware reserves a part (``reserved_mib``, rounded) and CUDA sees the rest. The memory of a
+context is typical, not exact. The C side of the simulator has no table: it reads these figures
 from ``machine.conf``.
 """
 
@@ -15,13 +15,13 @@ MIB = 1 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Model:
-    """One GPU model, as its data sheet has it."""
+    """One GPU model, from its data sheet."""
 
-    key: str  # what people write: "h100"
+    key: str  # the name on the command line: "h100"
     compute_capability: str
-    board_mib: int  # what NVML calls total
-    reserved_mib: int  # of that, kept by the firmware
-    context_mib: int  # what one CUDA context takes
+    board_mib: int  # NVML's total
+    reserved_mib: int  # part of it that the firmware reserves
+    context_mib: int  # memory of one CUDA context
     sm_count: int
     sm_clock_mhz: int
     memory_clock_mhz: int
@@ -34,17 +34,17 @@ class Model:
 
     @property
     def title(self) -> str:
-        """What the device is called, after "pyvgpu simulated"."""
+        """The device's name, after "pyvgpu simulated"."""
         return self.key.upper().replace("-", " ")
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that CUDA programs can have."""
+        """Bytes available to CUDA programs."""
         return (self.board_mib - self.reserved_mib) * MIB
 
     @property
     def pcie_bandwidth(self) -> int:
-        """Bytes per second of sixteen lanes, as copies reach in practice."""
+        """Bytes per second of sixteen lanes, as measured copies reach."""
         return {3: 12_300_000_000, 4: 25_000_000_000, 5: 55_000_000_000}[self.pcie_generation]
 
 

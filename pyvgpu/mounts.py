@@ -1,4 +1,4 @@
-"""The mounts of this mount namespace: made, ended and listed."""
+"""Mount, unmount and list mounts of this mount namespace."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ RECURSIVE = 0x4000
 SLAVE = 1 << 19
 
 _UMOUNT_NOFOLLOW = 8
-_HAS_ENDED = (errno.ENOENT, errno.ESRCH, errno.EINVAL)  # the last is a zombie's answer
+_HAS_ENDED = (errno.ENOENT, errno.ESRCH, errno.EINVAL)  # EINVAL for a zombie
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a file or folder is, whatever is mounted where: a file system and a path in it."""
+    """A file's location independent of mounts: a file system and a path in it."""
 
     device: str  # MAJOR:MINOR
     path: PurePosixPath
@@ -37,7 +37,7 @@ class Origin:
 def mount(
     source: str | None, target: str, kind: str | None, flags: int, options: str | None = None
 ) -> None:
-    """Put *source* on *target*, as the system call of this name does; OSError."""
+    """Mount *source* on *target*; raises OSError."""
     texts = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
     data = None if options is None else os.fsencode(options)
     if libc().mount(*texts, ctypes.c_ulong(flags), data) != 0:
@@ -45,19 +45,19 @@ def mount(
 
 
 def unmount(target: Path) -> None:
-    """End the topmost mount on *target*, which must be no link; OSError."""
+    """Unmount the topmost mount on *target*, which must not be a link; OSError."""
     if libc().umount2(os.fsencode(target), _UMOUNT_NOFOLLOW) != 0:
         _fail(str(target))
 
 
 def points() -> Iterator[Path]:
-    """Give the folders and files on which something is mounted; see proc(5)."""
+    """Yield the mount points; see proc(5)."""
     for _, point in parsed(Path("/proc/self/mountinfo").read_bytes()):
         yield Path(point)
 
 
 def parsed(mountinfo: bytes) -> Iterator[tuple[Origin, PurePosixPath]]:
-    """Give what is mounted, and where, as a file like /proc/self/mountinfo says."""
+    """Yield the origin and the mount point of each line of *mountinfo*."""
     for line in mountinfo.splitlines():
         fields = line.split(b" ")
         if len(fields) > 5:
@@ -68,7 +68,7 @@ def parsed(mountinfo: bytes) -> Iterator[tuple[Origin, PurePosixPath]]:
 def of_process(process: Path) -> bytes | None:
     """Return the mountinfo of a *process*, such as /proc/7; None if it has ended.
 
-    Its first thread tells it, or another where that has ended.
+    Read from its first thread, or from another if that has ended.
     """
     try:
         for thread in (process, *(process / "task").iterdir()):
@@ -83,18 +83,18 @@ def of_process(process: Path) -> bytes | None:
 
 
 def origin(path: Path) -> Origin:
-    """Return where *path* really is, as all mounts of it say; OSError."""
+    """Return the location of *path* below all mounts; OSError."""
     real = PurePosixPath(os.path.realpath(path))
     found = Origin("", real)
     depth = -1
     for it, point in parsed(Path("/proc/self/mountinfo").read_bytes()):
-        if real.is_relative_to(point) and len(point.parts) >= depth:  # of several the last
+        if real.is_relative_to(point) and len(point.parts) >= depth:  # the last mount is on top
             found, depth = Origin(it.device, it.path / real.relative_to(point)), len(point.parts)
     return found
 
 
 def unescaped(field: bytes) -> bytes:
-    """Return a field of mountinfo as it was before its blanks were written as numbers."""
+    """Decode the octal escapes of a mountinfo field."""
     return re.sub(rb"\\([0-7]{3})", lambda found: bytes((int(found[1], 8),)), field)
 
 

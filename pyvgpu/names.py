@@ -1,6 +1,6 @@
-"""The names by which others know us: files, folders, environment variables.
+"""Shared names: files, folders, environment variables, annotations, resources.
 
-Only names that two parts of pyvgpu, or pyvgpu and somebody else, must agree on.
+Only names that two parts of pyvgpu, or pyvgpu and another program, must agree on.
 """
 
 from __future__ import annotations
@@ -20,78 +20,78 @@ SIMULATED_MACHINE_VARIABLE = "PYVGPU_SIMULATED_MACHINE"
 QUOTA_FILE = "quota"
 USAGE_FILE = "usage"
 PROMISE_FILE = "promise.json"
-TAMPERED_FILE = "tampered"  # there if something other than the shim changed the usage file
-LIMIT_FILE = "driver-limit"  # what the driver itself holds a run or container to, or why not
-CONTROL_SOCKET = "control"  # on which a run's supervisor is asked for another quota
+TAMPERED_FILE = "tampered"  # exists if something other than the shim changed the usage file
+LIMIT_FILE = "driver-limit"  # the driver's own limit for a run or container, or why there is none
+CONTROL_SOCKET = "control"  # on which a run's supervisor accepts changes of its quota
 
-ARBITER_FOLDER = "arbiter-"  # in a book; and the number of the user whose it is
-ARBITER_FILE = "arbiter"  # in it: locked by the arbiter, which keeps it beating
-CLOCK_LINK = "clock."  # in a promise's folder; and the index of the device in the quota
+ARBITER_FOLDER = "arbiter-"  # in a book; followed by its user's id
+ARBITER_FILE = "arbiter"  # in it: the arbiter locks it and updates its heartbeat
+CLOCK_LINK = "clock."  # in a promise's folder; followed by the device's index in the quota
 
 BOOK_OF_ROOT = Path("/run/pyvgpu")
 BOOK_OF_ALL = Path("/tmp/pyvgpu")  # noqa: S108 - sticky, and every entry's owner is checked
 
 DOMAIN = "pyvgpu.io"
 
-# The node agent: what kubelet counts, and how a container's grant is called.
+# The node agent: kubelet's extended resources, and CDI kinds.
 VCORE_RESOURCE = f"{DOMAIN}/vcore"
 VMEMORY_RESOURCE = f"{DOMAIN}/vmemory"
 GAIA_DOMAIN = "tencent.com"  # gpu-manager's
 GAIA_VCORE_RESOURCE = f"{GAIA_DOMAIN}/vcuda-core"
 GAIA_VMEMORY_RESOURCE = f"{GAIA_DOMAIN}/vcuda-memory"
-CONTROL_RESOURCE = f"{DOMAIN}/control"  # the nodes of all devices, for the agent; also of CDI
-ADMIN_KIND = f"{DOMAIN}/admin"  # of CDI: devices to look at
-GRANT_KIND = f"{DOMAIN}/grant"  # of CDI; also the annotation in which kubelet keeps a grant's id
+CONTROL_RESOURCE = f"{DOMAIN}/control"  # all device nodes, for the agent; also a CDI kind
+ADMIN_KIND = f"{DOMAIN}/admin"  # CDI kind: devices with admin access
+GRANT_KIND = f"{DOMAIN}/grant"  # CDI kind; also the annotation in which kubelet keeps a grant's id
 
-# Dynamic resource allocation: what is in ResourceSlices, and so in claims and classes of devices.
+# Dynamic resource allocation: names in ResourceSlices, and so in claims and device classes.
 DRA_DRIVER = DOMAIN
 DRA_VCORE = "vcore"  # capacities: vcore of a device
 DRA_VMEMORY = "vmemory"  # bytes
 DRA_UUID = "uuid"  # attributes
 DRA_MODEL = "model"
 DRA_COMPUTE_CLASS = "computeClass"
-DRA_COMPUTE_CAPABILITY = "computeCapability"  # a version, as the next two
+DRA_COMPUTE_CAPABILITY = "computeCapability"  # a version, like the next two
 DRA_DRIVER_RELEASE = "driverRelease"
 DRA_CUDA_VERSION = "cudaVersion"
-DRA_DRIVER_RELEASE_TEXT = "driverReleaseText"  # as the driver says it
+DRA_DRIVER_RELEASE_TEXT = "driverReleaseText"  # as the driver writes it
 DRA_CUDA_VERSION_TEXT = "cudaVersionText"
-DRA_NVLINK_GROUP = "nvlinkGroup"  # the same for devices that are all linked with each other
+DRA_NVLINK_GROUP = "nvlinkGroup"  # the same value for devices that are all linked to each other
 DRA_NUMA = "numa"
 DRA_PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 DRA_SICK_TAINT = f"{DOMAIN}/sick"
 DRA_CORDONED_TAINT = f"{DOMAIN}/cordoned"
-TOTAL_VCORE = f"{DOMAIN}/total-vcore"  # on a namespace: what all its claims may ask for together
+TOTAL_VCORE = f"{DOMAIN}/total-vcore"  # on a namespace: the limit for the sum of its claims
 TOTAL_VMEMORY = f"{DOMAIN}/total-vmemory"
-DEVICE_RESOURCE = f"{DOMAIN}/device"  # whole devices by a class, for pods without a claim
-CLAIM_TEMPLATE_LABEL = f"{DOMAIN}/claim-template"  # on templates of claims that we have made
-CLAIM_TEMPLATE_USED_ANNOTATION = f"{DOMAIN}/used"  # on them: when one was last needed
+DEVICE_RESOURCE = f"{DOMAIN}/device"  # whole devices of a class, for pods without a claim
+CLAIM_TEMPLATE_LABEL = f"{DOMAIN}/claim-template"  # on claim templates that we created
+CLAIM_TEMPLATE_USED_ANNOTATION = f"{DOMAIN}/used"  # on them: the time of the last use
 
-# Sidecars: what a user writes on a container, what we write on a pod.
-SIDECAR_VARIABLE = "SIDECAR_TERMINATION"  # and what it begins with: _GRACE_SECONDS, _ORDER...
+# Sidecars: variables that users set on containers, labels and annotations that we set on pods.
+SIDECAR_VARIABLE = "SIDECAR_TERMINATION"  # also the prefix of _GRACE_SECONDS, _ORDER...
 SIDECAR_LABEL = f"{DOMAIN}/sidecars"
-SIDECAR_MANAGED = "managed"  # its value in pods that the controllers watch; they watch no others
-STOP_ANNOTATION = f"{DOMAIN}/sidecar-stop"  # what was decided and when
-SWAP_ANNOTATION = f"{DOMAIN}/swap"  # a person asks for other images: {container: {"image": ...}}
-SWAPPED_ANNOTATION = f"{DOMAIN}/swapped"  # what to put back
+SIDECAR_MANAGED = "managed"  # its value on pods that the controllers watch; they watch no others
+STOP_ANNOTATION = f"{DOMAIN}/sidecar-stop"  # the decision and its time
+SWAP_ANNOTATION = f"{DOMAIN}/swap"  # a user requests other images: {container: {"image": ...}}
+SWAPPED_ANNOTATION = f"{DOMAIN}/swapped"  # the original images
 START_COMMAND_ANNOTATION = f"{DOMAIN}/start_command"  # .<container>.<piece>
-FAST_EXIT_PROGRAM = "/pyvgpu-exit"  # the ENTRYPOINT of the image that ends at once
-LAUNCH_PROGRAM = "/pyvgpu/launch/pyvgpu-launch"  # the same file, in a volume, under the other name
+FAST_EXIT_PROGRAM = "/pyvgpu-exit"  # the ENTRYPOINT of the fast-exit image
+LAUNCH_PROGRAM = "/pyvgpu/launch/pyvgpu-launch"  # the same file, in a volume, under another name
 
-# What agents and the scheduler write; see pyvgpu/allocator/annotations.py.
+# Annotations of agents and the scheduler; see pyvgpu/allocator/annotations.py.
 CORDONED_ANNOTATION = f"{DOMAIN}/cordoned"  # on a node, by its administrator: UUIDs
-NODE_DEVICES_ANNOTATION = f"{DOMAIN}/node-devices"  # on a node: what it has
-DEVICES_ANNOTATION = f"{DOMAIN}/devices"  # on a pod: what it gets
-GAIA_PREDICATE = f"{GAIA_DOMAIN}/predicate-"  # on a pod: what annotations of its choice begin with
-GAIA_ASSIGNED_ANNOTATION = f"{GAIA_DOMAIN}/gpu-assigned"  # on a pod: that it has got them
+NODE_DEVICES_ANNOTATION = f"{DOMAIN}/node-devices"  # on a node: its devices
+DEVICES_ANNOTATION = f"{DOMAIN}/devices"  # on a pod: its shares
+GAIA_PREDICATE = f"{GAIA_DOMAIN}/predicate-"  # on a pod: prefix of annotations of the choice
+GAIA_ASSIGNED_ANNOTATION = f"{GAIA_DOMAIN}/gpu-assigned"  # on a pod: it has got its devices
 
-# What a user writes on a pod that shares devices; the last is gpu-manager's.
+# Annotations of users on pods that share devices; the last is gpu-manager's.
 VCORE_POLICY_ANNOTATION = f"{DOMAIN}/vcore-policy"  # hard or elastic
-VCORE_LIMIT_ANNOTATION = f"{DOMAIN}/vcore-limit"  # what elastic may reach
+VCORE_LIMIT_ANNOTATION = f"{DOMAIN}/vcore-limit"  # the most that elastic may reach
 PRIORITY_ANNOTATION = f"{DOMAIN}/priority"  # low, normal or high, on the device
 HAMI_PRIORITY_VARIABLE = "CUDA_TASK_PRIORITY"  # 0: high, more: low
 GAIA_LIMIT_ANNOTATION = f"{GAIA_DOMAIN}/vcuda-core-limit"
 
-# What a user writes on a pod about which devices it may get; see pyvgpu/allocator/wanted.py.
+# Annotations of users on pods that select devices; see pyvgpu/allocator/wanted.py.
 DEVICE_UUIDS_ANNOTATION = f"{DOMAIN}/device-uuids"
 NOT_DEVICE_UUIDS_ANNOTATION = f"{DOMAIN}/not-device-uuids"
 DEVICE_MODELS_ANNOTATION = f"{DOMAIN}/device-models"
@@ -103,8 +103,8 @@ DEVICE_COUNT_ANNOTATION = f"{DOMAIN}/device-count"
 PACKING_ANNOTATION = f"{DOMAIN}/packing"
 NEARNESS_ANNOTATION = f"{DOMAIN}/nearness"
 
-# What a user writes on a pod for the scheduler; which devices, is in pyvgpu/allocator/wanted.py.
-PLACEMENT_ANNOTATION = f"{DOMAIN}/placement"  # which node: binpack, spread or topology
-GANG_ANNOTATION = f"{DOMAIN}/gang"  # the name of pods that run all together
-GANG_SIZE_ANNOTATION = f"{DOMAIN}/gang-size"  # how many they are
-GANG_SECONDS_ANNOTATION = f"{DOMAIN}/gang-seconds"  # in which they must be bound
+# Annotations of users on pods for the scheduler.
+PLACEMENT_ANNOTATION = f"{DOMAIN}/placement"  # of nodes: binpack, spread or topology
+GANG_ANNOTATION = f"{DOMAIN}/gang"  # the name of a gang: pods that are scheduled all together
+GANG_SIZE_ANNOTATION = f"{DOMAIN}/gang-size"  # number of pods
+GANG_SECONDS_ANNOTATION = f"{DOMAIN}/gang-seconds"  # timeout for binding all of them

@@ -1,11 +1,11 @@
-"""A private mount namespace in which the driver's folder shows the shim.
+"""Private mount namespace in which an overlay puts the shim into the driver's folder.
 
-Programs that open the driver by its absolute path, or lose their environment, pass by
-LD_LIBRARY_PATH. For them a read-only overlay is laid on the driver's folder, seen by the run
-alone. A bind mount of the shim would not do: it looks for the driver beside itself, in the
-folder it was opened from, and that must have the driver's private names.
+Programs that open the driver by its absolute path, or drop their environment, bypass
+LD_LIBRARY_PATH. For them a read-only overlay is mounted on the driver's folder, visible to the run
+alone. A bind mount of the shim is not enough: the shim looks for the driver in the folder that it
+was opened from, which must also contain the driver under its private names.
 
-:func:`enter` is for a process with one thread that is about to exec.
+:func:`enter` is for a single-threaded process that is about to exec.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
 
-# Where links to a driver that lives elsewhere are usual; what a program opens, $ORIGIN is.
+# Usual folders of links to a driver elsewhere; $ORIGIN is the folder that a program opened.
 _LINK_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -36,19 +36,19 @@ _LINK_FOLDERS = (
 
 
 class NamespaceError(errors.PermissionDeniedError):
-    """The kernel does not allow a private mount namespace, or not this overlay in it."""
+    """The kernel denies a private mount namespace, or this overlay in it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Overlay:
-    """One folder to lay the layer on."""
+    """A folder, and the layer to mount over it."""
 
     folder: Path
     layer: Path
 
 
 def link_folders(driver: Path, folders: Iterable[str] = _LINK_FOLDERS) -> tuple[Path, ...]:
-    """Return the folders, other than that of *driver*, in which a link leads to it."""
+    """Return the other folders with a link to a library in the folder *driver*."""
     found: list[Path] = []
     for folder in map(Path, folders):
         for name in names.SHIM_NAMES:
@@ -59,10 +59,10 @@ def link_folders(driver: Path, folders: Iterable[str] = _LINK_FOLDERS) -> tuple[
 
 
 def shimmed_names(folder: Path, files: Iterable[Path]) -> tuple[str, ...]:
-    """Return the names in *folder* that must lead to the shim: the driver's two libraries.
+    """Return the names in *folder* that must point to the shim: the driver's two libraries.
 
-    They are the files' own names, any of the four names that is there, and always the two by
-    which the shim needs itself, for it looks beside the path that was opened.
+    They are the names of *files*, each of the four shim names that exists, and always the two
+    names under which the shim looks for itself beside the opened path.
     """
     own = [file.name for file in files if file.parent == folder]
     there = [name for name in names.SHIM_NAMES if (folder / name).exists()]
@@ -70,9 +70,9 @@ def shimmed_names(folder: Path, files: Iterable[Path]) -> tuple[str, ...]:
 
 
 def enter(overlays: Iterable[Overlay]) -> None:
-    """Move this process into a namespace of its own and lay the overlays; NamespaceError.
+    """Move this process into its own mount namespace and mount the overlays; NamespaceError.
 
-    After an error the process is of no more use: it may be half way in.
+    After an error the process must exit: it may have entered the namespace only partially.
     """
     uid, gid = os.geteuid(), os.getegid()
     if not (uid == 0 and _unshare(_CLONE_NEWNS)):
@@ -96,7 +96,7 @@ def _map_ourselves(uid: int, gid: int) -> None:
 def _lay(overlay: Overlay) -> None:
     """Mount the layer over the folder, both named by descriptor.
 
-    A descriptor's path has none of the characters that mean something in overlay options.
+    A descriptor's path has no characters that are special in overlay options.
     """
     descriptors = []
     try:

@@ -1,4 +1,4 @@
-"""NVML of a driver that is named by its file, never of a shim that happens to be loaded."""
+"""NVML sessions and queries on a given libnvidia-ml file, never on a loaded shim."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from ctypes import c_void_p
     from pathlib import Path
 
-# Why a device in MIG mode is unhealthy; to one text, by which that reason is known again.
+# Why a device in MIG mode is unhealthy; other code recognizes the reason by this text.
 MIG_MODE = "it is in MIG mode; `nvidia-smi -mig 0` makes it a whole device again"
-# The device or the driver has nothing of the kind.
+# The device or the driver does not support the call.
 UNKNOWN = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
 @contextlib.contextmanager
 def session(library: Path) -> Iterator[None]:
-    """Start NVML of *library* and end it; raises OSError or pynvml.NVMLError."""
-    # nvidia-ml-py loads by name, which may be a mirror's shim; it takes a loaded one as it is.
+    """Initialize NVML of *library* and shut it down; raises OSError or pynvml.NVMLError."""
+    # nvidia-ml-py loads by name, which may be a mirror's shim; it accepts a preset library.
     loaded = ctypes.CDLL(str(library))
     if pynvml.nvmlLib is None or pynvml.nvmlLib._handle != loaded._handle:
-        # It remembers where functions are, and these are another driver's.
+        # Its cache has function pointers of another driver.
         pynvml._nvmlGetFunctionPointer_cache.clear()
     pynvml.nvmlLib = loaded
     pynvml.nvmlInit()
@@ -37,16 +37,16 @@ def session(library: Path) -> Iterator[None]:
 
 
 def knows(library: Path, function: str) -> bool:
-    """Tell whether the NVML of *library* has a *function*; it is not started. OSError."""
+    """Return whether the NVML of *library* has a *function*, without initializing it. OSError."""
     return hasattr(ctypes.CDLL(str(library)), function)
 
 
 def is_in_mig_mode(handle: c_void_p) -> bool:
-    """Tell whether a device is divided into MIG instances now; NVMLError if it does not answer."""
+    """Return whether a device is in MIG mode now; NVMLError if it does not answer."""
     try:
         current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError as exc:
-        if exc.value in UNKNOWN:  # the board has none, or the driver knows none
+        if exc.value in UNKNOWN:  # board or driver without MIG
             return False
         raise
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
@@ -55,7 +55,7 @@ def is_in_mig_mode(handle: c_void_p) -> bool:
 def bytes_by_pid(uuid: str, uncounted: int = 0) -> dict[int, int]:
     """Return the bytes that each process holds on a device, by NVML's own pids.
 
-    *uncounted* is what each takes besides, in bytes, which NVML counts for none.
+    *uncounted* is added for each process: memory that NVML attributes to none.
     """
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     return largest_by_pid(
@@ -70,27 +70,27 @@ def bytes_by_pid(uuid: str, uncounted: int = 0) -> dict[int, int]:
 
 
 def used_bytes(uuid: str) -> int:
-    """Return the bytes of a device that are in use, of processes or of the driver itself."""
+    """Return the bytes of a device that are in use, by processes or the driver itself."""
     return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).used)
 
 
 def total_bytes(uuid: str) -> int:
-    """Return the bytes that a device has in all."""
+    """Return the total bytes of a device."""
     return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).total)
 
 
 def set_memory_limit(uuid: str, cgroup: Path, size: int) -> None:
-    """Let processes of a cgroup of version 2, by its folder, hold so many bytes of a device.
+    """Limit the bytes of a device for the processes of a v2 *cgroup*, given by its folder.
 
     Raises NVMLError: NO_PERMISSION unless the caller is root, NOT_SUPPORTED or
-    FUNCTION_NOT_FOUND where the driver has no such limits.
+    FUNCTION_NOT_FOUND if the driver does not support limits.
     """
     limits = pynvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(cgroup), 0, size)
     pynvml.nvmlDeviceSetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(uuid), limits)
 
 
 def read_memory_limit(uuid: str, cgroup: Path) -> int | None:
-    """Return the bytes that :func:`set_memory_limit` has set; None: it has set none. NVMLError."""
+    """Return the bytes set by :func:`set_memory_limit`; None for no limit. NVMLError."""
     limits = pynvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(cgroup))
     pynvml.nvmlDeviceGetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(uuid), limits)
     none = limits.hardLimit == pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
@@ -98,10 +98,10 @@ def read_memory_limit(uuid: str, cgroup: Path) -> int | None:
 
 
 def largest_by_pid(listed: Iterable[tuple[int, int | None]]) -> dict[int, int]:
-    """Return each process's bytes once, of lists of which several may name it.
+    """Return each process's bytes once, even if several lists name it.
 
-    One that draws and computes is in two with the same figure, and so may be a client of MPS.
-    None is a size that the driver cannot tell.
+    A process with graphics and compute contexts is in two lists with the same size, and so may be
+    an MPS client. None is a size that the driver does not know.
     """
     held: dict[int, int] = {}
     for pid, size in listed:
@@ -114,17 +114,17 @@ def _list_clients_of_mps(handle: c_void_p) -> Sequence[Any]:
     try:
         found: Sequence[Any] = pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
     except pynvml.NVMLError as exc:
-        if exc.value in UNKNOWN:  # an older driver's lists of processes have them
+        if exc.value in UNKNOWN:  # older drivers include them in the other lists
             return ()
         raise
     return found
 
 
 def sm_percent_by_pid(uuid: str, since: float) -> dict[int, int] | None:
-    """Return the percent of a device's time that each process used, by NVML's own pids.
+    """Return the SM utilization of each process in percent, by NVML's own pids.
 
-    Of the newest sample since the time *since* (seconds since the epoch); processes that NVML has
-    no sample of are left out. None where the driver has no such samples.
+    Taken from the newest sample since *since* (seconds since the epoch); processes without a
+    sample are left out. None if the driver does not provide samples.
     """
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     try:

@@ -1,7 +1,7 @@
-"""Questions and answers between our programs on one machine, by a socket in a folder.
+"""Local IPC between our programs: JSON requests and responses over a Unix socket in a folder.
 
-A packet is one object of JSON. Who listens decides by the asker's user id, which the kernel tells,
-whether to answer. An answer is a document, or an error, which the asker then raises.
+A packet is one JSON object. The listener authorizes a client by its user id, which the kernel
+provides. A response is a document, or an error, which the client then raises.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
     Answer = Callable[[Mapping[str, Any]], Mapping[str, object]]
 
-PATIENCE_SECONDS = 1.0  # for somebody who has connected and asks nothing
-_LONGEST = 4096  # bytes of a question
-_LONGEST_ANSWER = 1 << 16  # it may say again what was asked, with six letters for one
-_PAUSE_SECONDS = 0.1  # until it is looked for askers again
+PATIENCE_SECONDS = 1.0  # for a client that has connected and sends nothing
+_LONGEST = 4096  # bytes of a request
+_LONGEST_ANSWER = 1 << 16  # a response may repeat the request, with six letters for one
+_PAUSE_SECONDS = 0.1  # after a failed accept
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
 class Listener:
-    """Answers from a thread of its own until it is stopped; only our own user, and root."""
+    """Answers our own user and root, in its own thread, until it is stopped."""
 
     def __init__(self, folder: Path, what: str, answer: Answer) -> None:
         self._folder = folder
-        self._what = what  # is not to be changed by others, for the message
+        self._what = what  # the name of what others may not change, for the message
         self._answer = answer
         self._stopped = False
-        self._answering = threading.Lock()
+        self._lock = threading.Lock()
         self._listener: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer; OSError if the socket cannot be made."""
+        """Start answering; OSError if the socket cannot be created."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with _short_path(self._folder) as path:
                 listener.bind(path)
-                os.chmod(path, 0o600)  # noqa: PTH101 - before anybody can connect
+                os.chmod(path, 0o600)  # noqa: PTH101 - before any client can connect
             listener.listen()
         except OSError:
             listener.close()
@@ -58,8 +58,8 @@ class Listener:
         self._thread.start()
 
     def stop(self) -> None:
-        """Change nothing from here on. Harmless if it was never started."""
-        with self._answering:
+        """Stop answering. Harmless if it was never started."""
+        with self._lock:
             self._stopped = True
         if self._listener is not None:
             with contextlib.suppress(OSError):
@@ -91,7 +91,7 @@ class Listener:
                     f"{users.name(os.geteuid())}"
                 )
             wanted = _parse(question)
-            with self._answering:
+            with self._lock:
                 if self._stopped:
                     raise errors.UnavailableError("it has just ended")
                 return self._answer(wanted)
@@ -102,11 +102,11 @@ class Listener:
             return {"error": f"it cannot be written: {exc}", "code": code}
         except Exception:
             logging.getLogger(__name__).exception("could not answer %r", question)
-            return {"error": "a fault, see the log", "code": errors.PyVgpuError.exit_code}
+            return {"error": "internal error, see the log", "code": errors.PyVgpuError.exit_code}
 
 
 class Asker:
-    """Asks whoever listens in a folder; to be used in a with statement. OSError if nobody does."""
+    """A client of a folder's listener; to be used in a with statement. OSError without one."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self._folder = folder
@@ -126,11 +126,11 @@ class Asker:
         self._socket.close()
 
     def ask(self, question: Mapping[str, object]) -> dict[str, Any]:
-        """Return the answer; DataError if it is none, or the error that it is."""
+        """Return the response to *question*; raises the error that it contains, or DataError."""
         return self.exchange(json.dumps(question).encode())
 
     def exchange(self, packet: bytes) -> dict[str, Any]:
-        """Do as :meth:`ask` does, with a packet as it is."""
+        """Like :meth:`ask`, with an encoded packet."""
         self._socket.send(packet)
         answer = self._socket.recv(_LONGEST_ANSWER)
         if not answer:
@@ -148,10 +148,10 @@ def _parse(packet: bytes) -> dict[str, Any]:
     try:
         found = json.loads(packet)
         if type(found) is not dict:
-            raise TypeError("no object")
+            raise TypeError("not an object")
         return found
     except (ValueError, TypeError, RecursionError) as exc:
-        raise errors.DataError(f"this is no packet of ours: {exc}") from exc
+        raise errors.DataError(f"not a valid packet: {exc}") from exc
 
 
 def _peer(connection: socket.socket) -> int:
@@ -162,7 +162,7 @@ def _peer(connection: socket.socket) -> int:
 
 @contextlib.contextmanager
 def _short_path(folder: Path) -> Iterator[str]:
-    """Yield a path of the socket in *folder* that fits into an address, which has 108 bytes."""
+    """Yield a path of the socket in *folder* that fits into a socket address (108 bytes)."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         yield f"/proc/self/fd/{descriptor}/{names.CONTROL_SOCKET}"

@@ -1,9 +1,8 @@
-"""Figures and health of a program, for whoever is near: Prometheus, kubelet, a person with curl.
+"""Read-only HTTP endpoints /metrics, /healthz and /readyz of a program, and a client for them.
 
-It only answers: there is nothing here to change anything by. Without an address it listens on the
-loopback device alone. So many ask at once, and no more: where all are being answered, others are
-turned away; who asks nothing, or does not read the answer, makes room for them. And how one of our
-programs asks another for what it answers so.
+Without an address the server listens on the loopback device only. The number of connections is
+limited: if all are being answered, new ones are closed; a client that sends no request, or does
+not read the response, is dropped in favour of a new one.
 """
 
 from __future__ import annotations
@@ -29,34 +28,34 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-FIGURES = "text/plain; version=0.0.4; charset=utf-8"  # as Prometheus reads them
+FIGURES = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
 JSON = "application/json"
-_SECONDS = 5  # that a reader may take
-MOST_READERS = 32  # at once
-_MOST_NAMES = 100  # in what stands behind a path
+_SECONDS = 5  # timeout of a client
+MOST_READERS = 32  # concurrent connections
+_MOST_NAMES = 100  # parameters of a query
 
 
-OK = "ok"  # what is answered where nothing is wrong
+OK = "ok"  # the response of a healthy program
 
 
 def well() -> str:
-    """Say that there is nothing to complain of."""
+    """Report no problem."""
     return ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """What a reader has sent, besides the path."""
+    """A client's request, without its path."""
 
-    query: Mapping[str, str]  # of each name the last value
-    fields: Mapping[str, str]  # of the head, by names in small letters
+    query: Mapping[str, str]  # the last value of each name
+    fields: Mapping[str, str]  # header fields by lower-case name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Page:
-    """What is answered at one more path, whatever was sent."""
+    """A route whose content does not depend on the request."""
 
-    kind: str  # of the content, for the field Content-Type
+    kind: str  # the Content-Type
     content: Callable[[], bytes]
 
     def __call__(self, _asked: Asked) -> Answer:
@@ -66,9 +65,9 @@ class Page:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pages:
-    """What is answered; *alive* and *ready* return what is wrong, an empty text if nothing is.
+    """The routes; *alive* and *ready* return the problem, an empty text if there is none.
 
-    *remark* returns what an administrator should know of a program that is ready.
+    *remark* returns a note for administrators on a program that is ready.
     """
 
     figures: Callable[[], bytes]
@@ -80,7 +79,7 @@ class Pages:
 
 @contextlib.contextmanager
 def serving(address: str | None, pages: Pages) -> Iterator[int]:
-    """Answer at *address* (None: nowhere) while the block runs; yield the port."""
+    """Serve at *address* (None: do not serve) while the block runs; yield the port."""
     if address is None:
         yield 0
         return
@@ -108,14 +107,14 @@ def read_address(text: str, option: str = "--listen") -> tuple[str, int]:
 
 
 def ask(address: tuple[str, int], path: str, seconds: float, most: int) -> Answer:
-    """Return what is answered at *path*, of the content *most* bytes; UnavailableError if nothing.
+    """Return the response at *path*, truncated to *most* bytes; UnavailableError if none.
 
-    *seconds* are for each step.
+    *seconds* is the timeout of each step.
     """
     connection = http.client.HTTPConnection(*address, timeout=seconds)
     try:
         connection.request("GET", path, headers={"Connection": "close"})
-        with connection.getresponse() as answer:  # which may be longer, and has the connection
+        with connection.getresponse() as answer:  # closes the connection of a longer response
             return Answer(answer.read(most), answer.getheader("Content-Type", ""), answer.status)
     except (OSError, http.client.HTTPException) as exc:
         raise errors.UnavailableError(str(exc)) from exc
@@ -124,7 +123,7 @@ def ask(address: tuple[str, int], path: str, seconds: float, most: int) -> Answe
 
 
 def _listen(host: str, port: int, pages: Pages) -> httpserver.Server:
-    from pyvgpu import httpserver  # the help of commands needs no extra
+    from pyvgpu import httpserver  # lazy: --help must work without the extra
 
     try:
         return httpserver.Server(
@@ -134,25 +133,25 @@ def _listen(host: str, port: int, pages: Pages) -> httpserver.Server:
         )
     except OSError as exc:
         raise errors.UnavailableError(
-            f"--listen {host}:{port}: {exc.strerror or exc}; another port will do, such as "
+            f"--listen {host}:{port}: {exc.strerror or exc}; use another port, such as "
             f"{port % 65535 + 1}"
         ) from exc
 
 
 def _accept(head: Head) -> int | Answer:
     if head.method not in ("GET", "HEAD"):
-        return refusal(501, "there is nothing to change here")
+        return refusal(501, "only GET and HEAD are supported")
     return 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Reading:
-    """Answers readers."""
+    """Answers requests."""
 
     pages: Pages
 
     def answer(self, head: Head, _: bytes) -> Answer:
-        """Answer one, and close the connection: a reader comes seldom."""
+        """Answer one request, and close the connection: clients come seldom."""
         path, query = split(head.target)
         answer = shown(self._route(path), head, query)
         return dataclasses.replace(answer, last=True)
@@ -174,19 +173,19 @@ class _Reading:
 
 
 def shown(route: Route, head: Head, query: Mapping[str, str]) -> Answer:
-    """Return what a page answers; a fault of it is logged, and said in an answer."""
-    # A body that nobody reads would be taken for the next request.
+    """Return a route's response; its exception is logged and becomes status 500."""
+    # Close the connection after a request with a body: it would be parsed as the next request.
     last = bool(head.fields.keys() & {"content-length", "transfer-encoding"})
     try:
         answer = route(Asked(query, head.fields))
     except Exception:
         log.exception("could not answer %s", head.target)
-        answer = Answer(b"a fault, see the log\n", code=500)
+        answer = Answer(b"internal error, see the log\n", code=500)
     return dataclasses.replace(answer, last=last)
 
 
 def split(target: str) -> tuple[str, Mapping[str, str]]:
-    """Return the path that is asked for, and what stands behind it by names; not too many."""
+    """Return the path and the query parameters of *target*; none if there are too many."""
     path, _, query = target.partition("?")
     try:
         return path, dict(urllib.parse.parse_qsl(query, max_num_fields=_MOST_NAMES))

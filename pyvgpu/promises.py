@@ -1,13 +1,13 @@
-"""The machine's book of promises: what every `pyvgpu run` here may hold of each device.
+"""The machine's reservations ("promises"): device time and memory of every `pyvgpu run`.
 
-The book is a folder with one folder per run, made and removed under one lock. What was
-promised is read from the quota files themselves, which the shims obey, so the sums cannot
-differ from what is held; ``promise.json`` only says who. A run that holds more than its quota,
-because that was lowered, reserves what it holds until it has freed enough. A promise counts while
-its supervisor or any of its processes lives, which the kernel alone decides (pyvgpu.region).
+The book is a folder with one folder per run, created and removed under one lock. Reserved amounts
+are read from the quota files, which the shims enforce, so the sums always match the enforced
+limits; ``promise.json`` only identifies the holder. A run that holds more than its quota, because
+the quota was lowered, reserves what it holds until it has freed enough. A reservation counts while
+its supervisor or any of its processes is alive, which the kernel determines (pyvgpu.region).
 
-Users do not trust each other here: a promise is believed only if its folder and files are
-one user's own and no links, and nobody removes what is not his, root apart.
+Users do not trust each other: a reservation is trusted only if its folder and files are owned by
+one user and are not links, and no user except root removes another user's.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from pyvgpu.holders import Wish
 
 LOCK_SECONDS = 10.0
-_LONGEST_SLEEP = 0.1  # seconds, of a process that runs
+_LONGEST_SLEEP = 0.1  # seconds; a longer sleep means that this process was stopped
 
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LONGEST = 65536  # bytes of a promise.json
-_FILES = (  # of an entry, in the order in which they are removed
+_FILES = (  # of a reservation, in the order of removal
     names.CONTROL_SOCKET,
     names.PROMISE_FILE,
     names.TAMPERED_FILE,
@@ -61,7 +61,7 @@ class _Open:
 
 
 class Books:
-    """The books of this machine; *root_book* counts if root made it, else *shared_book*."""
+    """The books of this machine; *root_book* is used if root created it, else *shared_book*."""
 
     def __init__(
         self, root_book: Path = names.BOOK_OF_ROOT, shared_book: Path = names.BOOK_OF_ALL
@@ -70,9 +70,9 @@ class Books:
         self._shared_book = shared_book
 
     def promise(self, wish: Wish, holder: Holder, called: str = "") -> Made:
-        """Enter a promise on the first device with room, or say who has what there is.
+        """Reserve on the first device with room; UnavailableError lists the other holders.
 
-        A holder without a name gets one that is made of what is *called* so, else of its command.
+        A holder without a name gets one derived from *called*, else from its command.
         """
         self._make()
         with self._locked() as books:
@@ -83,11 +83,11 @@ class Books:
             return _enter(books[0], chosen, wish.driver_release, holder)
 
     def change(self, made: Made, wanted: quota.Change) -> Changed:
-        """Change what was promised, if there is room beside the others; it holds at once.
+        """Change a reservation, if there is room beside the others; effective at once.
 
-        What is lowered needs no room. Held memory is read after the lower quota was written: a
-        charge that was admitted by the old one is then in the ledger, or decided again by the
-        shim (csrc/ledger.h). So what is held above the quota only shrinks from then on.
+        A lower amount needs no room. Held memory is read after the lower quota was written: a
+        charge that the old quota admitted is then in the ledger, or checked again by the shim
+        (csrc/ledger.h). So memory held above the quota only shrinks from then on.
         """
         changed = dataclasses.replace(made, share=share.change(made.share, wanted))
         with self._locked() as books:
@@ -95,7 +95,7 @@ class Books:
             old = live.pop(made.run_id, None)
             book = next((book for book in books if book.path == made.folder.parent), None)
             if old is None or book is None:
-                raise errors.DataError(f"{made.folder}: is no promise any more")
+                raise errors.DataError(f"{made.folder}: the reservation no longer exists")
             vcore = old.holder.vcore if wanted.vcore is None else wanted.vcore
             others = tuple(live.values())
             if changed.share.vmemory > old.limits.devices[0].vmemory:
@@ -103,35 +103,35 @@ class Books:
             if vcore > old.holder.vcore:
                 room.check_time(changed.share, vcore, others)
             holder = dataclasses.replace(old.holder, vcore=vcore)
-            # What the book counts is never less than what the shims allow.
+            # The book never counts less than the shims allow.
             if vcore > old.holder.vcore:
                 _rewrite_holder(book, made.run_id, holder)
             region.update(made.quota, old.limits.driver_release, [changed.share])
             if vcore < old.holder.vcore:
                 _rewrite_holder(book, made.run_id, holder)
             held = None
-            with contextlib.suppress(errors.PyVgpuError, OSError):  # what was changed stays so
+            with contextlib.suppress(errors.PyVgpuError, OSError):  # the change stays in effect
                 held = _read(book, made.run_id).held
         return Changed(changed, vcore, held[0] if held else None)
 
     def live(self) -> tuple[Promise, ...]:
-        """Return every promise that counts now, and clear what is dead and ours."""
+        """Return every live reservation, and remove dead ones that are ours."""
         with self._locked() as books:
             return tuple(self._sweep(books))
 
     @property
     def paths(self) -> tuple[Path, Path]:
-        """Where books are, whether they are there or not."""
+        """The paths of the books, whether they exist or not."""
         return self._root_book, self._shared_book
 
     @contextlib.contextmanager
     def held(self) -> Iterator[tuple[Path, ...]]:
-        """Hold the locks of the books there are: no run comes or goes meanwhile."""
+        """Hold the locks of all existing books: no run starts or ends meanwhile."""
         with self._locked() as books:
             yield tuple(book.path for book in books)
 
     def forget(self, folder: Path) -> bool:
-        """Remove the promise in *folder* if nothing of it lives; true if it is gone."""
+        """Remove the reservation in *folder* if it is dead; true if it is gone."""
         with self._locked() as books:
             for book in books:
                 if book.path == folder.parent:
@@ -139,7 +139,7 @@ class Books:
         return True
 
     def _make(self) -> None:
-        """Make the book that is written to: root's for root, else the one for all."""
+        """Create the book for new reservations: root's own for root, else the shared one."""
         path = self._shared_book
         if os.geteuid() == 0:
             path = self._root_book
@@ -152,14 +152,14 @@ class Books:
             pass
         except OSError as exc:
             raise errors.UnavailableError(
-                f"{path}: the book of promises cannot be made: {exc.strerror}"
+                f"{path}: the folder of reservations cannot be created: {exc.strerror}"
             ) from exc
         finally:
             os.umask(before)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[list[_Open]]:
-        """Hold the locks of all books there are, always in the same order."""
+        """Hold the locks of all existing books, always in the same order."""
         with contextlib.ExitStack() as stack:
             books = []
             for path, owner in ((self._root_book, 0), (self._shared_book, None)):
@@ -184,7 +184,7 @@ class Books:
 
 @contextlib.contextmanager
 def opened(promise: Promise, name: str) -> Iterator[int]:
-    """Open a file of *promise*, which must be its user's own; OSError, or DataError."""
+    """Open a file of *promise*, which must be owned by its user; OSError, or DataError."""
     folder = os.open(promise.folder, _FOLDER)
     try:
         with _opened(folder, name, promise.uid, promise.folder) as file:
@@ -194,7 +194,7 @@ def opened(promise: Promise, name: str) -> Iterator[int]:
 
 
 def _unique_name(holder: Holder, called: str, live: Sequence[Promise]) -> str:
-    """Return the holder's name if nobody has it, or make one of *called* if it has none."""
+    """Return the holder's name if it is unused, or derive one from *called* if it has none."""
     taken = {other.holder.name: other for other in live}
     if holder.name in taken:
         other = taken[holder.name]
@@ -234,7 +234,7 @@ def _enter(book: _Open, chosen: share.Share, release: str, holder: Holder) -> Ma
     except OSError as exc:
         _remove(book, run_id)
         raise errors.UnavailableError(
-            f"{book.path / run_id}: the region cannot be made: {exc.strerror}"
+            f"{book.path / run_id}: the region cannot be created: {exc.strerror}"
             + ("; free some space there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else "")
         ) from exc
     except BaseException:
@@ -253,9 +253,9 @@ def _write_holder(folder: int, holder: Holder) -> None:
 
 
 def _rewrite_holder(book: _Open, run_id: str, holder: Holder) -> None:
-    """Write who promises anew: in one write of one page, which no signal divides.
+    """Rewrite the holder in one write of one page, which no signal interrupts.
 
-    By a rename a disk would be waited for; readers hold the book's lock.
+    A rename would wait for the disk; readers hold the book's lock.
     """
     folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
     try:
@@ -271,7 +271,7 @@ def _rewrite_holder(book: _Open, run_id: str, holder: Holder) -> None:
 
 
 def _read(book: _Open, run_id: str) -> Promise:
-    """Read one promise; DataError if it is not to be believed."""
+    """Read one reservation; DataError if it is not to be trusted."""
     path = book.path / run_id
     folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
     try:
@@ -300,7 +300,7 @@ def _read_held(quota_file: int, usage_file: int, devices: int) -> tuple[int, ...
 
 def _check_private(folder: int, uid: int, path: Path) -> None:
     if os.fstat(folder).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise errors.DataError(f"{path}: others than user {users.name(uid)} may write to it")
+        raise errors.DataError(f"{path}: only user {users.name(uid)} must have write access")
 
 
 @contextlib.contextmanager
@@ -318,17 +318,17 @@ def _opened(folder: int, name: str, uid: int, path: Path) -> Iterator[int]:
 
 
 def _remove_if_dead(book: _Open, run_id: str) -> bool:
-    """Remove the entry if it is dead and ours to remove; true if it does not count."""
+    """Remove the entry if it is dead and we may remove it; true if it does not count."""
     try:
         folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
     except OSError:
-        return True  # gone, a link, or not readable by us: then it is not a promise
+        return True  # gone, a link, or not readable by us: not a reservation
     try:
         uid = os.fstat(folder).st_uid
         if region.is_alive(folder):
             return False
     except OSError:
-        uid = -1  # no files of ours: nothing to count, and not for us to remove
+        uid = -1  # not a reservation's files: nothing to count, and we may not remove it
     finally:
         os.close(folder)
     if os.geteuid() in (0, uid):
@@ -337,7 +337,7 @@ def _remove_if_dead(book: _Open, run_id: str) -> bool:
 
 
 def _remove(book: _Open, run_id: str) -> None:
-    """Remove an entry: its files by name and the folder, nothing else, no link followed."""
+    """Remove an entry: its files by name and the folder, nothing else, without following links."""
     try:
         folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
     except OSError:
@@ -357,34 +357,34 @@ def _exists(path: Path) -> bool:
 
 
 def _open_book(path: Path, owner: int | None) -> int | None:
-    """Open a book after checking that it is one; None if there is none."""
+    """Open a book after checking its type and owner; None if it does not exist."""
     try:
         descriptor = os.open(path, _FOLDER)
     except FileNotFoundError:
         return None
     except OSError as exc:
         raise errors.DataError(
-            f"{path}: must be a folder, no link, that all users may read (mode 1777): "
+            f"{path}: must be a folder, not a link, that all users may read (mode 1777): "
             f"{exc.strerror}; remove it if it is not pyvgpu's"
         ) from exc
     found = os.fstat(descriptor)
-    belongs = owner is None or found.st_uid == owner or _is_of_who_made(path.parent, found.st_uid)
+    belongs = owner is None or found.st_uid == owner or _is_private_to(path.parent, found.st_uid)
     if not found.st_mode & stat.S_ISVTX or not belongs:
         os.close(descriptor)
         raise errors.DataError(
             f"{path}: must be a sticky folder (mode 1777)"
             + (f" of user {users.name(owner)}" if owner is not None else "")
-            + f", it has mode {stat.S_IMODE(found.st_mode):o} and is of user "
+            + f", but it has mode {stat.S_IMODE(found.st_mode):o} and belongs to user "
             f"{users.name(found.st_uid)}; "
             "remove it if it is not pyvgpu's"
         )
     return descriptor
 
 
-def _is_of_who_made(parent: Path, uid: int) -> bool:
-    """Whether *parent* is of *uid* too, and nobody else can make or replace what is in it.
+def _is_private_to(parent: Path, uid: int) -> bool:
+    """Whether *parent* also belongs to *uid*, and no other user can create or replace its files.
 
-    In a user namespace that does not have root, /run and root's book are both "nobody's".
+    In a user namespace without root, /run and root's book both belong to the overflow user.
     """
     above = parent.stat()
     return above.st_uid == uid and not above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,8 +1,8 @@
-"""Sizes and percentages as people write them, and back.
+"""Parse and format sizes and percentages.
 
 A size is Kubernetes' quantity in whole numbers (``4Gi``, ``512Mi``, ``1G``, ``4e9``, plain
-bytes) or the common spelling (``4GiB``, ``512MB``). Fractions are refused, also those that
-would come out even: a typing error in a limit must not become another limit.
+bytes) or the common spelling (``4GiB``, ``512MB``). Fractions are rejected, even if they give
+whole bytes: a typing error in a limit must not become another limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNITS = {
     **_DECIMAL,
     **{f"{unit}B": factor for unit, factor in _DECIMAL.items()},
 }
-MAXIMUM_BYTES = (1 << 52) - 1  # what a word of the ledger holds
+MAXIMUM_BYTES = (1 << 52) - 1  # that fit into a word of the ledger
 WHOLE_DEVICE = 100  # vcore
 
 _SIZE = re.compile(
@@ -32,7 +32,7 @@ _EXAMPLE = "such as 4GiB, 512Mi or 2000000000"
 
 
 def parse_size(text: str, option: str) -> int:
-    """Return the bytes that *text* means; *option* is what to call it in the error."""
+    """Parse *text* as a size in bytes; *option* is its name in the error."""
     exponent = _EXPONENT.fullmatch(text)
     if exponent:
         number, unit = exponent.group(1), f"e{exponent.group(2)}"
@@ -66,7 +66,7 @@ def parse_size(text: str, option: str) -> int:
 
 
 def parse_vcore(text: str, option: str) -> int:
-    """Return the percent of a device's time that *text* means."""
+    """Parse *text* as a percentage of a device's time."""
     valid = re.fullmatch(r"[0-9]{1,4}", text) is not None and 1 <= int(text) <= WHOLE_DEVICE
     if not valid:
         raise errors.UsageError(
@@ -77,7 +77,7 @@ def parse_vcore(text: str, option: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """Write *size* for people: exact where that is short, else rounded to a tenth."""
+    """Format *size* for display: exact if that is short, else rounded to a tenth."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         factor = UNITS[unit]
         if size >= factor:
@@ -87,7 +87,7 @@ def format_size(size: int) -> str:
 
 
 def format_exact(size: int) -> str:
-    """Write *size* so that parse_size gives the same bytes, in the largest unit that fits."""
+    """Format *size* so that parse_size gives the same bytes, in the largest unit that fits."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size and size % UNITS[unit] == 0:
             return f"{size // UNITS[unit]}{unit}"
@@ -95,7 +95,7 @@ def format_exact(size: int) -> str:
 
 
 def round_down(size: int) -> int:
-    """Return the largest size not above *size* that is short to write (whole MiB)."""
+    """Return *size* rounded down to whole MiB, for short output; *size* itself below 1 MiB."""
     mib = UNITS["MiB"]
     return size // mib * mib or size
 
@@ -108,9 +108,9 @@ def _hint(number: str, unit: str) -> str:
 
 
 def meant(size: int) -> str:
-    """Return the question whether a number without a unit had one; empty if it is no such number.
+    """Return a "did you mean" question for a number without a unit, empty from 1 MiB on.
 
-    What people write without one are GiB up to 1023, as of `docker run --memory`, and MiB beyond.
+    Up to 1023 users probably mean GiB, as in `docker run --memory`, and MiB beyond.
     """
     if size >= _BINARY["Mi"]:
         return ""

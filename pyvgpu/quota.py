@@ -1,4 +1,4 @@
-"""What a tenant asks for."""
+"""The quota that a tenant requests: vcore, vmemory, policy, limit, priority."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pyvgpu import errors, quantity
 
 
 class Choice(enum.IntEnum):
-    """One of a few that users call by a word: its name in small letters."""
+    """An enumeration whose values users write as lower-case words."""
 
     @classmethod
     def parse(cls, text: str, option: str) -> Self:
-        """Return the one that *text* names; UsageError with those that are valid."""
+        """Return the value that *text* names; UsageError lists the valid ones."""
         for choice in cls:
             if choice.name.lower() == text:
                 return choice
@@ -22,29 +22,29 @@ class Choice(enum.IntEnum):
 
     @classmethod
     def unknown(cls, shown: str, option: str) -> errors.UsageError:
-        """Return what to say of a value that is none, and stands there as *shown*."""
+        """Return the error for an invalid value, displayed as *shown*."""
         first, *middle, last = (choice.name.lower() for choice in cls)
         valid = ", ".join([first, *middle])
         return errors.UsageError(f"{option} {shown}: must be {valid} or {last}, such as {first}")
 
 
 class Policy(Choice):
-    """What happens to device time that nobody else wants; the numbers are the region's."""
+    """Whether a tenant may use idle device time; the numbers are those of the region."""
 
     HARD = 0  # never above vcore
-    ELASTIC = 1  # above vcore while the device would be idle
+    ELASTIC = 1  # above vcore while the device is otherwise idle
 
 
 class Priority(Choice):
-    """Which of those that share a device gives way to which."""
+    """Priority among the tenants of a device."""
 
-    LOW = -1  # only what the others leave, at most its vcore
+    LOW = -1  # only the time that others leave, at most its vcore
     NORMAL = 0
-    HIGH = 1  # as normal, and first where time is lent
+    HIGH = 1  # like normal, but served first when idle time is lent
 
     @classmethod
     def of_hami(cls, text: str, option: str) -> Priority:
-        """Return what HAMi's CUDA_TASK_PRIORITY means: 0 is high, any larger number is low."""
+        """Parse HAMi's CUDA_TASK_PRIORITY: 0 is high, any larger number is low."""
         if not (text.isascii() and text.isdigit()):
             raise errors.UsageError(
                 f"{option} {text!r}: must be 0, which is high, or a larger number, which is low"
@@ -54,12 +54,12 @@ class Priority(Choice):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quota:
-    """A request for a part of one device; None means that it was left out."""
+    """A request for a share of one device; None means that it is not given."""
 
     vcore: int | None = None  # percent of a device's time
     vmemory: int | None = None  # bytes
     policy: Policy = Policy.HARD
-    vcore_limit: int | None = None  # what elastic may reach, vcore to 100
+    vcore_limit: int | None = None  # the most that elastic may reach, vcore to 100
     priority: Priority = Priority.NORMAL
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Quota:
             )
         if self.vcore_limit is not None and self.vcore is None:
             raise errors.UsageError(
-                f"vcore limit {self.vcore_limit}: must stand beside the vcore that it is above, "
+                f"vcore limit {self.vcore_limit}: must be given together with a vcore, "
                 f"such as --vcore {max(1, self.vcore_limit // 2)} "
                 f"--vcore-limit {self.vcore_limit} --policy elastic"
             )
@@ -81,7 +81,7 @@ class Quota:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """What shall be another than it was in a quota that counts already; None stays."""
+    """A change of an existing quota; None keeps the old value."""
 
     vcore: int | None = None
     vmemory: int | None = None

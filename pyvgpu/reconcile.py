@@ -1,20 +1,20 @@
-"""Reconcile the ledger with NVML: bytes that a process holds and was never charged for.
+"""Reconcile the ledger with NVML: memory that a process holds without being charged for it.
 
-The shim charges what it sees asked for, and a reserve for each context. Code and variables of
-modules, local memory of kernels and the driver's own buffers may go beyond that reserve. NVML
-knows what a process really holds; the difference is published in the quota, and the shims count
-it like a charge.
+The shim charges the allocations that it sees, and a reserve for each context. Code and variables
+of modules, local memory of kernels and the driver's own buffers may exceed that reserve. NVML
+reports the memory that a process really holds; the difference is published in the quota, and the
+shims count it like a charge.
 
 A measurement and the ledger are never of the same instant. So a process is compared with the
-larger of its charges before and after, and only what two measurements in a row have seen counts:
-an allocation that comes and goes in between is never taken for an excess.
+larger of its charges before and after, and only an excess in two consecutive measurements counts:
+an allocation that is made and freed in between is never mistaken for an excess.
 
-A process that was killed leaves its memory to children that it forked, and NVML names it no more.
-Then what was measured last still holds, as long as its slot. A process that lives and that NVML
-does not name has nothing on the device, and nothing is counted for it any more.
+A killed process leaves its memory to its forked children, and NVML no longer lists it. Then the
+last measurement is kept for as long as its slot. A live process that NVML does not list holds
+nothing on the device, and nothing is counted for it.
 
-Memory that one process of the region exports and others open is charged to the first. Whether NVML
-says it of the others, too, differs: so what a process has open of the region's is no excess of it.
+Memory that one process of the region exports and others open is charged to the exporter. NVML may
+or may not report it for the others, too: so opened memory of the region is never an excess.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from pyvgpu import region
 
 Excess = dict[tuple[int, int], int]  # by (device, slot), bytes; never 0
-Held = tuple[Mapping[int, int], ...]  # by device: pid as NVML says it -> bytes
+Held = tuple[Mapping[int, int], ...]  # by device: NVML's pid -> bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the figures come from, and where the result goes."""
+    """The sources of the measurements, and the sink of the result."""
 
     charges: Callable[[], Sequence[region.SlotUsage]]  # of the live processes of the region
     measure: Callable[[], Held]
     slot_of: Callable[[int, Sequence[region.SlotUsage]], int | None]  # of a pid, if it is ours
-    has_ended: Callable[[region.SlotUsage], bool]  # its process; children may keep the slot
+    has_ended: Callable[[region.SlotUsage], bool]  # the process; its children may keep the slot
     publish: Callable[[Excess], None]
-    # What else the ledger lacks, such as of slots that no process of NVML's has.
+    # Other bytes that the ledger lacks, such as of slots whose process NVML does not list.
     lacking: Callable[[tampering.Look], Excess] = lambda _: {}
 
 
@@ -53,7 +53,7 @@ def find_excess(
     after: Sequence[region.SlotUsage],
     slots: Mapping[int, int],
 ) -> Excess:
-    """Return what the processes hold beyond what is charged; *slots* says whose a pid is."""
+    """Return the bytes held beyond the charges; *slots* maps pids to slots."""
     excess: Excess = {}
     for device, by_pid in enumerate(held):
         measured: dict[int, int] = {}
@@ -70,12 +70,12 @@ def find_excess(
 
 
 def confirm(seen: Excess, again: Excess) -> Excess:
-    """Return what both measurements have seen."""
+    """Return the excess that both measurements have seen."""
     return {key: min(size, again[key]) for key, size in seen.items() if key in again}
 
 
 def keep(published: Excess, ended: Sequence[region.SlotUsage]) -> Excess:
-    """Return what was *published* of the slots whose processes have *ended* with charges left."""
+    """Return the *published* excess of slots whose processes have *ended* with charges left."""
     charged = {
         (device, entry.slot)
         for entry in ended
@@ -86,7 +86,7 @@ def keep(published: Excess, ended: Sequence[region.SlotUsage]) -> Excess:
 
 
 class Reconciler:
-    """Measures when it is told to, and publishes what changed."""
+    """Measures on each call of :meth:`look`, and publishes changes."""
 
     def __init__(self, sources: Sources, published: Excess | None = None) -> None:
         self._sources = sources
@@ -94,14 +94,14 @@ class Reconciler:
         self._published: Excess = published or {}  # by an earlier one
 
     def look(self) -> None:
-        """Measure once, and publish what two measurements in a row have seen."""
+        """Measure once, and publish the excess of two consecutive measurements."""
         sources = self._sources
         before = sources.charges()
         held = sources.measure()
         pids = {pid for by_pid in held for pid in by_pid}
         slots = {pid: sources.slot_of(pid, before) for pid in pids}
         known = {pid: slot for pid, slot in slots.items() if slot is not None}
-        after = sources.charges()  # perhaps it was charged meanwhile
+        after = sources.charges()  # includes memory that was charged meanwhile
         found = find_excess(before, held, after, known)
         lacking = sources.lacking(tampering.Look(before, held, after, known))
         found |= {key: max(size, found.get(key, 0)) for key, size in lacking.items()}

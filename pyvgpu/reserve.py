@@ -1,10 +1,10 @@
-"""What a context takes of a device: measured once for each driver release and model.
+"""Memory overhead of CUDA contexts: measured once for each driver release and GPU model.
 
-A process of its own makes a context on the bare driver, and NVML says what that process then
-holds; and the same for a green context in it. The driver also takes memory that it counts for no
-process (9 MiB for one with a context on an H200): by how much more of the device is in use then.
-That can be told only while nothing else on the device changes, so it is tried some times, and as
-long as it is not known each run tries again. Run as a program, this module is that process:
+A separate process creates a context on the bare driver, and NVML reports the memory that it then
+holds; then the same for a green context in it. The driver also uses memory that it attributes to
+no process (9 MiB for one with a context on an H200): the rest of the increase of used memory.
+This can be measured only while nothing else on the device changes, so it is tried several times,
+and until it succeeds each run tries again. Run as a program, this module is that process:
 
     python -m pyvgpu.reserve LIBCUDA LIBNVIDIA_ML UUID
 """
@@ -32,32 +32,32 @@ if TYPE_CHECKING:
     from pyvgpu.volumes.find import Driver
 
 FILE = "context-reserves.json"
-_LATE_SECONDS = 0.3  # how old NVML's figures can be
-SECONDS = 20  # a device that hangs must not hang the run
-_UNIT = 2 << 20  # what a device gives memory out in
+_LATE_SECONDS = 0.3  # maximum age of NVML's values
+SECONDS = 20  # timeout: a device that hangs must not hang the run
+_UNIT = 2 << 20  # granularity of device memory
 _RESOURCE_BYTES, _SM_RESOURCE, _DEFAULT_STREAM = 144, 1, 1  # CUdevResource; CU_... of cuda.h
-_TRIES = 3  # as long as something else changes on the device
-_LARGEST_UNCOUNTED = 64 << 20  # beyond what a process holds; more is another's
-_LARGEST_PART = 4  # a figure above a quarter of the device is not a context's
+_TRIES = 3  # while something else changes on the device
+_LARGEST_UNCOUNTED = 64 << 20  # more belongs to another process
+_LARGEST_PART = 4  # a context does not use more than a quarter of the device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Taken:
-    """What was measured, bytes."""
+    """Measured overhead in bytes."""
 
     context: int
-    green: int  # 0 where the driver has no green contexts
-    uncounted: int | None = 0  # of the context, that NVML counts for no process; None: unknown
+    green: int  # 0 if the driver has no green contexts
+    uncounted: int | None = 0  # part of context that NVML attributes to no process; None: unknown
 
 
 def with_measured(
     devices: Sequence[device.Device], driver: Driver, cache: Path, say: Callable[[str], None]
 ) -> tuple[device.Device, ...]:
-    """Return *devices* of a GPU driver with what a context takes on each.
+    """Return *devices* of a GPU driver with the measured context overhead of each.
 
-    Where it cannot be measured the device keeps the figure it has. What was measured is kept in
-    *cache*; *say* is told before and after, for it can take seconds. Two never measure at the same
-    time, since each would change what is in use.
+    A device on which it cannot be measured keeps its default. Measurements are stored in *cache*;
+    *say* reports start and failure, because measuring can take seconds. Processes never measure
+    concurrently, because each would change the used memory.
     """
     with _alone(cache):
         return _with_measured(devices, driver, cache, say)
@@ -65,7 +65,7 @@ def with_measured(
 
 @contextlib.contextmanager
 def _alone(cache: Path) -> Iterator[None]:
-    """Be the only one that measures, of those with this *cache*; not where there cannot be one."""
+    """Exclude other processes with this *cache* from measuring, if *cache* can be locked."""
     file = -1
     with contextlib.suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
@@ -85,18 +85,18 @@ def _with_measured(
     found = dict(known)
     result = []
     for entry in devices:
-        if entry.mig:  # no context of ours can be on it
+        if entry.mig:  # never used by runs
             result.append(entry)
             continue
         key = f"{driver.release} {entry.name}"
         green_key, uncounted_key = f"{key} green", f"{key} uncounted"
         if not found.get(key) or not {green_key, uncounted_key} <= found.keys():
-            say(f"measuring what a context takes on {entry.label}, once for this driver")
+            say(f"measuring the memory of a context on {entry.label}, once for this driver")
             taken = measure(driver, entry.uuid)
             if taken is None or not _is_plausible(taken, entry):
                 say(
                     "it cannot be measured here: "
-                    f"{quantity.format_size(entry.context_bytes)} is kept for each context"
+                    f"{quantity.format_size(entry.context_bytes)} is reserved for each context"
                 )
                 result.append(entry)
                 continue
@@ -126,7 +126,7 @@ def _is_plausible(taken: Taken, entry: device.Device) -> bool:
 
 
 def measure(driver: Driver, uuid: str) -> Taken | None:
-    """Return what contexts take on the device *uuid*; None if it cannot be measured."""
+    """Return the overhead of contexts on the device *uuid*; None if it cannot be measured."""
     command = [sys.executable, "-m", "pyvgpu.reserve"]
     command += [str(driver.libcuda), str(driver.libnvidia_ml), uuid]
     taken = None
@@ -149,7 +149,7 @@ def measure(driver: Driver, uuid: str) -> Taken | None:
 
 
 def _read(path: Path) -> dict[str, int]:
-    """Return the figures in the file, those that are plausible; none if it is not readable."""
+    """Return the plausible values in the file; none if it is not readable."""
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -186,7 +186,7 @@ def _make_context(cuda: ctypes.CDLL) -> None:
 
 
 def _make_green_context(cuda: ctypes.CDLL) -> bool:
-    """Make a green context of the whole device; False where the driver has none."""
+    """Create a green context on the whole device; False if the driver has none."""
     resource = (ctypes.c_char * _RESOURCE_BYTES)()
     description, green = ctypes.c_void_p(), ctypes.c_void_p()
     try:
@@ -203,7 +203,7 @@ def _make_green_context(cuda: ctypes.CDLL) -> bool:
 def _held_now(uuid: str, before: Collection[int]) -> int:
     time.sleep(_LATE_SECONDS)
     new = {pid: size for pid, size in nvml.bytes_by_pid(uuid).items() if pid not in before}
-    # In a pid namespace NVML may call this process otherwise: then it is the only new one.
+    # In a pid namespace NVML may report another pid for us: then it is the only new one.
     size = new.get(os.getpid()) or (next(iter(new.values())) if len(new) == 1 else None)
     if size is None:
         sys.exit("NVML does not list this process")
@@ -212,16 +212,16 @@ def _held_now(uuid: str, before: Collection[int]) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What NVML says of a device at a moment, bytes."""
+    """NVML's memory values for a device at one moment, in bytes."""
 
     used: int  # of the device
-    others: Mapping[int, int]  # processes that were there before, by pid
+    others: Mapping[int, int]  # of older processes, by pid
 
 
 def uncounted(held: int, before: Seen, after: Seen) -> int | None:
-    """Return what a process takes of the device that NVML does not count for it, bytes.
+    """Return the bytes that a process uses on the device without being attributed to it.
 
-    NVML says that it *held* so much between the two looks. None: something else has changed.
+    *held* is what NVML attributes to it between the two samples. None: something else has changed.
     """
     more = after.used - before.used - held
     return more if before.others == after.others and 0 <= more <= _LARGEST_UNCOUNTED else None
@@ -233,7 +233,7 @@ def _see(uuid: str, before: Collection[int]) -> Seen:
 
 
 def main(libcuda: str, libnvidia_ml: str, uuid: str) -> None:
-    """Print what a context takes of the device, and a green one in it."""
+    """Print the overhead of a context, of a green context in it, and the uncounted part."""
     os.environ["CUDA_VISIBLE_DEVICES"] = uuid
     cuda = ctypes.CDLL(libcuda)
     with nvml.session(Path(libnvidia_ml)):

@@ -1,4 +1,4 @@
-"""Whether a device has room for a promise beside those that count already.
+"""Admission check: whether a device has room for a new reservation beside the existing ones.
 
 Pure: pyvgpu.promises holds the lock of the book, and enters what fits.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
-    """Return the first share of the wish that fits beside the *live* promises."""
+    """Return the first share of the wish that fits beside the *live* reservations."""
     refusals: list[errors.PyVgpuError] = []
     for device in wish.devices:
         try:
@@ -26,7 +26,7 @@ def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
             refusals.append(exc)
         else:
             return wanted
-    # The reason that is nearest to a run that works: no room now, rather than never.
+    # Prefer a temporary reason: no room now, rather than never.
     refusals.sort(key=lambda exc: isinstance(exc, errors.UsageError))
     if len(refusals) == 1:
         raise refusals[0]
@@ -34,13 +34,13 @@ def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
 
 
 def check(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None:
-    """Raise UnavailableError if *wanted*, with *vcore* of it promised, does not fit."""
+    """Raise UnavailableError if *wanted*, with *vcore* reserved, does not fit."""
     check_memory(wanted, live)
     check_time(wanted, vcore, live)
 
 
 def check_memory(wanted: share.Share, live: Sequence[Promise]) -> None:
-    """Raise UnavailableError if the memory of *wanted* does not fit beside *live* promises."""
+    """Raise UnavailableError if the memory of *wanted* does not fit beside *live*."""
     found = [
         (promise.holder.name, limits, reserved)
         for promise in live
@@ -49,15 +49,15 @@ def check_memory(wanted: share.Share, live: Sequence[Promise]) -> None:
     ]
     free = wanted.device.memory_bytes - sum(reserved for _, _, reserved in found)
     if wanted.vmemory > free:
-        who = ", ".join(
+        holders = ", ".join(
             f"{name} {quantity.format_size(reserved)}" + _beyond(limits.vmemory, reserved)
             for name, limits, reserved in found
         )
         raise errors.UnavailableError(
             f"vmemory {quantity.format_size(wanted.vmemory)}: {wanted.device.label} has "
             f"{quantity.format_size(max(free, 0))} of "
-            f"{quantity.format_size(wanted.device.memory_bytes)} free, the rest is promised: {who}"
-            + _valid_memory(wanted, free)
+            f"{quantity.format_size(wanted.device.memory_bytes)} free, the rest is reserved: "
+            f"{holders}" + _valid_memory(wanted, free)
         )
 
 
@@ -70,10 +70,10 @@ def check_time(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None
     ]
     idle = quantity.WHOLE_DEVICE - sum(holder.vcore for holder in found)
     if vcore > idle:
-        who = ", ".join(f"{holder.name} {holder.vcore}" for holder in found if holder.vcore)
+        holders = ", ".join(f"{holder.name} {holder.vcore}" for holder in found if holder.vcore)
         raise errors.UnavailableError(
             f"vcore {vcore}: {wanted.device.label} has {max(idle, 0)} of "
-            f"{quantity.WHOLE_DEVICE} free, the rest is promised: {who}"
+            f"{quantity.WHOLE_DEVICE} free, the rest is reserved: {holders}"
             + (f"; valid would be --vcore {idle}" if idle > 0 else "")
         )
 

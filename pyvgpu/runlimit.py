@@ -1,7 +1,7 @@
-"""Hold a run by the driver itself, too: in a cgroup of its own; see memorylimit.py.
+"""The driver's own memory limit for a run, set on a cgroup of its own; see memorylimit.py.
 
-The cgroup lies in the one that `pyvgpu run` is in, so whatever holds that holds the run as before.
-It takes root. Where it cannot be had the run goes on without: a file in the run's folder says why.
+The cgroup is a child of `pyvgpu run`'s own, so limits of that still apply to the run. This needs
+root. If it fails, the run continues without: a file in the run's folder gives the reason.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ class RunLimit:
         self._machine = machine
         self._promise = promise
         self._uuid = uuid
-        self.cgroup: Path | None = None  # that the program is to be in
+        self.cgroup: Path | None = None  # for the program
 
     def begin(self, vmemory: int, live: Collection[str]) -> None:
-        """Make the cgroup and set its limit; *live* are the ids of the runs that live."""
+        """Create the cgroup and set its limit; *live* are the ids of active runs."""
         if os.geteuid() != 0:
             return
         with contextlib.suppress(OSError, pynvml.NVMLError):
-            if nvml.knows(self._library, memorylimit.FUNCTION):  # else NVML need not start for it
+            if nvml.knows(self._library, memorylimit.FUNCTION):  # avoids a useless NVML session
                 with self._session():
                     self._begin(vmemory, live)
 
     def change(self, vmemory: int) -> None:
-        """Follow a change of the run's quota."""
+        """Adapt the limit to a change of the run's quota."""
         if self.cgroup is None:
             return
         try:
             with self._session():
                 given = memorylimit.put(self._uuid, self.cgroup, vmemory)
         except (OSError, pynvml.NVMLError, memorylimit.NotSetError) as exc:
-            self._note(memorylimit.Limit((str(self.cgroup),), (), f"it could not follow: {exc}"))
+            self._note(memorylimit.Limit((str(self.cgroup),), (), f"could not be changed: {exc}"))
         else:
             self._note(memorylimit.Limit((str(self.cgroup),), (given,)))
 
     def give_up(self, why: str) -> None:
-        """Take note that the program could not be put into the cgroup."""
+        """Record that the program could not be put into the cgroup."""
         self.end()
         self.cgroup = None
         self._note(memorylimit.Limit(why=why))
@@ -79,7 +79,7 @@ class RunLimit:
     def _make(self, vmemory: int, live: Collection[str]) -> memorylimit.Limit:
         parent = cgroups.of_process()
         if parent is None:
-            raise memorylimit.NotSetError("no cgroup of version 2 is mounted for this process")
+            raise memorylimit.NotSetError("no cgroup v2 is mounted for this process")
         _sweep(parent, live)
         self.cgroup = parent / f"{_PREFIX}{self._promise.name}"
         self.cgroup.mkdir()
@@ -105,16 +105,16 @@ class RunLimit:
 
 
 def _sweep(parent: Path, live: Collection[str]) -> None:
-    """Remove the cgroups of runs that are over, whose last processes have ended since."""
+    """Remove the cgroups of ended runs whose last processes have ended since."""
     for folder in parent.glob(f"{_PREFIX}*"):
         if folder.name.removeprefix(_PREFIX) not in live:
             cgroups.remove(folder)
 
 
 def _enable(parent: Path) -> None:
-    """Have children of a cgroup counted by the kernel's controller, where it is to be had.
+    """Enable the kernel's dmem controller for the children of a cgroup, if possible.
 
-    Not to be had while processes are in *parent* itself. A driver that counts itself needs none.
+    Not possible while *parent* itself has processes. A driver with its own accounting needs none.
     """
     with contextlib.suppress(OSError):
         (parent / _CONTROL).write_text(f"+{_DMEM}")

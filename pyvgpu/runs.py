@@ -1,8 +1,8 @@
-"""The runs that live on this machine: what they are held to, hold and use.
+"""Active runs of this machine: their quotas, memory and usage.
 
-``look`` reads all of it once. The share of a device's time that a run achieved is the
-difference of two looks, which ``Watch`` keeps. Files of other users are read, never mapped, and
-what makes no sense in them is left out.
+``look`` takes one sample. The share of a device's time that a run achieved is the difference of
+two samples, which ``Watch`` computes. Files of other users are read, never mapped, and invalid
+contents are left out.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 _LONGEST = 1000  # bytes of a text
 _LONGEST_LIMIT = 8192  # of a names.LIMIT_FILE
-HISTORY = 120  # shares that are kept of each run and device
+HISTORY = 120  # past shares of each run and device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """One live run, at one look."""
+    """One sample of an active run."""
 
     promise: Promise
-    seconds: float  # when its counters were read, by a clock that never steps
+    seconds: float  # monotonic time at which its counters were read
     usage: region.Usage | None  # None: its file cannot be read
     compute: tuple[region.Compute, ...]  # by device of the quota
     extra: tuple[tuple[int, ...], ...]  # bytes measured beyond all charges, by device and slot
-    tampered: str = ""  # what something other than the shim changed in its ledger
+    tampered: str = ""  # a change of its ledger by something other than the shim
     driver: memorylimit.Limit = memorylimit.NONE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Process:
-    """One process of a run, with what it holds of one device."""
+    """One process of a run, with its memory on one device."""
 
     pid: int  # in the process's own pid namespace
     name: str
@@ -51,7 +51,7 @@ class Process:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """What one run has of one device."""
+    """The share of one run on one device."""
 
     run_id: str
     name: str
@@ -59,22 +59,22 @@ class Part:
     pid: int  # of its supervisor
     command: str
     created: float  # seconds since the epoch
-    promised_vcore: int  # 0: no time was asked for
+    promised_vcore: int  # 0: no time was requested
     limits: region.DeviceLimits
     priority: quota.Priority
-    held: int | None  # bytes; None: its ledger cannot be read
+    held: int | None  # bytes; None: the ledger cannot be read
     refused: int  # allocations
     processes: tuple[Process, ...]
-    share: float | None  # of the device's time, 0 to 1; None: nobody counts it
-    waited: float  # ns that launches waited for each ns of the interval
-    history: tuple[float, ...]  # the shares before, the newest last
-    tampered: str  # what something other than the shim changed in its ledger; empty: nothing
-    driver_limit: int | None  # bytes to which the driver itself holds it; None: to nothing
-    driver_why: str  # why the driver does not, where it could
+    share: float | None  # of the device's time, 0 to 1; None: not counted
+    waited: float  # ns for which launches were throttled, per ns of the interval
+    history: tuple[float, ...]  # past shares, the newest last
+    tampered: str  # a change of its ledger by something other than the shim; empty: none
+    driver_limit: int | None  # the driver's own memory limit in bytes; None: no limit
+    driver_why: str  # why there is none, if the driver supports limits
 
     @property
     def over(self) -> int:
-        """The bytes that it holds beyond its quota, as after `pyvgpu set` lowered that."""
+        """The bytes that it holds beyond its quota, such as after `pyvgpu set` lowered it."""
         return max(0, (self.held or 0) - self.limits.vmemory)
 
     @property
@@ -85,7 +85,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One device, with what everybody has of it."""
+    """One device, with the shares of all runs on it."""
 
     uuid: str
     name: str
@@ -94,12 +94,12 @@ class DeviceView:
 
     @property
     def promised_vcore(self) -> int:
-        """The percent of its time that are promised."""
+        """The reserved percent of its time."""
         return sum(part.promised_vcore for part in self.parts)
 
     @property
     def promised_bytes(self) -> int:
-        """The bytes that are promised: what runs hold beyond their quotas, too."""
+        """The reserved bytes, including those that runs hold beyond their quotas."""
         return sum(part.reserved for part in self.parts)
 
     @property
@@ -109,26 +109,26 @@ class DeviceView:
 
     @property
     def share(self) -> float | None:
-        """The part of its time that runs used; None where nobody counts it."""
+        """The part of its time that runs used; None if it is not counted."""
         counted = [part.share for part in self.parts if part.share is not None]
         return sum(counted) if counted else None
 
 
 def look(books: Books) -> tuple[Run, ...]:
-    """Read every run that lives, in the order in which they began."""
+    """Sample every active run, in order of their start."""
     found = (_read(promise) for promise in books.live())
     return tuple(sorted(found, key=lambda run: (run.promise.holder.created, run.promise.run_id)))
 
 
 class Watch:
-    """Turns looks, one after the other, into shares and their history."""
+    """Turns successive samples into shares and their history."""
 
     def __init__(self) -> None:
         self._before: dict[str, Run] = {}
         self._history: dict[tuple[str, int], collections.deque[float]] = {}
 
     def see(self, runs: Sequence[Run]) -> tuple[DeviceView, ...]:
-        """Return how the devices stand; a run that was not there before has no share yet."""
+        """Return the state of the devices; a run without an earlier sample has no share yet."""
         views: dict[str, list[Part]] = {}
         names_of: dict[str, str] = {}
         for run in runs:
@@ -151,12 +151,12 @@ class Watch:
 
 
 def _difference(before: Run | None, now: Run, index: int) -> tuple[float | None, float]:
-    """Return the share of a device's time between two looks, and what was waited for it."""
+    """Return the share of a device's time between two samples, and the throttled ratio."""
     elapsed_ns = 0.0 if before is None else (now.seconds - before.seconds) * 1e9
     if before is None or elapsed_ns <= 0 or index >= min(len(before.compute), len(now.compute)):
         return None, 0.0
     old, new = before.compute[index], now.compute[index]
-    # Nobody counts the time of who may use all of it.
+    # The time of a run that may use the whole device is not counted.
     if now.promise.limits.devices[index].vcore == quantity.WHOLE_DEVICE and not new.busy_ns:
         return None, 0.0
     share = (new.busy_ns - old.busy_ns) / elapsed_ns

@@ -1,4 +1,4 @@
-"""What a tenant is given of one device, and how that follows from what it asked for."""
+"""A tenant's share of one device, derived from its quota."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import dataclasses
 
 from pyvgpu import device, errors, quantity, quota
 
-LEAST_ROOM_BYTES = 64 << 20  # beside the context, or no program gets anywhere
+LEAST_ROOM_BYTES = 64 << 20  # minimum beside the context, for a program to be of use
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
-    """A part of one device."""
+    """A share of one device."""
 
     device: device.Device
     vcore: int  # percent of the device's time
     vmemory: int  # bytes
     policy: quota.Policy = quota.Policy.HARD
-    ceiling: int | None = None  # percent that elastic may reach; None: the whole device
+    ceiling: int | None = None  # most percent for elastic; None: the whole device
     priority: quota.Priority = quota.Priority.NORMAL
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Share:
 
     @property
     def vcore_limit(self) -> int:
-        """What the share may reach while nobody else wants the device's time."""
+        """The most that the share may reach while no other tenant wants the device's time."""
         if self.policy is quota.Policy.HARD:
             return self.vcore
         return quantity.WHOLE_DEVICE if self.ceiling is None else self.ceiling
@@ -54,7 +54,7 @@ class Share:
             return
         if self.policy is not quota.Policy.ELASTIC:
             raise errors.UsageError(
-                f"vcore limit {self.ceiling}: goes with the policy elastic, such as "
+                f"vcore limit {self.ceiling}: needs the policy elastic, such as "
                 f"--policy elastic --vcore-limit {self.ceiling}"
             )
         if not self.vcore <= self.ceiling <= quantity.WHOLE_DEVICE:
@@ -65,7 +65,7 @@ class Share:
 
 
 def fit(asked: quota.Quota, chosen: device.Device) -> Share:
-    """Return the share of *chosen* that *asked* means: what was left out follows the rest."""
+    """Return the share of *chosen* for the quota *asked*, with defaults for missing values."""
     vcore = quantity.WHOLE_DEVICE if asked.vcore is None else asked.vcore
     vmemory = asked.vmemory
     if vmemory is None:
@@ -76,7 +76,7 @@ def fit(asked: quota.Quota, chosen: device.Device) -> Share:
 
 
 def change(held: Share, wanted: quota.Change) -> Share:
-    """Return *held* as *wanted* changes it."""
+    """Return *held* with the change *wanted*."""
     policy = held.policy if wanted.policy is None else wanted.policy
     ceiling = held.ceiling if policy is quota.Policy.ELASTIC else None
     return Share(

@@ -1,7 +1,7 @@
-"""Where the built libraries are, in a plain and in an editable install alike.
+"""Paths of the built native libraries and programs, in a plain or an editable install.
 
 The build puts ``_region.py`` and the folder ``lib`` side by side, so wherever the import
-system finds the one, the other is beside it.
+system finds ``_region.py``, ``lib`` is beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def simulator_libraries() -> Path:
 
 
 def tenant_program() -> Path:
-    """Return the path of the CUDA program that the demonstration runs."""
+    """Return the path of the demonstration's CUDA program."""
     return _built(_library_folder() / "demo" / "tenant")
 
 
@@ -35,7 +35,7 @@ def arbiter_program() -> Path:
 
 
 def replay_tool(name: str) -> Path:
-    """Return the path of what replays recordings: player, witness or libvirtualclock.so."""
+    """Return the path of a replay tool: player, witness or libvirtualclock.so."""
     return _built(_library_folder() / "replay" / name)
 
 
@@ -45,7 +45,7 @@ def fast_exit_program() -> Path:
 
 
 def created_hook() -> Path:
-    """Return the path of the hook that tells the node agent of each container."""
+    """Return the path of the hook that reports each container to the node agent."""
     return _built(_library_folder() / "hook" / "pyvgpu-created")
 
 

@@ -1,17 +1,17 @@
-"""Simulated machines: make, reuse, read and remove the folder that is one.
+"""Simulated machines: create, reuse, read and remove their folders.
 
-A machine is a folder. Its ``machine.conf`` says what hardware there is; this module writes it
-and the simulated driver (``csrc/simulator/``) reads it. Everything else in the folder is the
-driver's own state, made when first needed. UUIDs and PCI addresses are drawn once per folder
-and stay for its life; a machine that processes use is never given another configuration.
+A machine is a folder. Its ``machine.conf`` describes the hardware; this module writes it and the
+simulated driver (``csrc/simulator/``) reads it. Everything else in the folder is the driver's own
+state, created when first needed. UUIDs and PCI addresses are drawn once per folder and stay for
+its life; the configuration of a machine that is in use never changes.
 
     machine = open_machine("h100:2,t4")
     machine.devices[0].uuid
 
-Which machine: ``machines.describe``. Which folder: ``root`` if given, else the environment
-variable PYVGPU_SIMULATED_MACHINES, else a private one of this user under /dev/shm (or /tmp);
-below it one folder per specification.
-A base folder that everybody may write gives machines that everybody may use.
+For specifications see ``machines.describe``. The base folder is ``root`` if given, else the
+environment variable PYVGPU_SIMULATED_MACHINES, else a private one of this user under /dev/shm (or
+/tmp); it has one folder per specification.
+A base folder that all users may write to gives machines that all users may use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DRIVER_RELEASE = "999.1"
 CUDA_VERSION = 13000
 KERNEL_NS = 100_000
 
-Law = laws.Law  # how the devices and their driver behave
+Law = laws.Law  # behaviour parameters of the devices and their driver
 parse_machine = machines.parse_machine
 
 _HEADING = "pyvgpu-machine 1"
@@ -54,11 +54,11 @@ _FAULTS = "faults"
 
 
 class MachineError(errors.DataError):
-    """A machine folder is not what it should be."""
+    """A machine folder is not valid."""
 
 
 class MachineBusyError(errors.UnavailableError):
-    """Processes use the machine, and what was asked would change it under them."""
+    """The machine is in use, and the request would change it under its processes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class SimulatedDevice:
     pci: str  # domain:bus:device.function
     serial: str
     name: str
-    memory_bytes: int  # what CUDA programs can have
-    reserved_bytes: int  # what NVML's total has on top of it
+    memory_bytes: int  # available to CUDA programs
+    reserved_bytes: int  # NVML's total minus memory_bytes
     context_bytes: int
     sm_count: int
     compute_capability: str
@@ -89,14 +89,14 @@ class SimulatedDevice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Machine:
-    """A simulated machine, as its ``machine.conf`` says."""
+    """A simulated machine, from its ``machine.conf``."""
 
     folder: Path
     devices: tuple[SimulatedDevice, ...]
     mode: str = "timed"  # free: kernels and copies take no time
     pools: str = "flat"  # placed: a pool grows unless a stream may use one free piece of it
-    kernel_ns: int = KERNEL_NS  # what a kernel takes that is neither built in nor named
-    kernels: tuple[tuple[str, int], ...] = ()  # named kernels: what each takes, ns
+    kernel_ns: int = KERNEL_NS  # duration of kernels that are neither built in nor named
+    kernels: tuple[tuple[str, int], ...] = ()  # named kernels: duration of each, ns
     driver_release: str = DRIVER_RELEASE
     cuda_version: int = CUDA_VERSION
     law: Law = dataclasses.field(default_factory=Law)
@@ -122,7 +122,7 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variable by which the simulated driver finds this machine."""
+        """The environment variable that points the simulated driver to this machine."""
         return {MACHINE_VARIABLE: str(self.folder)}
 
 
@@ -137,13 +137,13 @@ def open_machine(
     law: Law | None = None,
     context_bytes: int | None = None,
 ) -> Machine:
-    """Return the machine *spec* below *root*, made if it is not there.
+    """Return the machine *spec* below *root*, created if it does not exist.
 
-    *spec* is as ``machines.describe`` has it; a *law* given here is used in place of its own.
-    *context_bytes* is what a context takes of each device. Without it, and without a law, a
-    machine that exists keeps what it has.
+    For *spec* see ``machines.describe``; *law* overrides its own law. *context_bytes* is the
+    memory of a context on each device. Without it, and without a law, an existing machine keeps
+    its values.
 
-    An idle machine takes over the settings given; one that processes use must
+    An idle machine is changed to the given settings; a machine in use must
     have them already, else MachineBusyError.
     """
     described = machines.describe(spec)
@@ -209,7 +209,7 @@ def remove_machine(machine: Machine) -> None:
 
 
 def set_faults(machine: Machine, *lines: str) -> None:
-    """Write the faults the machine shall have from now on; none clears them.
+    """Set the faults that the machine injects from now on; without *lines* there are none.
 
     ``call NAME NTH CODE`` (NTH ``*``: every call), ``lost DEVICE``, ``mig DEVICE``,
     ``xid DEVICE NUMBER``.
@@ -226,7 +226,7 @@ def set_faults(machine: Machine, *lines: str) -> None:
 
 
 def in_mig_mode(machine: Machine) -> frozenset[int]:
-    """Return the indices of the devices that the machine's faults put into MIG mode."""
+    """Return the indices of devices in MIG mode, by the machine's faults."""
     try:
         text = (machine.folder / _FAULTS).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -236,9 +236,9 @@ def in_mig_mode(machine: Machine) -> frozenset[int]:
 
 
 def in_use(folder: Path) -> bool:
-    """Return whether a live process has a record in the machine.
+    """Return whether a live process uses the machine.
 
-    Such a process holds a lock of an open file description on one of the machine's files.
+    Such a process holds an OFD lock on one of the machine's files.
     """
     for path in folder.iterdir():
         if path.name in (_CONF, _LOCK) or not path.is_file():
@@ -250,9 +250,9 @@ def in_use(folder: Path) -> bool:
 
 
 def _folder_name(described: machines.Description) -> str:
-    """Name the folder so that no path list, mount option or shell minds it.
+    """Return a folder name that is safe in path lists, mount options and shells.
 
-    What a file describes has a folder for each content that the file has had.
+    A machine file has a separate folder for each of its past contents.
     """
     runs: list[tuple[str, int]] = []
     for model in described.models:
@@ -289,9 +289,9 @@ def _base_folder() -> Path:
 def _draw_devices(
     wanted: Sequence[models.Model], figures: Mapping[str, int]
 ) -> tuple[SimulatedDevice, ...]:
-    """Give each device an identity of its own; PCI order is device order, as drivers do.
+    """Give each device its own identity; like real drivers, devices are in PCI order.
 
-    *figures* are used in place of the model's.
+    *figures* override the model's.
     """
     draw = random.SystemRandom()
     buses = sorted(draw.sample(range(1, 0xFE), len(wanted)))
@@ -400,7 +400,7 @@ def _parse(folder: Path, text: str) -> Machine:
 
 
 def _parse_device(fields: Mapping[str, str]) -> SimulatedDevice:
-    # Keys that hand-written files may leave out, because the C side does not need them.
+    # Keys that hand-written files may omit, because the C side does not need them.
     optional = {
         "model": "", "serial": "", "reserved_bytes": "0", "pcie_generation": "4", "nvlinks": "0",
     }  # fmt: skip
@@ -414,14 +414,14 @@ def _parse_device(fields: Mapping[str, str]) -> SimulatedDevice:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the machine's lock, its folder made if it is not there."""
+    """Hold the machine's lock; its folder is created if it is missing."""
     while True:
         _make_folder(folder)
         path = folder / _LOCK
         try:
             descriptor = _open_shared(path)
         except FileNotFoundError:
-            continue  # removed between the two steps by remove_machine
+            continue  # remove_machine has removed the folder in between
         except OSError as exc:
             raise MachineError(f"{path}: cannot be opened: {exc.strerror}") from exc
         try:
@@ -441,10 +441,10 @@ def _is_still(descriptor: int, path: Path) -> bool:
 
 
 def _open_shared(path: Path) -> int:
-    """Open *path* for writing, made with the folder's mode in mind if it is not there.
+    """Open *path* for writing; create it if it is missing, with a mode that fits the folder.
 
-    Creation is a step of its own: in a sticky folder the kernel refuses O_CREAT on a file of
-    somebody else (fs.protected_regular), although opening it is allowed.
+    Creation is a separate step: in a sticky folder the kernel denies O_CREAT on another user's
+    file (fs.protected_regular), although opening it is allowed.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
@@ -461,10 +461,10 @@ def _make_folder(folder: Path) -> None:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-            # Not sticky: whoever reaps a dead process removes its files, whoever owned them.
+            # Not sticky: a process that reaps a dead one removes its files, of any owner.
             folder.chmod(0o777 if folder.parent.stat().st_mode & stat.S_IWOTH else 0o700)
     except OSError as exc:
-        raise MachineError(f"{folder}: the folder cannot be made: {exc.strerror}") from exc
+        raise MachineError(f"{folder}: the folder cannot be created: {exc.strerror}") from exc
 
 
 def _file_mode(folder: Path) -> int:
@@ -472,7 +472,7 @@ def _file_mode(folder: Path) -> int:
 
 
 def _write(folder: Path, name: str, text: str) -> None:
-    """Put a file in the folder in one step, so that nobody reads half of it."""
+    """Write a file in the folder atomically, so that no process reads half of it."""
     temporary = folder / f".{name}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Run the tenant's program: its signals, its end, and nothing left of it.
+"""Run the tenant's program as a child: forward signals, mirror its stops and its exit status.
 
-The program stays in our process group, so that the terminal's own signals reach it as they
-reach us, once. What was sent to us alone is passed on. We stop when it stops, we end as it
-ends. It dies with us.
+The program stays in our process group, so that each signal of the terminal reaches it once, like
+us. Signals that were sent to us alone are forwarded. We stop when it stops, and end with the same
+status or signal. The program dies with us.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FORWARDED = (
     signal.SIGWINCH,
     *_STOPS_OF_THE_TERMINAL,
 )
-# What the child writes to us before it ends, if it does not come to exec.
+# The child's error report to us, if it fails before exec.
 _NO_NAMESPACE, _NO_EXEC, _NO_CGROUP = b"n", b"x", b"c"
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -50,7 +50,7 @@ class NotStartedError(errors.PyVgpuError):
 
 
 class CgroupError(errors.PyVgpuError):
-    """The program cannot be put into its cgroup, and was not started."""
+    """The program could not be put into its cgroup, and was not started."""
 
 
 class NotFoundError(NotStartedError):
@@ -61,25 +61,25 @@ class NotFoundError(NotStartedError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Program:
-    """What to execute, and where."""
+    """The program to execute, with its surroundings."""
 
     path: str
-    arguments: list[str]  # the first is the name it was called by
+    arguments: list[str]  # argv, with its name
     environment: Mapping[str, str]
     overlays: Sequence[namespace.Overlay] = ()
-    cgroup: Path | None = None  # to be in
+    cgroup: Path | None = None  # to join
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inherited:
-    """What we were started with and changed, for the program to have."""
+    """The signal state that we were started with, to be restored for the program."""
 
     mask: set[signal.Signals | int]
     ignored: frozenset[int]
 
 
 def find_program(command: str, environment: Mapping[str, str]) -> str:
-    """Return the path of *command*, as exec would find it."""
+    """Return the path of *command*, searched for like execvp(3)."""
     if os.sep in command:
         candidates = [command]
     else:
@@ -90,7 +90,7 @@ def find_program(command: str, environment: Mapping[str, str]) -> str:
         try:
             mode = Path(candidate).stat().st_mode
         except OSError as exc:
-            if exc.errno == errno.EACCES and os.sep in command:  # else as a shell: not there
+            if exc.errno == errno.EACCES and os.sep in command:  # else "not found", as in a shell
                 reason = errno.EACCES
             continue
         if stat.S_ISREG(mode) and os.access(candidate, os.X_OK):
@@ -107,11 +107,11 @@ def find_program(command: str, environment: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[Inherited]:
-    """Let no signal end us in here, so that what was made is also removed."""
+    """Block signals that would end us in this context, so that clean-up always runs."""
     watched = {*_FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     ignored = _ignored_signals()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, waitpid would learn nothing
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, waitpid would get no status
     try:
         yield Inherited(before, ignored)
     finally:
@@ -124,15 +124,15 @@ def signals_held() -> Iterator[Inherited]:
 def supervise(
     program: Program, inherited: Inherited, started: Callable[[], None] = lambda: None
 ) -> int:
-    """Run *program* to its end; return its status as os.waitpid gives it. CgroupError.
+    """Run *program* to its end; return its status, as of os.waitpid. CgroupError.
 
-    Once nothing is forked any more *started* is called, which may start threads.
+    After the last fork *started* is called, which may start threads.
     """
     try:
         child = _start(program, inherited)
     except namespace.NamespaceError as exc:
         log.say(
-            f"no private mount namespace here ({exc}): a program that opens the driver by "
+            f"cannot use a private mount namespace ({exc}): a program that opens the driver by "
             "an absolute path, or drops its environment, is not held to the quota"
         )
         child = _start(dataclasses.replace(program, overlays=()), inherited)
@@ -141,18 +141,18 @@ def supervise(
 
 
 def end_as(status: int) -> int:
-    """Return the exit code for *status*; after a signal, die of the same one instead."""
+    """Return the exit code for *status*; if it is a signal, kill ourselves with it instead."""
     if not os.WIFSIGNALED(status):
         return os.WEXITSTATUS(status)
     number = os.WTERMSIG(status)
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed when we started
         stream.flush()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program's own core is the one to read
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # do not overwrite the program's own core
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
-    return 128 + number  # a signal whose default is not to end us
+    return 128 + number  # the signal's default action does not end us
 
 
 def _start(program: Program, inherited: Inherited) -> int:
@@ -180,7 +180,7 @@ def _start(program: Program, inherited: Inherited) -> int:
 
 
 def _become(program: Program, inherited: Inherited, supervisor: int, report: int) -> NoReturn:
-    """In the child: turn into the program, or report why not. Never returns."""
+    """In the child: exec the program, or report the error. Never returns."""
     try:
         _join(program.cgroup)
         if program.overlays:
@@ -207,14 +207,14 @@ def _join(cgroup: Path | None) -> None:
 
 
 def _die_with(supervisor: int) -> None:
-    """Have the kernel kill us when *supervisor* dies; it may have died before we asked."""
+    """Have the kernel kill us when *supervisor* dies; exit if it is already dead."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != supervisor:
         os._exit(NOT_EXECUTABLE)
 
 
 def _restore(inherited: Inherited) -> None:
-    """Undo what Python and we did to signals; an exec keeps the mask and what is ignored."""
+    """Restore signals changed by Python and us; exec keeps the mask and ignored signals."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         wanted = signal.SIG_IGN if number in inherited.ignored else signal.SIG_DFL
         if signal.getsignal(number) is not wanted:
@@ -228,19 +228,19 @@ def _execute(program: Program) -> NoReturn:
     except OSError as exc:
         if exc.errno != errno.ENOEXEC:
             raise
-        # As execvp(3) and every shell do: a script without a first line is the shell's.
+        # Like execvp(3) and every shell: run a script without #! by the shell.
         shell = ["/bin/sh", program.path, *program.arguments[1:]]
         os.execve(shell[0], shell, program.environment)  # noqa: S606
 
 
 def _watch(child: int) -> int:
-    """Pass signals on until *child* has ended; return its status."""
+    """Forward signals until *child* has ended; return its status."""
     while True:
         info = signal.sigwaitinfo({*_FORWARDED, signal.SIGCHLD})
         if info.si_signo != signal.SIGCHLD:
             _forward(child, info)
             continue
-        # Any child: as the first process of a container we inherit those of others.
+        # Any child: as the init process of a container we reap orphans.
         while (changed := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
             pid, status = changed
             if pid == child and os.WIFSTOPPED(status):
@@ -250,23 +250,23 @@ def _watch(child: int) -> int:
 
 
 def _forward(child: int, info: signal.struct_siginfo) -> None:
-    """Pass on what somebody sent to us; the kernel's own (Ctrl-C) the child had with us."""
+    """Forward a signal that a process sent to us; the kernel's own (Ctrl-C) reach the child."""
     if info.si_code <= 0 and info.si_pid != child:
-        with contextlib.suppress(PermissionError):  # it has changed its user
+        with contextlib.suppress(PermissionError):  # the child has changed its user
             os.kill(child, info.si_signo)
 
 
 def _stop_as(status: int) -> None:
     """Stop when the terminal stopped the child (Ctrl-Z), so that the shell takes over.
 
-    Who stops the child alone, by SIGSTOP, will continue the child alone: not our affair.
+    A process that stops the child alone, by SIGSTOP, will continue it alone: ignore that.
     """
     if os.WSTOPSIG(status) in _STOPS_OF_THE_TERMINAL:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _ignored_signals() -> frozenset[int]:
-    """Return what was ignored when we started; Python itself ignores two that were not."""
+    """Return the signals ignored when we started; Python itself ignores two more."""
     mine = {signal.SIGPIPE, signal.SIGXFSZ}
     return frozenset(
         number

@@ -1,12 +1,13 @@
-"""Notice a ledger that was changed by something other than the shim, and say what it lacks; pure.
+"""Detect ledgers that something other than the shim has changed, and compute the missing bytes.
 
 A usage file is written by the processes that it counts. A program that overwrites its charges
-lifts its own quota. The node side has two witnesses that no container writes: what NVML says that
-each process holds, and what each slot said before. A charge that falls while the process holds
-what it held was not refunded by a shim, which refunds what the driver has freed.
+raises its own quota. The node side has two witnesses that no container can write: the memory that
+NVML reports for each process, and the earlier values of each slot. A charge that falls while the
+process holds as much as before was not refunded by a shim, which refunds only what the driver has
+freed.
 
-What is lacking is counted by the words for measured memory in the quota (:mod:`.reconcile`), which
-a container cannot write.
+Missing bytes are counted in the quota's words for measured memory (:mod:`.reconcile`), which a
+container cannot write. This module is pure.
 """
 
 from __future__ import annotations
@@ -23,42 +24,42 @@ if TYPE_CHECKING:
     from pyvgpu.reconcile import Excess, Held
     from pyvgpu.region import SlotUsage
 
-# What charges and NVML may differ by: of blocks that are not given back yet, and of rounding.
+# Accepted difference of charges and NVML: blocks that are not yet returned, and rounding.
 TOLERANCE_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """The ledger of a region beside what NVML says, at one moment."""
+    """One sample: the ledger of a region, and NVML's memory values."""
 
-    before: Sequence[SlotUsage]  # the live slots, read before NVML was asked
+    before: Sequence[SlotUsage]  # the live slots, read before NVML was queried
     held: Held
-    after: Sequence[SlotUsage]  # and after it
-    slots: Mapping[int, int]  # of the pids that have one
+    after: Sequence[SlotUsage]  # and afterwards
+    slots: Mapping[int, int]  # by pid
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """A charge that no shim would have left so."""
+    """A charge with a value that no shim would have left."""
 
     device: int  # index in the quota
     slot: int
-    pid: int  # as NVML says it; 0: it has ended, and children keep what it held
+    pid: int  # NVML's; 0: the process has ended, and its children keep its memory
     text: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a slot said, and NVML, when both agreed."""
+    """The values of a slot and of NVML, when both agreed."""
 
-    process: int  # its pid as NVML says it; 0: not known
-    started_ns: int  # as the slot says
+    process: int  # NVML's pid; 0: unknown
+    started_ns: int  # from the slot
     charged: int
     held: int
 
 
 class Owners:
-    """Which process has which slot, remembered whatever the slots say later."""
+    """The slots of processes, remembered even if the slots change later."""
 
     def __init__(
         self,
@@ -66,16 +67,16 @@ class Owners:
         began: Callable[[int], bytes | None] = kin.began,
     ) -> None:
         self._find, self._began = find, began
-        self._known: dict[int, tuple[bytes | None, int]] = {}  # pid -> when it began, its slot
-        self._left: set[int] = set()  # slots of which the process that had them last has ended
+        self._known: dict[int, tuple[bytes | None, int]] = {}  # pid -> start time, slot
+        self._left: set[int] = set()  # slots whose last process has ended
 
     @property
     def pids(self) -> Collection[int]:
-        """The processes that have a slot, as far as they were asked for."""
+        """The processes with a slot, as far as they were looked up."""
         return self._known.keys()
 
     def slot_of(self, pid: int, slots: Sequence[SlotUsage]) -> int | None:
-        """Return the slot of process *pid* among the live *slots*; None if it is not known."""
+        """Return the slot of process *pid* among the live *slots*; None if unknown."""
         began, known = self._began(pid), self._known.get(pid)
         if known is not None and known[0] == began and any(it.slot == known[1] for it in slots):
             return known[1]
@@ -88,36 +89,36 @@ class Owners:
         return slot
 
     def is_alive(self, pid: int) -> bool:
-        """Return whether a process that had a slot still lives."""
+        """Return whether a process that had a slot is still alive."""
         known = self._known.get(pid)
         return known is not None and self._began(pid) == known[0]
 
     def has_ended(self, slot: int) -> bool | None:
-        """Return whether the process that had *slot* last has ended; None if it is not known."""
+        """Return whether the last process of *slot* has ended; None if unknown."""
         pids = [pid for pid, (_, taken) in self._known.items() if taken == slot]
         if pids:
             return not any(map(self.is_alive, pids))
         return True if slot in self._left else None
 
     def forget_dead(self) -> None:
-        """Forget the processes that have ended: their slots may be others' now."""
+        """Forget the processes that have ended: their slots may be reused."""
         alive = {pid: it for pid, it in self._known.items() if self.is_alive(pid)}
         self._left |= {slot for pid, (_, slot) in self._known.items() if pid not in alive}
         self._known = alive
 
 
 class Memory:
-    """What the slots of one region said before."""
+    """The earlier values of the slots of one region."""
 
     def __init__(self, is_alive: Callable[[int], bool]) -> None:
-        self._is_alive = is_alive  # whether a process with a pid of NVML's lives
+        self._is_alive = is_alive  # whether the process with NVML's pid is alive
         self._seen: dict[tuple[int, int], _Seen] = {}
         self._suspected: dict[tuple[int, int], Change] = {}
 
     def compare(self, look: Look) -> tuple[Excess, tuple[Change, ...]]:
-        """Return what the ledger lacks of slots that NVML cannot measure, and what was changed.
+        """Return the missing bytes of slots that NVML cannot measure, and the confirmed changes.
 
-        A change counts when two looks in a row have seen it.
+        A change counts if two consecutive samples have seen it.
         """
         pid_of = {slot: pid for pid, slot in look.slots.items()}
         started = {it.slot: it.started_ns for it in look.before}
@@ -142,7 +143,7 @@ class Memory:
     def _judge(
         self, key: tuple[int, int], before: _Seen | None, now: _Seen
     ) -> tuple[_Seen, Change | None]:
-        """Return what is to be remembered, and the change if there is one."""
+        """Return the values to remember, and the change if there is one."""
         if not now.held:
             return self._judge_unmeasured(key, before, now)
         device, slot = key
@@ -154,7 +155,7 @@ class Memory:
                 text = _fell(slot, before, now, f"process {now.process} holds")
                 return before, Change(device, slot, now.process, text)
         if not now.charged and kept > TOLERANCE_BYTES:
-            # A context is charged before the driver is asked for it.
+            # A context is charged before the driver creates it.
             text = (
                 f"slot {slot} is charged nothing, and NVML says that process {now.process} holds "
                 f"{quantity.format_size(now.held)}"
@@ -165,14 +166,14 @@ class Memory:
     def _judge_unmeasured(
         self, key: tuple[int, int], before: _Seen | None, now: _Seen
     ) -> tuple[_Seen, Change | None]:
-        """Judge a slot whose process NVML does not name: it has left the device, or has ended.
+        """Judge a slot whose process NVML does not list: it has left the device, or has ended.
 
-        Nothing but a reaper writes the words of a process that ended, and not while children keep
-        its slot. What it freed last is learnt at the first look without it.
+        Only a reaper writes the words of an ended process, and not while children keep its slot.
+        Its last frees are seen in the first sample without it.
         """
         if before is None or not before.process:
             return now, None
-        if now.started_ns not in (0, before.started_ns):  # another process; a shim writes no 0
+        if now.started_ns not in (0, before.started_ns):  # another process; a shim never writes 0
             return now, None
         if self._is_alive(before.process):
             return now, None
@@ -184,32 +185,32 @@ class Memory:
 
 
 class Witness:
-    """Both witnesses of one region together, look by look."""
+    """Both witnesses of one region, fed sample by sample."""
 
     def __init__(self, owners: Owners, belongs: Callable[[int], bool], last_slot: int) -> None:
         self._memory = Memory(owners.is_alive)
-        self._belongs = belongs  # whether a process with a pid of NVML's is of the region
+        self._belongs = belongs  # whether the process with NVML's pid is of the region
         self._last_slot = last_slot
-        self._impossible: Collection[str] = ()  # of the look before
-        self.changes: tuple[Change, ...] = ()  # that the last look has confirmed
+        self._impossible: Collection[str] = ()  # of the previous sample
+        self.changes: tuple[Change, ...] = ()  # confirmed by the last sample
 
     def find_lacking(self, look: Look) -> Excess:
-        """Return what the ledger lacks of processes without a slot, and without NVML's word."""
+        """Return the missing bytes of processes without a slot, or not listed by NVML."""
         lacking, self.changes = self._memory.compare(look)
         return lacking | find_strangers(look, self._belongs, self._last_slot)
 
     def confirm(self, impossible: Collection[str]) -> tuple[str, ...]:
-        """Return what of the *impossible* values the look before has found, too."""
+        """Return the *impossible* values that the previous sample also had."""
         confirmed = tuple(text for text in impossible if text in self._impossible)
         self._impossible = impossible
         return confirmed
 
 
 def find_strangers(look: Look, belongs: Callable[[int], bool], last_slot: int) -> Excess:
-    """Return what processes hold that *belong* to the region and have none of its slots.
+    """Return the bytes of processes that *belong* to the region but have none of its slots.
 
-    It is counted in the *last slot* of the region. Slots whose process is not known are perhaps
-    theirs, so their charges are taken off.
+    They are counted in the *last slot* of the region. Slots with an unknown process may be
+    theirs, so the charges of these are subtracted.
     """
     lacking: Excess = {}
     owned = set(look.slots.values())
@@ -225,7 +226,7 @@ def find_strangers(look: Look, belongs: Callable[[int], bool], last_slot: int) -
 def _charges(look: Look) -> dict[int, tuple[int, ...]]:
     """Return the larger of the charges before and after, by slot.
 
-    What a process has open of another is charged there, and NVML may say it of both.
+    Memory that a process has open of another is charged there, and NVML may report it for both.
     """
     found: dict[int, tuple[int, ...]] = {}
     for entry in (*look.before, *look.after):

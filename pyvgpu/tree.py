@@ -1,13 +1,13 @@
-"""The cache folder of a user, and in it the small tree that each run has of its own.
+"""The user's cache folder, and the file tree of each run in it.
 
-    <cache>/runs/<run id>/lib64     what LD_LIBRARY_PATH names: the shim in its four names
-                         /origin    links to the driver's own files, under the names it needs
+    <cache>/runs/<run id>/lib64     the folder in LD_LIBRARY_PATH: the shim under its four names
+                         /origin    links to the driver's own files, under the shim's names
                          /region    link to the run's folder in the book of promises
-                         /layer     what namespace.py lays over the driver's folder
+                         /layer     the overlay that namespace.py mounts over the driver's folder
 
-The tree has the name of the promise, which is made first: a tree without a live promise is
-dead, whoever left it. A home may be shared between machines, whose books are not: so the
-supervisor also keeps a lock on the tree.
+The tree has the name of the reservation, which is created first: a tree without a live
+reservation is dead, whichever process left it. A home may be shared between machines, whose
+reservations are separate: so the supervisor also keeps a lock on the tree.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RUNS = "runs"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """What a run's tree is made of: the mirror of a driver, and its simulated machine."""
+    """The sources of a run's tree: the mirror of a driver, and its simulated machine."""
 
     lib64: Path  # of the mirror: the shim and the driver's other libraries
     origin: Path  # of the mirror: the driver's own
@@ -41,7 +41,7 @@ class Source:
 
 
 def find_cache(environment: Mapping[str, str]) -> Path:
-    """Return the first folder in which we may keep files that can be executed."""
+    """Return the first folder in which we may keep executable files."""
     uid = os.geteuid()
     candidates = []
     if environment.get("XDG_CACHE_HOME", "").startswith("/"):
@@ -56,13 +56,13 @@ def find_cache(environment: Mapping[str, str]) -> Path:
             return candidate
         complaints.append(f"{candidate} ({complaint})")
     raise errors.UnavailableError(
-        f"no folder for the driver's mirror: {', '.join(complaints)}; name one with room that "
-        "is yours and not mounted noexec in XDG_CACHE_HOME"
+        f"no folder for the driver's mirror: {', '.join(complaints)}; set XDG_CACHE_HOME to one "
+        "with free space that is yours and not mounted noexec"
     )
 
 
 def make(cache: Path, run_id: str, source: Source, region: Path) -> tuple[Path, int]:
-    """Make the tree of run *run_id*; return its folder and the descriptor that locks it."""
+    """Create the tree of run *run_id*; return its folder and the descriptor that locks it."""
     tree = cache / RUNS / run_id
     lock = -1
     try:
@@ -89,13 +89,13 @@ def make(cache: Path, run_id: str, source: Source, region: Path) -> tuple[Path, 
             os.close(lock)
         remove(tree)
         raise errors.UnavailableError(
-            f"{tree}: the run's libraries cannot be put there: {exc.strerror}"
+            f"{tree}: the run's libraries cannot be created: {exc.strerror}"
         ) from exc
     return tree, lock
 
 
 def make_layer(tree: Path, name: str, source: Source, shimmed: Iterable[str]) -> Path:
-    """Make a layer: names in *shimmed* lead to the shim, the private names to the driver."""
+    """Create a layer: names in *shimmed* point to the shim, private names to the driver."""
     layer = tree / name
     links = dict.fromkeys(shimmed, tree / "lib64" / names.LIBCUDA)
     links |= {link: source.origin / link for link in _ORIGINS}
@@ -111,9 +111,9 @@ def make_layer(tree: Path, name: str, source: Source, shimmed: Iterable[str]) ->
 
 
 def sweep(cache: Path, books: promises.Books) -> None:
-    """Remove the trees of runs that do not live, here or on another machine."""
+    """Remove the trees of runs that are dead, here and on other machines."""
     with contextlib.suppress(FileNotFoundError):
-        # First the trees, then the promises: what is made in between is not in the list.
+        # List the trees before the promises: a run that starts in between is not in the list.
         trees = list((cache / RUNS).iterdir())
         live = {promise.run_id for promise in books.live()}
         for tree in trees:
@@ -130,9 +130,9 @@ _ORIGINS = (names.LIBCUDA_ORIGIN, names.LIBNVIDIA_ML_ORIGIN)
 
 
 def _complain(folder: Path, uid: int) -> str | None:
-    """Make *folder* and return what speaks against it."""
-    # ld.so parts LD_LIBRARY_PATH at the first two, and replaces what follows the third. A folder
-    # that it does not find is passed over, and the program would meet the bare driver.
+    """Create *folder* and return why it cannot be used, None if it can."""
+    # ld.so splits LD_LIBRARY_PATH at : and ;, and expands $. It skips folders that it does not
+    # find, and the program would load the bare driver.
     if any(sign in str(folder) for sign in ":;$"):
         return "has one of : ; $ in its name"
     try:

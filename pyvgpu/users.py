@@ -1,4 +1,4 @@
-"""What users are called."""
+"""Names of users."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pwd
 
 
 def name(uid: int) -> str:
-    """Return the name of a user, or the number where there is none."""
+    """Return the name of a user, or the number if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

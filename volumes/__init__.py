@@ -1,1 +1,1 @@
-"""The driver mirror: find the driver's files, plan a tree of them, make it."""
+"""The driver mirror: find the driver's files, plan a tree of them, create it."""

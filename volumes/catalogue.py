@@ -1,8 +1,8 @@
-"""The names of the driver's files, what each is for, and where drivers are usually installed.
+"""Catalogue of the driver's files, their capabilities, and the usual installation folders.
 
-Data only. Every library whose name ends in the driver's own release belongs to the driver, so
-those that a newer driver adds come along by themselves; that one is listed here says what it is
-for. Libraries with a version of their own are taken only if they are listed.
+Data only. Every library whose name ends in the driver's release belongs to the driver, so
+libraries of newer drivers are included automatically; a listed one also has a capability.
+Libraries with their own version are included only if they are listed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ REPLACED = (
     (NVML, names.LIBNVIDIA_ML, names.LIBNVIDIA_ML_ORIGIN),
 )
 
-# Machines we know: what uname calls them -> what ELF calls them, and their 32-bit half.
+# Supported machines: uname's name -> ELF's name, and their 32-bit counterparts.
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 MACHINES_32 = {"x86_64": "EM_386", "aarch64": "EM_ARM"}
 
 
 class Capability(enum.StrEnum):
-    """What a file is for, in the words of NVIDIA_DRIVER_CAPABILITIES."""
+    """The driver capability that a file belongs to, as in NVIDIA_DRIVER_CAPABILITIES."""
 
     COMPUTE = "compute"
     UTILITY = "utility"
@@ -48,9 +48,9 @@ RELEASED = {
         "libnvidia-allocator",
         "libnvidia-compiler",  # until 470
         "libnvidia-fatbinaryloader",  # until 440
-        "libnvidia-gpucomp",  # the compiler that graphics uses, too
+        "libnvidia-gpucomp",  # compiler, also used by graphics
         "libnvidia-opencl",
-        "libnvidia-pkcs11",  # confidential computing, by the OpenSSL it wants
+        "libnvidia-pkcs11",  # confidential computing, one for each OpenSSL version
         "libnvidia-pkcs11-openssl3",
         "libnvidia-ptxjitcompiler",
         "libnvidia-tileiras",
@@ -95,8 +95,8 @@ RELEASED = {
     Capability.NGX: ("libnvidia-ngx",),
 }
 
-# Libraries with a version of their own: NVIDIA's, those of WSL, and GLVND, which chooses between
-# NVIDIA's OpenGL and another one.
+# Libraries with their own version: NVIDIA's, WSL's, and GLVND, which dispatches to NVIDIA's or
+# another OpenGL.
 OWN_VERSION = {
     Capability.COMPUTE: (
         "libcuda_loader",
@@ -127,16 +127,16 @@ OWN_VERSION = {
     ),
 }
 
-# How the names of all of them begin, and some others'.
+# Prefixes of the names of all of them, and of some others.
 BEGINNINGS = ("libcuda", "libnv", "libEGL", "libGL", "libOpenGL", "libvdpau_nvidia")
 
-# Of these there is Mesa's own, which does not work with the driver: taken are the ones that need
-# NVIDIA's core (a driver before GLVND) or GLVND's dispatcher.
+# Mesa has libraries of these names, too, which do not work with the driver: include only those
+# that need NVIDIA's core (a driver before GLVND) or GLVND's dispatcher.
 MESA_TOO = ("libEGL", "libGL", "libGLESv1_CM", "libGLESv2")
 NOT_MESA = r"libnvidia-e?glcore\.so.*|libGLdispatch\.so.*"
 
-# Of this one old drivers bring two, for systems with thread-local storage and without: taken is
-# the one that says it wants a kernel that has it.
+# Old drivers have two of these, for systems with and without thread-local storage: include the one
+# whose ABI note requires a kernel with it.
 TLS = "libnvidia-tls"
 TLS_ABI = (2, 3, 99)
 
@@ -155,7 +155,7 @@ BINARIES = {
     ),
 }
 
-# What programs find by its place: patterns below one of SHARE_FOLDERS, the first that has it.
+# Files that programs find by path: patterns below SHARE_FOLDERS, of which the first match counts.
 DATA = {
     Capability.COMPUTE: ("OpenCL/vendors/nvidia.icd",),
     Capability.GRAPHICS: (
@@ -172,11 +172,11 @@ DATA = {
 }
 SHARE_FOLDERS = ("/etc", "/usr/share", "/usr/local/share", "/run/opengl-driver/share")
 
-# Programs for the device's own processor, which the kernel's module loads.
+# Firmware of the GPU's own processor, which the kernel module loads.
 FIRMWARE = ("gsp*.bin",)
 FIRMWARE_FOLDERS = ("/lib/firmware/nvidia/{release}", "/usr/lib/firmware/nvidia/{release}")
 
-# Where drivers are installed, first hit first; what /etc/ld.so.conf names comes after these.
+# Usual installation folders, in order; those of /etc/ld.so.conf come after these.
 USUAL_FOLDERS = tuple(
     Path(folder)
     for folder in (
@@ -192,12 +192,12 @@ USUAL_FOLDERS = tuple(
     )
 )
 
-# The same for what no run looks for: the other half of a machine, and where only nodes have it.
+# More folders for node mirrors only: 32-bit libraries, and folders that only nodes have.
 MORE_FOLDERS = tuple(
     Path(folder)
     for folder in (
         "/opt/lib64",  # Flatcar
-        "/usr/lib/wsl/drivers/*",  # WSL: the driver of the Windows outside
+        "/usr/lib/wsl/drivers/*",  # WSL: the driver of the Windows host
         "/home/kubernetes/bin/nvidia/lib64",  # GKE's own system
         "/usr/local/glibc/usr/lib",  # Talos
         "/usr/lib/i386-linux-gnu",  # Debian, Ubuntu
@@ -222,7 +222,7 @@ BINARY_FOLDERS = (
     "/opt/bin",
 )
 
-# Roots in which a node may have its driver: its own, and that of a driver container.
+# Roots in which a node may have its driver: its own root, and a driver container's.
 DRIVER_ROOTS = ("/", "/run/nvidia/driver")
 
 LOADER_CONFIGURATION = Path("/etc/ld.so.conf")

@@ -1,15 +1,15 @@
-"""Write a node's mirror as a CDI specification, so that container runtimes can give it out.
+"""Write the CDI specification of a node's mirror, for container runtimes.
 
-    pyvgpu.io/driver=<volume>       the volume, such as shared, and the nodes of every device's
+    pyvgpu.io/driver=<volume>       the volume, such as shared, and the nodes common to all devices
     pyvgpu.io/driver=nvidia0        the node of one device
     pyvgpu.io/driver=library-path   LD_LIBRARY_PATH, for images that do not set it
 
-A volume is mounted whole, so its links come with it and no hook has to make them; what programs
-find by its place (programs, ICDs, firmware) is mounted there once more. All paths are those of
-the tree itself and not of ``current``: a specification never speaks of two drivers at once.
+A volume is mounted as a whole, including its links, so no hook has to create them; files that are
+found by path (programs, ICDs, firmware) are also mounted at their path. All source paths are in
+the tree itself, not in ``current``: a specification never mixes two drivers.
 
-What CDI sets in the environment wins over the image's and the pod's, so nothing that these may
-want to say is set, unless it is asked for by name. See docs/mirror.md.
+CDI's environment overrides the image's and the pod's, so variables that these may set are not set
+unless they are requested by name. See docs/mirror.md.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ if TYPE_CHECKING:
     from pyvgpu.volumes import installation
 
 KIND = "pyvgpu.io/driver"
-LIBRARY_PATH = "library-path"  # the device whose one edit is that variable
-CONTAINER_FOLDER = "/usr/local/nvidia"  # where images for NVIDIA's devices look
+LIBRARY_PATH = "library-path"  # the CDI device that sets only that variable
+CONTAINER_FOLDER = "/usr/local/nvidia"  # where images for NVIDIA GPUs look for libraries
 
-# The oldest version of the format that has all that we write: whoever reads a newer one reads it.
+# The oldest format version with all that we write: a runtime for a newer one can read it, too.
 VERSION = "0.5.0"
-NOTED_VERSION = "0.6.0"  # from which on a device can have annotations
+NOTED_VERSION = "0.6.0"  # the first version with annotations of devices
 READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
-# Folders of a volume whose files are found by their place in the file system, and that place.
+# Folders of a volume whose files are found by path, and that path.
 _PLACES = {"bin": "/usr/bin", "etc": "/etc", "firmware": "/lib/firmware", "share": "/usr/share"}
-# The nodes that every user of a device needs. Profiling and mode setting reach beyond a share.
+# The nodes that every user of a device needs. Profiling and mode setting affect the whole device.
 FOR_ALL = ("nvidiactl", "nvidia-uvm", "dxg")
 FOR_WHOLE_DEVICES = ("nvidia-modeset", "nvidia-uvm-tools")
 _DEVICE = re.compile(r"nvidia\d+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?", re.ASCII)
-_SUFFIX = ".json"  # by which a runtime knows a file of this format
+_SUFFIX = ".json"  # by which a runtime recognizes the format
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """A device node; the numbers are what counts, wherever it was seen."""
+    """A device node, identified by its numbers."""
 
     name: str  # in /dev
     major: int
     minor: int
 
     def edit(self) -> dict[str, object]:
-        """Return what CDI wants to know of it."""
+        """Return its CDI device node entry."""
         return {"path": f"/dev/{self.name}", "type": "c", "major": self.major, "minor": self.minor}
 
 
 def nodes(within: Path) -> tuple[Node, ...]:
-    """Return the driver's device nodes below the root *within*, or else the machine's own."""
+    """Return the driver's device nodes below the root *within*, else the machine's own."""
     for folder in dict.fromkeys((root.Root(within).outside("/dev"), Path("/dev"))):
         found = tuple(_nodes(folder))
         if found:
@@ -91,8 +91,7 @@ def specification(
 ) -> dict[str, Any]:
     """Return the specification of the published *tree*, which holds *entries*.
 
-    Raises DataError if it has a volume that no device of CDI can be called after, or a path
-    that JSON cannot carry.
+    Raises DataError if a volume's name is not a valid name of a CDI device or a path is not UTF-8.
     """
     try:
         str(tree).encode()
@@ -125,20 +124,20 @@ def specification(
 
 
 def document(kind: str, devices: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
-    """Return the specification of *devices*, which have their edits by name."""
+    """Return the specification of *devices*, a mapping of names to container edits."""
     return {
         "cdiVersion": VERSION,
         "kind": kind,
         "devices": [
             {"name": name, "containerEdits": edits} for name, edits in sorted(devices.items())
         ],
-        # NVIDIA's own runtime, where it is in use as well, is to add nothing.
+        # NVIDIA's own runtime, if it is in use, too, must add nothing.
         "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
     }
 
 
 def placed(tree: Path, volume: str, paths: Iterable[str]) -> Iterator[dict[str, object]]:
-    """Mount the files that programs find by their place there, of those of *tree* with *paths*."""
+    """Yield mounts at their usual path for those of *paths* in *tree* that are found by path."""
     for path in paths:
         name, _, within = path.partition("/")
         top, _, rest = within.partition("/")
@@ -152,7 +151,7 @@ def mount(source: Path, target: str, options: Iterable[str] = READ_ONLY) -> dict
 
 
 def check_name(file: Path) -> None:
-    """Refuse a *file* that no runtime would read, before anything is made."""
+    """Refuse a *file* that no runtime would read, before anything is created."""
     if file.suffix != _SUFFIX:
         raise errors.UsageError(
             f"{root.shown(file)}: runtimes read only files whose name ends in {_SUFFIX}, such as "
@@ -161,20 +160,20 @@ def check_name(file: Path) -> None:
 
 
 def content(specification: Mapping[str, Any]) -> bytes:
-    """Return what the file of a *specification* has in it."""
+    """Return the file content of a *specification*."""
     return json.dumps(specification).encode() + b"\n"
 
 
 def write(specification: Mapping[str, Any], file: Path) -> bool:
-    """Put *specification* into *file* at once, unless it is there; return whether it was not."""
+    """Write *specification* to *file* atomically; return whether the file changed."""
     return put(content(specification), file)
 
 
 def put(text: bytes, file: Path, *, lasting: bool = True) -> bool:
-    """Do the same with a specification's :func:`content`; *lasting* as for drafts.write.
+    """Like :func:`write`, with the encoded :func:`content`; for *lasting* see drafts.write.
 
-    Runtimes read the folder whenever it changes and complain of what they cannot read: a draft
-    has a name that they pass over.
+    Runtimes read the folder whenever it changes and report unreadable files: a draft has a name
+    that they ignore.
     """
     try:
         if file.is_file() and file.read_bytes() == text:

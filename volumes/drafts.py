@@ -1,7 +1,7 @@
-"""Put things into a folder whole or not at all; knows nothing of mirrors.
+"""Atomic creation and replacement of files, links and folders; independent of mirrors.
 
-What is not finished, and what is going, has a dotted name that begins with ``.pyvgpu-``. Whoever
-holds the lock of the folder may remove it: a maker that died left it.
+Unfinished and doomed entries have names that begin with ``.pyvgpu-``. A process that holds the
+lock of the folder may remove them: a process that died left them.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-FORSAKEN_SECONDS = 60.0  # after which no maker is still at work on a file
+FORSAKEN_SECONDS = 60.0  # after which no process is still writing a draft
 
-_BEGINNING = ".pyvgpu-"  # a user may name any folder: no other dotted name in it is ours
+_BEGINNING = ".pyvgpu-"  # the user may choose any folder: only entries with this prefix are ours
 
 
 def new(folder: Path) -> Path:
-    """Return a new name in *folder* for something that is not to be seen yet, or no more."""
+    """Return a new temporary name in *folder*, for an unfinished or a doomed entry."""
     return folder / f"{_BEGINNING}{uuid.uuid4().hex}"
 
 
 def write(path: Path, content: bytes, *, lasting: bool = True, mode: int = 0o644) -> None:
-    """Let the file *path* have *content* at once: whoever reads it meets the old one or this.
+    """Replace the file *path* atomically: a reader gets either the old or the new content.
 
-    One that is not *lasting* may be empty after an end of the whole node; it is written sooner.
+    If not *lasting*, the file may be empty after a crash of the node, but writing is faster.
     """
     draft = new(path.parent)
     try:
-        with open(draft, "xb", buffering=0) as file:  # noqa: PTH123 - it is opened only here
+        with open(draft, "xb", buffering=0) as file:  # noqa: PTH123 - unbuffered
             left = memoryview(content)
             while left:
                 left = left[file.write(left) :]
@@ -51,7 +51,7 @@ def write(path: Path, content: bytes, *, lasting: bool = True, mode: int = 0o644
 
 
 def link(path: Path, target: str) -> None:
-    """Let the symbolic link *path* lead to *target* at once."""
+    """Point the symbolic link *path* to *target* atomically."""
     draft = new(path.parent)
     draft.symlink_to(target)
     draft.replace(path)
@@ -59,7 +59,7 @@ def link(path: Path, target: str) -> None:
 
 
 def publish(draft: Path, folder: Path) -> None:
-    """Give the folder *draft* its name; what has that name goes."""
+    """Rename the folder *draft* to its final name, replacing what has that name."""
     if os.path.lexists(folder):
         old = new(folder.parent)
         folder.rename(old)
@@ -71,7 +71,7 @@ def publish(draft: Path, folder: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove *path*, whatever it is, or what can be removed of it."""
+    """Remove *path*, of any kind, as far as possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -79,30 +79,30 @@ def discard(path: Path) -> None:
 
 
 def found(folder: Path) -> tuple[Path, ...]:
-    """Return what is unfinished in *folder*."""
+    """Return the drafts in *folder*."""
     return tuple(folder.glob(f"{_BEGINNING}*"))
 
 
 def forsaken(folder: Path) -> tuple[Path, ...]:
-    """Return what is unfinished in a *folder* of several makers, and has been for too long."""
+    """Return abandoned drafts in a *folder* with several writers, by their age."""
     oldest = time.time() - FORSAKEN_SECONDS
     found_there = []
     for path in found(folder):
-        with contextlib.suppress(OSError):  # it is finished, or gone
+        with contextlib.suppress(OSError):  # finished, or gone
             if path.lstat().st_mtime < oldest:
                 found_there.append(path)
     return tuple(found_there)
 
 
 def make(folder: Path) -> None:
-    """Make a folder that everybody may look into, whatever the umask of who makes it."""
+    """Create a folder that all users may read, whatever our umask."""
     folder.mkdir()
     folder.chmod(0o755)
 
 
 @contextlib.contextmanager
 def locked(folder: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Be the only one who changes anything here; the kernel lets go when the holder dies."""
+    """Hold the exclusive lock of *folder*; the kernel releases it when the holder dies."""
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(folder / "lock", flags, 0o600)
@@ -114,7 +114,7 @@ def locked(folder: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
 
 
 def sync(folder: Path) -> None:
-    """Have the disk know the names in *folder*."""
+    """Flush the directory entries of *folder* to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

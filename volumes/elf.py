@@ -1,4 +1,4 @@
-"""What a mirror must know of an ELF file; says nothing of where the file came from."""
+"""Reader for the properties of ELF files that a mirror needs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _MAGIC = b"\x7fELF"
 
-# What reading one file may take. NVIDIA's take some thousand reads, up to 8,000 for what is in
-# Elf and 30,000 for the names of all functions; of bytes not one MiB.
+# Limits for reading one file. NVIDIA's need some thousand reads, up to 8,000 for the fields of Elf
+# and 30,000 for the names of all functions, and less than 1 MiB.
 _MOST_READS = 100_000
 _MOST_BYTES = 16 << 20
 
@@ -39,11 +39,11 @@ class Elf:
     kind: str  # ET_DYN for a library
     soname: str | None
     needed: tuple[str, ...]  # DT_NEEDED, in order
-    kernel: tuple[int, ...] = ()  # the oldest that it says it wants, such as (2, 3, 99)
+    kernel: tuple[int, ...] = ()  # the oldest kernel of its ABI note, such as (2, 3, 99)
 
 
 def read_elf(path: Path) -> Elf:
-    """Read *path*; ElfError if it is no sound ELF file, OSError if it cannot be read."""
+    """Read *path*; ElfError if it is not a valid ELF file, OSError if it cannot be read."""
     from elftools.elf.dynamic import DynamicSegment
     from elftools.elf.elffile import ELFFile
     from elftools.elf.segments import NoteSegment
@@ -74,7 +74,7 @@ def _texts(tags: list[DynamicTag], kind: str) -> list[str]:
 
 
 def _kernel(notes: Iterable[Any]) -> tuple[int, ...]:
-    """Return what the note on the ABI says; nothing if there is none."""
+    """Return the kernel version of the ABI note; empty if there is none."""
     for note in notes:
         if note["n_type"] == "NT_GNU_ABI_TAG" and note["n_name"] == "GNU":
             tag = note["n_desc"]
@@ -83,7 +83,7 @@ def _kernel(notes: Iterable[Any]) -> tuple[int, ...]:
 
 
 def exported_functions(path: Path) -> frozenset[str]:
-    """Return the names of the functions that the library *path* defines for others."""
+    """Return the names of the functions that the library *path* exports."""
     from elftools.elf.elffile import ELFFile
     from elftools.elf.sections import SymbolTableSection
 
@@ -97,7 +97,7 @@ def exported_functions(path: Path) -> frozenset[str]:
 
 
 def needed_versions(path: Path) -> frozenset[str]:
-    """Return the symbol versions that *path* wants of others, such as ``GLIBC_2.17``."""
+    """Return the symbol versions that *path* requires, such as ``GLIBC_2.17``."""
     from elftools.elf.elffile import ELFFile
     from elftools.elf.gnuversions import GNUVerNeedSection
 
@@ -111,7 +111,7 @@ def needed_versions(path: Path) -> frozenset[str]:
 
 
 class _Sparing(io.BufferedReader):
-    """An open file that gives only so much, to a parser that believes what a file says."""
+    """An open file with a limited number of reads, because the parser trusts the file's sizes."""
 
     def __init__(self, raw: io.FileIO) -> None:
         super().__init__(raw)
@@ -119,17 +119,17 @@ class _Sparing(io.BufferedReader):
         self._bytes = _MOST_BYTES
 
     def read(self, size: int | None = -1) -> bytes:
-        """Read *size* bytes; EOFError when the file has taken more than a sound one does."""
+        """Read *size* bytes; EOFError if the file needs more reads than a valid one."""
         self._reads -= 1
         self._bytes -= size or 0
         if size is None or size < 0 or self._reads < 0 or self._bytes < 0:
-            raise EOFError("there is no end to what it says of itself")
+            raise EOFError("its headers need too many reads")
         return super().read(size)
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[_Sparing]:
-    """Open *path*, which must be a regular file (a pipe would keep us waiting) and ELF."""
+    """Open *path*, which must be a regular file (a pipe would block) and ELF."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with _Sparing(io.FileIO(descriptor)) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -143,10 +143,10 @@ def _opened(path: Path) -> Iterator[_Sparing]:
 
 @contextlib.contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """Turn what the parser raises inside into an ElfError.
+    """Turn exceptions of the parser into an ElfError.
 
-    The parser meets a damaged file with whatever its code happens to stumble over, from its
-    own ELFError to ValueError and seeks that the kernel refuses; hence so wide a net.
+    For a damaged file the parser raises anything from its own ELFError to ValueError and OSError
+    of invalid seeks; hence the broad except clause.
     """
     try:
         yield

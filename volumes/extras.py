@@ -1,4 +1,4 @@
-"""Find what a driver has besides libraries: programs, firmware, and files that say it is there."""
+"""Find a driver's files other than libraries: programs, firmware, and configuration files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def folders(within: root.Root) -> Iterator[Path]:
-    """Give the folders in which all these are looked for, there or not."""
+    """Yield the folders that are searched for these files, whether they exist or not."""
     for folder in catalogue.BINARY_FOLDERS:
         yield within.outside(folder)
     for share, patterns in itertools.product(catalogue.SHARE_FOLDERS, catalogue.DATA.values()):
@@ -30,7 +30,7 @@ def folders(within: root.Root) -> Iterator[Path]:
 
 
 class Extras:
-    """The files of one driver release that are no libraries; *remarks* says what was left out."""
+    """The files of one driver release other than libraries; *remarks* lists what was left out."""
 
     def __init__(self, within: root.Root, release: str) -> None:
         self.remarks: list[str] = []
@@ -38,7 +38,7 @@ class Extras:
         self._release = release
 
     def binaries(self, more: Iterable[str] = ()) -> Iterator[installation.InstalledFile]:
-        """Give the programs that the catalogue lists, and *more* of these names."""
+        """Yield the programs that the catalogue lists, and *more* names."""
         wanted = dict.fromkeys(sorted(more), "")
         for kind, names in catalogue.BINARIES.items():
             wanted |= dict.fromkeys(names, kind.value)
@@ -51,7 +51,7 @@ class Extras:
                     break
 
     def data(self) -> Iterator[installation.InstalledFile]:
-        """Give what programs find by its place; what is in /etc goes before the same elsewhere."""
+        """Yield the files that are found by path; those in /etc take precedence."""
         given = set()
         for capability, patterns in catalogue.DATA.items():
             for pattern in patterns:
@@ -67,7 +67,7 @@ class Extras:
                     )
 
     def firmware(self) -> Iterator[installation.InstalledFile]:
-        """Give the firmware of the release."""
+        """Yield the firmware of the release."""
         given = set()
         for folder in catalogue.FIRMWARE_FOLDERS:
             place = self._within.outside(folder.format(release=self._release))
@@ -81,7 +81,7 @@ class Extras:
                         )
 
     def _matching(self, pattern: str) -> Iterator[tuple[str, str, Path]]:
-        """Give the share folder, the folder in it and the path of what matches *pattern*."""
+        """Yield the share folder, the folder in it and the path of each match of *pattern*."""
         wanted = PurePath(pattern.format(release=self._release))
         for share in catalogue.SHARE_FOLDERS:
             folder = self._within.outside(share) / wanted.parent
@@ -96,11 +96,11 @@ class Extras:
             return []
 
     def _read(self, path: Path) -> Path | None:
-        """Return the regular file that *path* leads to, if it may be read."""
+        """Return the regular file that *path* resolves to, if we may read it."""
         try:
             real = self._within.real(path)
             if not real.is_file():
-                raise IsADirectoryError(0, "it is no regular file")
+                raise IsADirectoryError(0, "it is not a regular file")
             with real.open("rb"):
                 pass
         except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,6 @@
-"""Read ELF files, and none twice: what was read of one is true as long as it is the same file.
+"""Cache of ELF properties by file identity, so that no file is parsed twice.
 
-What this process knows can be told to the next one, which then needs no parser.
+The cache can be saved for the next process, which then needs no parser.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LAYOUT = 1
-# What was written to so lately may be written to again within a tick of the file system's clock.
+# A recently written file may be written again within one tick of the file system's clock.
 _SETTLED_SECONDS = 2.0
 
 _Known: TypeAlias = dict[root.Identity, elf.Elf]
 _known: _Known = {}
-_asked: _Known = {}  # of these, those that somebody asked for
+_asked: _Known = {}  # the entries that this process has used
 
 
 def read(path: Path) -> elf.Elf:
-    """Return what :func:`pyvgpu.volumes.elf.read_elf` says of *path*, and raise what it raises."""
+    """Return, or raise, the result of :func:`pyvgpu.volumes.elf.read_elf` for *path*."""
     found = path.stat()
     identity = root.identity(found)
     facts = _known.get(identity) or elf.read_elf(path)
@@ -34,25 +34,25 @@ def read(path: Path) -> elf.Elf:
     return facts
 
 
-def recall(told: bytes) -> None:
-    """Know what another process has *told*, as far as that can be understood."""
-    _known.update(_parse(told))
+def recall(saved: bytes) -> None:
+    """Load the cache *saved* by another process; invalid content is ignored."""
+    _known.update(_parse(saved))
 
 
-def tell(told: bytes) -> bytes:
-    """Return what to tell the next process: all that this one asked for, or *told* if it is that.
+def tell(saved: bytes) -> bytes:
+    """Return the cache to save: the entries that were used, or *saved* if they are the same.
 
-    What nobody asks for is of files that are gone.
+    Entries that were not used are of files that are gone.
     """
-    if _parse(told) == _asked:
-        return told
+    if _parse(saved) == _asked:
+        return saved
     files = [[*identity, dataclasses.asdict(facts)] for identity, facts in _asked.items()]
     return json.dumps({"layout": _LAYOUT, "files": files}).encode()
 
 
-def _parse(told: bytes) -> _Known:
+def _parse(saved: bytes) -> _Known:
     try:
-        document: Any = json.loads(told)
+        document: Any = json.loads(saved)
         if document["layout"] != _LAYOUT:
             return {}
         return {_identity(numbers): _facts(**fields) for *numbers, fields in document["files"]}

@@ -1,10 +1,9 @@
-"""Find the driver's libraries on this machine, or say everywhere they are not.
+"""Find the driver's libraries on this machine; errors list all folders searched.
 
-A driver is what a folder's ``libcuda.so.1`` (or its one ``libcuda.so.<release>``) resolves to,
-the ``libnvidia-ml.so.<release>`` of the same release, and every library beside the two whose
-name ends in that release. Nothing is loaded or run; what else belongs to a driver is found in
-:mod:`pyvgpu.volumes.survey`, what becomes of the files is decided in
-:mod:`pyvgpu.volumes.plan`.
+A driver is the file that a folder's ``libcuda.so.1`` (or its only ``libcuda.so.<release>``)
+resolves to, the ``libnvidia-ml.so.<release>`` of the same release, and every library beside the
+two whose name ends in that release. Nothing is loaded or run; :mod:`pyvgpu.volumes.survey` finds a
+driver's other files, :mod:`pyvgpu.volumes.plan` decides about all of them.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RELEASE = re.compile(r"\d{2,}(?:\.\d+)+", re.ASCII)
-# NVML's own version, which NVML has as text: that of CUDA, and the driver's release.
+# NVML's own version, a text in NVML: the CUDA version, and the driver's release.
 _VERSION_OF_NVML = re.compile(rb"\0\d{1,2}\.(\d{3,}(?:\.\d+)+)\0")
 _MOST_NVML = 64 << 20
-# Under WSL, where the driver is the one of the Windows outside, no name says the release.
+# Under WSL the driver is that of the Windows host, and no file name has the release.
 _UNRELEASED = frozenset(("libcuda.so.1", "libcuda.so.1.1", "libnvidia-ml.so.1"))
 _PLAIN = re.compile(r"[\w.+-]+", re.ASCII)
 
@@ -39,7 +38,7 @@ _REMEDY = (
 
 
 class DriverError(errors.DataError):
-    """What is called a driver's library is not one that can be mirrored."""
+    """A file with the name of a driver's library cannot be mirrored."""
 
 
 class ForeignDriverError(DriverError):
@@ -47,36 +46,36 @@ class ForeignDriverError(DriverError):
 
 
 class DriverMissingError(errors.UnavailableError):
-    """There is no driver where we looked."""
+    """There is no driver in the searched folders."""
 
     def __init__(self, message: str, looked: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.looked = looked  # the folders, with what was there if it was not nothing
+        self.looked = looked  # the folders, with findings if they were not empty
 
 
 class DriverUnreadableError(errors.PermissionDeniedError):
-    """The file system does not let us read the driver."""
+    """We may not read the driver's files."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriverFile:
-    """One library of the driver, as it is installed."""
+    """One installed library of the driver."""
 
-    path: Path  # the real file, no symbolic link
-    soname: str  # its file name where it has none
-    called: str = ""  # what the driver calls it where the file has another name
+    path: Path  # the real file, not a symbolic link
+    soname: str  # its file name if it has none
+    called: str = ""  # the driver's name for it, if the file has another
 
     @property
     def name(self) -> str:
-        """The name that it has in a mirror: that of the real file, as a rule."""
+        """The name in a mirror: usually that of the real file."""
         return self.called or self.path.name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Originals:
-    """The libraries of a driver that the shim replaces: real files, checked, of one release."""
+    """The libraries of a driver that the shim replaces: real files, verified, of one release."""
 
-    place: Path  # the folder in which they were found, perhaps by links
+    place: Path  # the folder in which they were found, perhaps as links
     release: str  # driver release, such as 580.65.06
     libcuda: Path
     libnvidia_ml: Path
@@ -91,7 +90,7 @@ class Originals:
 class Driver(Originals):
     """A driver's libraries, all of one release."""
 
-    files: tuple[DriverFile, ...]  # all of them, the originals included, by name
+    files: tuple[DriverFile, ...]  # all, including the originals, by name
 
 
 def find_driver(folder: Path | None = None) -> Driver:
@@ -108,8 +107,8 @@ def first_originals(
 ) -> Originals:
     """Return the driver in the first of *folders* that has one for this machine.
 
-    One that is damaged or half upgraded is an error and not passed over: whatever driver came
-    after it would not be the one that programs load.
+    One that is damaged or half upgraded is an error and not skipped: any driver after it would not
+    be the one that programs load.
     """
     findings = []
     for folder in folders:
@@ -123,7 +122,7 @@ def first_originals(
 
 
 def missing(looked: Iterable[str], remedy: str) -> DriverMissingError:
-    """Return the error that says everywhere we *looked*, and what to do."""
+    """Return the error that lists everywhere we *looked*, and the remedy."""
     found = tuple(looked)
     return DriverMissingError(
         f"no NVIDIA driver found; looked for libcuda.so.1 in {', '.join(found)}. {remedy}", found
@@ -135,12 +134,12 @@ def search_folders(
     configuration: Path = catalogue.LOADER_CONFIGURATION,
     within: root.Root = root.HOST,
 ) -> tuple[Path, ...]:
-    """Return the folders to look in: the usual ones, then those *configuration* names."""
+    """Return the folders to search: the usual ones, then those of *configuration*."""
     return tuple(dict.fromkeys((*usual, *ldconf.folders(configuration, within))))
 
 
 def examine(folder: Path, within: root.Root = root.HOST) -> Originals:
-    """Return the driver's originals in *folder*, whose links are followed *within* a root.
+    """Return the driver's originals in *folder*, following links *within* a root.
 
     Raises DriverMissingError, DriverError or DriverUnreadableError.
     """
@@ -148,13 +147,13 @@ def examine(folder: Path, within: root.Root = root.HOST) -> Originals:
     libcuda = _locate((folder,), catalogue.CUDA, within)
     if libcuda is None:
         raise DriverMissingError(
-            f"{name}: no libcuda.so.1 in it; the folder that holds the driver's libraries is "
-            "wanted, such as /usr/lib64"
+            f"{name}: no libcuda.so.1 in it; must be the folder of the driver's libraries, such "
+            "as /usr/lib64"
         )
     libnvidia_ml = _locate((folder, libcuda.parent), catalogue.NVML, within)
     if libnvidia_ml is None:
         raise DriverError(
-            f"{name}: it holds {libcuda.name} but no libnvidia-ml.so.1; both are wanted"
+            f"{name}: it has {libcuda.name} but no libnvidia-ml.so.1; both are required"
         )
     release, other = _read_releases(libcuda, libnvidia_ml)
     if other != release:
@@ -181,7 +180,7 @@ def _list(folder: Path, within: root.Root) -> list[str]:
 
 
 def _locate(folders: Iterable[Path], stem: str, within: root.Root) -> Path | None:
-    """Return the real file of the driver's library *stem*, checked, from the first folder."""
+    """Return the real file of the driver's library *stem*, verified, from the first folder."""
     soname = f"{stem}.so.1"
     for folder in dict.fromkeys(folders):
         names = _list(folder, within)
@@ -190,8 +189,8 @@ def _locate(folders: Iterable[Path], stem: str, within: root.Root) -> Path | Non
         released = [name for name in names if release_of(name, stem)]
         if len(released) > 1:
             raise DriverError(
-                f"{root.shown(folder)}: it holds {' and '.join(released)} and no {soname} that "
-                "says which one is in use"
+                f"{root.shown(folder)}: it has {' and '.join(released)} and no {soname} that "
+                "points to the one in use"
             )
         if released:
             return _check_library(folder / released[0], soname, within)
@@ -217,30 +216,28 @@ def _check_library(path: Path, soname: str, within: root.Root) -> Path:
     if found.soname == catalogue.SHIM_SONAME:
         raise DriverError(
             f"{name}: this is pyvgpu's shim, so {root.shown(path.parent)} is a mirror (or this "
-            "program runs under `pyvgpu run` already); the driver's own folder is wanted"
+            "program runs under `pyvgpu run` already); must be the driver's own folder"
         )
     if found.bits != 64:
-        raise ForeignDriverError(
-            f"{name}: a {found.bits}-bit library; the 64-bit driver is wanted"
-        )
+        raise ForeignDriverError(f"{name}: a {found.bits}-bit library; must be the 64-bit driver")
     if found.machine != here:
         raise ForeignDriverError(f"{name}: a library for {found.machine}; this machine is {here}")
     if found.kind != "ET_DYN" or found.soname != soname:
         raise DriverError(
-            f"{name}: its SONAME is {root.shown(found.soname or 'not there')}; the driver's own "
-            f"library says {soname}"
+            f"{name}: its SONAME is {root.shown(found.soname or 'missing')}; must be {soname}, as "
+            "in the driver's own library"
         )
     return real
 
 
 def release_of(name: str, stem: str) -> str | None:
-    """Return the release in which the file *name* of the library *stem* ends, if it does."""
+    """Return the release at the end of the file *name* of library *stem*, if there is one."""
     release = name.removeprefix(f"{stem}.so.")
     return release if release != name and _RELEASE.fullmatch(release) else None
 
 
 def _read_releases(libcuda: Path, libnvidia_ml: Path) -> tuple[str, str]:
-    """Return the driver's release as each of the two says it."""
+    """Return the driver's release according to each of the two."""
     if {libcuda.name, libnvidia_ml.name} <= _UNRELEASED:
         release = _written_release(libnvidia_ml)
         return release, release
@@ -258,7 +255,7 @@ def _read_release(library: Path, stem: str) -> str:
 
 
 def _written_release(libnvidia_ml: Path) -> str:
-    """Return the release that NVML has as text, where no name of a file says it."""
+    """Return the release from the text in NVML, if no file name has it."""
     try:
         text = root.read_regular(libnvidia_ml, _MOST_NVML)
     except OSError as exc:
@@ -268,18 +265,18 @@ def _written_release(libnvidia_ml: Path) -> str:
     found = set(_VERSION_OF_NVML.findall(text))
     if len(found) != 1:
         raise DriverError(
-            f"{root.shown(libnvidia_ml)}: neither its name nor its text says the driver's release"
+            f"{root.shown(libnvidia_ml)}: neither its name nor its text has the driver's release"
         )
     return str(found.pop(), "ascii")
 
 
 def is_plain(name: str) -> bool:
-    """Return whether *name* is one that a driver gives its files, and links may have."""
+    """Return whether *name* is a plausible file name of a driver, safe for links."""
     return _PLAIN.fullmatch(name) is not None and name not in (".", "..")
 
 
 def _collect(originals: Originals) -> tuple[DriverFile, ...]:
-    """Return every 64-bit library of the release beside the originals; of two alike the first."""
+    """Return every 64-bit library of the release beside the originals; duplicates once."""
     release, within = originals.release, root.HOST
     checked = (originals.libcuda, originals.libnvidia_ml)
     found = {

@@ -1,12 +1,12 @@
-"""Give a volume of a node's mirror to pods, as a FlexVolume driver.
+"""FlexVolume driver that mounts a volume of a node's mirror into pods.
 
-kubelet runs the driver with an operation and its arguments and reads one JSON object. A volume
-is a read-only bind mount of a folder of the tree that is current at that moment, which stays
-while it is mounted; see :mod:`pyvgpu.volumes.uses`.
+kubelet runs the driver with an operation and its arguments and reads one JSON object. A volume is
+a read-only bind mount of a folder of the current tree, which is kept while it is mounted; see
+:mod:`pyvgpu.volumes.uses`.
 
-Files of a mirror may be hard links to the node's driver, so no pod may ever write to one. That our
-mount is read-only does not see to it: a runtime binds it once more, and writable, into a container
-whose volume is not declared read-only. Hence one that is not is refused.
+Files of a mirror may be hard links to the node's driver, so no pod may ever write to one. Our
+read-only mount does not ensure that: the container runtime bind-mounts it again, writable, if the
+pod does not declare the volume as read-only. So such a volume is rejected.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     Answer = dict[str, object]
 
 _FLAGS = mounts.BIND | mounts.READ_ONLY | mounts.NO_SET_UID | mounts.NO_DEVICES
-_KUBELETS_OWN = "kubernetes.io/"  # how the options begin that kubelet adds to the pod's
-_ACCESS = "kubernetes.io/readwrite"  # "ro" where the pod has the volume with readOnly: true
+_KUBELETS_OWN = "kubernetes.io/"  # prefix of the options that kubelet adds to the pod's
+_ACCESS = "kubernetes.io/readwrite"  # "ro" if the pod declares readOnly: true
 _VOLUME = "volume"
 
 
 class FlexVolumeError(errors.UsageError):
-    """What kubelet, or the pod through it, asks for cannot be."""
+    """A request of kubelet, or of the pod through it, is not valid."""
 
 
 def answer(mirror: node.Node, operation: str, arguments: Sequence[str]) -> Answer:
-    """Carry out *operation* with *arguments* and return what kubelet is told."""
+    """Carry out *operation* with *arguments* and return the response for kubelet."""
     known = _OPERATIONS.get(operation)
     if known is None:
         return {"status": "Not supported"}
@@ -54,7 +54,7 @@ def answer(mirror: node.Node, operation: str, arguments: Sequence[str]) -> Answe
 
 
 def _init(_: node.Node) -> Answer:
-    """Say what kubelet must not do: above all let a pod's fsGroup or label change a file."""
+    """Disable capabilities: above all, a pod's fsGroup or label must not change a file."""
     cannot = ("attach", "fsGroup", "requiresFSResize", "selinuxRelabel", "supportsMetrics")
     return {"capabilities": dict.fromkeys(cannot, False)}
 
@@ -92,8 +92,8 @@ def _source(mirror: node.Node, options: Mapping[str, str]) -> Path:
     tree = mirror.current()
     if tree is None:
         raise errors.UnavailableError(
-            f"{root.shown(mirror.output)}: no mirror of a driver in it yet; `pyvgpu mirror` makes "
-            "one, in the folder that --output names"
+            f"{root.shown(mirror.output)}: no mirror of a driver in it yet; `pyvgpu mirror` "
+            "creates one, in the folder of --output"
         )
     there = sorted(path.name for path in tree.iterdir() if path.is_dir())
     name = options.get(_VOLUME, installation.SHARED)
@@ -103,11 +103,11 @@ def _source(mirror: node.Node, options: Mapping[str, str]) -> Path:
 
 
 def _options(given: str) -> dict[str, str]:
-    """Return the pod's own options; refuse what has no meaning, and what could be written to."""
+    """Return the pod's own options; reject unknown options and writable volumes."""
     try:
         document: Any = json.loads(given)
     except (ValueError, RecursionError) as exc:
-        raise FlexVolumeError(f"the options are no JSON ({exc})") from exc
+        raise FlexVolumeError(f"the options are not JSON ({exc})") from exc
     if not isinstance(document, dict):
         raise FlexVolumeError("the options must be a JSON object")
     if document.get(_ACCESS, "ro") != "ro":
@@ -118,7 +118,7 @@ def _options(given: str) -> dict[str, str]:
     for name, text in own.items():
         if name != _VOLUME or not isinstance(text, str):
             raise FlexVolumeError(
-                f"option {name!r}: the only one is {_VOLUME}, with the name of a volume, such as "
+                f"option {name!r}: must be {_VOLUME}, with the name of a volume, such as "
                 f"{installation.SHARED}"
             )
     return own

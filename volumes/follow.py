@@ -1,9 +1,9 @@
-"""Keep a node's mirror on the driver's heels, without a restart.
+"""Keep a node's mirror up to date with the installed driver, without a restart.
 
-Decides when to look for a driver; what is found then is mirrored by
-:mod:`pyvgpu.volumes.node`. A package manager writes a driver file by file, so a look waits
-until the folders are quiet for a moment. A driver that cannot be mirrored is half installed
-more often than broken, so it is looked at again, changes or not.
+This module decides when to look for a driver; :mod:`pyvgpu.volumes.node` mirrors it. A package
+manager writes a driver file by file, so a rescan is delayed until the folders have been quiet for
+a moment (debounced). A driver that cannot be mirrored is more often half installed than broken, so
+it is retried with backoff, even without changes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# From the last change of a file to its mirror no more than ten seconds may pass: five until it is
-# seen where the kernel does not tell (watch.LOOK_SECONDS), these, and the making.
+# From the last change of a file to its mirror no more than ten seconds may pass: five until
+# polling detects it, if inotify does not (watch.LOOK_SECONDS), these, and the creation.
 QUIET_SECONDS = 1.5
 LONGEST_UNQUIET_SECONDS = 30.0
 RETRY_SECONDS = 4.0  # doubled each time, up to
 LONGEST_SECONDS = 60.0
-IDLE_SECONDS = 300.0  # then all is looked at again, whatever was seen
+IDLE_SECONDS = 300.0  # after which everything is scanned again, even without changes
 
 
 class Finder(Protocol):
@@ -40,19 +40,19 @@ class Finder(Protocol):
         """Return the driver, or raise a PyVgpuError."""
 
     def folders(self) -> Iterable[Path]:
-        """Return the folders in which a driver would show, whether they are there or not."""
+        """Return the folders in which a driver would appear, whether they exist or not."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class News:
-    """What a look has brought."""
+    """The result of a scan."""
 
     state: node.State
-    removed: tuple[Path, ...] = ()  # trees that nobody used any more
+    removed: tuple[Path, ...] = ()  # unused trees
 
 
 class Follower:
-    """Mirrors whatever driver the finder finds, until it is told to stop."""
+    """Mirrors the driver that the finder finds, until it is stopped."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Follower:
         self._watch = watched
         self._tell = tell
         self._stopped = False
-        self._complaint = ""  # of old trees, as it was said last
+        self._complaint = ""  # the last logged error about old trees
 
     def stop(self) -> None:
         """End :meth:`run` soon; may be called from a signal handler or another thread."""
@@ -74,7 +74,7 @@ class Follower:
         self._watch.wake()
 
     def run(self) -> None:
-        """Look, mirror, tell, wait for a change; again and again."""
+        """Loop: scan, mirror, report, wait for a change."""
         retry = RETRY_SECONDS
         while not self._stopped:
             self._watch.watch(self._finder.folders())  # first, so that no change is missed

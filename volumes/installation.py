@@ -1,4 +1,4 @@
-"""What was found of a driver: facts, which `find` collects and `plan` makes a tree of."""
+"""Data types for an installed driver, which `survey` collects and `plan` turns into a tree."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EXCLUSIVE = "exclusive"
 class InstalledFile:
     """One file of the driver, and where it belongs in a tree."""
 
-    path: Path  # the real file, no symbolic link, as this process opens it
+    path: Path  # the real file, not a symbolic link, as seen by this process
     folder: str  # in the tree, such as lib64, lib (32 bit), lib64/vdpau, bin, share/vulkan/icd.d
     name: str  # in that folder
-    links: tuple[str, ...] = ()  # its other names there: the SONAME, and what is installed so
+    links: tuple[str, ...] = ()  # its other names there: the SONAME, and installed links
     capability: str = ""  # the catalogue's: compute, utility, graphics, video, display, ngx
 
     def __post_init__(self) -> None:
@@ -33,7 +33,7 @@ class InstalledFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Volume:
-    """The files of one folder that containers get whole."""
+    """A folder of driver files that containers get as a whole."""
 
     name: str
     shared: bool  # with the shim in place of the driver's CUDA and NVML
@@ -48,7 +48,7 @@ class Volume:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Installation:
-    """A driver as it is installed below a root."""
+    """A driver that is installed below a root."""
 
     root: Path
     release: str  # driver release, such as 580.65.06
@@ -57,5 +57,5 @@ class Installation:
 
 
 def volumes_of(files: tuple[InstalledFile, ...]) -> tuple[Volume, ...]:
-    """Return the volumes that are made unless a configuration says otherwise."""
+    """Return the default volumes."""
     return Volume(SHARED, True, files), Volume(EXCLUSIVE, False, files)

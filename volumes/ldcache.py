@@ -1,14 +1,14 @@
-"""Read the loader's cache, /etc/ld.so.cache: which file the loader takes for which name.
+"""Parser for the dynamic loader's cache, /etc/ld.so.cache: maps library names to files.
 
-There are three forms of the file, all of glibc's ``ldconfig``:
+There are three formats of the file, all written by glibc's ``ldconfig``:
 
     old      "ld.so-1.7.0", a count, entries of 12 bytes, text         (ldconfig -c old)
-    new      "glibc-ld.so.cache1.1", 48 bytes in all, entries of 24    (-c new, since 2.32)
-    compat   the old one, and where its text would begin the new one   (-c compat, till 2.31)
+    new      "glibc-ld.so.cache1.1", a head of 48 bytes, entries of 24 (-c new, since 2.32)
+    compat   the old one, with the new one in place of its text        (-c compat, till 2.31)
 
-New ones may end in extensions, of which one names the folders below ``glibc-hwcaps``. Every
-number in the file is somebody else's claim: one that leads out of the file is damage, and so is
-whatever cannot be read as text. Nothing is looked up on the file system.
+New ones may end in extensions, one of which names the folders below ``glibc-hwcaps``. No number in
+the file is trusted: an offset outside the file is an error, and so is anything that is not text.
+Nothing is looked up on the file system.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MOST_BYTES = 16 << 20  # of a cache; a machine with ten thousand libraries has one of 2 MiB
-_MOST_TEXT = 4096  # of one name or path, as the kernel has it
+_MOST_TEXT = 4096  # of one name or path: PATH_MAX
 
 _OLD = b"ld.so-1.7.0\0"
 _NEW = b"glibc-ld.so.cache1.1"
-_OLD_ENTRY = struct.Struct("<iII")  # flags, name, path: the latter two where in the text
+_OLD_ENTRY = struct.Struct("<iII")  # flags, name, path: the latter two are offsets in the text
 _NEW_HEAD = struct.Struct("<20sIIB3xI12x")  # magic, count, bytes of text, endianness, extensions
 _NEW_ENTRY = struct.Struct("<iIIIQ")  # flags, name, path, kernel, hwcap
 _EXTENSIONS = struct.Struct("<II")  # magic, count
@@ -37,9 +37,9 @@ _EXTENSION = struct.Struct("<IIII")  # tag, flags, where, bytes
 _EXTENSIONS_MAGIC = 0xEAA42174
 _HWCAPS_TAG = 1
 _HWCAPS_BIT = 1 << 62  # in hwcap: its lower 32 bits are an index into that extension
-_LITTLE = (0, 2)  # endianness of a file; 0 is of a glibc that did not write it down
+_LITTLE = (0, 2)  # endianness of a file; 0 if written by a glibc without that field
 
-# What kind of library the upper bits of the flags mean; 0 is what the machine began with.
+# The machine of a library by the upper bits of the flags; 0 is the original one.
 _MACHINES = {
     0x0000: "EM_386",
     0x0300: "EM_X86_64",
@@ -54,17 +54,17 @@ _ELF = (1, 3)  # the lower bits: an ELF library, of any libc or of glibc
 
 
 class CacheError(errors.DataError):
-    """The loader's cache is damaged, or not one that we know."""
+    """The loader's cache is damaged, or of an unknown format."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
     """One line of the cache."""
 
-    name: str  # what is asked for, such as libcuda.so.1
+    name: str  # the library's name, such as libcuda.so.1
     path: str  # the file, absolute
-    machine: str | None  # such as EM_X86_64; None where the flags say nothing we know
-    hwcap: str | None = None  # the folder of glibc-hwcaps it is for, or "legacy"
+    machine: str | None  # such as EM_X86_64; None for unknown flags
+    hwcap: str | None = None  # its folder of glibc-hwcaps, or "legacy"
 
 
 def read(path: Path) -> tuple[Entry, ...]:
@@ -73,7 +73,7 @@ def read(path: Path) -> tuple[Entry, ...]:
     try:
         return parse(data)
     except CacheError as exc:
-        raise CacheError(f"{exc}; run ldconfig to make it anew") from exc
+        raise CacheError(f"{exc}; run ldconfig to rebuild it") from exc
 
 
 def parse(data: bytes) -> tuple[Entry, ...]:
@@ -100,7 +100,7 @@ def _parse_new(data: bytes, head: int) -> tuple[Entry, ...]:
     """Return the entries of the new table whose head is at *head*."""
     _, count, length, endianness, extensions = _unpack(_NEW_HEAD, data, head)
     if endianness not in _LITTLE or (not endianness and _is_swapped(data, head, count)):
-        raise CacheError("of a machine with the other order of bytes")
+        raise CacheError("of a machine with the opposite byte order")
     start = head + _NEW_HEAD.size
     text = start + _table(data, start, count, _NEW_ENTRY)
     if length > len(data) - text:
@@ -140,11 +140,11 @@ class _Texts:
         self._base = base
         self._first = first
         self._read: dict[int, str] = {}
-        # A name may be the end of a path, and nothing else is kept twice.
+        # A name may be the end of a path; no other text occurs twice.
         self._left = 2 * len(data)
 
     def at(self, where: int) -> str:
-        """Return the text at *where*, up to its zero."""
+        """Return the null-terminated text at *where*."""
         if where in self._read:
             return self._read[where]
         start = self._base + where
@@ -168,12 +168,12 @@ def _hwcap(value: int, folders: tuple[str, ...]) -> str | None:
         return "legacy" if value else None
     index = value & 0xFFFFFFFF
     if index >= len(folders):
-        raise CacheError(f"a folder of glibc-hwcaps with number {index}; it names {len(folders)}")
+        raise CacheError(f"a folder of glibc-hwcaps with number {index}; it has {len(folders)}")
     return folders[index]
 
 
 def _table(data: bytes, start: int, count: int, entry: struct.Struct) -> int:
-    """Return the bytes of *count* entries at *start*, all of which are there."""
+    """Return the size of *count* entries at *start*, after checking that all are in the file."""
     if count * entry.size > len(data) - start:
         raise CacheError(
             f"cut short: {count} entries, room for {(len(data) - start) // entry.size}"
@@ -189,12 +189,12 @@ def _unpack(form: struct.Struct, data: bytes, where: int) -> tuple[int, ...]:
 
 def _whole(data: bytes, offset: int, length: int) -> bytes:
     if length % 4:
-        raise CacheError(f"an extension of {length} bytes, which is no whole number of entries")
+        raise CacheError(f"an extension of {length} bytes, which is not a multiple of 4")
     return data[offset : offset + length]
 
 
 def _is_swapped(data: bytes, head: int, count: int) -> bool:
-    """Return whether the count makes sense only when its bytes are turned round."""
+    """Return whether the count is plausible only with swapped bytes."""
     swapped = int.from_bytes(count.to_bytes(4, "little"), "big")
     room = (len(data) - head) // _NEW_ENTRY.size
     return count > room >= swapped

@@ -1,4 +1,4 @@
-"""Read the loader's configuration, /etc/ld.so.conf: which folders it looks in besides its own."""
+"""Parser for the dynamic loader's configuration, /etc/ld.so.conf: additional library folders."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MOST_BYTES = 1 << 20
 
 
 def folders(configuration: Path, within: root.Root) -> Iterator[Path]:
-    """Give the folders that *configuration* names, as ldconfig reads it; none if it cannot be."""
+    """Yield the folders of *configuration*, parsed like ldconfig; none if it is not readable."""
     yield from _folders(configuration, within, seen=set())
 
 
 def _folders(configuration: Path, within: root.Root, seen: set[Path]) -> Iterator[Path]:
-    """Read one file: a folder a line, and includes, each file once."""
+    """Parse one file: a folder per line, and includes, each file once."""
     try:
         real = within.real(configuration)
         text = root.read_regular(real, _MOST_BYTES)

@@ -1,8 +1,8 @@
 """Collect the libraries of one driver release from all folders that may have some.
 
-Taken is what ends in the release, whatever it is called, and of the libraries with a version of
-their own what the catalogue lists or a configuration asks for. Of two that a program would find
-under one name the first is taken, as the loader does.
+These are all libraries whose name ends in the release, and those with their own version that the
+catalogue or a configuration lists. Of two libraries with the same SONAME the first is taken, as
+the loader does.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _CAPABILITIES = {
 }
 _NOT_MESA = re.compile(catalogue.NOT_MESA)
 _VERSION = re.compile(r"(?:\.\d+)*", re.ASCII)
-_KEPT_SUBFOLDERS = ("vdpau",)  # where programs look for them in a folder of that name
+_KEPT_SUBFOLDERS = ("vdpau",)  # programs look for these libraries in a folder of that name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """The libraries of a driver, of 64 bits and of 32, and what was left out."""
+    """The 64-bit and 32-bit libraries of a driver, and remarks on those left out."""
 
     files: tuple[installation.InstalledFile, ...]
     remarks: tuple[str, ...]
@@ -48,10 +48,10 @@ def collect(
     driver: find.Originals,
     prefixes: Iterable[str] = (),
 ) -> Found:
-    """Return what *folders* hold of *driver*, and the libraries whose names begin so.
+    """Return the libraries of *driver* in *folders*, and those with a name in *prefixes*.
 
-    Raises DriverUnreadableError where a library of the release may not be read: a mirror
-    without it would not be whole.
+    Raises DriverUnreadableError if we may not read a library of the release: a mirror without it
+    would be incomplete.
     """
     collector = _Collector(within, driver, tuple(prefixes))
     originals = (
@@ -69,7 +69,7 @@ def collect(
 
 
 class _Collector:
-    """What was found so far."""
+    """Collects the libraries."""
 
     def __init__(
         self, within: root.Root, driver: find.Originals, prefixes: tuple[str, ...]
@@ -78,22 +78,22 @@ class _Collector:
         self._within = within
         self._release = driver.release
         self._prefixes = prefixes
-        # Under WSL no name says the release, so all that is listed is taken by its name alone.
+        # Under WSL no name has the release, so all listed libraries are taken by name alone.
         self._by_name = not driver.libcuda.name.endswith(driver.release)
         self._files: dict[Path, installation.InstalledFile] = {}
         self._left_out: set[Path] = set()
-        self._sonames: set[str] = set()  # with their folder: each is taken once
+        self._sonames: set[str] = set()  # with their folder, to take each once
         self._searched: set[Path] = set()
 
     def files(self) -> list[installation.InstalledFile]:
         return sorted(self._files.values(), key=lambda file: (file.folder, file.name))
 
     def add_original(self, path: Path, name: str, soname: str) -> None:
-        """Take one of the two libraries that the shim replaces; it has been checked."""
+        """Add one of the two libraries that the shim replaces; it is already verified."""
         self._put(path, _FOLDER, name, soname)
 
     def search(self, folder: Path) -> None:
-        """Take what *folder* has, unless it was searched already, or is not there."""
+        """Add the libraries in *folder*, unless it was searched already or does not exist."""
         try:
             real = self._within.real(folder)
             listed = self._within.names(real)
@@ -105,7 +105,7 @@ class _Collector:
         if real in self._searched:
             return
         self._searched.add(real)
-        # Short names first: what the name without the full version leads to is in use.
+        # Short names first: the target of a name without the full version is the one in use.
         for name in sorted(listed, key=lambda name: (len(name), name)):
             if self._is_wanted(name):
                 self._take(real / name)
@@ -124,7 +124,7 @@ class _Collector:
         )
 
     def _take(self, path: Path) -> None:
-        """Take the library that *path* leads to, or say why not."""
+        """Add the library that *path* resolves to, or a remark."""
         try:
             real = self._within.real(path)
             if real in self._files or real in self._left_out:
@@ -146,12 +146,12 @@ class _Collector:
             self._leave_out(path, real, reason)
 
     def _refuse(self, path: Path, real: Path) -> str | None:
-        """Take the file *real* unless something speaks against it, which is returned."""
+        """Add the file *real*, or return the reason for leaving it out."""
         if not find.is_plain(real.name):
             return "no driver has a file of this name"
         stem = real.name.partition(".so")[0]
         if find.release_of(real.name, stem) not in (None, self._release):
-            self._left_out.add(real)  # of another driver, which is said of it as a whole
+            self._left_out.add(real)  # of another driver, which gets one remark as a whole
             return None
         library = facts.read(real)
         if library.soname == catalogue.SHIM_SONAME:
@@ -160,14 +160,14 @@ class _Collector:
         if folder is None:
             return f"a {library.bits}-bit library for {library.machine}"
         if stem in catalogue.MESA_TOO and not any(map(_NOT_MESA.fullmatch, library.needed)):
-            return "not NVIDIA's, nor one that would choose NVIDIA's"
+            return "neither NVIDIA's nor GLVND's"
         if stem == catalogue.TLS and library.kernel < catalogue.TLS_ABI:
             return "for systems without thread-local storage"
         if path.parent.name in _KEPT_SUBFOLDERS:
             folder = f"{folder}/{path.parent.name}"
         soname = library.soname if library.soname and find.is_plain(library.soname) else real.name
         if f"{folder}/{soname}" in self._sonames:
-            self._left_out.add(real)  # the loader would not come to it
+            self._left_out.add(real)  # the loader would not reach it
             return None
         self._put(real, folder, real.name, soname)
         return None
@@ -176,14 +176,14 @@ class _Collector:
         stem = name.partition(".so")[0]
         links = [] if soname == name else [soname]
         if stem == "libGLX_nvidia":
-            links.append("libGLX_indirect.so.0")  # by which GLVND's indirect rendering asks
+            links.append("libGLX_indirect.so.0")  # the name for GLVND's indirect rendering
         self._sonames.add(f"{folder}/{soname}")
         self._files[path] = installation.InstalledFile(
             path, folder, name, tuple(links), _CAPABILITIES.get(stem, "")
         )
 
     def _take_links(self, folder: Path, listed: Iterable[str]) -> None:
-        """Add the names by which *folder* itself knows what was taken."""
+        """Add the names of links in *folder* to the libraries that were added."""
         stems = {path.name.partition(".so")[0] for path in self._files}
         for name in sorted(listed):
             link = folder / name
@@ -203,7 +203,7 @@ class _Collector:
 
 
 def _folder_for(library: elf.Elf) -> str | None:
-    """Return the folder of a tree for a library of this kind; None if no program here loads it."""
+    """Return the folder of a tree for a library; None if no program on this machine loads it."""
     if library.kind != "ET_DYN":
         return None
     here = platform.machine()

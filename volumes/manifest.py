@@ -1,8 +1,8 @@
-"""What a finished mirror says of itself, and whether it is still true.
+"""Manifest of a finished mirror, for detecting changes.
 
-``manifest.json`` lies in the tree and names every entry: links with their target, files with
-inode, size, time of change and the digest of their content. A tree that was copied, or in
-which anything was changed, added or removed, no longer agrees with it.
+``manifest.json`` in the tree lists every entry: links with their target, files with inode, size,
+modification time and the digest of their content. A tree that was copied, or in which anything was
+changed, added or removed, no longer matches it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _LAYOUT = 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a tree as it was when the tree was finished."""
+    """One entry of a tree, at the time when the tree was finished."""
 
-    target: str | None  # of a symbolic link; the rest is for files
+    target: str | None  # of a symbolic link; the other fields are for files
     inode: int = 0
     size: int = 0
     mtime_ns: int = 0
     digest: str = ""  # SHA-256 of the content
 
     def is_still(self, path: Path) -> bool:
-        """Return whether *path* is that entry, as far as a look without reading tells."""
+        """Return whether *path* is unchanged, without reading its content."""
         found = path.lstat()
         if self.target is not None:
             return stat.S_ISLNK(found.st_mode) and str(path.readlink()) == self.target
@@ -52,7 +52,7 @@ class Manifest:
 
     @classmethod
     def observe(cls, tree: Path, intent: plan.Plan, digests: Mapping[str, str]) -> Manifest:
-        """Look at the tree just made from *intent*; *digests* are by path, for its files."""
+        """Describe a *tree* just created from *intent*; *digests* are by path, for its files."""
         entries = {}
         for entry in intent.entries:
             found = (tree / entry.path).lstat()
@@ -67,7 +67,7 @@ class Manifest:
 
     @classmethod
     def read(cls, tree: Path) -> Manifest | None:
-        """Return what *tree* says of itself; None if it says nothing we understand."""
+        """Return the manifest in *tree*; None if there is no valid one."""
         try:
             document: Any = json.loads((tree / FILE).read_bytes())
             if document["layout"] != _LAYOUT:
@@ -77,7 +77,7 @@ class Manifest:
             return None
 
     def write(self, tree: Path) -> None:
-        """Put it into *tree*, on the disk."""
+        """Write it to *tree*, and flush it to disk."""
         entries = {path: dataclasses.asdict(entry) for path, entry in self.entries.items()}
         with (tree / FILE).open("x", encoding="utf-8") as file:
             json.dump({"layout": _LAYOUT, "entries": entries}, file, indent=1)
@@ -85,9 +85,9 @@ class Manifest:
             os.fsync(file.fileno())
 
     def fits(self, tree: Path, intent: plan.Plan) -> bool:
-        """Return whether *tree* holds exactly what *intent* wants, unchanged since it was made.
+        """Return whether *tree* has exactly the entries of *intent*, unchanged since its creation.
 
-        Only the shim is read; the other files are recognised by inode, size and time.
+        Only the shim is read; other files are compared by inode, size and time.
         """
         try:
             return (
@@ -105,7 +105,7 @@ class Manifest:
 
 
 def _listed(tree: Path) -> set[str]:
-    """Return the path of everything in *tree* that is no folder, but for the manifest."""
+    """Return the paths of everything in *tree* except folders and the manifest."""
     found = set()
     waiting = [""]
     while waiting:

@@ -1,4 +1,4 @@
-"""The mirror that `pyvgpu run` uses: in a user's cache folder, made when it is wanted."""
+"""The mirror for `pyvgpu run`: in the user's cache folder, created on demand."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Tree:
 
     @property
     def origin(self) -> Path:
-        """The folder of the driver's own CUDA and NVML, under their private names too."""
+        """The folder of the driver's own CUDA and NVML, including their private names."""
         return self.path / plan.ORIGIN
 
 
 def ensure(
     driver: find.Driver, shim: Path, cache: Path, progress: store.Progress | None = None
 ) -> Tree:
-    """Return the mirror of *driver* with *shim*, made below *cache* if it is not there.
+    """Return the mirror of *driver* with *shim*, created below *cache* if it does not exist.
 
-    Raises what :meth:`store.Store.ensure` raises.
+    Raises like :meth:`store.Store.ensure`.
     """
     trees = store.Store(cache / "mirror", _REMEDY)
     return Tree(trees.ensure(plan.plan(driver, shim), progress))

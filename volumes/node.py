@@ -1,12 +1,12 @@
-"""The mirror of a node: trees in a folder, one of them current, and a word on the driver.
+"""The mirror of a node: trees in a folder, one of them current, and the state of the driver.
 
-    <output>/<release>-<digest>/<volume>/...    as :mod:`pyvgpu.volumes.plan` has them
+    <output>/<release>-<digest>/<volume>/...    trees, laid out by :mod:`pyvgpu.volumes.plan`
              current                            link to the tree that new containers get
-             state.json                         whether the driver is there, and since when
+             state.json                         whether the driver is present, and since when
 
-``current`` is switched by one rename. A container's runtime follows it when it mounts a
-volume, so a container keeps the tree that it began with. The last tree stays when the driver
-vanishes; one that is neither current nor in the CDI specification goes when nobody uses it.
+``current`` is switched by one rename. The container runtime resolves it when it mounts a volume,
+so a container keeps the tree that it started with. The last tree stays when the driver disappears;
+a tree that is neither current nor in the CDI specification is removed once it is unused.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ STATE = "state.json"
 
 _LAYOUT = 1
 _REMEDY = "name another folder with --output"
-# A container that is being made has looked where `current` leads, and mounts it in a moment.
+# The runtime may have resolved `current` for a new container, but not mounted the tree yet.
 _GRACE_SECONDS = 60.0
 
 
 class Driver(enum.StrEnum):
-    """What there is of a driver on the node."""
+    """The state of the driver on the node."""
 
     PRESENT = "present"
     MISSING = "missing"
-    UNUSABLE = "unusable"  # damaged, half upgraded, not to be read; or no mirror can be made
+    UNUSABLE = "unusable"  # damaged, half upgraded, unreadable; or the mirror cannot be created
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
-    """What a node says of its driver and its mirror."""
+    """The state of a node's driver and mirror."""
 
     driver: Driver
     release: str = ""  # of the current tree
     tree: str = ""  # the current tree's name; empty: there never was one
     reason: str = ""  # why the driver is not present, in one line
-    remarks: tuple[str, ...] = ()  # what was left out of the tree, and why
-    specification: str = ""  # why the CDI specification, if one is wanted, is not this tree's
+    remarks: tuple[str, ...] = ()  # files left out of the tree, and why
+    specification: str = ""  # why the CDI specification, if requested, is not of this tree
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class Node:
 
     output: Path
     shim: Path
-    specification: Path | None = None  # where CDI's is kept, if it is wanted
+    specification: Path | None = None  # the file of the CDI specification, if requested
 
     @property
     def _store(self) -> store.Store:
         return store.Store(self.output, _REMEDY)
 
     def remembering(self) -> AbstractContextManager[None]:
-        """Know inside what was read of the driver's files before; see :mod:`.store`."""
+        """Use and save the cache of ELF properties in this context; see :mod:`.store`."""
         return self._store.remembering()
 
     def current(self) -> Path | None:
@@ -84,10 +84,10 @@ class Node:
     def mirror(
         self, found: installation.Installation, progress: store.Progress | None = None
     ) -> State:
-        """Make the mirror of *found* unless it is there, and make it the current one.
+        """Create the mirror of *found* if it does not exist, and make it the current one.
 
-        Raises plan.PlanError, store.MirrorError or store.MirrorRefusedError. What is wrong with
-        the CDI specification alone is said in the state: the mirror is there.
+        Raises plan.PlanError, store.MirrorError or store.MirrorRefusedError. An error of the CDI
+        specification is only reported in the state, because the mirror exists.
         """
         made = plan.plan_node(found, self.shim)
         tree = self._store.ensure(made.plan, progress)
@@ -105,7 +105,7 @@ class Node:
         return state
 
     def mark(self, exc: errors.PyVgpuError) -> State:
-        """Say that there is no driver to mirror, because of *exc*; the last tree stays."""
+        """Record that there is no driver to mirror, because of *exc*; the last tree stays."""
         missing = isinstance(exc, find.DriverMissingError)
         tree = self.current()
         state = State(
@@ -115,12 +115,12 @@ class Node:
             root.shown(str(exc)),
         )
         if self.output.exists():
-            with contextlib.suppress(errors.PyVgpuError):  # what there is to say was *exc*
+            with contextlib.suppress(errors.PyVgpuError):  # *exc* is already reported
                 self._write(state)
         return state
 
     def state(self) -> State | None:
-        """Return what was said last; None if nothing that we understand."""
+        """Return the last recorded state; None if there is no valid one."""
         try:
             document: Any = json.loads((self.output / STATE).read_bytes())
             if document.pop("layout") != _LAYOUT:
@@ -132,10 +132,10 @@ class Node:
             return None
 
     def collect(self, now: float | None = None) -> tuple[Path, ...]:
-        """Remove the trees that nobody uses or will be given; return them.
+        """Garbage-collect trees that are neither in use nor offered to containers; return them.
 
         *now* is in seconds since the epoch. Raises store.MirrorError, store.MirrorRefusedError,
-        or uses.UnseenError where not all processes of the machine can be seen.
+        or uses.UnseenError if not all processes of the machine are visible.
         """
         current, given_out = self.current(), self._given_out()
         others = [
@@ -156,7 +156,7 @@ class Node:
             return unused
 
     def _specify(self, found: installation.Installation, made: plan.Plan, tree: Path) -> str:
-        """Write the CDI specification of *tree* if one is wanted; return why that cannot be."""
+        """Write the CDI specification of *tree* if requested; return the error, if any."""
         if self.specification is None:
             return ""
         try:
@@ -167,13 +167,13 @@ class Node:
         return ""
 
     def _given_out(self) -> bytes:
-        """Return the CDI specification, which is of an older tree where it cannot be written."""
+        """Return the CDI specification, which is of an older tree if it could not be written."""
         with contextlib.suppress(OSError):
             return b"" if self.specification is None else self.specification.read_bytes()
         return b""
 
     def _write(self, state: State) -> None:
-        """Keep *state* if it is news."""
+        """Record *state* if it has changed."""
         if state == self.state():
             return
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""Give a file another place: hard link, else reflink, else copy; knows nothing of mirrors."""
+"""Hard-link a file, else reflink it, else copy it; independent of mirrors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _FICLONE = 0x40049409  # _IOW(0x94, 9, int) of linux/fs.h
 _CHUNK = 4 << 20
 
-# What says that this way is closed between these two files, and the next may be open: another
-# file system, one that cannot, or a file of somebody else (fs.protected_hardlinks).
+# Errors after which the next method may work: another file system, one without support, or another
+# user's file (fs.protected_hardlinks).
 _NEXT_WAY = frozenset(
     (
         errno.EXDEV,
@@ -34,10 +34,10 @@ _NEXT_WAY = frozenset(
 
 
 def place(source: Path, target: Path, advance: Callable[[int], None] | None = None) -> None:
-    """Make *target*, which must not exist, a file with the content of *source*.
+    """Create *target*, which must not exist, with the content of *source*.
 
-    The cheapest way that the file systems allow; *advance* is told the bytes as they are
-    copied, and nothing where none need to be.
+    Uses the cheapest method that the file systems allow; *advance* is called with the bytes as
+    they are copied, and not at all if none need to be.
     """
     try:
         os.link(source, target, follow_symlinks=False)
@@ -48,9 +48,9 @@ def place(source: Path, target: Path, advance: Callable[[int], None] | None = No
 
 
 def place_apart(source: Path, target: Path, advance: Callable[[int], None] | None = None) -> None:
-    """Like :func:`place`, but never the same inode: a later write to *source* changes nothing.
+    """Like :func:`place`, but never a hard link: a later write to *source* has no effect.
 
-    The file is read-only, executable where *source* is, and on the disk when this returns.
+    The file is read-only, executable if *source* is, and on the disk when this returns.
     """
     with source.open("rb") as reader, target.open("xb") as writer:
         executable = os.fstat(reader.fileno()).st_mode & stat.S_IXUSR
@@ -65,7 +65,7 @@ def place_apart(source: Path, target: Path, advance: Callable[[int], None] | Non
 
 
 def name_again(path: Path, other: Path) -> None:
-    """Make *other*, in the same folder, one more name of *path*: a link, hard if that goes."""
+    """Make *other*, in the same folder, another name of *path*: a hard link, else a symlink."""
     try:
         other.hardlink_to(path)
     except OSError as exc:
@@ -75,7 +75,7 @@ def name_again(path: Path, other: Path) -> None:
 
 
 def reflink(source: int, target: int) -> bool:
-    """Let the open file *target* share the blocks of *source*; false if they cannot."""
+    """Let the open file *target* share the blocks of *source*; false if that is impossible."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError as exc:

@@ -1,4 +1,4 @@
-"""Decide what a mirror of a driver holds; pure, for :mod:`pyvgpu.volumes.store` to make.
+"""Plan the contents of a driver mirror; pure, :mod:`pyvgpu.volumes.store` creates it.
 
     lib64/   libcuda.so.1 libcuda.so libnvidia-ml.so.1 libnvidia-ml.so    the shim, one inode
              libnvidia-x.so.580.65.06, libnvidia-x.so.1 -> it             the driver's others
@@ -6,13 +6,13 @@
              libnvidia-ml.so.580.65.06, libnvidia-ml-origin.so.1 -> it
              libnvidia-x.so.1 -> ../lib64/libnvidia-x.so.580.65.06        their siblings
 
-The shim needs the originals by their private names and finds them in ``$ORIGIN/../origin``.
-An original's SONAME never leads to it by file name, in neither folder.
+The shim needs the originals under their private names and finds them in ``$ORIGIN/../origin``.
+No file named like an original's SONAME points to the original, in either folder.
 
-The mirror of a node has such a tree for containers that share a device, in one folder, and in
-another the driver as it is, for those that have devices of their own. Both have ``bin``,
-``share`` and what else belongs to the driver; only the first has ``region``, an empty folder on
-which a container's own is mounted, and only the second ``lib``, for 32-bit programs.
+The mirror of a node has such a tree in one folder, for containers that share a device, and the
+unmodified driver in another, for containers with whole devices. Both have ``bin``, ``share`` and
+the driver's other files; only the first has ``region``, an empty mount point for a container's
+region, and only the second ``lib``, for 32-bit programs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 LIB64 = "lib64"
 LIB32 = "lib"
 ORIGIN = "origin"
-REGION = "region"  # beside the folder of the shim, which looks there for its quota
+REGION = "region"  # beside the shim's folder; the shim looks for its quota there
 
 
 class PlanError(errors.DataError):
-    """What was found makes no mirror."""
+    """The installed driver cannot be mirrored."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class File:
 
     path: str  # within the tree
     source: Path
-    ours: bool = False  # the shim: always a copy, since a build may write to the original
+    ours: bool = False  # the shim: always a copy, because a build may write to the original
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OtherName:
-    """One more name (a hard link) of a file of the tree."""
+    """Another name (a hard link) of a file of the tree."""
 
     path: str
     file: str
@@ -58,7 +58,7 @@ class OtherName:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Link:
-    """A symbolic link, relative, to another entry of the tree."""
+    """A relative symbolic link to another entry of the tree."""
 
     path: str
     target: str
@@ -69,15 +69,15 @@ Entry: TypeAlias = File | OtherName | Link
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """A mirror as data: every path is named once, and links come after what they name."""
+    """A mirror as data: paths are unique, and links come after their targets."""
 
     release: str
     entries: tuple[Entry, ...]
-    empty: tuple[str, ...] = ()  # folders with nothing in them, of whose folders none is new
+    empty: tuple[str, ...] = ()  # empty folders, in folders that also have entries
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """All folders of the tree, each after the one that it is in."""
+        """All folders of the tree, each after its parent."""
         found: dict[str, None] = {}
         for entry in self.entries:
             parts = entry.path.split("/")[:-1]
@@ -86,20 +86,20 @@ class Plan:
 
     @property
     def files(self) -> tuple[File, ...]:
-        """The entries whose content comes from outside."""
+        """The entries with content from outside the tree."""
         return tuple(entry for entry in self.entries if isinstance(entry, File))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodePlan:
-    """The mirror of a node, and what is to be said of it."""
+    """The plan of a node's mirror, with remarks."""
 
     plan: Plan
     remarks: tuple[str, ...]  # a line each: what was left out, and why
 
 
 def plan(driver: find.Driver, shim: Path) -> Plan:
-    """Return the mirror of *driver* with *shim* in the place of its CUDA and NVML."""
+    """Return the mirror of *driver* with *shim* in place of its CUDA and NVML."""
     files = [
         installation.InstalledFile(file.path, LIB64, file.name, (file.soname,))
         for file in driver.files
@@ -139,7 +139,7 @@ def plan_node(found: installation.Installation, shim: Path) -> NodePlan:
 
 
 class _Folder:
-    """Collects the entries of one folder of a mirror, in which no path is named twice."""
+    """Collects the entries of one folder of a mirror, with unique paths."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -188,8 +188,8 @@ class _Folder:
     ) -> None:
         """Link *links* to *file* in its folder, and in the folder *also*.
 
-        A SONAME is text out of somebody else's file. One that is taken (the shim's names above
-        all) or no file name is left out; the library stays reachable by its own name.
+        A SONAME is untrusted text. One that is in use already (above all the shim's names) or not
+        a file name is left out; the library stays reachable by its own name.
         """
         for link in links:
             if "/" in link or ".so" not in link:

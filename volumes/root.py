@@ -1,7 +1,7 @@
-"""A file system as the programs in it see it: the host's own, or one that is mounted somewhere.
+"""Path resolution within a root folder: the host's own root, or a mounted one.
 
-Links are followed as they are after a chroot: an absolute one begins at the root, and ``..``
-does not lead out of it. So nothing outside a driver root is ever looked at.
+Links are resolved as after a chroot: an absolute one starts at the root, and ``..`` does not lead
+out of it. So nothing outside a driver root is ever accessed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pyvgpu import errors
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST_LINKS = 40  # of one path, as the kernel has it
+MOST_LINKS = 40  # in one path, as in the kernel
 
 Identity: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Root:
-    """A root folder; every path that goes in or out is one of the host, below *path*."""
+    """A root folder; all arguments and results are host paths below *path*."""
 
     path: Path = Path("/")
 
@@ -38,7 +38,7 @@ class Root:
         except (OSError, RuntimeError) as exc:
             reason = getattr(exc, "strerror", None) or "links in a circle"
             raise errors.UnavailableError(
-                f"{shown(path)}: no folder to look for a driver in ({reason})"
+                f"{shown(path)}: not a folder that can be searched for a driver ({reason})"
             ) from exc
         if not real.is_dir():
             raise errors.UnavailableError(
@@ -47,15 +47,15 @@ class Root:
         return cls(real)
 
     def outside(self, place: str | Path) -> Path:
-        """Return the host's path of *place*, an absolute path as programs in here have it."""
+        """Return the host path of *place*, an absolute path within this root."""
         return self.path / os.path.normpath(f"/{place}").lstrip("/")
 
     def inside(self, path: Path) -> Path:
-        """Return the path under which programs in here know *path*."""
+        """Return *path* as an absolute path within this root."""
         return Path("/") / path.relative_to(self.path)
 
     def real(self, path: Path) -> Path:
-        """Return where *path* leads to, without links; OSError if to nothing."""
+        """Return *path* with all links resolved; OSError if it does not exist."""
         if self.path == Path("/"):
             try:
                 return path.resolve(strict=True)
@@ -83,11 +83,11 @@ class Root:
         return self.path.joinpath(*done)
 
     def names(self, folder: Path) -> list[str]:
-        """Return what *folder*, or the folder that it leads to, holds; OSError if none."""
-        return sorted(os.listdir(self.real(folder)))  # noqa: PTH208 - a Path for each costs time
+        """Return the names in *folder*, which may be a link; OSError if it is not a folder."""
+        return sorted(os.listdir(self.real(folder)))  # noqa: PTH208 - faster without Path
 
     def matching(self, folder: Path, pattern: str) -> Iterator[Path]:
-        """Give the paths in *folder* that match *pattern*, whose parts may hold wildcards."""
+        """Yield the paths in *folder* that match *pattern*, whose parts may have wildcards."""
         head, _, rest = pattern.partition("/")
         try:
             names = [name for name in self.names(folder) if fnmatch.fnmatchcase(name, head)]
@@ -104,7 +104,7 @@ HOST = Root()
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a regular file; OSError if it is none, or longer than that."""
+    """Return the content of a regular file; OSError if it is not one, or too long."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -116,12 +116,12 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 def identity(found: os.stat_result) -> Identity:
-    """Return what tells a file from others, and from itself before it was written to."""
+    """Return the identity of a file, which changes when it is written to."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def shown(path: Path | str) -> str:
-    """Return *path* for a message: on one line, whatever its bytes are."""
+    """Format *path* for a message: on one line, whatever its bytes are."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 

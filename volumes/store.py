@@ -1,15 +1,15 @@
-"""Keep finished trees in a folder, each made once, from a plan, and found again.
+"""Content-addressed store of finished mirror trees, each created once from a plan.
 
     <store>/<release>-<digest>/    the trees, by driver release and content
-            known/<fingerprint>    link to the tree that was made from these very files
-            facts.json             what was read of ELF files, see :mod:`pyvgpu.volumes.facts`
-            lock                   held by the one who makes, renames or removes here
+            known/<fingerprint>    link to the tree that was created from these files
+            facts.json             cache of ELF properties, see :mod:`pyvgpu.volumes.facts`
+            lock                   held while creating, renaming or removing entries
             .pyvgpu-<anything>     unfinished, see :mod:`pyvgpu.volumes.drafts`
 
-A tree is built under a dotted name and published by one rename: nobody meets half of one, and
-a maker that dies leaves only what the next one removes. Once published it is never changed.
-Its content is what :mod:`pyvgpu.volumes.plan` decides. A fingerprint (device, inode, size, time
-of each file) saves reading the driver each time; what it does not recognise is read and
+A tree is built under a temporary name and published by one rename: no process sees a partial tree,
+and a process that dies leaves only drafts, which the next one removes. A published tree never
+changes. :mod:`pyvgpu.volumes.plan` decides its content. A fingerprint (device, inode, size, time
+of each file) saves reading the driver each time; files with an unknown fingerprint are read and
 digested.
 """
 
@@ -41,11 +41,11 @@ _TREE_NAME = re.compile(r"\d+(?:\.\d+)+-[0-9a-f]{16}", re.ASCII)
 
 
 class MirrorError(errors.UnavailableError):
-    """The mirror cannot be made here and now."""
+    """The mirror cannot be created here and now."""
 
 
 class MirrorRefusedError(errors.PermissionDeniedError):
-    """The store, or one of the driver's files, may not be used."""
+    """We may not use the store, or one of the driver's files."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Store:
     """A folder of trees."""
 
     folder: Path
-    remedy: str  # what to do if it cannot be used, such as "name another folder in X"
+    remedy: str  # for errors, such as "name another folder in X"
 
     def ensure(self, intent: plan.Plan, progress: Progress | None = None) -> Path:
-        """Return the tree of *intent*, made if it is not there.
+        """Return the tree of *intent*, created if it does not exist.
 
-        Any number of processes may ask for it at once. *progress* is called only where files
-        must be copied. Raises MirrorError or MirrorRefusedError.
+        Any number of processes may call this concurrently. *progress* is called only if files must
+        be copied. Raises MirrorError or MirrorRefusedError.
         """
         with self.failures(intent):
             tree = _recognise(self.folder, intent)
@@ -71,31 +71,31 @@ class Store:
 
     @contextlib.contextmanager
     def remembering(self) -> Iterator[None]:
-        """Know inside what was read of ELF files before, and keep it for the next time.
+        """Load the cache of ELF properties, and save it at the end of the context.
 
-        Where nothing can be kept it is read again, and nothing else is lost.
+        If it cannot be saved, files are parsed again the next time.
         """
         file = self.folder / _FACTS
-        told = b""
+        saved = b""
         with contextlib.suppress(OSError):
-            told = root.read_regular(file, _MOST_FACTS)
-        facts.recall(told)
+            saved = root.read_regular(file, _MOST_FACTS)
+        facts.recall(saved)
         yield
-        known = facts.tell(told)
-        if known != told and self.trees():
-            # Who waits for the lock waits for a mirror to be made: it is not worth that.
+        known = facts.tell(saved)
+        if known != saved and self.trees():
+            # Do not wait for the lock: its holder may be creating a mirror.
             with contextlib.suppress(OSError), _locked_at_once(self.folder):
                 drafts.write(file, known)
 
     def trees(self) -> tuple[Path, ...]:
-        """Return the published trees, by name; none where we may not look."""
+        """Return the published trees, by name; none if we may not list them."""
         with contextlib.suppress(OSError):
             found = (path for path in self.folder.iterdir() if _TREE_NAME.fullmatch(path.name))
             return tuple(sorted(path for path in found if path.is_dir()))
         return ()
 
     def remove(self, tree: Path) -> None:
-        """Remove a tree that nobody uses; it is gone from sight at once."""
+        """Remove an unused tree; it becomes invisible at once."""
         with drafts.locked(self.folder):
             doomed = drafts.new(self.folder)
             tree.rename(doomed)
@@ -103,7 +103,7 @@ class Store:
 
     @contextlib.contextmanager
     def failures(self, intent: plan.Plan | None = None) -> Iterator[None]:
-        """Turn what the file system refuses inside into an error that says what would do."""
+        """Turn file system errors in this context into errors with a remedy."""
         try:
             yield
         except OSError as exc:
@@ -112,24 +112,25 @@ class Store:
     def _explain(self, exc: OSError, intent: plan.Plan | None) -> errors.PyVgpuError:
         where = exc.filename2 or exc.filename or self.folder
         if exc.errno in _NO_ROOM:
-            takes = f", which takes up to {(_size(intent) >> 20) + 1} MiB" if intent else ""
+            takes = f", which needs up to {(_size(intent) >> 20) + 1} MiB" if intent else ""
             return MirrorError(
-                f"{self.folder}: no room for the driver's mirror{takes}; make room, or "
+                f"{self.folder}: no space for the driver's mirror{takes}; free some space, or "
                 f"{self.remedy}"
             )
         if exc.errno in _REFUSED:
             return MirrorRefusedError(
                 f"{where}: cannot be used for the driver's mirror ({exc.strerror}); {self.remedy}"
             )
-        return MirrorError(f"{where}: the driver's mirror cannot be made: {exc.strerror or exc}")
+        reason = exc.strerror or exc
+        return MirrorError(f"{where}: the driver's mirror cannot be created: {reason}")
 
 
 def _recognise(store: Path, intent: plan.Plan) -> Path | None:
-    """Return the sound tree that was made from these very files, without reading them."""
+    """Return the intact tree that was created from these files, without reading them."""
     link = store / "known" / _fingerprint(intent)
     try:
         tree = store / link.readlink().name
-    except OSError:  # there is none, or it is no link: to be made
+    except OSError:  # there is none, or it is not a link
         return None
     return tree if _is_sound(tree, intent) else None
 
@@ -140,7 +141,7 @@ def _is_sound(tree: Path, intent: plan.Plan) -> bool:
 
 
 def _make(store: Path, intent: plan.Plan, progress: Progress | None) -> Path:
-    """Find the tree by content, or make it; the lock is held."""
+    """Find the tree by content, or create it; the caller holds the lock."""
     _sweep(store)
     before = _stamps(intent)
     digests = _read(intent.files)
@@ -163,7 +164,7 @@ def _make(store: Path, intent: plan.Plan, progress: Progress | None) -> Path:
 
 def _read(files: Iterable[plan.File]) -> dict[str, str]:
     """Return the digest of each file, by its path in the tree; every source is read once."""
-    from concurrent import futures  # a tree that is there is used without it
+    from concurrent import futures  # lazy: not needed for an existing tree
 
     files = tuple(files)
     sources = list(dict.fromkeys(file.source for file in files))
@@ -190,17 +191,17 @@ def _build(draft: Path, intent: plan.Plan, digests: Mapping[str, str], copier: _
 
 
 class _Copier:
-    """Puts the files of one tree, and tells how far it is with those that must be copied."""
+    """Creates the files of one tree, and reports the progress of copying."""
 
     def __init__(self, peers: dict[str, Path], progress: Progress | None, total: int) -> None:
-        self._peers = peers  # by digest: files of trees here, which we can surely link to
+        self._peers = peers  # by digest: files of trees here, to which hard links are possible
         self._progress = progress
         self._done = 0
         self._total = total
 
     def put(self, file: plan.File, digest: str, path: Path) -> None:
         def advance(count: int) -> None:
-            # Where links are impossible a file of two volumes is copied twice.
+            # If links are impossible, a file of two volumes is copied twice.
             self._done = min(self._done + count, self._total)
             if self._progress:
                 self._progress(file.source.name, self._done, self._total)
@@ -231,14 +232,14 @@ def _remember(store: Path, tree: Path, fingerprint: str) -> None:
 
 
 def _tidy(store: Path) -> None:
-    """Remove what dead makers left, unless somebody is at work (who does it) or may not."""
+    """Remove drafts of dead processes, unless the lock is taken (its holder does it) or denied."""
     if drafts.found(store):
         with contextlib.suppress(OSError), _locked_at_once(store):
             _sweep(store)
 
 
 def _sweep(store: Path) -> None:
-    """Remove what dead makers left: all that is unfinished, since the lock is ours."""
+    """Remove all drafts; their processes are dead, because we hold the lock."""
     known = store / "known"
     for path in (*drafts.found(store), *drafts.found(known)):
         drafts.discard(path)
@@ -252,7 +253,7 @@ def _locked_at_once(store: Path) -> AbstractContextManager[None]:
 
 
 def _fingerprint(intent: plan.Plan) -> str:
-    """Return a name for these very files, in this very plan."""
+    """Return the fingerprint of the plan and the identities of its files."""
     text = hashlib.sha256(repr(intent.empty).encode())
     for entry in intent.entries:
         text.update(repr(entry).encode(errors="surrogateescape"))
@@ -262,7 +263,7 @@ def _fingerprint(intent: plan.Plan) -> str:
 
 
 def _digest(intent: plan.Plan, digests: Mapping[str, str]) -> str:
-    """Return a name for the content of the tree, wherever its files come from."""
+    """Return the digest of the tree's content, independent of the files' origin."""
     text = hashlib.sha256(repr(intent.empty).encode())
     for entry in intent.entries:
         content = digests[entry.path] if isinstance(entry, plan.File) else repr(entry)
@@ -271,13 +272,13 @@ def _digest(intent: plan.Plan, digests: Mapping[str, str]) -> str:
 
 
 def _stamps(intent: plan.Plan) -> list[tuple[int, int]]:
-    """Return what changes when a file is written to, and not when it is linked to."""
+    """Return values that change when a file is written to, but not when it is hard-linked."""
     found = [file.source.stat() for file in intent.files]
     return [(each.st_size, each.st_mtime_ns) for each in found]
 
 
 def _size(intent: plan.Plan) -> int:
-    """Return the bytes of the driver's files; those that vanished meanwhile count nothing."""
+    """Return the total size of the driver's files; files that have vanished count as 0."""
     sizes = 0
     for source in {file.source for file in intent.files if not file.ours}:
         with contextlib.suppress(FileNotFoundError):

@@ -1,9 +1,9 @@
-"""Find all that belongs to the driver of a node, below a root; or say everywhere it is not.
+"""Find all files of a node's driver below a root; errors list all folders searched.
 
-Which driver is current, :mod:`pyvgpu.volumes.find` says of the folders in the order in which the
-loader takes them: those of its cache, the usual ones, those of its configuration. Then everything
-of that release is collected from all of these folders, and what :mod:`pyvgpu.volumes.catalogue`
-lists besides. What is left out is said, a line each.
+:mod:`pyvgpu.volumes.find` finds the current driver in the folders in the loader's order: those of
+its cache, the usual ones, those of its configuration. Then all files of that release are collected
+from these folders, and the other files of :mod:`pyvgpu.volumes.catalogue`. Each file that is left
+out gets a remark.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ if TYPE_CHECKING:
     from pyvgpu.volumes import volumeconf
 
 _SHIMS_OWN = tuple(f"{stem}.so." for stem, _, _ in catalogue.REPLACED)
-_REMEDY = "Name the root in which it is with --driver-root DIR, such as /run/nvidia/driver"
+_REMEDY = "Name its root with --driver-root DIR, such as /run/nvidia/driver"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
-    """A root in which a driver may be, and where in it."""
+    """A root that may have a driver, and its library folders."""
 
     within: root.Root
-    folders: tuple[Path, ...]  # of libraries, as the loader takes them; some may not be there
-    cache: str  # where its loader's cache is, and what is wrong with it
+    folders: tuple[Path, ...]  # of libraries, in the loader's order; some may not exist
+    cache: str  # path of its loader cache, with the error if it cannot be used
     remarks: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finder:
-    """Looks for the driver below a root, again and again; see :mod:`.follow`."""
+    """Finds the driver below a root, repeatedly; see :mod:`.follow`."""
 
     root: Path
     volumes: tuple[volumeconf.Volume, ...] | None = None
 
     def find(self) -> installation.Installation:
-        """Return the driver that is there now."""
+        """Return the driver that is installed now."""
         return find_installation(self.root, self.volumes)
 
     def folders(self) -> tuple[Path, ...]:
-        """Return the folders whose change may mean another driver."""
+        """Return the folders in which a change may mean another driver."""
         return folders(self.root)
 
 
 def find_installation(
     path: Path, volumes: Sequence[volumeconf.Volume] | None = None
 ) -> installation.Installation:
-    """Return the driver that is current below *path*, with the files that *volumes* want.
+    """Return the current driver below *path*, with the files that *volumes* select.
 
-    Without *volumes* it is all that the catalogue lists and all libraries of the release. Raises
-    what :func:`pyvgpu.volumes.find.examine` raises, and UnavailableError if *path* is no folder.
+    Without *volumes* these are all files of the catalogue and all libraries of the release. Raises
+    like :func:`pyvgpu.volumes.find.examine`, and UnavailableError if *path* is not a folder.
     """
     places = tuple(_places(root.Root.at(path)))
     place, driver = _current(places)
@@ -80,7 +80,7 @@ def find_installation(
 
 
 def folders(path: Path) -> tuple[Path, ...]:
-    """Return the folders whose change may mean another driver below *path*, there or not."""
+    """Return the folders, existing or not, in which a change may mean another driver."""
     try:
         host = root.Root.at(path)
     except errors.UnavailableError:  # nothing is mounted there yet
@@ -98,7 +98,7 @@ def folders(path: Path) -> tuple[Path, ...]:
 
 
 def _way(within: root.Root, folder: Path) -> Iterator[Path]:
-    """Give the links on the way to *folder*, and where it leads to: NixOS's /run/opengl-driver."""
+    """Yield the links in the path of *folder*, and its target: NixOS' /run/opengl-driver."""
     links = [path for path in (folder, *folder.parents) if path.is_symlink()]
     yield from (path for path in links if path.is_relative_to(within.path))
     with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ def _way(within: root.Root, folder: Path) -> Iterator[Path]:
 
 
 def _passed(within: root.Root, path: Path) -> Iterator[Path]:
-    """Give the folders that one passes through who follows *path*: Debian's alternatives."""
+    """Yield the folders of all links in the chain of *path*: Debian's alternatives."""
     with contextlib.suppress(OSError):
         for _ in range(root.MOST_LINKS):
             folder = within.real(path.parent)
@@ -120,7 +120,7 @@ def _places(host: root.Root) -> Iterator[_Place]:
         try:
             within = root.Root(host.real(host.outside(name)))
         except OSError:
-            within = root.Root(host.outside(name))  # not there yet, but a place to look in
+            within = root.Root(host.outside(name))  # does not exist yet, but may later
         yield _place(within)
 
 
@@ -132,11 +132,11 @@ def _place(within: root.Root) -> _Place:
     try:
         cached = tuple(_cached_folders(ldcache.read(within.real(path)), within))
     except FileNotFoundError:
-        looked += " (not there)"
+        looked += " (missing)"
     except (OSError, ldcache.CacheError) as exc:
         reason = str(exc) if isinstance(exc, errors.PyVgpuError) else exc.strerror
         looked += f" ({reason})"
-        remarks = (f"looked without the loader's cache, {looked}",)
+        remarks = (f"searched without the loader's cache, {looked}",)
     configured = find.search_folders(
         [within.outside(folder) for folder in catalogue.USUAL_FOLDERS],
         within.outside(catalogue.LOADER_CONFIGURATION),
@@ -163,9 +163,9 @@ def _expand(within: root.Root, pattern: str) -> Iterator[Path]:
 
 
 def _cached_folders(entries: Iterable[ldcache.Entry], within: root.Root) -> Iterator[Path]:
-    """Give the folders of the driver's libraries: first of the libcuda that the loader takes.
+    """Yield the folders of the driver's libraries, beginning with the loader's libcuda.
 
-    Those in folders of glibc-hwcaps come after the others: of NVIDIA's there are none.
+    Folders of glibc-hwcaps come last: NVIDIA has none.
     """
     driver = [
         entry
@@ -179,7 +179,7 @@ def _cached_folders(entries: Iterable[ldcache.Entry], within: root.Root) -> Iter
 
 
 def _current(places: Sequence[_Place]) -> tuple[_Place, find.Originals]:
-    """Return the driver that programs load, and the root that it is in."""
+    """Return the driver that programs load, and its root."""
     looked: list[str] = []
     for place in places:
         try:
@@ -190,7 +190,7 @@ def _current(places: Sequence[_Place]) -> tuple[_Place, find.Originals]:
 
 
 def _others(places: Sequence[_Place], driver: find.Originals) -> Iterator[str]:
-    """Say which other releases are installed: they are left out."""
+    """Yield remarks on other installed releases, which are left out."""
     others: dict[str, Path] = {}
     for place in places:
         for folder in dict.fromkeys((*place.folders, driver.folder)):
@@ -217,7 +217,7 @@ def _released(within: root.Root, folder: Path) -> Iterator[Path]:
 def _select(
     volume: volumeconf.Volume, files: Iterable[installation.InstalledFile]
 ) -> installation.Volume:
-    """Return *volume* with those of *files* that it wants; with the shim always its originals."""
+    """Return *volume* with the *files* that it selects; a shared one always has the originals."""
     selected = tuple(
         file
         for file in files

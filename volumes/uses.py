@@ -1,8 +1,8 @@
-"""Tell which trees of a store somebody uses: a container that mounts one, a process, a lock.
+"""Detect which trees of a store are in use: mounted in a container, mapped by a process, locked.
 
-A container's mount is found in the mount tables of its processes, so it counts whatever runtime
-made it and whoever is inside. A process counts that has mapped a file by the path of a tree, as
-far as we may look. A shared lock (flock) on a tree's folder keeps it for whoever will need it.
+A container's mount is found in the mount tables of its processes, so it counts for any runtime and
+any user. A process counts if it has mapped a file below the path of a tree, as far as we may read
+that. A shared lock (flock) on a tree's folder reserves it for a later user.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PROC = Path("/proc")
-_KERNEL_THREADS = 2  # the pid of kthreadd, where the pids are the machine's own
+_KERNEL_THREADS = 2  # the pid of kthreadd in the machine's own pid namespace
 
 
 class UnseenError(errors.PermissionDeniedError):
-    """Who uses a tree cannot be told from here."""
+    """We cannot see all processes, so we cannot detect which trees are in use."""
 
     def __init__(self) -> None:
         super().__init__(
-            "not all processes of this machine can be seen; in a container that takes its PID "
-            "namespace (hostPID: true, or --pid host)"
+            "not all processes of this machine are visible; in a container this needs the host's "
+            "PID namespace (hostPID: true, or --pid host)"
         )
 
 
 def used(trees: Iterable[Path], proc: Path = _PROC) -> frozenset[Path]:
-    """Return those of *trees* that are in use; UnseenError if not all processes can be seen."""
+    """Return those of *trees* that are in use; UnseenError if not all processes are visible."""
     real = {tree: tree.resolve() for tree in trees}
     found = {tree for tree in real if locks.is_flocked(tree)}
     try:
@@ -48,7 +48,7 @@ def used(trees: Iterable[Path], proc: Path = _PROC) -> frozenset[Path]:
 
 
 def sees_all(proc: Path = _PROC) -> bool:
-    """Return whether pids are the machine's own here, and all processes are seen."""
+    """Return whether we are in the machine's own pid namespace and see all processes."""
     try:
         return (proc / f"{_KERNEL_THREADS}/comm").read_text() == "kthreadd\n"
     except OSError:
@@ -63,7 +63,7 @@ def _used_by(
         return set()
     listed = {it for it, _ in mounts.parsed(mounted)}
     maps = ""
-    # Whoever may not look (no CAP_SYS_PTRACE) sees the containers all the same: by their mounts.
+    # Without permission to read maps (CAP_SYS_PTRACE) containers still show by their mounts.
     with contextlib.suppress(OSError):
         maps = os.fsdecode((process / "maps").read_bytes())
     found = {tree for tree, path in real.items() if f" {path}/" in maps}

@@ -1,11 +1,11 @@
-"""Read gpu-manager's ``volume.conf``: which of the driver's files go into which volume.
+"""Parser for gpu-manager's ``volume.conf``, which assigns driver files to volumes.
 
     {"volume": [{"name": "nvidia", "base": "/etc/gpu-manager/vdriver", "mode": "ro",
                  "components": {"binaries": ["nvidia-smi"], "libraries": ["libcuda.so"]}}]}
 
-Binaries are names, libraries the beginnings of names. The volume ``nvidia`` is for containers that
-share a device, any other for those that have one of their own. What gpu-manager brings itself is
-passed over: the shim takes its library's place, and a shim of ours asks no client.
+Binaries are names, libraries are prefixes of names. The volume ``nvidia`` is for containers that
+share a device, any other for containers with whole devices. gpu-manager's own files are ignored:
+our shim replaces its library, and needs no client program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SHARED = "nvidia"  # the volume with the shim, as gpu-manager calls it
+SHARED = "nvidia"  # gpu-manager's name for the volume with the shim
 
 _MOST_BYTES = 1 << 20
 _MODES = ("ro", "rw")
@@ -35,26 +35,26 @@ _EXAMPLE = '{"name": "nvidia", "base": "/etc/gpu-manager/vdriver", "components":
 
 
 class VolumeConfigError(errors.DataError):
-    """A ``volume.conf`` is not one."""
+    """A ``volume.conf`` is not valid."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Volume:
-    """One volume, as it was asked for."""
+    """One configured volume."""
 
     name: str
     base: PurePosixPath  # absolute; gpu-manager mounts <base>/<name>
     mode: str
     binaries: tuple[str, ...]
-    libraries: tuple[str, ...]  # beginnings of names, such as libcuda.so
+    libraries: tuple[str, ...]  # prefixes of names, such as libcuda.so
 
     @property
     def shared(self) -> bool:
-        """Whether the shim stands in it where the driver's CUDA and NVML were."""
+        """Whether the shim replaces the driver's CUDA and NVML in it."""
         return self.name == SHARED
 
     def wants_library(self, name: str) -> bool:
-        """Return whether the library *name* belongs into it."""
+        """Return whether the library *name* belongs to it."""
         return name.startswith(self.libraries)
 
 
@@ -74,14 +74,14 @@ def read(path: Path) -> tuple[Volume, ...]:
 
 
 def parse(document: object) -> tuple[Volume, ...]:
-    """Return the volumes of *document*, what JSON made of a ``volume.conf``."""
+    """Return the volumes of *document*, a decoded ``volume.conf``."""
     listed = _field(document, "volume", list, "the document")
     if not listed:
         raise VolumeConfigError(f"volume: must name at least one volume, such as {_EXAMPLE}")
     volumes = tuple(_parse_volume(each, f"volume[{i}]") for i, each in enumerate(listed))
     called = [volume.name for volume in volumes]
     if len(set(called)) < len(called):
-        raise VolumeConfigError(f"volume: two have one name: {', '.join(sorted(called))}")
+        raise VolumeConfigError(f"volume: names must be unique: {', '.join(sorted(called))}")
     return volumes
 
 
@@ -101,9 +101,7 @@ def _parse_volume(document: object, where: str) -> Volume:
     components = _field(document, "components", dict, where)
     for kind in components:
         if kind not in _KINDS:
-            log.warning(
-                "passed over %s.components.%r: neither binaries nor libraries", where, kind
-            )
+            log.warning("ignored %s.components.%r: neither binaries nor libraries", where, kind)
     binaries, libraries = (_names(components, kind, f"{where}.components") for kind in _KINDS)
     return Volume(name, base, mode, binaries, libraries)
 
@@ -111,7 +109,7 @@ def _parse_volume(document: object, where: str) -> Volume:
 def _names(components: Mapping[str, object], kind: str, where: str) -> tuple[str, ...]:
     listed = _field(components, kind, list, where, default=[])
     for name in listed:
-        # An empty one would be the beginning of every name.
+        # An empty prefix would match every name.
         if not isinstance(name, str) or not find.is_plain(name):
             raise VolumeConfigError(
                 f"{where}.{kind}: {name!r} must be the name of a file, such as libcuda.so"
@@ -120,7 +118,7 @@ def _names(components: Mapping[str, object], kind: str, where: str) -> tuple[str
 
 
 def _field(document: object, key: str, kind: type, where: str, default: object = None) -> Any:
-    """Return the value of *key*, which must be of *kind*; Go's JSON takes null for not there."""
+    """Return the value of *key*, which must be of *kind*; like Go, treat null as missing."""
     if not isinstance(document, dict):
         raise VolumeConfigError(f"{where}: must be an object, such as {_EXAMPLE}")
     value = document.get(key)

@@ -1,9 +1,8 @@
-"""Notice that something in some folders changes: told by the kernel (inotify), or by looking.
+"""Watch folders for changes, by inotify and by polling.
 
-inotify says nothing of network file systems, nor of a folder that is not there yet, and a
-kernel may refuse it (fs.inotify.max_user_instances); so the folders are looked at as well,
-every few seconds, and less often where the kernel tells. A look is a few calls of stat and
-reads no file.
+inotify does not report changes on network file systems or of a folder that does not exist yet, and
+it may be unavailable (fs.inotify.max_user_instances); so the folders are also polled every few
+seconds, less often if inotify is available. Polling is a few calls of stat and reads no file.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-UNTOLD_LOOK_SECONDS = 2.0  # the same where the kernel tells nothing
+POLL_SECONDS = 2.0  # the same without inotify
 
 
 class Watch:
-    """Watches folders, those below them not included. :meth:`wake` ends a wait from outside."""
+    """Watches folders, not recursively. :meth:`wake` ends a wait from outside."""
 
     def __init__(self, *, inotify: bool = True) -> None:
-        self._told = _open_inotify() if inotify else None
-        self._look_seconds = UNTOLD_LOOK_SECONDS if self._told is None else LOOK_SECONDS
+        self._inotify = _open_inotify() if inotify else None
+        self._look_seconds = POLL_SECONDS if self._inotify is None else LOOK_SECONDS
         self._watched: dict[Path, int] = {}
         self._seen: dict[Path, object] = {}
         self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -48,32 +47,32 @@ class Watch:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._told is not None:
-            self._told.close()
+        if self._inotify is not None:
+            self._inotify.close()
         os.close(self._woken)
         os.close(self._waker)
 
     def wake(self) -> None:
-        """End the present or the next wait; may be called from a signal handler."""
+        """End the current or the next wait; may be called from a signal handler."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._waker, b"!")
 
     def watch(self, folders: Iterable[Path]) -> None:
-        """Watch *folders* from now on, and no others; some may not be there yet."""
+        """Watch *folders* from now on, and no others; some may not exist yet."""
         self._seen = {folder: _look(folder) for folder in folders}
-        if self._told is None:
+        if self._inotify is None:
             return
         for folder in [each for each in self._watched if each not in self._seen]:
-            with contextlib.suppress(OSError):  # it is gone, and its watch with it
-                self._told.rm_watch(self._watched[folder])
+            with contextlib.suppress(OSError):  # the folder is gone, and its watch with it
+                self._inotify.rm_watch(self._watched[folder])
             del self._watched[folder]
         for folder in self._seen:
-            # Also those watched already: another folder may have their name by now.
+            # Also those already watched: another folder may have their name by now.
             with contextlib.suppress(OSError):
-                self._watched[folder] = self._told.add_watch(folder, _events())
+                self._watched[folder] = self._inotify.add_watch(folder, _events())
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most that long; return whether anything has changed, or :meth:`wake` came."""
+        """Wait at most that long; return whether anything has changed, or wake() was called."""
         end = time.monotonic() + seconds
         while True:
             left = end - time.monotonic()
@@ -83,15 +82,15 @@ class Watch:
                 return False
 
     def _has_changed(self, seconds: float) -> bool:
-        files = [self._woken] if self._told is None else [self._woken, self._told.fd]
+        files = [self._woken] if self._inotify is None else [self._woken, self._inotify.fd]
         ready, _, _ = select.select(files, (), (), seconds)
         if self._woken in ready:
             os.read(self._woken, 4096)
             return True
-        told = bool(ready) and self._told is not None and any(self._told.read(timeout=0))
+        notified = bool(ready) and self._inotify is not None and any(self._inotify.read(timeout=0))
         now = {folder: _look(folder) for folder in self._seen}
         differs, self._seen = now != self._seen, now
-        return told or differs
+        return notified or differs
 
 
 def _open_inotify() -> inotify_simple.INotify | None:
@@ -100,14 +99,12 @@ def _open_inotify() -> inotify_simple.INotify | None:
 
         return inotify_simple.INotify()
     except (ImportError, OSError) as exc:
-        log.warning(
-            "cannot be told of changes, so looked every %s s: %s", UNTOLD_LOOK_SECONDS, exc
-        )
+        log.warning("inotify is not available, polling every %s s: %s", POLL_SECONDS, exc)
         return None
 
 
 def _events() -> int:
-    # No ATTRIB: the hard links that we make ourselves change the attributes of the driver's files.
+    # No ATTRIB: our own hard links change the attributes of the driver's files.
     from inotify_simple import flags
 
     return int(
@@ -123,16 +120,16 @@ def _events() -> int:
 
 
 def _look(folder: Path) -> object:
-    """Return what changes when an entry of *folder* comes, goes or is renamed.
+    """Return a value that changes when an entry of *folder* is added, removed or renamed.
 
-    A link to a folder changes, too, when it leads elsewhere, even if it leads nowhere from here.
+    It also changes when a link to a folder gets another target, even one that does not exist here.
     """
     seen: list[int] = []
-    try:  # of a hundred folders most are not there: each costs little more than its stat
+    try:  # most of a hundred folders do not exist: each costs little more than its stat
         found = os.lstat(folder)
         seen += (found.st_dev, found.st_ino, found.st_mtime_ns)
         if stat.S_ISLNK(found.st_mode):
-            found = os.stat(folder)  # noqa: PTH116 - as above
+            found = os.stat(folder)  # noqa: PTH116 - faster without Path
             seen += (found.st_dev, found.st_ino, found.st_mtime_ns)
     except OSError:
         pass

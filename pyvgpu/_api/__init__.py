@@ -1,7 +1,7 @@
-"""The messages that we exchange with kubelet, container runtimes and gpu-manager's clients.
+"""gRPC messages of kubelet's APIs, the CRI and gpu-manager's display service.
 
-What is in the .proto files here is the part of those APIs that we speak; the build generates the
-modules ``*_pb2`` (messages) and ``*_pb2_grpc`` (stubs and servers) of them, into the installed
-package. Names of packages, services and methods and the numbers and types of fields are the APIs';
-tests/pyvgpu/test_api.py has them once more.
+The .proto files have the part of those APIs that we use; the build generates the modules ``*_pb2``
+(messages) and ``*_pb2_grpc`` (stubs and servers) from them, into the installed package. Names of
+packages, services and methods and the numbers and types of fields are defined by the APIs;
+tests/pyvgpu/test_api.py repeats them.
 """

@@ -1,4 +1,4 @@
-"""Which device a container gets: the one allocator, for the node agent and for the scheduler.
+"""The device allocator shared by the node agent and the scheduler.
 
-Pure: facts go in, a placement or the reasons against it come out, and nothing is remembered.
+Pure and stateless: facts go in; a placement, or the reasons against it, comes out.
 """

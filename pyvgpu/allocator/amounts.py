@@ -1,8 +1,8 @@
-"""Amounts of our resources as pods write them: plain numbers, and never sizes.
+"""Parse quantities of our extended resources: plain numbers, never sizes.
 
-A quantity with a binary suffix is a size: a number in another unit was meant. So it was where a
-device would need more memory than any has. The API server writes 1000 back as ``1k``, so that a
-decimal suffix says nothing about what was meant.
+A quantity with a binary suffix is a size, so the user meant another number of units; the same
+holds for an amount of memory that no device has. The API server writes 1000 back as ``1k``, so a
+decimal suffix does not show what the user meant.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import re
 
 from pyvgpu import errors, quantity
 
-UNIT_BYTES: int = 256 * quantity.UNITS["Mi"]  # one unit of vmemory, where nothing else is chosen
+UNIT_BYTES: int = 256 * quantity.UNITS["Mi"]  # default size of one unit of vmemory
 TOO_LARGE_BYTES: int = quantity.UNITS["Ti"]  # no GPU has so much memory
 
 _EXAMPLE = 16
-_LONGEST = 15  # digits of a number of which no device has so many
+_LONGEST = 15  # digits; larger than any device's amount
 _NUMBER = re.compile(r"([0-9]{1,15})(k|M|G|T)")
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTPE]i)")
 
 
 def whole(text: object, name: str) -> int:
-    """Return the number that a resource called *name* has, as the API server writes it.
+    """Parse the quantity of resource *name*, as the API server writes it.
 
-    UsageError for anything that is no whole number from 0.
+    UsageError for anything but a whole number from 0.
     """
     written = str(text)
     if written.isdecimal() and len(written) <= _LONGEST:
@@ -36,9 +36,9 @@ def whole(text: object, name: str) -> int:
 
 
 def units(text: object, name: str, unit: int | None) -> int:
-    """Return how many units of memory *text* says; *unit* is their bytes, None if not known.
+    """Parse *text* as a number of memory units of *unit* bytes (None: unknown).
 
-    UsageError for anything that is no whole number from 0, with the number that a size would be.
+    UsageError for anything but a whole number from 0; for a size it suggests the number of units.
     """
     written = str(text)
     match = _SIZE.fullmatch(written)
@@ -74,5 +74,5 @@ def check_units(count: int, unit: int, devices: int, name: str) -> None:
 
 
 def _in_units(size: int, unit: int) -> int:
-    """Return the units that hold *size*; 0 where it is below one, which cannot be meant."""
+    """Return the units that hold *size*; 0 for less than one unit, which cannot be meant."""
     return 0 if size < unit else -(-size // unit)

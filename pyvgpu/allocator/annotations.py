@@ -1,11 +1,11 @@
-"""What node agents and the scheduler tell each other, as the text of two annotations.
+"""The annotations by which node agents and the scheduler communicate.
 
-    pyvgpu.io/node-devices    on a node, by its agent: its devices, and what it placed itself
+    pyvgpu.io/node-devices    on a node, by its agent: its devices, and the agent's own placements
     pyvgpu.io/devices         on a pod, by the scheduler: the devices of each container, sealed
 
-Whoever may write to a pod can write the second one, too. So it is sealed with a key that only the
-scheduler and the agents have, over the pod's uid and the node: it holds for that pod and there,
-and nowhere else. ``schemas.py`` has what both look like, for other programs.
+Any user who may edit a pod can also write the second one. So it is sealed (HMAC) with a key that
+only the scheduler and the agents have, over the pod's uid and the node: it is valid for that pod
+on that node only. ``schemas.py`` has the JSON schemas of both, for other programs.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ if TYPE_CHECKING:
 
 VERSION = 1
 LEAST_KEY_BYTES = hashlib.sha256().digest_size
-LONGEST = 1 << 18  # of all annotations of an object, by Kubernetes' rule
+LONGEST = 1 << 18  # Kubernetes' limit for all annotations of an object
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Published:
-    """What an agent says of its node."""
+    """The devices and placements that an agent publishes for its node."""
 
     memory_unit: int  # bytes of one vmemory
     devices: tuple[facts.Device, ...]
-    minors: Mapping[str, int] = dataclasses.field(default_factory=dict)  # by UUID, where known
+    minors: Mapping[str, int] = dataclasses.field(default_factory=dict)  # by UUID, if known
     placed: Mapping[str, Shares] = dataclasses.field(default_factory=dict)  # by a pod's uid
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """Which devices a pod gets on a node."""
+    """The devices chosen for a pod on a node."""
 
     uid: str  # the pod's
     node: str
     containers: Shares
 
 
-def publish(told: Published) -> str:
+def publish(node: Published) -> str:
     """Return the text of a node's annotation."""
-    at = {device.uuid: device.index for device in told.devices}
+    at = {device.uuid: device.index for device in node.devices}
     document = {
         "v": VERSION,
-        "memory_unit": told.memory_unit,
+        "memory_unit": node.memory_unit,
         "devices": [
             {
                 "uuid": one.uuid,
                 "index": one.index,
-                "minor": told.minors.get(one.uuid),
+                "minor": node.minors.get(one.uuid),
                 "bytes": one.memory_bytes,
                 "least": one.least_bytes,
                 "model": one.model,
                 "class": one.compute_class,
                 "numa": one.numa,
-                # By index, in two numbers: of 16 devices there are 240.
+                # Compact, by index, because 16 devices have 240 links.
                 "links": {
                     str(at[uuid]): [int(link.path), link.nvlinks]
                     for uuid, link in one.links.items()
@@ -74,15 +74,15 @@ def publish(told: Published) -> str:
                 "cordoned": one.cordoned,
                 "door": one.door,
             }
-            for one in told.devices
+            for one in node.devices
         ],
-        "grants": {uid: _dump(shares) for uid, shares in told.placed.items()},
+        "grants": {uid: _dump(shares) for uid, shares in node.placed.items()},
     }
     return _text(document)
 
 
 def read_node(text: str) -> Published:
-    """Return what the annotation of a node says; DataError if it cannot be believed."""
+    """Parse a node's annotation; DataError if it is not valid."""
     document = _parse(text, names.NODE_DEVICES_ANNOTATION)
     try:
         listed = document["devices"]
@@ -109,23 +109,24 @@ def seal(choice: Choice, key: bytes) -> str:
 def open_sealed(text: str, keys: Iterable[bytes], uid: str, node: str) -> Choice:
     """Return the choice for the pod *uid* on *node*, sealed with one of the *keys*.
 
-    DataError if it is not such a one, whoever wrote it. Several keys: while they are exchanged.
+    DataError if the seal, the pod or the node does not match. There are several keys during a key
+    rotation.
     """
     option = names.DEVICES_ANNOTATION
     document = _parse(text, option)
     sealed = document.pop("sig", None)
-    # What is compared is what is read, written in our own way: so no second meaning can be in it.
+    # Sign the parsed document in canonical form, so that the seal covers exactly what is used.
     if not (isinstance(sealed, str) and sealed.isascii()) or not any(
         hmac.compare_digest(sealed, _signature(document, key)) for key in keys
     ):
         raise errors.DataError(
-            f"{option}: is not sealed by this cluster's scheduler; only that may write it"
+            f"{option}: is not sealed by this cluster's scheduler, which alone may write it"
         )
     return _choice(document, uid, node)
 
 
 def show(text: str, uid: str, node: str) -> Choice:
-    """Return what stands there, whoever wrote it: to be shown to people, and never given."""
+    """Return the choice without checking its seal: only for display, never for allocation."""
     return _choice(_parse(text, names.DEVICES_ANNOTATION), uid, node)
 
 
@@ -137,7 +138,7 @@ def _choice(document: Mapping[str, Any], uid: str, node: str) -> Choice:
         raise errors.DataError(f"{option}: is damaged: {exc!r}") from exc
     if (choice.uid, choice.node) != (uid, node):
         raise errors.DataError(
-            f"{option}: is of pod {choice.uid} on {choice.node}, this is {uid} on {node}"
+            f"{option}: is for pod {choice.uid} on {choice.node}, but this is {uid} on {node}"
         )
     return choice
 
@@ -154,8 +155,8 @@ def _unsealed(choice: Choice) -> dict[str, Any]:
 def _signature(document: Mapping[str, Any], key: bytes) -> str:
     if len(key) < LEAST_KEY_BYTES:
         raise errors.DataError(
-            f"a key of {len(key)} bytes: must have at least {LEAST_KEY_BYTES}, such as "
-            "`head -c 32 /dev/urandom` gives"
+            f"a key of {len(key)} bytes: must have at least {LEAST_KEY_BYTES}, such as from "
+            "`head -c 32 /dev/urandom`"
         )
     return hmac.new(key, _text(document).encode(), hashlib.sha256).hexdigest()
 
@@ -170,7 +171,7 @@ def _parse(text: str, option: str) -> dict[str, Any]:
             raise ValueError("it is too long")
         document = json.loads(text)
         if type(document) is not dict:
-            raise TypeError("it is no object")
+            raise TypeError("it is not an object")
     except (ValueError, TypeError, RecursionError) as exc:
         raise errors.DataError(f"{option}: is damaged: {exc}") from exc
     version = document.get("v")

@@ -1,8 +1,8 @@
 # cython: language_level=3, annotation_typing=False, wraparound=False
-"""Which of thousands of nodes have a place for a pod, and how full they are: in numbers alone.
+"""Filter and score thousands of nodes for a pod, on plain numbers.
 
-Compiled by Cython with the types of capacity.pxd, and as good without, only slower. What devices,
-selectors and pods are is said elsewhere; rooms.py makes numbers of them.
+Compiled by Cython with the types of capacity.pxd; it also works uncompiled, only slower. rooms.py
+converts devices, selectors and pods to these numbers.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def serves(
     vcore: int,
     vmemory: int,
 ) -> bool:
-    """Tell whether a device of *memory* bytes, of which so much is left, has a place.
+    """Return whether a share fits on a device of *memory* bytes with this much left.
 
-    A share takes *vcore*, from 1 to 100, and *vmemory* bytes, and must have *least* bytes. With
-    100 it takes the whole device, of which nothing may be promised.
+    A share takes *vcore*, from 1 to 100, and *vmemory* bytes, and must have *least* bytes. A share
+    of 100 takes the whole device, on which nothing may be allocated.
     """
     if vmemory > memory:
         return False
@@ -52,7 +52,7 @@ def serves(
 
 
 class Ask:
-    """What a pod asks for: of each container the vcore, the bytes and the number of devices."""
+    """A pod's request: vcore, bytes and number of devices of each container."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Ask:
         uuids: frozenset[str],
         not_uuids: frozenset[str],
     ) -> None:
-        """Ask only for devices that are allowed.
+        """Request *needs* on devices that match.
 
-        *allow* says of each of a node's kinds whether it will do, 1 or 0; None: all will. Of the
-        devices *uuids* it must be one, if there are any, and none of *not_uuids*.
+        *allow* returns for each of a node's kinds whether it matches, 1 or 0; None: all do. A
+        device must be one of *uuids*, if there are any, and none of *not_uuids*.
         """
         listed = list(needs)
         self._needs = array.array("q", [number for need in listed for number in need])
-        # Of the largest container.
+        # The needs of the largest container.
         self._vcore, self._vmemory = max([need[:2] for need in listed], default=(0, 0))
         self._count = len(self._needs) // 3
         self._allow = allow
@@ -77,7 +77,7 @@ class Ask:
         self._allowed: dict[tuple[Any, ...], bytes] = {}
 
     def allowed(self, kinds: tuple[Any, ...]) -> bytes | None:
-        """Return for each of the *kinds* whether it will do, 1 or 0; None: all will."""
+        """Return for each of the *kinds* whether it matches, 1 or 0; None: all do."""
         if self._allow is None:
             return None
         found = self._allowed.get(kinds)
@@ -86,12 +86,12 @@ class Ask:
         return found
 
     def wants(self, uuid: str) -> bool:
-        """Tell whether a device may be the one that is called so."""
+        """Return whether the device *uuid* matches."""
         return uuid not in self._not_uuids and (not self._uuids or uuid in self._uuids)
 
 
 class Capacity:
-    """What is left of each device of one node."""
+    """The free capacity of each device of one node."""
 
     def __init__(
         self,
@@ -100,12 +100,11 @@ class Capacity:
         kinds: tuple[Any, ...],
         uuids: tuple[str, ...],
     ) -> None:
-        """Be that of a node with units of *unit* bytes; 0: nothing is known of it.
+        """Create that of a node with units of *unit* bytes; 0: the node is unknown.
 
-        Of each of the *devices*, called *uuids*: its bytes, the least that a share must have of
-        them, the vcore and the bytes that are left, how many have something of it, the number of
-        its kind among *kinds*, which is -1 where nothing new may come, and what part is used, FULL
-        for all.
+        For each of the *devices*, called *uuids*: its bytes, the minimum bytes of a share, the
+        free vcore and bytes, the number of its tenants, the index of its kind in *kinds* (-1 if it
+        takes no new shares), and its used part (FULL for all).
         """
         self.unit = unit
         self._kinds = kinds
@@ -114,14 +113,14 @@ class Capacity:
         self._count = len(self._cells) // 7
 
     def _may(self, ask: Ask, allowed: bytes | None, device: int) -> bool:
-        """Tell whether the device with this number is open to a pod."""
+        """Return whether the device with this number is open to a pod."""
         kind = self._cells[7 * device + 5]
         if kind < 0 or (allowed is not None and not allowed[kind]):
             return False
         return not ask._names or ask.wants(self._uuids[device])
 
     def _has_room(self, device: int, vcore: int, vmemory: int) -> bool:
-        """Tell whether so much is left of the device with this number."""
+        """Return whether the device with this number has that much left."""
         at = 7 * device
         return serves(
             self._cells[at],
@@ -134,9 +133,9 @@ class Capacity:
         )
 
     def judge(self, ask: Ask) -> int:
-        """Return FITS, or why there is no place: the first of CLOSED to FEW that holds.
+        """Return FITS, or why the pod does not fit: the first of CLOSED to FEW that applies.
 
-        Each container is looked at as if it were the only one.
+        Each container is judged as if it were the only one.
         """
         allowed = ask.allowed(self._kinds)
         found = FITS
@@ -163,10 +162,10 @@ class Capacity:
         return found
 
     def score(self, ask: Ask, spread: bool) -> int:
-        """Return from 0 to 10 how full the node is, and the fullest device that may be chosen.
+        """Return a score from 0 to 10 by the use of the node, and of its fullest fitting device.
 
-        That is one with a place for the largest container. With *spread* it is the emptiest, and
-        the score the higher, the emptier they are.
+        A fitting device has room for the largest container. With *spread* the emptiest device
+        counts, and emptier nodes score higher.
         """
         allowed = ask.allowed(self._kinds)
         best, total = -1, 0
@@ -182,7 +181,7 @@ class Capacity:
         best = max(best, 0)
         whole = total // max(self._count, 1)
         full = min((6 * best + 4 * whole) // 10, FULL)
-        # Up, so that the least use makes a difference to none.
+        # Round up, so that the smallest use differs from no use.
         points = ((full + 500) // 1000 * BEST + FULL // 1000 - 1) // (FULL // 1000)
         return BEST - points if spread else points
 
@@ -193,9 +192,9 @@ def judge_all(
     asked: Callable[[int], Ask | None],
     codes: bytearray,
 ) -> None:
-    """Write for each of the *numbers* into *codes* what judge says of the node in *nodes*.
+    """Judge each node of *nodes* with an index in *numbers*, and write the results to *codes*.
 
-    *asked* returns what is asked for in units of so many bytes, None if that is nothing.
+    *asked* returns the request in units of so many bytes, None if it is not valid.
     """
     unit = -1
     ask: Ask | None = None
@@ -218,9 +217,9 @@ def score_all(
     fitting: bytearray,
     scores: bytearray,
 ) -> None:
-    """Write for each of the *numbers* into *scores* how full the node in *nodes* is.
+    """Score each node of *nodes* with an index in *numbers*, and write the results to *scores*.
 
-    That is 0 where its code in *fitting* is not FITS; see judge_all for *asked*.
+    The score is 0 if the node's code in *fitting* is not FITS; see judge_all for *asked*.
     """
     unit = -1
     ask: Ask | None = None

@@ -1,19 +1,19 @@
-"""Numbers that stand for what is said of a node: whether a pod has a place there, or why not.
+"""Result codes of judging a node: whether a pod fits there, or why not.
 
-Compiled code has them as numbers of C, so they are in a module of their own.
+In a module of their own, because compiled code uses them as C integers.
 """
 
-FITS = 0  # there is a place, as far as numbers tell
+FITS = 0  # fits, as far as plain numbers show
 CLOSED = 1  # no device is open to this pod
-SMALL = 2  # none is large enough
-FEWER = 3  # fewer are large enough than a container asks for
-TAKEN = 4  # none has so much left
-FEW = 5  # fewer have so much left than a container asks for
-UNKNOWN = 6  # nothing is known of the node
-NONSENSE = 7  # what is asked for is nothing in the node's units
-DAMAGED = 8  # what is known of the node cannot be believed
+SMALL = 2  # no device is large enough
+FEWER = 3  # too few devices are large enough for a container
+TAKEN = 4  # no device has enough left
+FEW = 5  # too few devices have enough left for a container
+UNKNOWN = 6  # the node is unknown
+NONSENSE = 7  # the request is not valid in the node's units
+DAMAGED = 8  # the node's annotation is not valid
 APART = 9  # no devices with room are near enough to each other
-TOGETHER = 10  # all containers fit, each of them alone
+TOGETHER = 10  # each container fits alone, but not all together
 
-FULL = 1_000_000_000  # of what is used of a device: all of it
-BEST = 10  # of scores
+FULL = 1_000_000_000  # a device's used part: all of it
+BEST = 10  # the highest score

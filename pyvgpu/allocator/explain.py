@@ -1,4 +1,4 @@
-"""Say why a pod has no place on a node: for each device, in words."""
+"""Explain why a pod does not fit on a node, device by device."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pyvgpu.allocator import facts, rooms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-FOR_NOW = " for now: "  # in a refusal, before the reasons: the pod waits until they are others
+FOR_NOW = " for now: "  # in a refusal, before the reasons: the pod may fit later
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reason:
-    """Why one device does not serve."""
+    """Why one device does not fit."""
 
-    uuid: str  # empty: it is not about one device
+    uuid: str  # empty: not about one device
     label: str
-    container: str  # for which it was looked at; empty: for all
+    container: str  # that does not fit; empty: all
     text: str
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class Reason:
 
 
 class Refused(errors.UnavailableError):
-    """There is no place; *reasons* has a line for each device."""
+    """The pod does not fit; *reasons* has a line for each device."""
 
     def __init__(self, reasons: Iterable[Reason]) -> None:
         self.reasons = tuple(reasons)
@@ -36,7 +36,7 @@ class Refused(errors.UnavailableError):
 
 
 def reasons(node: facts.Node, pod: facts.Pod) -> tuple[Reason, ...]:
-    """Return why *pod* has no place on *node*; it must have been looked for."""
+    """Return why *pod* does not fit on *node*, after :func:`place.find` has failed."""
     if not node.devices:
         return (Reason("", "", "", "the node has no device"),)
     free = rooms.of(node)
@@ -51,7 +51,7 @@ def reasons(node: facts.Node, pod: facts.Pod) -> tuple[Reason, ...]:
 def _alone(
     node: facts.Node, free: Sequence[rooms.Room], pod: facts.Pod, container: facts.Container
 ) -> Iterator[Reason]:
-    """Give the devices that would not do for *container* if there were no other in the pod."""
+    """Yield the devices that do not fit *container*, even if it were the pod's only one."""
     for room in free:
         text = rooms.unfit(room.device, pod.selector) or rooms.short(
             room, container.need, _held_of(node, room.device)
@@ -62,15 +62,15 @@ def _alone(
 
 def _lacking(container: facts.Container, serving: int) -> Iterator[Reason]:
     if container.need.count > 1:
-        text = f"{container.name} asks for {container.need.count} devices, {serving} would do"
+        text = f"{container.name} asks for {container.need.count} devices, only {serving} fit"
         yield Reason("", "", container.name, text)
 
 
 def _together(node: facts.Node, free: Sequence[rooms.Room], pod: facts.Pod) -> Iterator[Reason]:
-    """Give what is free where each container alone would have a place."""
+    """Yield the free capacity, if each container fits alone."""
     if len(pod.containers) > 1:
         yield Reason(
-            "", "", "", "each container has a place alone, none was found for all together"
+            "", "", "", "each container fits alone, but no placement was found for all together"
         )
     elif pod.nearness is not facts.Nearness.PREFERRED:
         wanted = (
@@ -82,7 +82,7 @@ def _together(node: facts.Node, free: Sequence[rooms.Room], pod: facts.Pod) -> I
         text = rooms.unfit(room.device, pod.selector)
         if not text:
             held = _held_of(node, room.device)
-            text = f"has {room.text} free" + (f" ({rooms.who(held)})" if held else "")
+            text = f"has {room.text} free" + (f" ({rooms.holders(held)})" if held else "")
         yield Reason(room.device.uuid, room.device.label, "", text)
 
 

@@ -1,6 +1,6 @@
-"""What is decided on and what is decided: devices, what is held of them, what a pod asks.
+"""Data types of the allocator: devices, allocated shares, requests of pods.
 
-Sizes are bytes, times are vcore: hundredths of one device's time, 100 the whole.
+Sizes are in bytes, time in vcore: hundredths of one device's time, 100 is the whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WHOLE = quantity.WHOLE_DEVICE
 
 
 class Path(enum.IntEnum):
-    """The way between two devices, the nearest first; the numbers are in a node's annotation."""
+    """The path between two devices, the nearest first; the numbers are in node annotations."""
 
     SWITCH = 1  # one PCIe switch, or a board of several devices
     BRIDGE = 2  # several PCIe switches, one host bridge
@@ -28,47 +28,47 @@ class Path(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Link:
-    """How one device reaches another."""
+    """The connection of two devices."""
 
     path: Path = Path.SYSTEM
-    nvlinks: int = 0  # active ones, directly or over a switch of theirs
+    nvlinks: int = 0  # active ones, direct or over an NVSwitch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """A device as an allocator sees it."""
+    """A device, as the allocator sees it."""
 
     uuid: str
     index: int  # for display
     memory_bytes: int
-    model: str = ""  # its name, as the driver says it
-    compute_class: str = ""  # what the administrator calls devices of its kind
+    model: str = ""  # the driver's name for it
+    compute_class: str = ""  # the administrator's name for devices of its kind
     numa: int | None = None
     links: Mapping[str, Link] = dataclasses.field(default_factory=dict, hash=False)  # by UUID
-    sick: str = ""  # why it can be given to nobody; empty: it is well
-    cordoned: bool = False  # what runs stays, nothing new comes
-    door: str = ""  # who else gives it out; empty: nobody
-    least_bytes: int = 1  # below which a share of it is of no use to anybody
+    sick: str = ""  # why it is unhealthy and cannot be allocated; empty: it is healthy
+    cordoned: bool = False  # running containers stay, new ones are not placed on it
+    door: str = ""  # the other API that offers it; empty: none
+    least_bytes: int = 1  # the minimum of a useful share
 
     @property
     def label(self) -> str:
-        """How the device is called where its node is known."""
+        """The device's short name, if its node is clear."""
         return f"gpu{self.index}"
 
     @property
     def state(self) -> str:
-        """How it stands, in a word that people are shown: sick, cordoned or well."""
+        """Its state for display: sick, cordoned or well."""
         return "sick" if self.sick else "cordoned" if self.cordoned else "well"
 
     @property
     def why(self) -> str:
-        """What is wrong with it, or who else gives it out, for people; empty if neither."""
+        """Why it is not available, for display: its fault or the other API; empty if neither."""
         return self.sick or (f"given out by {self.door}" if self.door else "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
-    """A part of one device; vcore 100 is the whole of it, with all its memory."""
+    """A share of one device; vcore 100 is the whole device, with all its memory."""
 
     uuid: str
     vcore: int
@@ -85,15 +85,15 @@ class Share:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
-    """What somebody has of a device already."""
+    """A share that is already allocated."""
 
     share: Share
-    holder: str  # for people, such as namespace/pod/container
+    holder: str  # for display, such as namespace/pod/container
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """The devices of one node, and everything that is promised of them."""
+    """The devices of one node, and all shares allocated on them."""
 
     devices: tuple[Device, ...]
     held: tuple[Holding, ...] = ()
@@ -105,21 +105,21 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Need:
-    """What one container asks: *count* devices, of each the same."""
+    """The request of one container: the same share of each of *count* devices."""
 
     vcore: int  # of each device; 100: whole devices
-    vmemory: int  # bytes of each device; of whole ones all is given, whatever this says
+    vmemory: int  # bytes of each device; whole devices come with all their memory
     count: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.vcore <= WHOLE or self.vmemory < 0 or self.count < 1:
-            raise errors.DataError(f"{self}: makes no sense")
+            raise errors.DataError(f"{self}: is not valid")
         if not self.whole and not self.vmemory:
             raise errors.DataError(f"{self}: a share must have some memory")
 
     @property
     def whole(self) -> bool:
-        """Whether whole devices are asked for."""
+        """Whether whole devices are requested."""
         return self.vcore == WHOLE
 
 
@@ -133,7 +133,7 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Container:
-    """A container that asks for devices."""
+    """A container that requests devices."""
 
     name: str
     need: Need
@@ -141,23 +141,23 @@ class Container:
 
 
 class Packing(enum.Enum):
-    """Which of several devices with room a share gets."""
+    """Which of several devices with room is preferred for a share."""
 
     BINPACK = "binpack"  # the one with least room, so that others stay whole
-    SPREAD = "spread"  # the one with most
+    SPREAD = "spread"  # the one with most room
 
 
 class Nearness(enum.Enum):
-    """What is wanted of several devices that one container gets."""
+    """Topology requirement for several devices of one container."""
 
-    PREFERRED = "preferred"  # as near to each other as there are
-    NVLINK = "nvlink"  # each linked to each by NVLink, or none at all
-    NUMA = "numa"  # all of one NUMA node, or none at all
+    PREFERRED = "preferred"  # as near to each other as possible
+    NVLINK = "nvlink"  # all linked to each other by NVLink, or no placement
+    NUMA = "numa"  # all of one NUMA node, or no placement
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selector:
-    """Which devices will do; an empty set of a kind allows all of that kind."""
+    """Device selector; an empty set matches every device."""
 
     uuids: frozenset[str] = frozenset()
     not_uuids: frozenset[str] = frozenset()
@@ -168,15 +168,15 @@ class Selector:
     least_memory: int = 0  # bytes of the whole device
 
 
-ANY = Selector()  # every device will do
+ANY = Selector()  # matches every device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pod:
     """Containers that are placed together or not at all, in the order of the pod's spec.
 
-    Init containers and native sidecars come first, as kubelet starts them. Where their order is
-    not known, the sidecars go before the init containers: then nothing is counted too low.
+    Init containers and native sidecars come first, in the order of kubelet. If their order is not
+    known, sidecars go before init containers: then no peak is underestimated.
     """
 
     containers: tuple[Container, ...]

@@ -1,8 +1,8 @@
-"""Which devices are near to each other: sets of them, the nearest first.
+"""Topology-aware selection: sets of devices, the nearest first.
 
-Nearness is NVLink, then one PCIe switch, then one host bridge, then one NUMA node. Of sets that
-are equally near, the one goes first whose loss hurts those that stay least: that breaks up the
-smallest group.
+The order is NVLink, then one PCIe switch, then one host bridge, then one NUMA node. Of sets that
+are equally near, the first is the one whose allocation hurts the remaining devices least: it
+breaks up the smallest group.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NVLINK = 0  # the tier before those of facts.Path
-TIER = 100  # of cost
-MOST_SETS = 5000  # that are all looked at; of more, some that were grown from each device
+TIER = 100  # cost of one tier
+MOST_SETS = 5000  # up to which all sets are tried; else only sets grown from each device
 
 _APART = facts.Link()
 _FURTHEST = (len(facts.Path) + 1) * TIER
 
 
 class Table:
-    """What lies between each two devices, by their positions: the tier, less for more links."""
+    """Costs of all pairs of devices, by position: from the tier, less for more links."""
 
     __slots__ = ("_hash", "rows")
 
@@ -59,15 +59,15 @@ def _cost(one: facts.Device, other: facts.Device) -> int:
 
 
 def tier(cost: int) -> int:
-    """Return NVLINK or the number of the facts.Path that a cost stands for."""
+    """Return the tier of a cost: NVLINK or the number of a facts.Path."""
     return (cost - 1) // TIER
 
 
 @functools.lru_cache(maxsize=512)  # most nodes of a cluster are alike
 def crowds(near: Table, free: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """Return for each of the *free* devices how many others are near, of the widest group first.
+    """Return the numbers of near devices for each of the *free* ones, the widest group first.
 
-    The least of these is the device whose loss leaves the large groups whole.
+    The smallest of these is the device whose allocation keeps large groups whole.
     """
     return {one: _crowd(near.rows[one], one, free) for one in free}
 
@@ -83,20 +83,20 @@ def _crowd(row: tuple[int, ...], one: int, free: tuple[int, ...]) -> tuple[int, 
 
 @functools.lru_cache(maxsize=512)
 def sets(near: Table, candidates: tuple[int, ...], count: int) -> tuple[tuple[int, ...], ...]:
-    """Return sets of *count* of the *candidates*, the best first; all of them if not too many."""
+    """Return sets of *count* *candidates*, the best first; all sets unless there are too many."""
     if count > len(candidates):
         return ()
     if math.comb(len(candidates), count) <= MOST_SETS:
         found = set(itertools.combinations(candidates, count))
     else:
-        # Of devices that are equally far, those go first that bring others along.
+        # Of equally distant devices prefer those with more near neighbours.
         around = {one: sum(_crowd(near.rows[one], one, candidates)[:2]) for one in candidates}
         found = {_grown(near, around, seed, count) for seed in candidates}
     return tuple(sorted(found, key=lambda chosen: _rank(near, candidates, chosen)))
 
 
 def worst(near: Table, chosen: Sequence[int]) -> int:
-    """Return the tier of the two of *chosen* that are furthest apart; NVLINK for a single one."""
+    """Return the tier of the most distant pair of *chosen*; NVLINK for a single device."""
     pairs = itertools.combinations(chosen, 2)
     return max((tier(near.rows[one][other]) for one, other in pairs), default=NVLINK)
 
@@ -104,10 +104,10 @@ def worst(near: Table, chosen: Sequence[int]) -> int:
 def _rank(
     near: Table, candidates: tuple[int, ...], chosen: tuple[int, ...]
 ) -> tuple[int, int, int, tuple[int, ...]]:
-    """Return by what sets are ordered: how far apart, what it breaks up, and the order."""
+    """Return the sort key of a set: distances within, nearness lost to the others, positions."""
     inner = [near.rows[one][other] for one, other in itertools.combinations(chosen, 2)]
     members = set(chosen)
-    # What those that stay lose is nearness, of which a low cost is much.
+    # The remaining devices lose nearness: the lower a cost, the greater the loss.
     lost = sum(
         _FURTHEST - near.rows[one][other]
         for one in chosen
@@ -118,7 +118,7 @@ def _rank(
 
 
 def _grown(near: Table, neighbours: Mapping[int, int], seed: int, count: int) -> tuple[int, ...]:
-    """Return the set of the candidates that grows from *seed* by the nearest each time."""
+    """Grow a set from *seed*, adding the nearest candidate each time."""
     chosen = [seed]
     distance = {other: (0, 0) for other in neighbours if other != seed}
     while len(chosen) < count:

@@ -1,8 +1,8 @@
-"""Place the containers of a pod on devices: all of them, or none with the reasons.
+"""Place the containers of a pod on devices: all of them, or none, with the reasons.
 
-Containers that never run at once may have the same of a device, as kubelet lets them have the
-same ids; what counts on each device is the most that runs there at once. The order in which
-devices are tried is the policy; whether there is a place at all does not depend on it.
+Containers that never run concurrently may use the same share of a device, as kubelet reuses their
+device ids; on each device the peak of concurrent containers counts. The policy decides the order
+in which devices are tried; it does not affect whether a placement exists.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from pyvgpu.allocator import codes, explain, facts, nearness, requests, rooms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-MOST_STEPS = 5000  # of a search that goes back; then a pod is refused that might have a place
+MOST_STEPS = 5000  # of a backtracking search; beyond it a pod is refused that might fit
 LEAST_STEPS = 50  # of each, however many searches there are: enough for pods of a few containers
 ALL_STEPS = 10_000  # of all searches for one pod together
 
 
 @dataclasses.dataclass(slots=True)
 class Patience:
-    """How long may be searched for one pod on one node after the other.
+    """Budget of search steps for one pod, over all nodes.
 
-    Whoever writes a pod may write a riddle. The first way that a search goes costs nothing.
+    It limits pods with expensive placements. Steps before the first backtracking are free.
     """
 
     left: int = ALL_STEPS  # steps
 
     @property
     def steps(self) -> int:
-        """How many the next search may take."""
+        """The number of steps of the next search."""
         return min(max(self.left, LEAST_STEPS), MOST_STEPS)
 
 
 def place(node: facts.Node, pod: facts.Pod) -> dict[str, tuple[facts.Share, ...]]:
-    """Return the shares of each container, by its name; explain.Refused if there is no place."""
+    """Return the shares by container name; explain.Refused if the pod does not fit."""
     placed = find(rooms.of(node), pod)
     if placed is None:
         raise explain.Refused(explain.reasons(node, pod))
@@ -47,20 +47,20 @@ def place(node: facts.Node, pod: facts.Pod) -> dict[str, tuple[facts.Share, ...]
 def find(
     free: Sequence[rooms.Room], pod: facts.Pod, patience: Patience | None = None
 ) -> dict[str, tuple[facts.Share, ...]] | None:
-    """Do as :func:`place` does, without the words; *patience* is for more than one search."""
+    """Like :func:`place`, without reasons; *patience* is shared by several searches."""
     search = _Search(free, pod, patience or Patience())
     return search.shares() if search.run() else None
 
 
 def fits(free: Sequence[rooms.Room], pod: facts.Pod, patience: Patience | None = None) -> bool:
-    """Tell whether :func:`find` finds a place; mostly without looking for the best one."""
+    """Return whether :func:`find` would succeed, mostly without the search for the best place."""
     if rooms.numbers(1, free).judge(rooms.asked(pod)) != codes.FITS:
         return False
     return is_by_count(pod) or find(free, pod, patience) is not None
 
 
 def is_by_count(pod: facts.Pod) -> bool:
-    """Tell whether a pod has a place wherever enough devices have room for its container."""
+    """Return whether a pod fits wherever enough devices have room for its only container."""
     return len(pod.containers) == 1 and (
         pod.containers[0].need.count == 1 or pod.nearness is facts.Nearness.PREFERRED
     )
@@ -71,7 +71,7 @@ def holdings(
     shares: Mapping[str, Sequence[facts.Share]],
     holder: str,
 ) -> tuple[facts.Holding, ...]:
-    """Return what a pod that was placed so takes from others: its peak on each device."""
+    """Return the holdings of a pod with these *shares*: its peak on each device."""
     return tuple(
         facts.Holding(facts.Share(uuid, vcore, vmemory), holder)
         for uuid, (vcore, vmemory) in _peaks(containers, shares).items()
@@ -81,7 +81,7 @@ def holdings(
 def _peaks(
     containers: Sequence[facts.Container], shares: Mapping[str, Sequence[facts.Share]]
 ) -> dict[str, tuple[int, int]]:
-    """Return the most vcore and bytes that run at once on each device."""
+    """Return the peak vcore and bytes of concurrent containers on each device."""
     most: dict[str, tuple[int, int]] = {}
     for phase in requests.phases(containers):
         now: dict[str, tuple[int, int]] = {}
@@ -97,7 +97,7 @@ def _peaks(
 def complaint(
     node: facts.Node, pod: facts.Pod, shares: Mapping[str, Sequence[facts.Share]]
 ) -> str:
-    """Return why *shares*, chosen for *pod* by somebody else, must not be given; or nothing."""
+    """Return why *shares*, chosen for *pod* by another component, are not valid, or nothing."""
     for container in pod.containers:
         wrong = _mismatch(node, container, shares.get(container.name, ()))
         if wrong:
@@ -116,14 +116,14 @@ def complaint(
 
 
 def _mismatch(node: facts.Node, container: facts.Container, shares: Sequence[facts.Share]) -> str:
-    """Return in what *shares* are not what *container* asks for."""
+    """Return how *shares* differ from what *container* requests."""
     need = container.need
     sizes = {device.uuid: device.memory_bytes for device in node.devices}
     if len({share.uuid for share in shares}) != need.count or len(shares) != need.count:
         return f"asks for {need.count} devices, {len(shares)} were chosen"
     for share in shares:
         if share.uuid not in sizes:
-            return f"{share.uuid} is no device of this node"
+            return f"{share.uuid} is not a device of this node"
         wanted = sizes[share.uuid] if need.whole else need.vmemory
         if (share.vcore, share.vmemory) != (need.vcore, wanted):
             asked = rooms.text_of(need.vcore, wanted)
@@ -137,16 +137,16 @@ class _Left:
 
     vcore: list[int]
     vmemory: list[int]
-    whole: list[bool]  # nobody has anything of it in this phase
+    whole: list[bool]  # no container uses it in this phase
 
 
 class _Search:
-    """Tries devices for one container after the other, and goes back where it gets stuck."""
+    """Backtracking search: tries devices for one container after the other."""
 
     def __init__(self, free: Sequence[rooms.Room], pod: facts.Pod, patience: Patience) -> None:
         self._pod = pod
         self._patience = patience
-        # Full ones stay, so that a node's table of nearness is made once.
+        # Keep full devices, so that a node's nearness table is cached.
         self._rooms = [room for room in free if not rooms.unfit(room.device, pod.selector)]
         named = {container.name: container for container in pod.containers}
         phases = [phase for phase in requests.phases(pod.containers) if phase]
@@ -158,7 +158,7 @@ class _Search:
             _Left([room.vcore] * count, [room.vmemory] * count, [room.untouched] * count)
             for room in self._rooms
         ]
-        # Those that run to the end first, of them the largest; the others use what those have.
+        # App containers and sidecars first, the largest ones first; init containers reuse theirs.
         self._order = sorted(
             pod.containers,
             key=lambda one: (
@@ -170,11 +170,11 @@ class _Search:
         )
         self._alike = all(container.need.count == 1 for container in pod.containers)
         self._chosen: dict[str, tuple[int, ...]] = {}
-        self._steps = 0  # since it has gone back for the first time
-        self._back = False  # whether it has
+        self._steps = 0  # since the first backtracking
+        self._back = False  # whether it has backtracked
 
     def run(self) -> bool:
-        """Look for a place; whether there is one."""
+        """Search for a placement; return whether there is one."""
         if not all(map(self._may_be_near, self._order)):
             return False
         most = self._patience.steps
@@ -183,7 +183,7 @@ class _Search:
         return found
 
     def shares(self) -> dict[str, tuple[facts.Share, ...]]:
-        """Return what was found, by container, devices in the order of the node."""
+        """Return the shares that were found, by container; devices in the order of the node."""
         return {
             container.name: tuple(
                 self._share(container.need, position)
@@ -205,7 +205,7 @@ class _Search:
         for chosen in self._choices(container):
             if self._alike:
                 state = self._state(chosen[0])
-                if state in tried:  # one like it did not do
+                if state in tried:  # an equal one has failed
                     continue
                 tried.add(state)
             self._steps += self._back
@@ -225,7 +225,7 @@ class _Search:
         return *left.vcore, *left.vmemory, *left.whole, device.memory_bytes, device.least_bytes
 
     def _take(self, container: facts.Container, chosen: Iterable[int]) -> list[_Left]:
-        """Give *container* its part of the *chosen*; return what was left of them before."""
+        """Allocate *container*'s share of the *chosen*; return what was left of them before."""
         before = []
         for position in chosen:
             left = self._left[position]
@@ -240,7 +240,7 @@ class _Search:
         return before
 
     def _choices(self, container: facts.Container) -> Iterable[tuple[int, ...]]:
-        """Give the devices for *container*, those first that the policy would rather give."""
+        """Return the candidate devices for *container*, in the order of the policy."""
         need = container.need
         fitting = self._fitting(container)
         if len(fitting) < need.count:
@@ -248,7 +248,7 @@ class _Search:
         if need.count == 1:
             return [(position,) for position in self._ordered(container, fitting)]
         found = nearness.sets(self._near(), tuple(fitting), need.count)
-        self._steps += self._back * len(found)  # each is looked at, however few are near enough
+        self._steps += self._back * len(found)  # each is examined, however few are near enough
         return [chosen for chosen in self._preferred(container, found) if self._is_near(chosen)]
 
     def _fitting(self, container: facts.Container) -> list[int]:
@@ -263,7 +263,7 @@ class _Search:
         )
 
     def _ordered(self, container: facts.Container, fitting: Sequence[int]) -> list[int]:
-        """Order single devices: by what the pod takes more there, then by room."""
+        """Order single devices: by the growth of the pod's peak, then by room."""
         phases = self._phases[container.name]
         keys = {
             position: (self._growth(container.need, position, phases), *self._room(position))
@@ -271,20 +271,20 @@ class _Search:
         }
         ordered = sorted(fitting, key=lambda position: (keys[position], position))
         best = [position for position in ordered if keys[position] == keys[ordered[0]]]
-        if len(best) > 1 and self._rooms[best[0]].untouched:  # to take one breaks up a group
+        if len(best) > 1 and self._rooms[best[0]].untouched:  # using one breaks up a group
             crowds = nearness.crowds(self._near(), tuple(best))
             ordered[: len(best)] = sorted(best, key=lambda position: (crowds[position], position))
         return ordered
 
     def _room(self, position: int) -> tuple[int, int, int]:
-        """Return what is left of a device, as something of which less is better."""
+        """Return a sort key of a device's room: less is better."""
         left, tenants = self._left[position], self._rooms[position].tenants
         if self._pod.packing is facts.Packing.SPREAD:
             return -min(left.vcore), -min(left.vmemory), tenants
         return min(left.vcore), min(left.vmemory), -tenants
 
     def _growth(self, need: facts.Need, position: int, phases: Iterable[int]) -> tuple[int, int]:
-        """Return how much more the pod would hold of a device at its peak, nothing at best."""
+        """Return by how much the pod's peak on a device would grow."""
         left = self._left[position]
         if len(left.vcore) == 1:
             return 0, 0  # the same everywhere
@@ -297,9 +297,9 @@ class _Search:
     def _preferred(
         self, container: facts.Container, found: Iterable[tuple[int, ...]]
     ) -> list[tuple[int, ...]]:
-        """Order sets that are as near as each other: by what the pod takes more, then by room.
+        """Order sets by the growth of the pod's peak, then by nearness and room.
 
-        Whole devices have all the same room.
+        Whole devices all have the same room.
         """
         phases, need = self._phases[container.name], container.need
 
@@ -322,13 +322,13 @@ class _Search:
         return True
 
     def _may_be_near(self, container: facts.Container) -> bool:
-        """Tell whether a container might have devices that are near enough to each other."""
+        """Return whether a container might have devices that are near enough to each other."""
         need, wanted = container.need, self._pod.nearness
         if need.count == 1 or wanted is facts.Nearness.PREFERRED:
             return True
         left: list[int] = []
         kept = self._fitting(container)
-        while len(kept) != len(left):  # who has too few others near is of no use to those, either
+        while len(kept) != len(left):  # drop devices with too few near ones until nothing changes
             left = kept
             kept = [
                 one

@@ -1,12 +1,12 @@
-"""What gpu-admission and gpu-manager write on pods, for those who have the one or the other.
+"""Annotations of gpu-admission and gpu-manager on pods, for compatibility.
 
     tencent.com/predicate-gpu-idx-<i>   minors of the devices of container i of spec.containers;
                                         empty: none are chosen for it
-    tencent.com/predicate-node          the node that gpu-admission means
-    tencent.com/predicate-time          when it was chosen, in nanoseconds
-    tencent.com/gpu-assigned            "true" once the devices are given, "false" before
+    tencent.com/predicate-node          the node that gpu-admission chose
+    tencent.com/predicate-time          time of the choice, in nanoseconds
+    tencent.com/gpu-assigned            "true" once the devices are allocated, "false" before
 
-Nobody seals them: they choose among what is free, and never give more.
+They are not sealed: they only choose among free devices, and never grant more.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def notes(
     minors: Mapping[str, int],
     when: str,
 ) -> dict[str, str]:
-    """Return what is to be noted on a pod, but for whether it has its devices.
+    """Return the annotations of a pod, except gpu-assigned.
 
-    *containers* are those of spec.containers, *shares* what they get on *node*, whose devices
-    have these *minors* by UUID: a container of which one is not known is left out.
+    *containers* are those of spec.containers, *shares* their shares on *node*, *minors* the minor
+    numbers of its devices by UUID: a container with an unknown one is left out.
     """
     found = {
         f"{INDEX}{index}": ",".join(str(minors[it.uuid]) for it in shares[name])
@@ -45,5 +45,5 @@ def notes(
 
 
 def now(seconds: float) -> str:
-    """Return a time, in seconds since 1970, as it is written there."""
+    """Format a time in seconds since 1970 for predicate-time."""
     return str(round(seconds * 1e9))

@@ -1,4 +1,4 @@
-"""What containers ask, as kubelet adds it up and as devices can give it."""
+"""Container requests: validation, and kubelet's rules for init containers and sidecars."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def read(vcore: int, vmemory: int, count: int | None = None, *, least: int = 1) -> facts.Need:
-    """Return what *vcore* and *vmemory* (bytes) of one container mean.
+    """Return the need for *vcore* and *vmemory* (bytes) of one container.
 
-    *count*, if it is given, is the number of devices on which they are spread evenly. *least* are
-    the bytes below which a share is of no use: what a context takes by itself, and some room.
-    UsageError with what would be valid.
+    *count*, if it is given, is the number of devices over which they are spread evenly. *least* is
+    the minimum of a useful share: the overhead of a context, and some room. UsageError names
+    valid values.
     """
     if vcore < 1:
         raise errors.UsageError(
@@ -31,8 +31,8 @@ def read(vcore: int, vmemory: int, count: int | None = None, *, least: int = 1) 
     if vcore > quantity.WHOLE_DEVICE:
         whole = vcore // quantity.WHOLE_DEVICE * quantity.WHOLE_DEVICE
         raise errors.UsageError(
-            f"vcore {vcore}: above 100 it must be a multiple of 100, which is so many whole "
-            f"devices; valid would be {whole} or {whole + quantity.WHOLE_DEVICE}"
+            f"vcore {vcore}: above 100 it must be a multiple of 100, for whole devices; "
+            f"valid would be {whole} or {whole + quantity.WHOLE_DEVICE}"
         )
     return facts.Need(vcore, _memory(vcore, vmemory, least))
 
@@ -57,17 +57,17 @@ def _memory(vcore: int, vmemory: int, least: int) -> int:
     if vmemory < least:
         raise errors.UsageError(
             f"vmemory of {quantity.format_size(vmemory)}: a share needs at least "
-            f"{quantity.format_size(least)}, for what a CUDA context takes by itself and some "
-            "room for the program"
+            f"{quantity.format_size(least)}, for the CUDA context itself and some room for the "
+            "program"
         )
     return vmemory
 
 
 def phases(containers: Iterable[facts.Container]) -> tuple[tuple[str, ...], ...]:
-    """Return which containers may run at once: for each init container, and in the end.
+    """Return the sets of containers that run concurrently: one per init container, and a last.
 
-    By kubelet's rule: an init container runs beside the sidecars that were started before it,
-    the apps beside all sidecars.
+    Kubelet's rule: an init container runs beside the sidecars that were started before it, the
+    app containers beside all sidecars.
     """
     found: list[tuple[str, ...]] = []
     running: list[str] = []
@@ -83,9 +83,9 @@ def phases(containers: Iterable[facts.Container]) -> tuple[tuple[str, ...], ...]
 
 
 def effective(containers: Iterable[facts.Container]) -> tuple[int, int]:
-    """Return the vcore and the bytes that kubelet counts for a pod: the most of all phases.
+    """Return the vcore and the bytes that kubelet counts for a pod: the maximum of all phases.
 
-    Of whole devices the bytes are what was asked, not what is given.
+    For whole devices the bytes are those requested, not those allocated.
     """
     named = {container.name: container.need for container in containers}
     sums = [

@@ -1,4 +1,4 @@
-"""What is free of each device, and whether it will do at all."""
+"""Free capacity of devices, and whether a device matches a pod's selector."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Room:
-    """A device with what is free of it beside everything that is promised."""
+    """A device with its free capacity."""
 
     device: facts.Device
     vcore: int
-    vmemory: int  # bytes; both may be below zero where more is promised than there is
+    vmemory: int  # bytes; both may be below zero if the device is overcommitted
     tenants: int
 
     @property
     def untouched(self) -> bool:
-        """Whether nobody has anything of it."""
+        """Whether nothing of it is allocated."""
         return not self.tenants
 
     @property
     def text(self) -> str:
-        """What is free, for people."""
+        """The free capacity, for display."""
         return text_of(max(self.vcore, 0), max(self.vmemory, 0))
 
 
@@ -37,7 +37,7 @@ def of(node: facts.Node) -> tuple[Room, ...]:
     used: dict[str, list[int]] = {device.uuid: [0, 0, 0] for device in node.devices}
     for holding in node.held:
         sums = used.get(holding.share.uuid)
-        if sums is not None:  # what is held of a device that is gone takes nothing from others
+        if sums is not None:  # ignore shares of devices that are gone
             sums[0] += holding.share.vcore
             sums[1] += holding.share.vmemory
             sums[2] += 1
@@ -48,15 +48,15 @@ def of(node: facts.Node) -> tuple[Room, ...]:
 
 
 _CORDONED, _ELSEWHERE = "is cordoned", "is given out by "
-CLOSED = (_CORDONED, _ELSEWHERE)  # what is said of a device onto which nothing new comes begins so
+CLOSED = (_CORDONED, _ELSEWHERE)  # prefixes of the reason why a device takes no new shares
 _MOST = 1 << 62  # of a number
 _Kind = tuple[str, str, int | None, int]  # model, class, NUMA node and bytes of a device
 
 
 def unfit(device: facts.Device, selector: facts.Selector) -> str:
-    """Return why nothing new may go to *device*, whatever is free of it; empty if it may."""
+    """Return why *device* takes no share of this pod, whatever is free of it; empty if it does."""
     shut = _shut(device)
-    # The same object first: to compare two of them takes longer than all of the above.
+    # Compare identity first: comparing two selectors takes longer than all of the above.
     if shut or selector is facts.ANY or selector == facts.ANY:
         return shut
     if device.uuid in selector.not_uuids:
@@ -67,7 +67,7 @@ def unfit(device: facts.Device, selector: facts.Selector) -> str:
 
 
 def _shut(device: facts.Device) -> str:
-    """Return why nothing new may go to *device*, whoever asks."""
+    """Return why *device* takes no new shares of any pod."""
     if device.sick:
         return f"is unhealthy: {device.sick}"
     if device.cordoned:
@@ -102,7 +102,7 @@ def _not_of_kind(kind: _Kind, selector: facts.Selector) -> str:
 def has(
     device: facts.Device, need: facts.Need, vcore: int, vmemory: int, *, untouched: bool
 ) -> bool:
-    """Tell whether *need* has a place where so much of *device* is left; the words: short."""
+    """Return whether *need* fits on *device* with this much left; see short for the reason."""
     return capacity.serves(
         device.memory_bytes,
         device.least_bytes,
@@ -115,12 +115,12 @@ def has(
 
 
 def used(room: Room) -> float:
-    """Return what part of a device is promised, of time or of memory, whichever is more."""
+    """Return the allocated part of a device, of time or of memory, whichever is larger."""
     return 1 - min(room.vcore / facts.WHOLE, room.vmemory / room.device.memory_bytes)
 
 
 def numbers(unit: int, free: Sequence[Room]) -> capacity.Capacity:
-    """Return what is left on a node with units of *unit* bytes, in numbers."""
+    """Return the free capacity of a node with units of *unit* bytes, as plain numbers."""
     kinds: dict[_Kind, int] = {}
     devices = []
     for room in free:
@@ -140,7 +140,7 @@ def numbers(unit: int, free: Sequence[Room]) -> capacity.Capacity:
 
 
 def asked(pod: facts.Pod) -> capacity.Ask:
-    """Return what a pod asks for, in numbers."""
+    """Return a pod's request, as plain numbers."""
     selector = pod.selector
 
     def allow(kinds: tuple[_Kind, ...]) -> bytes:
@@ -158,9 +158,9 @@ def asked(pod: facts.Pod) -> capacity.Ask:
 
 
 def short(room: Room, need: facts.Need, held: Sequence[facts.Holding]) -> str:
-    """Return why *need* has no place on the device of *room*, in words; empty if it has one.
+    """Return why *need* does not fit on the device of *room*; empty if it fits.
 
-    *held* are those that have something of this device.
+    *held* are the shares allocated on this device.
     """
     device = room.device
     if need.vmemory > device.memory_bytes:
@@ -169,18 +169,18 @@ def short(room: Room, need: facts.Need, held: Sequence[facts.Holding]) -> str:
             f"{quantity.format_size(need.vmemory)} of one device are asked"
         )
     if need.whole:
-        return f"is wanted whole, and is shared: {who(held)}" if held else ""
+        return f"is wanted whole, and is shared: {holders(held)}" if held else ""
     if need.vmemory < device.least_bytes:
         return (
             f"needs {quantity.format_size(device.least_bytes)} for a share of any use, "
             f"{quantity.format_size(need.vmemory)} are asked"
         )
     if need.vcore > room.vcore:
-        return f"needs {need.vcore} vcore, has {max(room.vcore, 0)} free ({who(held)})"
+        return f"needs {need.vcore} vcore, has {max(room.vcore, 0)} free ({holders(held)})"
     if need.vmemory > room.vmemory:
         return (
             f"needs {quantity.format_size(need.vmemory)}, has "
-            f"{quantity.format_size(max(room.vmemory, 0))} free ({who(held)})"
+            f"{quantity.format_size(max(room.vmemory, 0))} free ({holders(held)})"
         )
     return ""
 
@@ -193,8 +193,8 @@ def _either(wanted: frozenset[str]) -> str:
     return " or ".join(sorted(wanted))
 
 
-def who(held: Sequence[facts.Holding]) -> str:
-    """Name those who have something of a device, and what."""
+def holders(held: Sequence[facts.Holding]) -> str:
+    """Format the holders of a device with their shares."""
     return ", ".join(
         f"{one.holder} {one.share.vcore} vcore {quantity.format_size(one.share.vmemory)}"
         for one in held
@@ -202,5 +202,5 @@ def who(held: Sequence[facts.Holding]) -> str:
 
 
 def text_of(vcore: int, vmemory: int) -> str:
-    """Write a part of a device for people."""
+    """Format a share of a device for display."""
     return f"{vcore} vcore and {quantity.format_size(vmemory)}"

@@ -1,4 +1,4 @@
-"""What the annotations of :mod:`.annotations` look like, as JSON Schema (draft 2020-12)."""
+"""JSON Schemas (draft 2020-12) of the annotations of :mod:`.annotations`."""
 
 from __future__ import annotations
 

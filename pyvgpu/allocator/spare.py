@@ -1,7 +1,7 @@
-"""How a user wants to share a device's time: on a pod, or in a claim's configuration.
+"""Time-sharing options of users: pod annotations, or a claim's opaque configuration.
 
-The same things are said in both places: the policy, how far an elastic share may reach, and the
-priority. A limit without a policy means elastic, as gpu-manager's has always done.
+Both have the same options: the policy, the limit of an elastic share, and the priority. A limit
+without a policy means elastic, as in gpu-manager.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyvgpu import errors, names, quantity, quota
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-KIND = "VGPUConfig"  # of a claim's or class's opaque configuration
+KIND = "VGPUConfig"  # of the opaque configuration of a claim or class
 API_VERSION = f"{names.DOMAIN}/v1alpha1"
 POLICY, LIMIT, PRIORITY = "policy", "vcoreLimit", "priority"  # beside apiVersion and kind
 EXAMPLE = f"{{apiVersion: {API_VERSION}, kind: {KIND}, policy: elastic, vcoreLimit: 80}}"
@@ -26,17 +26,17 @@ _Word = TypeVar("_Word", quota.Policy, quota.Priority)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wish:
-    """What is said of a device's time."""
+    """The time-sharing options."""
 
     policy: quota.Policy = quota.Policy.HARD
-    ceiling: int | None = None  # vcore that an elastic share may reach; None: the whole device
+    ceiling: int | None = None  # most vcore of an elastic share; None: the whole device
     priority: quota.Priority = quota.Priority.NORMAL
 
 
 def read(annotations: Mapping[str, str]) -> Wish | None:
-    """Return the policy that a pod's *annotations* ask for, None if none; UsageError for nonsense.
+    """Return the policy of a pod's *annotations*, None if they have none; UsageError.
 
-    Of both limits ours counts. gpu-manager takes one above 100 for 100.
+    Our limit overrides gpu-manager's. Like gpu-manager, treat a limit of its above 100 as 100.
     """
     text = annotations.get(names.VCORE_LIMIT_ANNOTATION)
     ceiling = None if text is None else quantity.parse_vcore(text, names.VCORE_LIMIT_ANNOTATION)
@@ -52,22 +52,22 @@ def read(annotations: Mapping[str, str]) -> Wish | None:
         policy = quota.Policy.parse(named, names.VCORE_POLICY_ANNOTATION)
     if policy is quota.Policy.HARD and text is not None:
         raise errors.UsageError(
-            f"{names.VCORE_LIMIT_ANNOTATION} {text!r}: goes with {names.VCORE_POLICY_ANNOTATION} "
-            "elastic, or without a policy"
+            f"{names.VCORE_LIMIT_ANNOTATION} {text!r}: needs {names.VCORE_POLICY_ANNOTATION} "
+            "elastic, or no policy"
         )
     return Wish(policy, ceiling if policy is quota.Policy.ELASTIC else None)
 
 
 def read_priority(annotations: Mapping[str, str]) -> quota.Priority | None:
-    """Return the priority that *annotations* ask for, None if none; UsageError for nonsense."""
+    """Return the priority of *annotations*, None if they have none; UsageError."""
     text = annotations.get(names.PRIORITY_ANNOTATION)
     return None if text is None else quota.Priority.parse(text, names.PRIORITY_ANNOTATION)
 
 
 def read_parameters(parameters: object) -> Wish:
-    """Return what the *parameters* of an opaque configuration ask for.
+    """Parse the *parameters* of an opaque configuration, as decoded JSON.
 
-    They are JSON that was read. UsageError with what would be valid.
+    UsageError names valid values.
     """
     if not isinstance(parameters, Mapping):
         raise errors.UsageError(f"parameters {_short(parameters)}: must be such as {EXAMPLE}")
@@ -80,7 +80,7 @@ def read_parameters(parameters: object) -> Wish:
     for name in parameters:
         if name not in (*_ALL, "apiVersion", "kind"):
             raise errors.UsageError(
-                f"{_short(name)}: is nothing that a {KIND} has; it has {POLICY}, {LIMIT} and "
+                f"{_short(name)}: is not a field of a {KIND}; it has {POLICY}, {LIMIT} and "
                 f"{PRIORITY}, such as {EXAMPLE}"
             )
     priority = _read_word(parameters, PRIORITY, quota.Priority)
@@ -96,16 +96,14 @@ def read_parameters(parameters: object) -> Wish:
             f"{quantity.WHOLE_DEVICE}, such as 80"
         )
     if policy is quota.Policy.HARD and ceiling is not None:
-        raise errors.UsageError(
-            f"{LIMIT} {ceiling}: goes with {POLICY} elastic, or without a policy"
-        )
+        raise errors.UsageError(f"{LIMIT} {ceiling}: needs {POLICY} elastic, or no policy")
     if policy is None:
         policy = quota.Policy.HARD if ceiling is None else quota.Policy.ELASTIC
     return Wish(policy, ceiling, priority or quota.Priority.NORMAL)
 
 
 def _read_word(parameters: Mapping[str, Any], name: str, kind: type[_Word]) -> _Word | None:
-    """Return the member of *kind* that a parameter names, None if it is left out."""
+    """Return the member of *kind* that a parameter names, None if it is missing."""
     text = parameters.get(name)
     if text is None:
         return None
@@ -115,7 +113,7 @@ def _read_word(parameters: Mapping[str, Any], name: str, kind: type[_Word]) -> _
 
 
 def parameters_of(wish: Wish) -> dict[str, Any]:
-    """Return the parameters that say *wish*."""
+    """Return *wish* as parameters."""
     said: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -123,17 +121,17 @@ def parameters_of(wish: Wish) -> dict[str, Any]:
     }
     if wish.ceiling is not None:
         said[LIMIT] = wish.ceiling
-    if wish.priority is not quota.Priority.NORMAL:  # which older agents do not know
+    if wish.priority is not quota.Priority.NORMAL:  # older agents do not know this field
         said[PRIORITY] = wish.priority.name.lower()
     return said
 
 
 def of_request(configurations: Iterable[Mapping[str, Any]], request: str) -> Wish:
-    """Return what the *configurations* of an allocated claim say of a request.
+    """Return the options for a request from the *configurations* of an allocated claim.
 
-    Those for other drivers say nothing; of ours the claim's count before the class's, and the last
-    of each. *request* may be one of several that were alternatives: ``main/large``. UsageError as
-    read_parameters.
+    Configurations of other drivers are ignored; the claim's override the class's, and the last
+    one of each counts. *request* may be one of several alternatives: ``main/large``. UsageError
+    as in read_parameters.
     """
     found: Wish | None = None
     from_claim = False
@@ -159,6 +157,6 @@ def _parse_theirs(text: str) -> int:
 
 
 def _short(value: object) -> str:
-    """Write what was given, of any kind and length."""
+    """Format a value of any type, shortened."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,15 +1,15 @@
-"""Which devices the user of a pod wants, as the pod's annotations say; pure.
+"""Device selection by pod annotations; pure.
 
-    pyvgpu.io/device-uuids        one of these, with commas between them; not-device-uuids: none
+    pyvgpu.io/device-uuids        one of these, separated by commas; not-device-uuids: none
     pyvgpu.io/device-models       parts of the model's name, in any case; not-device-models: none
-    pyvgpu.io/device-classes      what administrators call devices of a kind (--compute-class)
+    pyvgpu.io/device-classes      the administrator's compute classes (--compute-class)
     pyvgpu.io/device-numa         of that NUMA node
-    pyvgpu.io/device-memory       that have so much memory in all, and more
-    pyvgpu.io/device-count        on so many devices, the same of each; for all or by container
+    pyvgpu.io/device-memory       with at least that much memory in total
+    pyvgpu.io/device-count        number of devices, equal shares of each; for all or by container
     pyvgpu.io/packing             fill devices one after the other, or all evenly
-    pyvgpu.io/nearness            of several devices: as near as there are, or NVLink, or one node
+    pyvgpu.io/nearness            of several devices: as near as possible, or NVLink, or one node
 
-The agent reads them where it chooses devices itself, the scheduler where that does.
+The component that chooses devices reads them: the agent or the scheduler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _Choice = TypeVar("_Choice", bound=enum.Enum)
-_MOST_NUMA = 1023  # as Linux numbers them at most
+_MOST_NUMA = 1023  # Linux' highest NUMA node
 _MOST_DEVICES = 64  # of one container
 _WORDS = {  # the annotation: the field of a selector, and an example
     names.DEVICE_UUIDS_ANNOTATION: ("uuids", "GPU-6f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"),
@@ -47,26 +47,26 @@ ANNOTATIONS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a pod asks of its devices beside how much of them."""
+    """A pod's device selection, apart from amounts."""
 
     selector: facts.Selector = dataclasses.field(default_factory=facts.Selector)
-    packing: facts.Packing | None = None  # None: as the administrator has set
-    nearness: facts.Nearness | None = None  # the same
-    count: int | None = None  # of devices, for each container; None: as its vcore says
+    packing: facts.Packing | None = None  # None: the administrator's default
+    nearness: facts.Nearness | None = None  # None: preferred
+    count: int | None = None  # of devices, for each container; None: derived from its vcore
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)  # by container
 
     def count_of(self, container: str) -> int | None:
-        """Return on how many devices a container is to be spread, None if that is not said."""
+        """Return the number of devices of a container, None if it is not given."""
         return self.counts.get(container, self.count)
 
     def pod(self, containers: tuple[facts.Container, ...], packing: facts.Packing) -> facts.Pod:
-        """Return a pod of these *containers* that asks for it, else for that *packing*."""
+        """Return a pod of these *containers* with this selection, and *packing* as the default."""
         nearness = self.nearness or facts.Nearness.PREFERRED
         return facts.Pod(containers, self.packing or packing, nearness, self.selector)
 
 
 def read(annotations: Mapping[str, str]) -> Wanted:
-    """Return what a pod's *annotations* want; UsageError with what would be valid."""
+    """Parse a pod's *annotations*; UsageError names valid values."""
     if not any(it in annotations for it in ANNOTATIONS):
         return Wanted()
     fields: dict[str, frozenset[str]] = {
@@ -94,11 +94,11 @@ def read(annotations: Mapping[str, str]) -> Wanted:
 
 
 def _words(name: str, text: str, example: str) -> frozenset[str]:
-    """Read what stands between commas; an empty word would be part of every name."""
+    """Parse words separated by commas; an empty word would match every name."""
     found = frozenset(word.strip() for word in text.split(","))
     if "" in found:
         raise errors.UsageError(
-            f"{name} {text!r}: must be words with a comma between them, such as {example}"
+            f"{name} {text!r}: must be words separated by commas, such as {example}"
         )
     return found
 
@@ -113,7 +113,7 @@ def _numa(text: str) -> int:
 
 
 def _counts(text: str | None) -> tuple[int | None, dict[str, int]]:
-    """Read a number of devices for all containers, or one for each of some."""
+    """Parse a number of devices for all containers, or one for each of some."""
     if text is None:
         return None, {}
     if "=" not in text:

@@ -1,5 +1,5 @@
-"""What `pyvgpu support-bundle` packs for whoever is asked for help; and that no secret is in it.
+"""Contents of `pyvgpu support-bundle`, filtered so that they contain no secrets.
 
-``shapes`` says what may leave this machine, field by field; ``machine`` and ``cluster`` read;
-``pack`` writes the archive. What no shape names is left out, whatever it is.
+``shapes`` has the allow-lists of fields that may leave this machine; ``machine`` and ``cluster``
+collect; ``pack`` writes the archive. A field that no shape names is left out.
 """

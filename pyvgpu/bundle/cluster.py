@@ -1,7 +1,7 @@
-"""What of a cluster is packed: our own programs, and what asks for devices, field by field.
+"""Cluster diagnostics of the support bundle: our own programs, and pods that request devices.
 
-Secrets, ConfigMaps and tokens are never asked for; of users' pods neither image nor command nor
-environment is kept.
+Secrets, ConfigMaps and tokens are never requested; images, commands and environments of users'
+pods are not kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
 def documents(api: apiserver.ApiServer, namespaces: Sequence[str]) -> Iterator[tuple[str, object]]:
-    """Yield the names of files and what is in them; what may not be read is what it says."""
+    """Yield the names and contents of files; a failed request becomes its error message."""
     yield "cluster/version.json", _asked(api, "/version")
     yield "cluster/nodes.json", _listed(api, "/api/v1/nodes", shapes.NODE)
     yield "cluster/pods.json", _listed(api, "/api/v1/pods", shapes.POD, asks)
@@ -45,7 +45,7 @@ def documents(api: apiserver.ApiServer, namespaces: Sequence[str]) -> Iterator[t
 
 
 def asks(pod: Object) -> bool:
-    """Return whether a pod asks for devices, by limits or by a claim."""
+    """Return whether a pod requests devices, by limits or by a claim."""
     spec = objects.section(pod, "spec")
     if objects.entries(spec, "resourceClaims"):
         return True

@@ -1,4 +1,4 @@
-"""What of this machine is packed: versions, kernel and driver, runs, grants, mirror, figures."""
+"""Machine diagnostics of the support bundle: kernel, driver, runs, grants, mirror, metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.doctor.facts import Row
 
-_KERNEL = (  # what the kernel says of itself and of what we need of it
+_KERNEL = (  # kernel version, and settings that affect us
     "/proc/version",
     "/proc/driver/nvidia/version",
     "/proc/driver/nvidia/params",
@@ -37,13 +37,13 @@ _KERNEL = (  # what the kernel says of itself and of what we need of it
 _MODULES = ("nvidia", "nouveau", "overlay")
 _FIGURES = "pyvgpu_"
 _SECONDS = 10
-_MOST = 16 << 20  # bytes of an answer
+_MOST = 16 << 20  # bytes of a response
 
 
 def documents(
     where: node.Node, run: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[str, object]]:
-    """Yield the names of files and what is in them; an error is what it says."""
+    """Yield the names and contents of files; a failed read becomes its error message."""
     known = {it: environment[it] for it in shapes.VARIABLES if it in environment}
     yield "environment.json", {name: shapes.text(value) for name, value in known.items()}
     yield "doctor/machine.json", _rows(machine.examine(machine.Scene(environment)))
@@ -53,20 +53,20 @@ def documents(
     if place is not None:
         yield "doctor/inside.json", _rows(inside.examine(place, environment))
     for name in _KERNEL:
-        yield f"kernel{name}", _told(functools.partial(_read, Path(name)))
-    yield "kernel/modules", _told(_modules)
-    yield "runs.json", _told(_runs)
-    yield "grants/checkpoint.json", _told(lambda: _checkpoint(where.state))
+        yield f"kernel{name}", _or_error(functools.partial(_read, Path(name)))
+    yield "kernel/modules", _or_error(_modules)
+    yield "runs.json", _or_error(_runs)
+    yield "grants/checkpoint.json", _or_error(lambda: _checkpoint(where.state))
     quotas = (run / folders.GRANTS).glob(f"*/{names.QUOTA_FILE}")
     found = sorted(it.parent for it in quotas if grants.is_id(it.parent.name))
     yield "grants/regions.json", [_region(it) for it in found]
-    yield "mirror.json", _told(lambda: _mirror(where.state / node.DRIVER))
+    yield "mirror.json", _or_error(lambda: _mirror(where.state / node.DRIVER))
     for path in ("/readyz", "/healthz", "/metrics"):
         yield f"agent{path}.txt", _asked(where.agent, path)
 
 
 def about(versions: str) -> dict[str, object]:
-    """Return what this is; *versions* are what --version says."""
+    """Return versions and platform; *versions* is the output of --version."""
     return {
         "versions": versions.splitlines(),
         "python": sys.version,
@@ -78,8 +78,8 @@ def about(versions: str) -> dict[str, object]:
     }
 
 
-def _told(read: Callable[[], object]) -> object:
-    """Return what *read* gives, or why it cannot."""
+def _or_error(read: Callable[[], object]) -> object:
+    """Return the result of *read*, or its error message."""
     try:
         return read()
     except (errors.PyVgpuError, OSError) as exc:
@@ -102,7 +102,7 @@ def _modules() -> str:
 
 
 def _runs() -> object:
-    """Return the machine's promises, without what they run."""
+    """Return the machine's runs, without their commands."""
     return [
         {
             "run": it.run_id,
@@ -134,7 +134,7 @@ def _checkpoint(state: Path) -> object:
 
 
 def _region(path: Path) -> dict[str, object]:
-    """Return what the quota in a folder says and what its ledger counts; of processes no names."""
+    """Return the quota and the ledger of a region, without names of processes."""
     found: dict[str, object] = {"folder": path.name}
     try:
         with regions.opened(path, names.QUOTA_FILE, regions.READ_FILE) as file:
@@ -156,8 +156,8 @@ def _mirror(output: Path) -> object:
     tree = Mirror(output, shim.shim_library()).current()
     if tree is None:
         return None
-    told = manifest.Manifest.read(tree)
-    entries = {} if told is None else told.entries
+    found = manifest.Manifest.read(tree)
+    entries = {} if found is None else found.entries
     return {
         "tree": str(tree),
         "entries": {path: dataclasses.asdict(entry) for path, entry in entries.items()},
@@ -165,7 +165,7 @@ def _mirror(output: Path) -> object:
 
 
 def _asked(address: str, path: str) -> str:
-    """Return what an agent answers; of its figures ours alone."""
+    """Return an agent's response; of its metrics only our own."""
     where = pages.read_address(address, "--agent")
     try:
         answer = pages.ask(where, path, _SECONDS, _MOST)
@@ -179,7 +179,7 @@ def _asked(address: str, path: str) -> str:
 
 
 def encoded(content: object) -> bytes:
-    """Return what a file holds: text as it is, the rest as JSON."""
+    """Encode the content of a file: text as it is, anything else as JSON."""
     if isinstance(content, str):
         return content.encode("utf-8", "replace")
     return json.dumps(content, indent=2, default=str).encode() + b"\n"

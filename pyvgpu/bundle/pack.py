@@ -1,4 +1,4 @@
-"""Write a bundle: a compressed archive that its owner alone may read."""
+"""Write a bundle: a compressed archive that only its owner may read."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class File:
 
 
 def write(path: Path, files: Sequence[File], made: float) -> None:
-    """Write *files* to *path*, which must not be there; *made* is the time of all of them."""
+    """Write *files* to *path*, which must not exist; *made* is the modification time of all."""
     folder = path.name.partition(".")[0]
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as exc:
-        raise errors.UsageError(f"--output {path}: is there already; name another file") from exc
+        raise errors.UsageError(f"--output {path}: already exists; name another file") from exc
     except OSError as exc:
-        raise errors.of_files(f"--output {path}: cannot be made", exc) from exc
+        raise errors.of_files(f"--output {path}: cannot be created", exc) from exc
     try:
         with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
             for file in files:

@@ -1,9 +1,9 @@
-"""Which fields of which objects may be packed, by allow-lists; pure.
+"""Allow-lists ("shapes") of the object fields that a support bundle may contain; pure.
 
 A shape is KEEP (a plain value, or a list of such), a list of one shape, a mapping of shapes by
-name, or a function from a value to what of it may be kept. A name that ends in ``*`` is a
-beginning. What has another form than its shape is left out: so nothing comes along inside of what
-is kept.
+name, or a function from a value to the part of it that may be kept. A name that ends in ``*`` is a
+prefix. A value that does not match its shape is left out, so that nothing slips through inside of
+a kept field.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Shape = Union[str, "list[Shape]", "Mapping[str, Shape]", "Callable[[object], obj
 
 _OURS = f"{names.DOMAIN}/"
 _LEFT_OUT = object()
-# Whatever stands in free text: tokens of the API server and other JSON web tokens, keys of PEM and
-# of well-known services, who one is in an address, and what is called like something secret.
+# Secrets in free text: tokens of the API server and other JSON web tokens, keys in PEM and of
+# well-known services, user names and passwords in URLs, and values with names of secrets.
 _TOKENS = re.compile(
     r"(?<![A-Za-z0-9])eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"
     r"|-----BEGIN [^-]*KEY-----.*?(?:-----END [^-]*KEY-----|\Z)"
@@ -36,13 +36,13 @@ _TOKENS = re.compile(
 
 
 def kept(thing: object, shape: Shape) -> object:
-    """Return what *shape* allows of *thing*; None if nothing."""
+    """Return the part of *thing* that *shape* allows; None if nothing."""
     found = _kept(thing, shape)
     return None if found is _LEFT_OUT else found
 
 
 def text(said: str) -> str:
-    """Return free text without what looks like a token or a key."""
+    """Return free text without tokens and keys."""
     return _TOKENS.sub("[left out]", said)
 
 
@@ -85,7 +85,7 @@ def _of(name: str, shape: Mapping[str, Shape]) -> Shape | None:
 
 
 def _unsealed(value: object) -> object:
-    """Return what a scheduler chose, without its seal."""
+    """Return a scheduler's choice, without its seal."""
     try:
         document = json.loads(str(value))
     except ValueError:
@@ -99,7 +99,7 @@ def _unsealed(value: object) -> object:
     return _kept(document, choice)
 
 
-# Not those in which a user's commands or images stand: start_command, swap, swapped.
+# Not those with a user's commands or images: start_command, swap, swapped.
 _NOTES = (
     names.CORDONED_ANNOTATION,
     names.NODE_DEVICES_ANNOTATION,
@@ -190,7 +190,7 @@ _OWN_SPEC: Shape = {
     "initContainers": _OWN_CONTAINERS,
 }
 
-# What users' pods are: no image, no command, no environment.
+# Users' pods: no image, no command, no environment.
 POD: Shape = {
     "metadata": _META,
     "spec": {
@@ -281,7 +281,7 @@ WEBHOOK: Shape = {
         }
     ],
 }
-VARIABLES = (  # of the environment, whose values may be packed; of the others not even the names
+VARIABLES = (  # environment variables that may be packed; not even the names of any others
     "CUDA_VISIBLE_DEVICES",
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",

@@ -1,5 +1,5 @@
-"""What a record of the GPU kit says: what was assumed, what was measured, what was promised.
+"""Evaluation of GPU kit records: assumed and measured values, and kept or broken promises.
 
-Nothing here measures. `benchmarks/gpukit` makes the records, `pyvgpu calibrate` shows them, and
-the page docs/on-real-gpus.md is made of them.
+Nothing here measures. `benchmarks/gpukit` creates the records, `pyvgpu calibrate` shows them, and
+the page docs/on-real-gpus.md is generated from them.
 """

@@ -1,6 +1,6 @@
-"""What the simulator and the shim assume of a GPU, beside what a record has of it.
+"""Assumptions of the simulator and the shim about GPUs, compared with a record.
 
-One row each, in ROWS: a new figure of the kit is a new row.
+Each is one row of ROWS: a new figure of the kit is a new row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAME = "as assumed"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What a row looks at."""
+    """The inputs of a row."""
 
     record: Record
     values: Mapping[str, Value]
@@ -33,22 +33,22 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One assumption: where it is measured, and what another figure means for users."""
+    """One assumption: where it is measured, and what a different value means for users."""
 
     title: str
     stage: str
     measured: Callable[[Seen], float | str | None]
     assumed: Callable[[Seen], float | str]
     unit: str
-    more: str  # of figures above what is assumed; for words, of any others
-    less: str = ""
-    near: float = 0.02  # of the figure assumed; by less they do not differ
-    floor: float = 0  # nor by less than this
+    more: str  # consequence of a higher value, or of any different text
+    less: str = ""  # consequence of a lower value
+    near: float = 0.02  # relative tolerance
+    floor: float = 0  # absolute tolerance
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """What a row says of a record."""
+    """The result of one row for a record."""
 
     title: str
     stage: str
@@ -67,8 +67,8 @@ def compare(seen: Seen) -> tuple[Line, ...]:
 def _line(row: Row, seen: Seen) -> Line:
     found, assumed = row.measured(seen), row.assumed(seen)
     if found is None:
-        told = f"not known: {_why_not(seen.record, row.stage)}"
-        return Line(row.title, row.stage, row.unit, assumed, None, False, told)
+        unknown = f"unknown: {_why_not(seen.record, row.stage)}"
+        return Line(row.title, row.stage, row.unit, assumed, None, False, unknown)
     if isinstance(found, str) or isinstance(assumed, str):
         differs = found != assumed
         consequence = row.more
@@ -123,7 +123,7 @@ def _fact(stage: str, name: str) -> Callable[[Seen], str | None]:
 
 
 def _charged(size: int) -> int:
-    """Return what an allocation is charged: csrc/cuda/charge.h."""
+    """Return the charge for an allocation: csrc/cuda/charge.h."""
     unit = 2 * MIB if size >= MIB else 512
     return (size + unit - 1) // unit * unit
 
@@ -171,7 +171,7 @@ def _forked(seen: Seen) -> str | None:
 
 
 def _measuring(seen: Seen) -> float | None:
-    """Host time of what the shim does to measure a launch, without the loop of the kit."""
+    """Host time of the shim's measurement of a launch, without the kit's loop overhead."""
     times = [
         _figure("events", f"host time: {name}")(seen) for name in ("record", "query", "elapsed")
     ]

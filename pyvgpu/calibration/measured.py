@@ -1,7 +1,7 @@
-"""Figures that follow from several of a record: the law of a device, and what its model has.
+"""Derive the parameters of a simulated machine from the figures of a record.
 
-Processes that take turns: with two, one is away for a turn of the other and two switches; with
-three, for two turns and three switches. So the turn and the switch follow from the two times.
+Time slices: with two processes, one is off the device for a slice of the other and two switches;
+with three, for two slices and three switches. Slice and switch times follow from both.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 MOST_UNCOUNTED = 64 << 20
 MIB = 1 << 20
-BLOCK = 2 * MIB  # what a device gives memory out in
+BLOCK = 2 * MIB  # granularity of device memory
 AROUND_A_KERNEL = "kernel of 100 us, back to back: events above its own timer"
-SHORT_US = 5  # of kernels that show what is between two; of shorter ones the host may be the limit
-DEEPEST = 8192  # that a simulated queue can be
-LATEST_NS, MS_NS = 10**9, 10**6  # that simulated figures of NVML can be; what the kit tells apart
+SHORT_US = 5  # short kernels show the gap between two; for shorter ones the host is the limit
+DEEPEST = 8192  # maximum depth of a simulated queue
+LATEST_NS, MS_NS = 10**9, 10**6  # maximum delay of simulated NVML values; resolution of the kit
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
-    """A parameter of a simulated machine, and how it was found."""
+    """A parameter of a simulated machine, and how it was measured."""
 
     value: int | bool
     how: str
@@ -37,7 +37,7 @@ class Value:
 
 
 def values(record: Record) -> dict[str, Value]:
-    """Return what *record* says of the keys of a machine file; others are left out."""
+    """Return the measured values for keys of a machine file; unknown ones are left out."""
     found = {
         **_turns(record), **_launches(record), **_events(record), **_queue(record),
         **_allocations(record), **_contexts(record), **_fork(record), **_nvml(record),
@@ -48,9 +48,9 @@ def values(record: Record) -> dict[str, Value]:
 
 
 def model(record: Record, named: str | None = None) -> models.Model:
-    """Return the model that the device is of: the one *named*, or the one in its name.
+    """Return the device's model: the one *named*, or the one in the device's name.
 
-    UsageError where there is none, or two.
+    UsageError if there is none, or more than one.
     """
     if named is not None:
         found = models.BY_KEY.get(named.lower())
@@ -65,7 +65,7 @@ def model(record: Record, named: str | None = None) -> models.Model:
     if len(alike) == 1:
         return alike[0]
     raise errors.UsageError(
-        f"{record.path}: its device, {record.device!r}, is of no model that the simulator knows; "
+        f"{record.path}: the simulator has no model for its device, {record.device!r}; "
         f"name the nearest by --model: {_one_of()}"
     )
 
@@ -84,7 +84,7 @@ def _turns(record: Record) -> dict[str, Value]:
     turn = round(1000 * (2 * three.value - 3 * two.value))
     switch = round(1000 * (2 * two.value - three.value))
     how = "two and three processes in turns"
-    if switch < 0 or turn < 1:  # the noise of both is more than a switch takes
+    if switch < 0 or turn < 1:  # the noise of both exceeds the time of a switch
         return {
             "slice_ns": Value(max(1, round(two.value * 1000)), how),
             "switch_ns": Value(0, f"{how}: less than can be measured"),
@@ -93,9 +93,9 @@ def _turns(record: Record) -> dict[str, Value]:
 
 
 def _launches(record: Record) -> dict[str, Value]:
-    """From the share that short kernels without a quota have of the time: the rest is between.
+    """From the device share of short kernels without a quota: the rest are the gaps between them.
 
-    Where they were not tried, from what events see around a kernel, without what an event takes.
+    Without that, from the time between events around a kernel, minus the time of an event.
     """
     share = record.figure("alone", f"without a quota, {SHORT_US} us: share")
     if share is not None and 0 < share.value <= 100:
@@ -125,7 +125,7 @@ def _events(record: Record) -> dict[str, Value]:
 
 def _queue(record: Record) -> dict[str, Value]:
     full = record.figure("queue", "launches that a stream behind a gate takes")
-    if full is not None:  # the gate has a place, too
+    if full is not None:  # the gate also occupies a place
         return {"queue_depth": Value(min(DEEPEST, int(full.value) + 1), "launches behind a gate")}
     least = record.figure("queue", "launches that a stream behind a gate takes at least")
     if least is None:
@@ -144,12 +144,12 @@ def _allocations(record: Record) -> dict[str, Value]:
     if survivor is not None:
         blocks = survivor.value > BLOCK / 2
         found["small_blocks"] = Value(blocks, "one allocation that survives in 2 MiB of them")
-        if smallest is not None and not blocks:  # in blocks, many of them fill one
+        if smallest is not None and not blocks:  # with blocks, many of them share one
             found["small_bytes"] = Value(round(smallest.value), "many allocations of 1 byte")
     one = record.figure("memory", f"allocation of {MIB}")
     next_ = record.figure("memory", f"allocation of {MIB + 1}")
     if one is not None and next_ is not None:
-        step = round(next_.value - one.value)  # none where 1 MiB does not fill one unit
+        step = round(next_.value - one.value)  # 0 if 1 MiB does not fill one unit
         found["large_bytes"] = Value(
             step or round(one.value), "many allocations of 1 MiB, and of 1 byte more"
         )
@@ -202,7 +202,7 @@ def _nvml(record: Record) -> dict[str, Value]:
             _whole_ms(memory.value), "an allocation, until NVML shows it"
         )
     sample = record.figure("nvml", "age of the newest sample of utilization")
-    if sample is not None:  # the least: a sample grows older until the next one comes
+    if sample is not None:  # the minimum: a sample ages until the next one
         found["nvml_load_late_ns"] = Value(
             _whole_ms(sample.least), "NVML's newest sample, when it had just come"
         )

@@ -1,7 +1,7 @@
-"""What README.md and docs/ promise, and whether a record shows that it held.
+"""Promises of README.md and docs/, checked against a record.
 
-Each promise is in CHECKS, once, with its words and the file that has them. What the kit puts to
-the test by itself, and no check claims, is in the last one.
+Each promise is a row of CHECKS, with its words and the file that has them. Tests of the kit that
+no other check claims belong to the last one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from pyvgpu.calibration.record import Record
 
-POINTS = 5  # hundredths of the device by which a share may be off in a few seconds
-SHORTEST_US = 100  # of kernels: shorter ones leave the device idle until the host launches more
-CLOCK_NS = 20  # what loops of Python on a busy host cannot tell apart
+POINTS = 5  # percentage points by which a share may be off within a few seconds
+SHORTEST_US = 100  # shorter kernels leave the device idle until the host launches more
+CLOCK_NS = 20  # resolution of Python loops on a busy host
 _WITHIN_MS = 1000
-# Of calls: with which quota, and what docs/performance.md lets the shim add, ns.
+# Calls: the quota, and the overhead of the shim that docs/performance.md allows, ns.
 OVERHEAD = (
     ("launch", "with 99 percent of the time", 15),
     ("allocate and free", "with memory limited", 60),
@@ -29,38 +29,38 @@ OVERHEAD = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
-    """A share of time that a tenant of the kit wanted, and what it had, in percent."""
+    """A tenant's requested and achieved share of time, in percent."""
 
     stage: str
-    who: str
+    tenant: str
     wanted: int
     had: float
-    promised: bool  # not beside programs without a quota, nor where the host is too slow to use it
+    promised: bool  # not beside programs without a quota, nor if the host is too slow to use it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """One thing that was tried."""
+    """The outcome of one test."""
 
     what: str
-    held: bool | None  # None: it cannot be told
+    held: bool | None  # None: inconclusive
     seen: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """A promise: its name, its words, where they stand, and how a record shows it."""
+    """A promise: its name, its words, their file, and the check of a record."""
 
     name: str
     words: str
     source: str
     look: Callable[[Record], Iterator[Outcome]]
-    kit: str = ""  # promises of the kit that are this one: their names
+    kit: str = ""  # regular expression for the names of the kit's tests that belong to it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judged:
-    """What a record says of a promise; it was not tried where there is no outcome."""
+    """A promise and its outcomes in a record; it was not tried if there are none."""
 
     name: str
     words: str
@@ -69,21 +69,21 @@ class Judged:
 
     @property
     def broken(self) -> tuple[Outcome, ...]:
-        """What did not hold."""
+        """The outcomes that did not hold."""
         return tuple(it for it in self.outcomes if it.held is False)
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """The overall verdict."""
         if not self.outcomes:
             return "not tried"
         if self.broken:
             return "did not hold"
-        return "held" if all(it.held for it in self.outcomes) else "cannot be told"
+        return "held" if all(it.held for it in self.outcomes) else "inconclusive"
 
 
 def judge(record: Record) -> tuple[Judged, ...]:
-    """Return what *record* says of each promise."""
+    """Judge each promise by *record*."""
     return tuple(
         Judged(it.name, it.words, it.source, (*_of_kit(record, it), *it.look(record)))
         for it in CHECKS
@@ -102,21 +102,21 @@ def _nothing(_: Record) -> Iterator[Outcome]:
 
 
 def shares(record: Record) -> Iterator[Share]:
-    """Give every share of time that *record* has."""
+    """Yield every share of time in *record*."""
     for stage in ("alone", "tenants"):
         found = record.stages.get(stage)
         for figure in found.figures.values() if found else ():
-            scene, _, tenant = figure.name.rpartition(": ")
-            who = scene if stage == "alone" else tenant
-            wanted = re.match(r"(\d+) percent, ([\d.]+) us", who)
+            scene, _, last = figure.name.rpartition(": ")
+            tenant = scene if stage == "alone" else last
+            wanted = re.match(r"(\d+) percent, ([\d.]+) us", tenant)
             if wanted is None or figure.unit != "%":
                 continue
-            others = scene.split(" beside ") if stage == "tenants" else [who]
-            if who in others:
-                others.remove(who)
+            others = scene.split(" beside ") if stage == "tenants" else [tenant]
+            if tenant in others:
+                others.remove(tenant)
             yield Share(
                 stage,
-                f"{who}, beside {' and '.join(others)}" if others else f"{who}, alone",
+                f"{tenant}, beside {' and '.join(others)}" if others else f"{tenant}, alone",
                 int(wanted[1]),
                 figure.value,
                 "without a quota" not in scene and float(wanted[2]) >= SHORTEST_US,
@@ -127,7 +127,7 @@ def _given(record: Record) -> Iterator[Outcome]:
     for it in shares(record):
         if it.promised:
             held = it.had >= it.wanted - POINTS
-            yield Outcome(f"{it.stage}: {it.who}", held, f"{it.had:.1f} of {it.wanted}")
+            yield Outcome(f"{it.stage}: {it.tenant}", held, f"{it.had:.1f} of {it.wanted}")
 
 
 def _freed(record: Record) -> Iterator[Outcome]:
@@ -139,7 +139,7 @@ def _freed(record: Record) -> Iterator[Outcome]:
 
 
 def _added(record: Record) -> Iterator[Outcome]:
-    """Whether the goal was kept whichever rounds are compared, or by none of them."""
+    """Check the overhead goals; None if the result depends on which rounds are compared."""
     for call, way, goal in OVERHEAD:
         bare = record.figure("overhead", f"{call}, without the shim: median")
         shim = record.figure("overhead", f"{call}, {way}: median")
@@ -186,7 +186,8 @@ CHECKS = (
         "docs/enforced.md", _nothing, r"exported name",
     ),
     Check(
-        "death gives back", "kill -9 gives back within a second", "README.md", _freed,
+        "death gives back", "memory of a killed process is reclaimed within a second",
+        "README.md", _freed,
         r"killed process|child has ended|another (follows|gets its memory)",
     ),
     Check(

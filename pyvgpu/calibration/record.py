@@ -1,12 +1,12 @@
-"""The record of a run of the GPU kit: one JSON file.
+"""Reader for the record of a GPU kit run: one JSON file.
 
 ``{"format": "pyvgpu-gpu-record", "version": 1, "kit": ..., "begun": ..., "simulated": ...,
 "stages": {NAME: {"state", "reason", "seconds", "facts", "figures", "promises", "missing"}}}``
 
-State is ``done``, ``failed`` (it ended with an error), ``crashed`` (a signal ended it),
-``timeout`` (its time limit did), ``not possible`` (the device is not set up for it) or ``not
-reached``. The kit imports this module, on machines where
-nothing is installed: it needs the standard library alone.
+State is ``done``, ``failed`` (it ended with an error), ``crashed`` (killed by a signal),
+``timeout`` (killed at its time limit), ``not possible`` (the device is not set up for it) or ``not
+reached``. The kit imports this module on machines where nothing is installed: it needs only the
+standard library.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ FORMAT = "pyvgpu-gpu-record"
 VERSION = 1
 IMPOSSIBLE = "not possible"
 STATES = ("done", "failed", "crashed", "timeout", IMPOSSIBLE, "not reached")
-SIMULATED = "pyvgpu simulated"  # how the names of its devices begin
+SIMULATED = "pyvgpu simulated"  # prefix of the names of simulated devices
 FILE = "record.json"  # in the folder that the kit writes
 
 
 class RecordError(errors.DataError):
-    """A file is no record of the GPU kit that can be read."""
+    """A file is not a readable record of the GPU kit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figure:
-    """Something that was measured."""
+    """One measurement."""
 
     name: str
     value: float
@@ -46,7 +46,7 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Promise:
-    """Something that must hold, and whether it did."""
+    """A condition that must hold, and whether it did."""
 
     stage: str
     name: str
@@ -56,7 +56,7 @@ class Promise:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stage:
-    """What one stage left."""
+    """The results of one stage."""
 
     name: str
     state: str
@@ -74,22 +74,22 @@ class Record:
     path: Path
     kit: str
     begun: str
-    simulated: str  # the simulated machine; nothing for a GPU
+    simulated: str  # the simulated machine; empty for a GPU
     stages: Mapping[str, Stage]
 
     def figure(self, stage: str, name: str) -> Figure | None:
-        """Return what *stage* measured as *name*, None where it did not."""
+        """Return the measurement *name* of *stage*, None if there is none."""
         found = self.stages.get(stage)
         return None if found is None else found.figures.get(name)
 
     def fact(self, stage: str, name: str) -> object | None:
-        """Return what *stage* noted as *name*, None where it did not."""
+        """Return the fact *name* of *stage*, None if there is none."""
         found = self.stages.get(stage)
         return None if found is None else found.facts.get(name)
 
     @property
     def device(self) -> str:
-        """What the driver calls the device."""
+        """The driver's name for the device."""
         return str(self.fact("facts", "device") or "unknown device")
 
     @property
@@ -99,22 +99,22 @@ class Record:
 
     @property
     def date(self) -> str:
-        """The day on which it was begun."""
+        """The day on which the run began."""
         return self.begun[:10]
 
     @property
     def promises(self) -> tuple[Promise, ...]:
-        """All that was put to the test."""
+        """The conditions of all stages."""
         return tuple(promise for stage in self.stages.values() for promise in stage.promises)
 
     @property
     def unfinished(self) -> tuple[Stage, ...]:
-        """The stages that did not come to their end."""
+        """The stages that are not done."""
         return tuple(stage for stage in self.stages.values() if stage.state != "done")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the document at *path*; RecordError says what is wrong with it."""
+    """Return the JSON document at *path*; RecordError if it is not valid."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
@@ -128,7 +128,7 @@ def read(path: Path) -> dict[str, Any]:
     if found.get("version") != VERSION:
         raise RecordError(
             f"{path}: a record of version {found.get('version')!r}: must be {VERSION}; "
-            "read it with the pyvgpu that made it"
+            "read it with the pyvgpu that created it"
         )
     if not isinstance(found.get("stages"), dict) or not all(
         isinstance(entry, dict) and entry.get("state") in STATES
@@ -147,7 +147,7 @@ def load(path: Path) -> Record:
     if not file.exists():
         raise errors.UsageError(
             f"RECORD {str(path)!r}: there is no {'file of that name' if file is path else FILE}; "
-            "it is what `./run --out DIR` of the GPU kit writes (make gpu-kit), such as DIR or "
+            "must be written by `./run --out DIR` of the GPU kit (make gpu-kit), such as DIR or "
             f"DIR/{FILE}"
         )
     document = read(file)
@@ -155,7 +155,7 @@ def load(path: Path) -> Record:
         stages = {name: _stage(name, entry) for name, entry in document["stages"].items()}
         device = stages["facts"].facts.get("device") if "facts" in stages else ""
         simulated = document["simulated"] or ""
-        if str(device).startswith(SIMULATED):  # by a driver that the kit found by itself
+        if str(device).startswith(SIMULATED):  # the kit found a simulated driver by itself
             simulated = simulated or str(device)
         return Record(file, str(document["kit"]), str(document["begun"]), simulated, stages)
     except (KeyError, TypeError, ValueError) as exc:

@@ -1,4 +1,4 @@
-"""How figures of a record are written for people."""
+"""Formatting of a record's figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 
 
 def shown(value: float | str | None, unit: str) -> str:
-    """Return *value* with its *unit*: bytes and nanoseconds in larger ones, `-` for nothing."""
+    """Format *value* with its *unit*: bytes and nanoseconds in larger units, None as `-`."""
     if value is None:
         return "-"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""The command `pyvgpu`: one module per subcommand, one table."""
+"""The command line `pyvgpu`: one module per subcommand."""
 
 from pyvgpu.cli.main import kubectl as kubectl_main
 from pyvgpu.cli.main import kubectl_complete, main

@@ -1,4 +1,4 @@
-"""Options of the commands that speak with the agent of this node."""
+"""Options of the commands that talk to the agent of this node."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ STATE = "/var/lib/pyvgpu"
 
 
 def add_state(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where the agent is."""
+    """Add the option for the agent's state folder."""
     parser.add_argument(
         "--state",
         metavar="DIR",
         default=STATE,
-        help="the folder of the node's agent (%(default)s)",
+        help="the state folder of the node's agent (%(default)s)",
     )
 
 
 def state(options: argparse.Namespace) -> Path:
-    """Return the folder of the node's agent."""
+    """Return the state folder of the node's agent."""
     return Path(options.state)

@@ -1,4 +1,4 @@
-"""Ask the agents of nodes for their figures, through the API server."""
+"""Read the metrics of node agents through the API server's pod proxy."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.objects import Object
 
-_PROGRAMS = ("device-plugin", "dra-driver")  # that answer as agents do
+_PROGRAMS = ("device-plugin", "dra-driver")  # the commands that run as node agents
 _PORT = "metrics"
-_AT_ONCE = 16  # agents that are asked
+_AT_ONCE = 16  # concurrent requests
 _SECONDS = 10
 
 
-def told(
+def reports(
     api: apiserver.ApiServer, namespace: str, nodes: Collection[str] | None
-) -> dict[str, figures.Told | str] | None:
-    """Return what the agents of *nodes* in *namespace* say, of all if None; or why one is silent.
+) -> dict[str, figures.Report | str] | None:
+    """Return the report of each agent in *namespace* on *nodes* (None: all), or its error text.
 
-    None where their pods may not be listed.
+    None if we may not list the agents' pods.
     """
     try:
         found = api.items(f"/api/v1/namespaces/{namespace}/pods", {})[0]
@@ -47,7 +47,7 @@ def told(
         return dict(zip(asked, answers, strict=True))
 
 
-def _ask(api: apiserver.ApiServer, url: str) -> figures.Told | str:
+def _ask(api: apiserver.ApiServer, url: str) -> figures.Report | str:
     try:
         return figures.read(api.text(url, _SECONDS))
     except errors.PyVgpuError as exc:
@@ -55,7 +55,7 @@ def _ask(api: apiserver.ApiServer, url: str) -> figures.Told | str:
 
 
 def proxy(pod: Object) -> str | None:
-    """Return where the API server gives an agent's figures; None if the pod is no agent."""
+    """Return the API server's proxy path to an agent's metrics; None if *pod* is not an agent."""
     meta, spec = objects.section(pod, "metadata"), objects.section(pod, "spec")
     if not spec.get("nodeName"):
         return None

@@ -1,4 +1,4 @@
-"""`pyvgpu calibrate RECORD`: what a GPU is like, and a simulated machine that is like it."""
+"""`pyvgpu calibrate RECORD`: compare the simulator's assumptions with a measured GPU."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Read a record that the GPU kit made on a machine with a GPU (`make gpu-kit` packs the kit). Show
-what the simulator and the shim assume beside what was measured, with what each difference means
-for users, and whether what README.md promises held there. With --write, describe a simulated
-machine like that GPU in a file, which every --simulate takes in place of a model.
+the assumptions of the simulator and the shim beside the measured values, with what each difference
+means for users, and whether the promises of README.md held there. With --write, describe a
+simulated machine like that GPU in a file, which every --simulate takes in place of a model.
 
-The exit code is 70 if a promise did not hold, else 0; 65 for what is no record of a GPU.
+The exit code is 70 if a promise did not hold, 65 if RECORD is not a record of a GPU, else 0.
 """
 _EXAMPLES = """\
 examples:
@@ -34,14 +34,14 @@ examples:
   pyvgpu run --simulate h200.machine --vcore 30 -- python train.py
 """
 _COLOURS = {
-    "held": "green", "did not hold": "red", "cannot be told": "yellow", "not tried": "yellow",
+    "held": "green", "did not hold": "red", "inconclusive": "yellow", "not tried": "yellow",
 }  # fmt: skip
 LAW_STAGES = "slices events queue memory pools contexts fork nvml"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """All that a record says."""
+    """The results of reading one record."""
 
     record: Record
     model: Model
@@ -52,7 +52,7 @@ class Found:
 
     @property
     def broken(self) -> list[str]:
-        """Promises that did not hold, by their names."""
+        """Names of the promises that did not hold."""
         return [it.name for it in self.judged if it.broken]
 
 
@@ -68,24 +68,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"describe a simulated machine like this GPU in FILE, such as h200{machines.SUFFIX}",
     )
-    add("--model", metavar="MODEL", help="the model that the GPU is of (that of its name)")
+    add("--model", metavar="MODEL", help="the model of the GPU (derived from its name)")
     add(
         "--simulated",
         action="store_true",
-        help="take a record of the simulator, too, such as a rehearsal makes",
+        help="also accept a record of a simulated device, such as a rehearsal makes",
     )
-    add("--json", action="store_true", help="the same for programs")
+    add("--json", action="store_true", help="print the same as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show what was found, and write the machine."""
+    """Print the results, and write the machine file if asked to."""
     found = find(Path(options.record), options)
     print(json.dumps(document(found), indent=2)) if options.json else _show(found)
     return errors.PyVgpuError.exit_code if found.broken else 0
 
 
 def find(path: Path, options: argparse.Namespace) -> Found:
-    """Read the record at *path*, compare, and write what is to be written."""
+    """Read the record at *path*, compare it, and write the machine file if asked to."""
     if options.write is not None:
         _check_target(options.write)
     read = record.load(path)
@@ -117,22 +117,22 @@ def _check_target(path: Path) -> None:
 def _write(path: Path, read: Record, model: Model, values: dict[str, Value]) -> None:
     if not values.keys() & set(machines.LAW_KEYS):
         raise record.RecordError(
-            f"{read.path}: it has nothing of how the device behaves, so there is nothing "
+            f"{read.path}: has no measurements of the device's behaviour, so there is nothing "
             f"to write; run the kit with --only {LAW_STAGES}"
         )
     total = values.get("memory_bytes")
-    told = {key: str(it) for key, it in values.items()}
+    entries = {key: str(value) for key, value in values.items()}
     if total is not None:
-        told["reserved_bytes"] = str(max(0, model.board_mib * MIB - total.value))
+        entries["reserved_bytes"] = str(max(0, model.board_mib * MIB - total.value))
     remarks = (
         f"{read.device}, driver {read.driver}, {read.date}, by the GPU kit {read.kit}.",
         *(f"{key}: {it.how}" for key, it in values.items()),
     )
-    machines.write(path, model.key, told, remarks)
+    machines.write(path, model.key, entries, remarks)
 
 
 def document(found: Found) -> dict[str, object]:
-    """Return the answer for programs."""
+    """Return the JSON output."""
     read = found.record
     return {
         "record": {
@@ -178,7 +178,7 @@ def _show(found: Found) -> None:
     out.print(kept)
     for judged in found.judged:
         for outcome in (it for it in judged.outcomes if not it.held):
-            begin = "did not hold" if outcome.held is False else "cannot be told"
+            begin = "did not hold" if outcome.held is False else "inconclusive"
             out.print(text.Text(f"{begin}: {outcome.what}: {outcome.seen}"))
     for stage in read.unfinished:
         said = f"{stage.state}: {stage.reason}" if stage.reason else stage.state

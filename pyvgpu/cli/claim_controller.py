@@ -1,4 +1,4 @@
-"""`pyvgpu claim-controller`: collects the templates of claims that the webhook makes for pods."""
+"""`pyvgpu claim-controller`: garbage-collects the claim templates that the webhook creates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-Delete the templates of claims that `pyvgpu webhook --claims` has made and no pod names any more.
-Of several that run, one acts: it holds a lease.
+Delete the ResourceClaimTemplates that `pyvgpu webhook --claims` created and no pod refers to any
+more. Of several replicas only the leader acts: the one that holds the lease.
 """
 _EXAMPLES = """\
 examples:
@@ -31,7 +31,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Sweep until told to end, while the lease is held."""
+    """Sweep until a termination signal arrives, while we hold the lease."""
     meter = cluster.find_metrics().ClaimMeter()
     api = cluster.connect(options, meter)
     stop = cluster.stop_on_signals()

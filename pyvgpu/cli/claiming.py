@@ -1,4 +1,4 @@
-"""Why a pod waits that has its devices by claims: read from the cluster, and said."""
+"""Explain why a pod with ResourceClaims waits, from the cluster's claims and slices."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
 
 FOLDER = templates.FOLDER
-NOT_MADE = "FailedResourceClaimCreation"  # the event of a claim that the cluster does not make
+NOT_MADE = "FailedResourceClaimCreation"  # event reason: the cluster could not create a claim
 _COUNTED = "a ResourceQuota counts devices of a class, never how much of them"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Said:
-    """What there is to say of a pod and its claims."""
+    """The explanation of a pod and its claims."""
 
-    why: waiting.Why | None  # None: no claim of it waits for a device
-    lines: tuple[str, ...]  # of each claim, and what was not judged
+    why: waiting.Why | None  # None: none of its claims waits for a device
+    lines: tuple[str, ...]  # one for each claim, and one for each part that was not judged
 
     def document(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return it as JSON."""
         return {**(self.why.document() if self.why else {}), "claims": list(self.lines)}
 
     def text(self, pod: str) -> str:
-        """Return it for people."""
+        """Return it as text."""
         head = self.why.text() if self.why else f"{pod} waits for none of its claims"
         found = [head, *(f"  {it}" for it in self.lines)]
         if self.why and self.why.fitting:
             found.append(
                 "  there is room: kube-scheduler has not looked since, or something else keeps "
-                "the pod from there, such as what is asked besides"
+                "the pod from there, such as its other requests"
             )
         rows = self.why.rows() if self.why else []
         return "\n".join([*found, *([waiting.table(rows)] if rows else ())])
 
 
 def concerns(pod: Object) -> bool:
-    """Tell whether *pod* waits for a node and may have devices by claims."""
+    """Return whether *pod* waits for a node and may get devices through claims."""
     spec = objects.section(pod, "spec")
     asked = objects.entries(spec, "resourceClaims") or seen.whole_devices(pod)
     over = objects.section(pod, "status").get("phase") in asks.OVER
@@ -54,9 +54,9 @@ def concerns(pod: Object) -> bool:
 
 
 def explain(api: apiserver.ApiServer, pod: Object) -> Said | None:
-    """Return why *pod* has no devices; None if no claim of it is for ours.
+    """Return why *pod* has no devices; None if none of its claims is for our devices.
 
-    UnavailableError with the right that is missing.
+    UnavailableError names the missing permission.
     """
     meta = objects.section(pod, "metadata")
     classes = {_name(it): it for it in _list(api, f"{FOLDER}/deviceclasses", "deviceclasses")}
@@ -78,7 +78,7 @@ def explain(api: apiserver.ApiServer, pod: Object) -> Said | None:
         if waits:
             wants[name] = found
             plain = not shapes.is_ours(entry.get("resourceClaimTemplateName"))
-            lines += [f"claim {name}: not judged here: {it}" for it in found.told if plain]
+            lines += [f"claim {name}: not judged here: {text}" for text in found.unjudged if plain]
     if count := seen.whole_devices(pod):
         ours = True
         wants["whole"] = seen.Wanted((asks.Part(facts.Kind.APP, facts.WHOLE * count, 0),))
@@ -99,21 +99,21 @@ def explain(api: apiserver.ApiServer, pod: Object) -> Said | None:
 
 
 def _selector(pod: Object) -> facts.Selector:
-    """Return what a pod's annotations say, which count where we made its claims."""
+    """Return the device selector of a pod's annotations, which count if we made its claims."""
     if not any(map(shapes.is_ours, templates.named_by(pod))):
         return facts.ANY
     try:
         return wishes.read(objects.section(pod, "metadata", "annotations")).selector
-    except errors.UsageError:  # somebody changed them since
+    except errors.UsageError:  # edited since the webhook accepted them
         return facts.ANY
 
 
 def _book(api: apiserver.ApiServer) -> book.Book:
-    """Return what is free, by the slices of nodes and by all claims."""
+    """Return what is free, computed from the nodes' ResourceSlices and from all claims."""
     known = book.Book(book.Settings())
     found = seen.slices(_list(api, f"{FOLDER}/resourceslices", "resourceslices"))
-    for node, told in seen.nodes(found).items():
-        known.see_node(node, told)
+    for node, published in seen.nodes(found).items():
+        known.see_node(node, published)
     claims = _list(api, f"{FOLDER}/resourceclaims", "resourceclaims of all namespaces")
     for tenant in seen.tenants(found, claims):
         known.see_pod(tenant.key, tenant)
@@ -121,7 +121,7 @@ def _book(api: apiserver.ApiServer) -> book.Book:
 
 
 def _claim(api: apiserver.ApiServer, pod: Object, entry: Object) -> tuple[Object, str, bool]:
-    """Return what a claim of *pod* asks, how it is with it, and whether it waits."""
+    """Return the spec of a claim of *pod*, a line on its state, and whether it waits."""
     namespace = str(objects.section(pod, "metadata").get("namespace"))
     folder = f"{FOLDER}/namespaces/{namespace}"
     name = entry.get("resourceClaimName") or _made(pod, str(entry.get("name")))
@@ -142,7 +142,7 @@ def _claim(api: apiserver.ApiServer, pod: Object, entry: Object) -> tuple[Object
 
 
 def _made(pod: Object, name: str) -> str:
-    """Return what the claim is called that was made for a pod from a template."""
+    """Return the name of the claim that was created for a pod from a template."""
     for it in objects.entries(objects.section(pod, "status"), "resourceClaimStatuses"):
         if it.get("name") == name:
             return str(it.get("resourceClaimName") or "")
@@ -150,14 +150,14 @@ def _made(pod: Object, name: str) -> str:
 
 
 def _why_not_made(api: apiserver.ApiServer, pod: Object) -> str:
-    """Return what the cluster said last when it did not make a claim."""
+    """Return the last event about a claim that the cluster failed to create."""
     meta = objects.section(pod, "metadata")
     query = {"fieldSelector": f"involvedObject.uid={meta.get('uid')},reason={NOT_MADE}"}
     path = f"/api/v1/namespaces/{meta.get('namespace')}/events"
     try:
         found = api.call("GET", path, query).get("items") or []
     except apiserver.ServerError:
-        return ""  # whoever may not read events is told the rest
+        return ""  # without permission to read events the rest is still shown
     if not found:
         return ""
     last = max(found, key=lambda it: str(it.get("lastTimestamp") or ""))

@@ -1,4 +1,4 @@
-"""`pyvgpu completion SHELL`: what a shell needs to complete our command lines."""
+"""`pyvgpu completion SHELL`: shell completion scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHELLS = ("bash", "zsh", "fish")
-_WORDS = {  # what stands for a value in --help, and what it may be
+_WORDS = {  # the values that a placeholder of --help stands for
     "MODEL": tuple(models.BY_KEY),
     "MODEL[:COUNT]": tuple(models.BY_KEY),
     "OPERATION": ("init", "mount", "unmount"),
@@ -23,8 +23,8 @@ _WORDS = {  # what stands for a value in --help, and what it may be
 _FILES = ("ARGUMENT", "COMMAND", "FILE", "FILE.html", "RECORD", "SOCKET")
 _FOLDERS = ("DIR",)
 _DESCRIPTION = """\
-Print a script that lets a shell complete commands and options of pyvgpu, and what is known of
-their values: models, files.
+Print a script that lets a shell complete the commands and options of pyvgpu, and known values such
+as models and files.
 """
 _EXAMPLES = """\
 examples:
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def script(shell: str) -> str:
-    """Return the script for *shell*; UsageError for one that we do not know."""
+    """Return the script for *shell*; UsageError for an unknown shell."""
     if shell not in SHELLS:
         raise errors.UsageError(f"SHELL {shell!r}: must be {' or '.join(SHELLS)}, such as bash")
     import shtab
@@ -74,7 +74,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _tell_values(action: argparse.Action) -> None:
-    """Tell shtab what *action* takes; the parser is nobody else's."""
+    """Tell shtab the values of *action*; it may be changed, as no other code uses the parser."""
     taken = str(action.metavar)
     if action.choices or action.nargs == 0:
         return

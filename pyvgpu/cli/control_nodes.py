@@ -1,4 +1,4 @@
-"""`pyvgpu control-nodes`: gives the node agent, and nobody else, the nodes of all devices."""
+"""`pyvgpu control-nodes`: device plugin that gives /dev/nvidia* to the node agent alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-Give the node agent the nodes of this node's devices, so that its container needs no privilege to
-open them: as pyvgpu.io/control, which one pod can have, of the agent's namespace alone. Needs CDI.
+Give the node agent the device nodes of this node (/dev/nvidia*), so that its container can open
+them without being privileged. They are the resource pyvgpu.io/control, which one pod can have, and
+only in the agent's namespace. Needs CDI.
 """
 _EXAMPLES = """\
 examples:
@@ -21,13 +22,13 @@ examples:
   pyvgpu control-nodes --driver-root /run/nvidia/driver
 """
 OPTIONS = table.Group(
-    "where things are on the node",
+    "paths on the node",
     (
         table.Option(
             "--namespace", "NAME", "namespace", "the namespace of the agent ($POD_NAMESPACE)"
         ),
         *places.OPTIONS,
-        table.Option("--verbose", "", "verbose", "say more"),
+        table.Option("--verbose", "", "verbose", "log more"),
     ),
 )
 
@@ -40,7 +41,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve kubelet until told to end."""
+    """Serve kubelet until a termination signal arrives."""
     found = OPTIONS.read(options)
     verbose = found.pop("verbose", False)
     found["namespace"] = found.get("namespace") or os.environ.get("POD_NAMESPACE")

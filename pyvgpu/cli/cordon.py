@@ -1,4 +1,4 @@
-"""`pyvgpu cordon`: let nothing new come onto a device of this node."""
+"""`pyvgpu cordon`: stop placing new containers on a device of this node."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-Let no new container come onto a device of this node; those that have a part of it keep it. It
-lasts until it is undone, whatever is started anew. Root alone may say so, on the node.
+Place no new container on a device of this node; containers that already have a share keep it. The
+cordon lasts until --undo, across restarts of the agent and the node. Needs root, on the node.
 """
 _EXAMPLES = """\
 examples:
@@ -28,12 +28,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add = parser.add_argument
     add("uuid", metavar="UUID", help="the device, as nvidia-smi -L shows it")
-    add("--undo", action="store_true", help="let it be given out again")
+    add("--undo", action="store_true", help="allow new containers on it again")
     agent.add_state(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tell the agent, and say what holds now."""
+    """Send the order to the agent, and print its answer."""
     order = {"order": "cordon", "uuid": options.uuid, "undo": options.undo}
     print(orders.tell(agent.state(options), order))
     return 0

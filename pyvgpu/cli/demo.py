@@ -1,4 +1,4 @@
-"""`pyvgpu demo`: tenants of one simulated device, held to their quotas."""
+"""`pyvgpu demo`: quota enforcement for six tenants of one simulated device."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 DEFAULT_SECONDS = "12"
 _DESCRIPTION = """\
 Start CUDA programs on one simulated device, each by `pyvgpu run` with a quota of its own: one
-that stays within it, one that wants more and more, one that is killed holding memory, and one
-that asks for more than is free; two that want all of its time, with shares of 30 and 70, and one
-that idles. Watch them by their ledgers and by the driver's own count, and judge at the end what
-was seen. The exit code is 1 if a claim failed. Needs no GPU.
+that stays within its quota, one that allocates more and more, one that is killed while it holds
+memory, one that requests more than is free, two that want all of the device's time, with shares of
+30 and 70, and one that idles. Watch their ledgers and the driver's own count, and judge the claims
+at the end. The exit code is 1 if a claim failed. Needs no GPU.
 """
 _EXAMPLES = """\
 examples:
@@ -48,12 +48,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help=f"how long it lasts, {script.SHORTEST} to {script.LONGEST} ({DEFAULT_SECONDS})",
     )
     add("--simulate", metavar="MODEL", default="h100", help="the simulated device (h100)")
-    add("--json", action="store_true", help="what was seen and judged, for programs")
-    add("--report", metavar="FILE.html", type=Path, help="write it all as one page, with pictures")
+    add("--json", action="store_true", help="print observations and verdicts as JSON")
+    add("--report", metavar="FILE.html", type=Path, help="write an HTML report with charts")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the demonstration; 1 if a claim failed."""
+    """Run the demonstration; 1 if a claim failed."""
     seconds = _parse_seconds(options.seconds)
     wanted = options.simulate
     if wanted not in models.BY_KEY and not machines.is_file(wanted):
@@ -110,5 +110,5 @@ def _screen(plan: Plan, console: Console) -> show.Screen:
 
 
 def _end(number: int, _: object) -> NoReturn:
-    """Unwind, so that everything is tidied, and then end as the signal asks."""
+    """Unwind the stack, so that everything is cleaned up, and exit with the signal's code."""
     sys.exit(128 + number)

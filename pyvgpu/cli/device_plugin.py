@@ -1,4 +1,4 @@
-"""`pyvgpu device-plugin`: the node agent, which gives containers their parts of the devices."""
+"""`pyvgpu device-plugin`: the node agent, which gives containers their shares of devices."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-Offer the devices of this node to kubelet as pyvgpu.io/vcore (100 of a device) and
-pyvgpu.io/vmemory (units of its memory), and hold each container to what it asked for. Containers
-get it by CDI, which containerd and CRI-O have on.
+Advertise the devices of this node to kubelet as pyvgpu.io/vcore (100 for each device) and
+pyvgpu.io/vmemory (units of its memory), and hold each container to its limits. Containers get
+their devices through CDI, which containerd and CRI-O enable by default.
 """
 _EXAMPLES = """\
 examples:
@@ -44,20 +44,20 @@ def _machine(text: str, flag: str) -> str:
 
 
 PLACES = Group(
-    "where things are",
+    "paths and names",
     (
         Option(
             "--node",
             "NAME",
             "node",
-            "the node that this is ($NODE_NAME, else the host's name)",
+            "the name of this node ($NODE_NAME, else the host name)",
             table.word,
         ),
         Option(
             "--state",
             "DIR",
             "state",
-            "where grants are remembered, and the mirror of the driver is",
+            "folder for the records of grants and for the driver mirror",
             table.path,
             STATE,
         ),
@@ -65,7 +65,7 @@ PLACES = Group(
             "--run",
             "DIR",
             "run",
-            "where the files of running containers are, best in memory",
+            "folder for the files of running containers, preferably on tmpfs",
             table.path,
             "/run/pyvgpu-agent",
         ),
@@ -74,14 +74,14 @@ PLACES = Group(
             "--simulate",
             "MACHINE",
             "simulate",
-            "simulated devices in the place of the node's, such as h100 or t4:2 (none)",
+            "simulated devices instead of the node's own, such as h100 or t4:2 (none)",
             _machine,
         ),
         Option(
             "--plugins-registry",
             "DIR",
             "registry",
-            "where kubelet looks for DRA drivers",
+            "kubelet's registration folder for DRA drivers",
             table.path,
             "/var/lib/kubelet/plugins_registry",
         ),
@@ -89,7 +89,7 @@ PLACES = Group(
             "--plugins",
             "DIR",
             "drivers",
-            "where DRA drivers have the sockets on which kubelet asks them",
+            "folder for the sockets on which DRA drivers serve kubelet",
             table.path,
             "/var/lib/kubelet/plugins",
         ),
@@ -97,7 +97,7 @@ PLACES = Group(
             "--kubeconfig",
             "FILE",
             "kubeconfig",
-            "how to reach the API server, as YAML or JSON (in a pod: as the pod)",
+            "kubeconfig file, YAML or JSON (in a pod: its service account)",
             table.path,
         ),
     ),
@@ -109,7 +109,7 @@ SHARING = Group(
             "--memory-unit",
             "SIZE",
             "unit",
-            "what 1 of pyvgpu.io/vmemory is: a multiple of 1 MiB",
+            "the size of 1 pyvgpu.io/vmemory: a multiple of 1 MiB",
             table.mebibytes,
             "256Mi",
         ),
@@ -117,7 +117,7 @@ SHARING = Group(
             "--packing",
             "binpack|spread",
             "packing",
-            "fill devices one after the other, or all evenly",
+            "binpack: fill one device after the other; spread: use all evenly",
             table.one_of(facts.Packing),
             "binpack",
         ),
@@ -133,16 +133,16 @@ SHARING = Group(
             "--placement-key",
             "FILE",
             "placement_key",
-            "the key, of 32 bytes or more, by which the extender seals what it chooses; or a "
-            "folder of keys, any of which will do",
+            "the key, of 32 bytes or more, with which the extender seals its choices; or a "
+            "folder of keys, any of which is accepted",
             table.path,
         ),
         Option(
             "--compute-class",
             "PART=NAME",
             "classes",
-            "call devices with PART in their model's name NAME; may be given several times, the "
-            "first that fits counts",
+            "assign compute class NAME to devices with PART in their model's name; may be given "
+            "several times, the first match counts",
             table.pair("H100=fast"),
             many=True,
         ),
@@ -150,7 +150,7 @@ SHARING = Group(
             "--door",
             "[UUID=]plugin|dra",
             "doors",
-            "through which door devices, or that one, are given out: kubelet's counters, or "
+            "the API that offers all devices, or device UUID: kubelet's device plugin API, or DRA "
             "claims; may be given several times",
             many=True,
         ),
@@ -158,7 +158,8 @@ SHARING = Group(
             "--door-seconds",
             "SECONDS",
             "door_seconds",
-            "how long a device is closed, at least, before it changes its door: from 1 to 86400",
+            "the minimum time for which a device takes no new containers before it moves to the "
+            "other API: from 1 to 86400",
             table.seconds(1, 86_400, 30),
             "30",
         ),
@@ -166,15 +167,15 @@ SHARING = Group(
             "--beside-nvidia",
             "",
             "beside_nvidia",
-            "offer devices although NVIDIA's device plugin, or another with its resources, gives "
-            "out GPUs of this node: then each GPU may be given out twice",
+            "offer devices although NVIDIA's device plugin, or another with its resources, also "
+            "allocates GPUs of this node: a GPU may then be allocated twice",
         ),
         Option(
             "--bind-deadline",
             "SECONDS",
             "bind_seconds",
-            "how long it may be unknown whose a grant is, before the pod is given up: from 1 to "
-            "86400",
+            "how long to wait for a grant to be matched to its pod before evicting the pod: from "
+            "1 to 86400",
             table.seconds(1, 86_400, 60),
             "60",
         ),
@@ -187,7 +188,7 @@ CONTAINERS = Group(
             "--profile",
             "pyvgpu|gaia",
             "profile",
-            "whose names pods use for what they ask and get: ours, or gpu-manager's",
+            "the names of resources and variables that pods use: ours, or gpu-manager's",
             table.one_of(Profile),
             "pyvgpu",
         ),
@@ -195,49 +196,49 @@ CONTAINERS = Group(
             "--volume-config",
             "FILE",
             "volumes",
-            "gpu-manager's volume.conf: which of the driver's files they get (all)",
+            "gpu-manager's volume.conf: the driver files that they get (all)",
             gaia.read_volumes,
         ),
         Option(
             "--extra-config",
             "FILE",
             "nodes",
-            "gpu-manager's extra-config.json: more nodes in /dev that they get (none)",
+            "gpu-manager's extra-config.json: additional device nodes that they get (none)",
             gaia.read_nodes,
         ),
         Option(
             "--no-require-cdi",
             "",
             "require_cdi",
-            "do without CDI: quotas hold, but containers see the nodes of all devices",
+            "work without CDI: quotas hold, but containers see the nodes of all devices",
             given=False,
         ),
         Option(
             "--no-driver-limits",
             "",
             "driver_limits",
-            "leave containers to the shim alone, where the driver could hold them to their memory "
-            "itself, too",
+            "let the shim alone limit the memory of containers, even where the driver could "
+            "enforce it, too",
             given=False,
         ),
         Option(
             "--node-dev",
             "DIR",
             "node_dev",
-            "without CDI: where the node itself has the nodes of devices, if this agent has them "
-            "elsewhere (/dev of --driver-root)",
+            "without CDI: the folder of the device nodes on the node itself, if this agent has "
+            "them elsewhere (/dev of --driver-root)",
             table.path,
         ),
     ),
 )
 HEALTH = Group(
-    "when a device is sick",
+    "unhealthy devices",
     (
         Option(
             "--ignore-xids",
             "NUMBERS",
             "ignored_xids",
-            "Xids that say nothing of a device, with commas between them; '' for none",
+            "Xids that do not make a device unhealthy, separated by commas; '' for none",
             table.numbers(1, 9999, "13,31,43"),
             ",".join(map(str, sorted(health.APPLICATION_XIDS))),
         ),
@@ -245,49 +246,49 @@ HEALTH = Group(
             "--recover-seconds",
             "SECONDS",
             "recover_seconds",
-            "after how long without trouble it is well again: from 1 to 86400",
+            "time without errors after which it is healthy again: from 1 to 86400",
             table.seconds(1, 86_400, 60),
             "60",
         ),
     ),
 )
 WATCHING = Group(
-    "what is seen, and what is done about it",
+    "monitoring and audit",
     (
         Option(
             "--listen",
             "[ADDRESS:]PORT|none",
             "listen",
-            f"where figures, health and usage are answered; none: nowhere ({DEFAULT_LISTEN})",
+            f"serve metrics, health and usage here; none: do not serve ({DEFAULT_LISTEN})",
             table.listening,
         ),
         Option(
             "--display",
             "SOCKET",
             "display",
-            "where gpu-manager's gRPC service is answered, such as /var/run/gpu-manager.sock "
-            "(nowhere)",
+            "serve gpu-manager's gRPC display service here, such as /var/run/gpu-manager.sock "
+            "(not served)",
             table.path,
         ),
         Option(
             "--audit-action",
             "report|kill",
             "audit_action",
-            "what becomes of a process that goes past its quota: it is told, or ended",
+            "what happens to a process that exceeds its quota: it is reported, or killed",
             table.one_of(audit.Action),
             "report",
         ),
     ),
 )
 SAYING = Group(
-    "what is said",
+    "logging",
     (
-        Option("--verbose", "", "verbose", "say more"),
+        Option("--verbose", "", "verbose", "log more"),
         Option(
             "--log-format",
             "text|json",
             "form",
-            "lines for people, or an object of JSON in each",
+            "plain lines, or one JSON object per line",
             table.one_of(log.Format),
             "text",
         ),
@@ -308,14 +309,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def settings_of(
     options: argparse.Namespace, door: doors.Door = doors.Door.PLUGIN
 ) -> tuple[Settings, dict[str, Any]]:
-    """Return what *options* mean for the agent, and for what it says; UsageError if nothing.
+    """Return the settings of the agent and of its log; UsageError if *options* are not valid.
 
-    *door* is that of devices of which nothing else is said.
+    *door* is the allocation API of devices for which the options name none.
     """
     theirs = gpu_manager.read(options)
     found = {**PLACES.read(options), **SHARING.read(options), **CONTAINERS.read(options)}
     found |= WATCHING.read(options)
-    found = {**theirs, **found}  # ours count
+    found = {**theirs, **found}  # our options take precedence
     found.setdefault("node", os.environ.get("NODE_NAME") or socket.gethostname())
     said = {"verbose": found.pop("verbose", False), **SAYING.read(options)}
     rules = dataclasses.replace(health.Rules(), **HEALTH.read(options))
@@ -330,12 +331,12 @@ def settings_of(
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve kubelet until told to end."""
+    """Serve kubelet until a termination signal arrives."""
     return serve(options, doors.Door.PLUGIN)
 
 
 def serve(options: argparse.Namespace, door: doors.Door) -> int:
-    """Be the agent, whose devices are given out through *door* where nothing else is said."""
+    """Run the agent; *door* is the allocation API of devices for which the options name none."""
     settings, said = settings_of(options, door)
     with errors.needing("grpcio", "node"):
         from pyvgpu.deviceplugin import agent, frugal, simulated

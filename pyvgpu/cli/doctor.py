@@ -1,4 +1,4 @@
-"""`pyvgpu doctor`: what is here, what is missing, how to get it; and whether quotas are held."""
+"""`pyvgpu doctor`: check the prerequisites of this machine, node or container."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _DESCRIPTION = """\
-Look at the driver, the devices, the kernel and pyvgpu's own build, and say for everything
-that is missing how to get it; with --prove also start a run and prove that its quota is held:
-that more memory than it has is refused, and what two seconds of work have of a device's time.
+Check the driver, the devices, the kernel and pyvgpu's own build, and say how to get what is
+missing. With --prove, also start a run and prove that its quota is enforced: an allocation over
+it is refused, and two seconds of work get no more than its share of the device's time.
 
-In a container that has a part of a device, and in a run: look at what it has, and prove that
-its own quota is held. With --node: look at what the agent of a node needs, and ask how it is.
+In a container with a share of a device, and in a run: check what it has, and prove that its own
+quota is enforced. With --node: check what the agent of a node needs, and query its health.
 
-The exit code is 69 if what is needed is missing (for a program that nothing holds: if `pyvgpu
-run` cannot work here at all, not even with --simulate), 70 if a quota is not held, else 0.
+The exit code is 69 if a requirement is missing (outside containers and runs: if `pyvgpu run`
+cannot work here at all, not even with --simulate), 70 if a quota is not enforced, else 0.
 """
 _EXAMPLES = """\
 examples:
@@ -44,22 +44,22 @@ _COLOURS = {
 }
 _OF_A_NODE = node.Node()
 _MORE = (
-    "A GPU can show more, such as frameworks, several tenants and what the shim adds to calls: "
-    "`make gpu-kit` packs what measures it, on a machine without a network (docs/on-real-gpus.md)."
+    "More can be tested on a GPU, such as frameworks, several tenants and the shim's cost per "
+    "call: `make gpu-kit` packs the tests, also for machines offline (docs/on-real-gpus.md)."
 )
 _IN_POD = "KUBERNETES_SERVICE_HOST"  # kubelet sets it in every container
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """What is said in the end."""
+    """The result of all checks."""
 
     place: str  # machine, node, container, container of whole devices, run
     rows: tuple[doctor.Row, ...]
     sentence: str
     exit_code: int
     run: doctor.Verdict | None = None  # of a machine: which runs are possible
-    more: str = ""  # what else can be done to know
+    more: str = ""  # further tests that are possible
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -67,12 +67,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("--json", action="store_true", help="the same rows for programs")
+    add("--json", action="store_true", help="print the same rows as JSON")
     add(
         "--prove",
         action="store_true",
         help=f"start a run of {trial.VCORE} vcore and {trial.VMEMORY} for some seconds, and prove "
-        "that it is held",
+        "that its quota is enforced",
     )
     add(
         "--simulate",
@@ -83,31 +83,31 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--driver-libraries",
         metavar="DIR",
         type=Path,
-        help="the folder of libcuda.so.* and libnvidia-ml.so.*, where it is not a usual one",
+        help="the folder of libcuda.so.* and libnvidia-ml.so.*, if it is not a usual one",
     )
     add(
         "--scheduler-config",
         metavar="FILE",
         type=Path,
-        help="kube-scheduler's configuration: whether it asks about all nodes, and as it should",
+        help="kube-scheduler's configuration: check its extender and that it scores all nodes",
     )
-    add("--node", action="store_true", help="look at what the agent of this node needs")
+    add("--node", action="store_true", help="check what the agent of this node needs")
     for name, metavar, default, what in (
         ("--state", "DIR", _OF_A_NODE.state, "with --node: the agent's state"),
         ("--kubelet", "DIR", _OF_A_NODE.kubelet, "with --node: kubelet's root"),
-        ("--cdi", "DIR", _OF_A_NODE.specifications, "with --node: where CDI is looked for"),
+        ("--cdi", "DIR", _OF_A_NODE.specifications, "with --node: folder of CDI specifications"),
     ):
         add(name, metavar=metavar, type=Path, default=default, help=f"{what} (%(default)s)")
     add(
         "--agent",
         metavar="[ADDRESS:]PORT",
         default=_OF_A_NODE.agent,
-        help="with --node: where the agent answers (%(default)s)",
+        help="with --node: the agent's --listen address (%(default)s)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show what was found."""
+    """Run the checks and print the report."""
     _check(options)
     report = _report(options)
     if options.json:
@@ -155,7 +155,7 @@ def _report(options: argparse.Namespace) -> Report:
 
 
 def _judged(place: str, rows: tuple[doctor.Row, ...], well: str) -> Report:
-    """Return the report on what every row is needed for."""
+    """Return the report on a place where every row is required."""
     missing = [row.check for row in rows if row.state is doctor.State.MISSING]
     if not missing:
         return Report(place, rows, f"{well}.", 0)
@@ -165,7 +165,7 @@ def _judged(place: str, rows: tuple[doctor.Row, ...], well: str) -> Report:
 
 
 def _unproven(rows: Sequence[doctor.Row]) -> int:
-    """Return the exit code that says that a quota is not held, 0 if none of *rows* does."""
+    """Return the exit code for a quota that is not enforced, 0 if *rows* have no failed proof."""
     proofs = [row for row in rows if row.check in (inside.MEMORY, inside.TIME)]
     failed = any(row.state is doctor.State.MISSING for row in proofs)
     return errors.PyVgpuError.exit_code if failed else 0

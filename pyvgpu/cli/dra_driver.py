@@ -1,4 +1,4 @@
-"""`pyvgpu dra-driver`: the node agent, whose devices are given out for claims."""
+"""`pyvgpu dra-driver`: the node agent as a DRA driver."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-Offer the devices of this node by dynamic resource allocation (Kubernetes 1.34 and newer): as a
-ResourceSlice, from which claims are given vcore and vmemory. It is `pyvgpu device-plugin` with
---door dra, and takes the same options; --door UUID=plugin gives a device to kubelet's counters.
+Offer the devices of this node by dynamic resource allocation (Kubernetes 1.34 and newer), in a
+ResourceSlice from which claims get vcore and vmemory. It is `pyvgpu device-plugin` with --door
+dra, and takes the same options; --door UUID=plugin leaves a device to the device plugin API.
 """
 _EXAMPLES = """\
 examples:
@@ -30,5 +30,5 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve kubelet until told to end."""
+    """Serve kubelet until a termination signal arrives."""
     return device_plugin.serve(options, doors.Door.DRA)

@@ -1,4 +1,4 @@
-"""`pyvgpu explain POD`: what a pod waits for, for a device or for its end."""
+"""`pyvgpu explain POD`: why a pod waits for devices, or does not end."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pyvgpu.controller.sidecar.settings import Settings
 
 _DESCRIPTION = """\
-Say what a pod waits for. If it asks for devices and has no node: for each device of each node why
-not, the nearest that almost fits and what would make it fit; that takes the right to list nodes
-and pods, or, where it has claims, deviceclasses, resourceslices and resourceclaims. If its node
-does not start it: what the node's agent says, and the same of that node's devices. If its work is
-done and it does not end: its containers, how its sidecars are ended, and what keeps them; for that
-the right to read the pod is enough, and what else may not be read is said. Of a pod that runs also
-what holds the memory of its containers; that takes the right to get pods/proxy of the agents.
+Explain what a pod waits for. If it requests devices and has no node: why each device of each node
+does not fit, which one is nearest to fitting and what would make it fit; this needs permission to
+list nodes and pods or, if it has claims, deviceclasses, resourceslices and resourceclaims. If its
+node does not start it: the refusal of the node's agent, and the same for that node's devices. If
+its work is done and it does not end: its containers, how its sidecars are ended, and what blocks
+them; this needs permission to read the pod only, and names what else it may not read. For a
+running pod also what limits its containers' memory; this needs `get pods/proxy` for the agents.
 """
 _EXAMPLES = """\
 examples:
@@ -44,21 +44,21 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add = parser.add_argument
     add("pod", metavar="POD", help="the name of the pod")
-    add("-n", "--namespace", metavar="NAME", help="of the pod (the kubeconfig's, as kubectl)")
-    add("--json", action="store_true", help="as one JSON object")
+    add("-n", "--namespace", metavar="NAME", help="the pod's namespace (the kubeconfig's)")
+    add("--json", action="store_true", help="print one JSON object")
     cluster.add_context(parser)
     add(
         "--controller-namespace",
         metavar="NAME",
         default=cluster.NAMESPACE,
-        help="where the leases of our programs are (%(default)s)",
+        help="the namespace of our programs' leases (%(default)s)",
     )
     cluster.add_agents(parser)
     cluster.add_settings(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read the pod and what lies around it, and explain."""
+    """Read the pod and its related objects, and explain."""
     settings = cluster.sidecar_settings(options)
     api = apiserver.connect(options.kubeconfig, context=options.context)
     namespace = options.namespace or apiserver.default_namespace(
@@ -100,14 +100,14 @@ def run(options: argparse.Namespace) -> int:
 def _memory(
     api: apiserver.ApiServer, options: argparse.Namespace, pod: pods.Pod
 ) -> list[dict[str, Any]]:
-    """Return what holds the memory of a pod's containers, as the agent of its node says."""
+    """Return what limits the memory of a pod's containers, as its node's agent reports it."""
     try:
-        told = (agents.told(api, options.agent_namespace, {pod.node}) or {}).get(pod.node)
+        report = (agents.reports(api, options.agent_namespace, {pod.node}) or {}).get(pod.node)
     except apiserver.ServerError:
-        told = None
-    if not isinstance(told, figures.Told):
-        return []  # without the right to ask agents, or without an answer
-    return figures.memory(told, pod.namespace, pod.name)
+        report = None
+    if not isinstance(report, figures.Report):
+        return []  # no permission to query agents, or no answer
+    return figures.memory(report, pod.namespace, pod.name)
 
 
 def _held(part: dict[str, Any]) -> str:
@@ -122,7 +122,7 @@ def _held(part: dict[str, Any]) -> str:
 def _waits(
     api: apiserver.ApiServer, thing: Object, asked: asks.Pod, options: argparse.Namespace
 ) -> int:
-    """Say why a pod has no node."""
+    """Print why a pod has no node."""
     known = scheduling.from_cluster(api, book.Settings())
     pod = asks.read(thing, None, unit=scheduling.unit_of(known)) or asked
     why = waiting.look(known, pod, every_device=True)
@@ -142,7 +142,7 @@ def _waits(
 
 
 class Around:
-    """What lies around a pod, as far as we may read it."""
+    """The objects related to a pod, as far as we may read them."""
 
     def __init__(self, api: apiserver.ApiServer, leases_in: str, settings: Settings) -> None:
         self._api = api
@@ -151,7 +151,7 @@ class Around:
         self.unknown: list[str] = []
 
     def of(self, pod: pods.Pod, job: str) -> how.Surroundings:
-        """Return it for *pod*, which belongs to *job*."""
+        """Return the surroundings of *pod*, which belongs to *job*."""
         counts = self._job(pod, job) if job and pod.restart_policy == "OnFailure" else None
         if not pod.node:
             return how.Surroundings(nodes.absent(""), counts)
@@ -164,7 +164,7 @@ class Around:
         return how.Surroundings(nodes.read(thing, lease, now, self._settings), counts)
 
     def ask_for_the_controller(self) -> None:
-        """Say so if no controller acts."""
+        """Note it if no controller holds the lease."""
         name = leases.CONTROLLER
         lease = self._read(leases.path(self._leases_in, name), f"lease {name} of our controller")
         age = nodes.age_of(lease, datetime.datetime.now(datetime.UTC))
@@ -207,8 +207,8 @@ def _why_not(
             return f"POD {name}: there is none in namespace {namespace}; {instead}"
         case 403:
             return (
-                f"POD {name}: you may not read pods in namespace {namespace}; it takes the right "
-                "to `get pods`, such as the ClusterRole view has"
+                f"POD {name}: you may not read pods in namespace {namespace}; this needs "
+                "permission to `get pods`, such as ClusterRole view has"
             )
         case 401:
             return (
@@ -219,7 +219,7 @@ def _why_not(
 
 
 def _instead(api: apiserver.ApiServer, namespace: str, name: str) -> str:
-    """Return what was perhaps meant: the pods of a Job of that name."""
+    """Return a hint at what was meant, such as the pods of a Job of that name."""
     query: dict[str, Any] = {"labelSelector": f"batch.kubernetes.io/job-name={name}", "limit": 3}
     try:
         found = api.call("GET", f"/api/v1/namespaces/{namespace}/pods", query).get("items") or []

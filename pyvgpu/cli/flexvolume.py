@@ -1,4 +1,4 @@
-"""`pyvgpu flexvolume`: the mirror as a volume of pods, called by kubelet."""
+"""`pyvgpu flexvolume`: FlexVolume driver that mounts the mirror into pods."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-A FlexVolume driver: gives a volume of the mirror that `pyvgpu mirror` keeps to a pod. kubelet
-calls it, through a file of two lines in its folder of volume plugins, and reads the answer, one
+A FlexVolume driver: mounts a volume of the mirror that `pyvgpu mirror` maintains into a pod.
+kubelet calls it through a two-line script in its volume plugin folder, and reads the answer, one
 JSON object.
 """
 _EXAMPLES = """\

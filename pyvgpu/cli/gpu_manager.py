@@ -1,7 +1,7 @@
-"""gpu-manager's options, as its DaemonSets have them: what each of them means for our agent.
+"""gpu-manager's command-line options, and what each of them means for our agent.
 
-Those that have the same name and meaning as one of ours are not here. An underscore in a name
-is a hyphen, as there.
+Options with the same name and meaning as one of ours are not listed. As in gpu-manager, an
+underscore in a name counts as a hyphen.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Theirs:
     """One option of gpu-manager."""
 
     flag: str
-    value: str  # how --help calls its value; BOOL may be left out
-    means: str  # here, for --help and the documentation
-    read: Callable[[str, str], Fields] | None = None  # None: nothing follows from it
-    warns: bool = False  # what it means is said when it is given: it is not what it means there
+    value: str  # its placeholder in --help; a BOOL may be left out
+    means: str  # its meaning here, for --help and the documentation
+    read: Callable[[str, str], Fields] | None = None  # None: it has no effect
+    warns: bool = False  # log its meaning, because it differs from gpu-manager's
 
 
 def _driver(text: str, flag: str) -> Fields:
@@ -39,7 +39,7 @@ def _driver(text: str, flag: str) -> Fields:
 
 
 def _bool(text: str, flag: str) -> bool:
-    """Return what Go takes for a truth."""
+    """Parse a boolean as Go's strconv.ParseBool does."""
     if text in ("1", "t", "T", "true", "TRUE", "True"):
         return True
     if text in ("0", "f", "F", "false", "FALSE", "False"):
@@ -48,7 +48,7 @@ def _bool(text: str, flag: str) -> bool:
 
 
 def _node(text: str, flag: str) -> Fields:
-    # Theirs is empty where $NODE_NAME is.
+    # gpu-manager's value is empty where $NODE_NAME is.
     return {"node": table.word(text, flag)} if text else {}
 
 
@@ -81,51 +81,51 @@ def _port(text: str, flag: str) -> Fields:
     return {"port": table.whole(0, 65535, _PORT)(text, flag)}
 
 
-_ADDRESS, _PORT = "localhost", 5678  # theirs, where only one of both is given
-_VERBOSE = 4  # from which number on klog's users mean the details
+_ADDRESS, _PORT = "localhost", 5678  # gpu-manager's defaults, if only one of both is given
+_VERBOSE = 4  # klog's level for debug output
 
 OPTIONS = (
-    Theirs("--driver", "NAME", "nvidia, the only one", _driver),
+    Theirs("--driver", "NAME", "nvidia, the only valid value", _driver),
     Theirs("--hostname-override", "NAME", "--node", _node),
-    Theirs("--query-addr", "ADDRESS", f"that of --listen; {_ADDRESS}", _address),
-    Theirs("--query-port", "PORT", f"that of --listen; {_PORT}", _port),
-    Theirs("--share-mode", "BOOL", "true, as without it; false: whole devices only", _share_mode),
-    Theirs("--incluster-mode", "BOOL", "nothing: without --kubeconfig it is so", _truth),
+    Theirs("--query-addr", "ADDRESS", f"the address of --listen; {_ADDRESS}", _address),
+    Theirs("--query-port", "PORT", f"the port of --listen; {_PORT}", _port),
+    Theirs("--share-mode", "BOOL", "true: the default; false: whole devices only", _share_mode),
+    Theirs("--incluster-mode", "BOOL", "nothing: the default without --kubeconfig", _truth),
     Theirs("--v", "LEVEL", f"--verbose, from {_VERBOSE} on", _verbosity),
-    Theirs("--logtostderr", "BOOL", "nothing: it is so", _truth),
-    Theirs("--alsologtostderr", "BOOL", "nothing: it is so", _truth),
-    Theirs("--log-dir", "DIR", "nothing: the log goes to standard error", warns=True),
-    Theirs("--log-backtrace-at", "LINE", "nothing: there are no such lines", warns=True),
+    Theirs("--logtostderr", "BOOL", "nothing: logs always go to standard error", _truth),
+    Theirs("--alsologtostderr", "BOOL", "nothing: logs always go to standard error", _truth),
+    Theirs("--log-dir", "DIR", "nothing: logs go to standard error", warns=True),
+    Theirs("--log-backtrace-at", "LINE", "nothing: this is not supported", warns=True),
     Theirs("--stderrthreshold", "LEVEL", "nothing: all goes to standard error", warns=True),
-    Theirs("--vmodule", "LEVELS", "nothing: --verbose is for all parts", warns=True),
-    Theirs("--sample-period", "SECONDS", "nothing: usage is read when asked for", warns=True),
-    Theirs("--node-labels", "LABELS", "labels for the node, with commas between them", _labels),
+    Theirs("--vmodule", "LEVELS", "nothing: --verbose applies to all modules", warns=True),
+    Theirs("--sample-period", "SECONDS", "nothing: usage is sampled on request", warns=True),
+    Theirs("--node-labels", "LABELS", "labels for the node, separated by commas", _labels),
     Theirs("--virtual-manager-path", "DIR", "nothing: grants are below --run", warns=True),
-    Theirs("--checkpoint-path", "DIR", "nothing: it is kept below --state", warns=True),
+    Theirs("--checkpoint-path", "DIR", "nothing: the checkpoint is below --state", warns=True),
     Theirs(
         "--allocation-check-period",
         "SECONDS",
         "nothing: pods that can never start are evicted at once",
         warns=True,
     ),
-    Theirs("--container-runtime", "NAME", "nothing: any runtime with CDI will do", warns=True),
+    Theirs("--container-runtime", "NAME", "nothing: any runtime with CDI works", warns=True),
     Theirs(
         "--container-runtime-endpoint",
         "SOCKET",
-        "nothing: the runtime is not asked",
+        "nothing: the runtime is not queried",
         warns=True,
     ),
-    Theirs("--cgroup-driver", "NAME", "nothing: it is seen which one it is", warns=True),
-    Theirs("--runtime-request-timeout", "TIME", "nothing: the runtime is not asked", warns=True),
-    Theirs("--wait-timeout", "TIME", "nothing: it is waited as long as it takes", warns=True),
+    Theirs("--cgroup-driver", "NAME", "nothing: it is detected", warns=True),
+    Theirs("--runtime-request-timeout", "TIME", "nothing: the runtime is not queried", warns=True),
+    Theirs("--wait-timeout", "TIME", "nothing: there is no timeout", warns=True),
     Theirs("--addr", "SOCKET", "--display", _display),
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Let *parser* know them."""
+    """Add gpu-manager's options to *parser*."""
     group = parser.add_argument_group(
-        "gpu-manager's options", "taken as they are; ours count where both are given"
+        "gpu-manager's options", "accepted for compatibility; our own options take precedence"
     )
     for it in OPTIONS:
         more: dict[str, Any] = {"nargs": "?", "const": "true"} if it.value == "BOOL" else {}
@@ -138,7 +138,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read(options: argparse.Namespace) -> Fields:
-    """Return the fields that those which were given mean; UsageError if one is wrong."""
+    """Return the agent's settings for the given options; UsageError if one is not valid."""
     found: Fields = {}
     for it, text in _given(options):
         if it.read is not None:
@@ -150,7 +150,7 @@ def read(options: argparse.Namespace) -> Fields:
 
 
 def warnings(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return a line for each that was given and means something else here."""
+    """Return a line for each given option that has another meaning here."""
     return tuple(f"{it.flag} means {it.means}" for it, _ in _given(options) if it.warns)
 
 

@@ -1,4 +1,4 @@
-"""What a run is held to, as options say it: shared by `run` and `set`."""
+"""Parsing of the quota options that `pyvgpu run` and `pyvgpu set` share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def parse(options: argparse.Namespace) -> quota.Change:
-    """Return what --vcore, --vmemory, --policy, --vcore-limit and --priority say.
+    """Return the values of --vcore, --vmemory, --policy, --vcore-limit and --priority.
 
-    None was left out.
+    None for an option that is not given.
     """
     size, policy, priority = options.vmemory, options.policy, options.priority
     return quota.Change(

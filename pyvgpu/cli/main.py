@@ -1,4 +1,4 @@
-"""Find the subcommand, run it, and say in one line what went wrong."""
+"""Entry points of `pyvgpu` and `kubectl vgpu`: subcommand dispatch and error reporting."""
 
 from __future__ import annotations
 
@@ -19,72 +19,72 @@ from pyvgpu.cli import output, versions
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# By where it is of use: the name, its module and what --help says; a module has
-# prepare_parser(parser) and run(options) -> exit code, and is imported only when it is asked for.
+# Grouped by where a command is used: its name, module and --help summary. A module has
+# prepare_parser(parser) and run(options) -> exit code, and is imported only when it is needed.
 GROUPS = (
     (
         "on this machine",
         (
-            ("run", "pyvgpu.cli.run", "run a program with a part of a device"),
-            ("ps", "pyvgpu.cli.ps", "list the runs that live on this machine"),
-            ("top", "pyvgpu.cli.top", "show what every run uses of the devices"),
-            ("set", "pyvgpu.cli.set", "change the quota of a run that lives"),
-            ("demo", "pyvgpu.cli.demo", "show tenants of a simulated device held to their quotas"),
+            ("run", "pyvgpu.cli.run", "run a program with a share of a device"),
+            ("ps", "pyvgpu.cli.ps", "list the active runs on this machine"),
+            ("top", "pyvgpu.cli.top", "show the GPU usage of every run"),
+            ("set", "pyvgpu.cli.set", "change the quota of an active run"),
+            ("demo", "pyvgpu.cli.demo", "demonstrate quota enforcement on a simulated device"),
             (
                 "replay",
                 "pyvgpu.cli.replay",
-                "say what a share would cost a job that was profiled",
+                "estimate the slowdown of a profiled job with a share",
             ),
             (
                 "calibrate",
                 "pyvgpu.cli.calibrate",
-                "say what a GPU is like, from a record of the GPU kit",
+                "compare a measured GPU with the simulator's model",
             ),
             (
                 "doctor",
                 "pyvgpu.cli.doctor",
-                "say what works here, what is missing, how to get it",
+                "check the prerequisites, and say how to get them",
             ),
         ),
     ),
     (
         "in a cluster",
         (
-            ("manifests", "pyvgpu.cli.manifests", "say what installs pyvgpu in a cluster"),
+            ("manifests", "pyvgpu.cli.manifests", "print the Kubernetes manifests of pyvgpu"),
             (
                 "explain",
                 "pyvgpu.cli.explain",
-                "say why a pod waits for devices, or does not end",
+                "explain why a pod waits for devices, or does not end",
             ),
             (
                 "simulate-schedule",
                 "pyvgpu.cli.simulate_schedule",
-                "say where pods would go, and on which devices",
+                "predict the nodes and devices of pods",
             ),
             (
                 "scheduler",
                 "pyvgpu.cli.scheduler",
-                "choose the devices of pods, asked by kube-scheduler",
+                "run the scheduler extender for kube-scheduler",
             ),
             (
                 "webhook",
                 "pyvgpu.cli.webhook",
-                "complete or refuse pods when they are created",
+                "run the admission webhook for pods",
             ),
             (
                 "sidecar-controller",
                 "pyvgpu.cli.sidecar_controller",
-                "end the sidecars of finished pods",
+                "run the controller that ends sidecars of finished pods",
             ),
             (
                 "claim-controller",
                 "pyvgpu.cli.claim_controller",
-                "collect templates of claims that no pod names",
+                "run the garbage collector of claim templates",
             ),
             (
                 "status-page",
                 "pyvgpu.cli.status_page",
-                "show a cluster's devices to people, by HTTPS",
+                "run the web page of a cluster's devices",
             ),
         ),
     ),
@@ -94,27 +94,27 @@ GROUPS = (
             (
                 "device-plugin",
                 "pyvgpu.cli.device_plugin",
-                "give containers of this node their parts of devices",
+                "run the node agent as a device plugin",
             ),
             (
                 "dra-driver",
                 "pyvgpu.cli.dra_driver",
-                "the same for claims: dynamic resource allocation",
+                "run the node agent as a DRA driver",
             ),
             (
                 "control-nodes",
                 "pyvgpu.cli.control_nodes",
-                "let the agent of this node open its devices",
+                "run the device plugin that gives /dev/nvidia* to the agent",
             ),
             (
                 "cordon",
                 "pyvgpu.cli.cordon",
-                "let nothing new come onto a device of this node",
+                "stop placing new containers on a device of this node",
             ),
             (
                 "sidecar-node",
                 "pyvgpu.cli.sidecar_node",
-                "stop sidecars on this node, when it asks",
+                "run the node part that stops sidecars",
             ),
             (
                 "mirror",
@@ -124,7 +124,7 @@ GROUPS = (
             (
                 "flexvolume",
                 "pyvgpu.cli.flexvolume",
-                "give the mirror to pods, as kubelet asks for it",
+                "mount the mirror into pods as a FlexVolume driver",
             ),
         ),
     ),
@@ -134,12 +134,12 @@ GROUPS = (
             (
                 "support-bundle",
                 "pyvgpu.cli.support_bundle",
-                "pack what helps to help, without secrets",
+                "collect diagnostics, without secrets",
             ),
             (
                 "completion",
                 "pyvgpu.cli.completion",
-                "let a shell complete commands and options",
+                "print the shell completion script",
             ),
             ("manual", "pyvgpu.cli.manual", "print the man page"),
         ),
@@ -150,7 +150,7 @@ COMMANDS = tuple(command for _, commands in GROUPS for command in commands)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Program:
-    """What is called by one name, with its subcommands."""
+    """One program and its subcommands."""
 
     name: str
     description: str | None
@@ -159,28 +159,28 @@ class Program:
 
     @property
     def commands(self) -> tuple[tuple[str, str, str], ...]:
-        """All of them, whatever their group."""
+        """The commands of all groups."""
         return tuple(command for _, commands in self.groups for command in commands)
 
 
 PYVGPU = Program("pyvgpu", pyvgpu.__doc__, GROUPS, "pyvgpu run --help")
 KUBECTL = Program(
     "kubectl vgpu",
-    "See which pods have which devices, what they use of them, and why others wait.",
+    "Show which pods hold which devices, how much of them they use, and why other pods wait.",
     (("commands", kubectl_commands.COMMANDS),),
     "kubectl vgpu top --help",
 )
 
 
-ALL = "*"  # subcommands
+ALL = "*"  # all subcommands
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports errors as every other part of pyvgpu does."""
+    """Argument parser that raises UsageError."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        # So that `--vmemory -1GiB` is a size that is wrong, and no option that is unknown.
+        # Take `--vmemory -1GiB` as an invalid size, not as an unknown option.
         self._negative_number_matcher = re.compile(r"-[0-9.]")
 
     def error(self, message: str) -> NoReturn:
@@ -189,7 +189,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class ProgramParser(Parser):
-    """The parser of a program, whose help has its subcommands by group."""
+    """The parser of a program, whose help lists its subcommands by group."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(
@@ -201,7 +201,7 @@ class ProgramParser(Parser):
         self._program = program
 
     def format_help(self) -> str:
-        """Return the help with the groups of subcommands in the place of a list of them all."""
+        """Return the help, with groups of subcommands in place of one list."""
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
@@ -218,12 +218,12 @@ class ProgramParser(Parser):
 
 
 def kubectl(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line as kubectl's plugin."""
+    """Run the command line of the kubectl plugin."""
     return main(arguments, KUBECTL)
 
 
 def kubectl_complete(arguments: Sequence[str] | None = None) -> int:
-    """Tell kubectl what its plugin's command line may become."""
+    """Print completions of the plugin's command line for kubectl."""
     from pyvgpu.cli.kubectl import completing
 
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -253,7 +253,7 @@ def whole(program: Program) -> Parser:
 
 
 def _parsers(program: Program, asked: str | None) -> tuple[Parser, Parser]:
-    """Return the parser of a *program*, with the options of the subcommand *asked*; and that's."""
+    """Return the parser of *program* and that of subcommand *asked*; only that one has options."""
     whole = ProgramParser(program)
     whole.add_argument("--version", action=versions.Action)
     commands = whole.add_subparsers(dest="command_name", metavar="COMMAND", parser_class=Parser)
@@ -290,13 +290,13 @@ def _run(given: list[str], program: Program) -> int:
 
 
 def _usual(given: list[str]) -> list[str]:
-    """Return the arguments with the words that other programs have as commands as options."""
+    """Turn the commands `help` and `version` of other programs into options."""
     if given[:1] == ["help"]:
         return [*given[1:], "--help"]
     return ["--version"] if given == ["version"] else given
 
 
 def _perhaps(given: str, known: Iterable[str]) -> str:
-    """Return the question whether another word was meant, empty if none is like it."""
+    """Return a "did you mean" question, empty if no known word is similar."""
     found = difflib.get_close_matches(given, known, 1)
     return f"; did you mean {found[0]}?" if found else ""

@@ -1,4 +1,4 @@
-"""`pyvgpu manifests`: what helm has rendered of the chart, for clusters without helm."""
+"""`pyvgpu manifests`: pre-rendered manifests of the Helm chart, for use without helm."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 RELEASE, NAMESPACE = "pyvgpu", "pyvgpu"
 KUBERNETES = "1.36.0"  # `helm template` asks no cluster, and some builds of helm assume an old one
-# Sets by their names, each with helm's --set and what it is for.
+# Sets of manifests by name, each with helm's --set values and its purpose.
 SETS = {
-    "default": ((), "agents, webhook and the parts that end sidecars"),
+    "default": ((), "agents, webhook and sidecar controller"),
     "simulate": (("simulate=h100:2",), "the same, with two simulated GPUs on each node"),
     "gaia": (("profile=gaia",), "the same, for pods that use gpu-manager's resources"),
-    "dra": (("dra.enabled=true",), "devices for claims (DRA), with classes and policies"),
+    "dra": (("dra.enabled=true",), "devices through claims (DRA), with classes and policies"),
     "second": (
         ("scheduler.mode=second", "kubeScheduler.image=localhost/kube-scheduler:1"),
-        "with the scheduler, and a second kube-scheduler that asks it",
+        "with the scheduler extender, and a second kube-scheduler that uses it",
     ),
 }
 _DESCRIPTION = """\
-Print the Kubernetes manifests of one set, for `kubectl apply -f -`: the namespace, and what `helm
-template` renders of the chart with the set's values. Any other values are for helm itself, which
-takes the same chart: `--helm` prints the command.
+Print the Kubernetes manifests of one set, for `kubectl apply -f -`: the namespace, and the output
+of `helm template` with the set's values. Any other values need helm itself, with the same chart:
+`--helm` prints the command.
 """
 _EXAMPLES = """\
 examples:
@@ -55,12 +55,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="VALUE",
         action="append",
         default=[],
-        help="options of helm: refused, with the helm command that takes them",
+        help="options of helm: rejected, with the helm command that accepts them",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the set, or how helm renders it."""
+    """Print the set, or the helm command that renders it."""
     name, helm = options.name, _command(options.name)
     if name not in SETS:
         raise errors.UsageError(
@@ -84,7 +84,7 @@ def chart() -> Path:
 
 
 def _command(name: str) -> str:
-    """Return how helm renders a set, and the default where there is no such set."""
+    """Return the helm command that renders a set, the default one if *name* is unknown."""
     settings, _ = SETS.get(name, SETS["default"])
     sets = [word for it in settings for word in ("--set", it)]
     where = ("--namespace", NAMESPACE, "--kube-version", KUBERNETES)
@@ -92,7 +92,7 @@ def _command(name: str) -> str:
 
 
 def _folder(name: str) -> Path:
-    """Return a folder of deploy/, which an installed pyvgpu has inside, and the sources beside."""
+    """Return a folder of deploy/: inside an installed package, beside it in the sources."""
     package = Path(__file__).resolve().parents[1]
     for above in (package, package.parent):
         if (found := above / "deploy" / name).is_dir():

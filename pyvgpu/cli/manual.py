@@ -1,4 +1,4 @@
-"""`pyvgpu manual`: the man page, made of what --help says."""
+"""`pyvgpu manual`: the man page, generated from --help."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(_: argparse.Namespace) -> int:
 
 
 def page() -> str:
-    """Return it, in the macros of man(7)."""
+    """Return the man page, in the macros of man(7)."""
     from pyvgpu.cli.main import PYVGPU, whole
 
     parser = whole(PYVGPU)
@@ -75,9 +75,9 @@ def _commands(
 ) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
     for action in whole._actions:
         if isinstance(action, argparse._SubParsersAction):
-            told = {it.dest: it.help or "" for it in action._choices_actions}
+            summaries = {it.dest: it.help or "" for it in action._choices_actions}
             for name, parser in action.choices.items():
-                yield name, parser, told[name]
+                yield name, parser, summaries[name]
 
 
 def _taken(action: argparse.Action) -> str:
@@ -97,14 +97,14 @@ def _exits() -> Iterator[str]:
     classes: list[type[errors.PyVgpuError]] = [errors.PyVgpuError]
     classes += errors.PyVgpuError.__subclasses__()
     kinds = {it.exit_code: it for it in classes if it.__module__ == errors.__name__}
-    yield "0    done"
+    yield "0    success"
     kinds.pop(errors.PyVgpuError.exit_code)
     for code, kind in sorted(kinds.items()):
         yield _text(f"{code}   {(kind.__doc__ or '').splitlines()[0]}")
-    yield _text(f"{errors.PyVgpuError.exit_code}   Anything else that a person can answer.")
+    yield _text(f"{errors.PyVgpuError.exit_code}   Any other error that a user can fix.")
 
 
 def _text(text: str) -> str:
-    """Return *text* so that no character of it is a request or an escape."""
+    """Escape *text* for roff: none of its characters is a request or an escape."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped[:1] in (".", "'") else escaped

@@ -1,4 +1,4 @@
-"""`pyvgpu mirror`: the driver of a node, for its containers, with the shim in it."""
+"""`pyvgpu mirror`: mirror the node's driver for containers, with the shim in it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 
 OUTPUT = "/var/lib/pyvgpu/driver"
 
-_WIDTH = 8192  # more than a path has
+_WIDTH = 8192  # longer than any path
 
 _DESCRIPTION = f"""\
-Mirror the NVIDIA driver that is installed here into a folder, for containers: a volume
-`shared`, in which the shim stands where CUDA and NVML were, and a volume `exclusive`, which is
-the driver as it is. The folder's link `current` leads to the mirror of the driver that is
-installed now; what a container has mounted never changes under it.
+Mirror the installed NVIDIA driver into a folder, for containers: a volume `shared`, in which the
+shim replaces CUDA and NVML, and a volume `exclusive`, with the unmodified driver. The folder's
+link `current` points to the mirror of the driver that is installed now; a mirror that a container
+has mounted never changes.
 
-What is left out: --output is the base that the volumes of --volume-config have, else
-{OUTPUT}.
+The default of --output is the base of the volumes of --volume-config, else {OUTPUT}.
 """
 _EXAMPLES = """\
 examples:
@@ -53,7 +52,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--driver-root",
         metavar="DIR",
         default="/",
-        help="where the root of the system that has the driver is mounted (/)",
+        help="mount point of the root file system that has the driver (/)",
     )
     add("--output", metavar="DIR", help="the folder for the mirror")
     add(
@@ -61,18 +60,18 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="gpu-manager's volume.conf: which files, in which volumes",
     )
-    add("--cdi", metavar="FILE", help="write a CDI specification of the mirror there")
-    add("--dry-run", action="store_true", help="show what the mirror would hold, and make none")
-    add("--follow", action="store_true", help="stay, and mirror each driver that is installed")
-    add("--json", action="store_true", help="the same for programs; with --follow a line each")
+    add("--cdi", metavar="FILE", help="write a CDI specification of the mirror to FILE")
+    add("--dry-run", action="store_true", help="show the contents of the mirror, and create none")
+    add("--follow", action="store_true", help="keep running, and mirror each new driver")
+    add("--json", action="store_true", help="print JSON; with --follow one line for each change")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the mirror, or show it, or keep it up to date."""
+    """Create the mirror, or show it, or keep it up to date."""
     if options.dry_run and options.follow:
-        raise errors.UsageError("--dry-run and --follow: nothing is followed without being made")
+        raise errors.UsageError("--dry-run and --follow: must not both be given")
     if options.dry_run and options.cdi is not None:
-        raise errors.UsageError("--dry-run and --cdi: nothing is written of what is not made")
+        raise errors.UsageError("--dry-run and --cdi: must not both be given")
     for option in ("driver_root", "output", "volume_config", "cdi"):
         if getattr(options, option) == "":
             raise errors.UsageError(
@@ -171,7 +170,7 @@ def _stopped_by_signals(follower: follow.Follower) -> Iterator[None]:
 
 
 def _news(state: node.State, mirror: node.Node, removed: tuple[Path, ...]) -> dict[str, object]:
-    """Return what became of the mirror, for programs."""
+    """Return the state of the mirror as JSON."""
     return {
         "pyvgpu": pyvgpu.__version__,
         **dataclasses.asdict(state),
@@ -181,7 +180,7 @@ def _news(state: node.State, mirror: node.Node, removed: tuple[Path, ...]) -> di
 
 
 def _tell(state: node.State, mirror: node.Node, removed: tuple[Path, ...]) -> None:
-    """Say what became of the mirror: one line, and one for each thing that was left out."""
+    """Print the state of the mirror: one line, and one for each remark."""
     where = root.shown(mirror.output / state.tree) if state.tree else "no mirror"
     if state.driver is node.Driver.PRESENT:
         _say(f"{where}: the mirror of driver {state.release}")
@@ -203,7 +202,7 @@ def _say(line: str) -> None:
 
 
 def _document(made: plan.NodePlan, finder: survey.Finder, mirror: node.Node) -> dict[str, object]:
-    """Return the plan for programs; what a link has is its target, a file its source."""
+    """Return the plan as JSON: links with their targets, files with their sources."""
     return {
         "pyvgpu": pyvgpu.__version__,
         "release": made.plan.release,
@@ -223,7 +222,7 @@ def _content(entry: plan.Entry) -> dict[str, object]:
 
 
 def _draw(made: plan.NodePlan) -> None:
-    """Show the plan as a tree."""
+    """Print the plan as a tree."""
     from rich import console, text, tree
 
     drawn = tree.Tree(text.Text(f"driver {made.plan.release}", style="bold"))
@@ -234,7 +233,7 @@ def _draw(made: plan.NodePlan) -> None:
     for entry in made.plan.entries:
         folder, _, name = entry.path.rpartition("/")
         folders[folder].add(text.Text(root.shown(name)).append(_origin(entry), "dim"))
-    # A line is not cut to the terminal's width: it ends with where a file comes from.
+    # Do not truncate lines to the terminal's width: they end with the source of the file.
     out = console.Console(highlight=False, soft_wrap=True, width=_WIDTH)
     out.print(drawn)
     for remark in made.remarks:

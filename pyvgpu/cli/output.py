@@ -1,9 +1,8 @@
-"""Standard output that cannot be written: no reader of a pipe, a full disk, no such character.
+"""Error handling of standard output: closed pipes, full disks, unsupported characters.
 
-What was not written is given up. A reader who has gone knows, and is told nothing; a lack of
-room is said in one line. Without this an exit code of the library that happens to write would
-say that something else failed. Characters that the output's encoding has not are written by
-others that are like them.
+Unwritten output is discarded. A closed pipe ends the command silently; a full disk is reported in
+one line. Without this the exit code would be that of the library that happens to write, as if
+something else had failed. Characters that the encoding lacks are replaced by similar ones.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ _PLAIN = str.maketrans(
 
 
 class ReaderGoneError(errors.OutputError):
-    """Nobody reads what we say."""
+    """The reader of our standard output has closed the pipe."""
 
-    exit_code = 141  # as a shell says that SIGPIPE ended it
+    exit_code = 141  # 128 + SIGPIPE, as in a shell
 
 
 class _Output:
-    """Standard output whose failures are ours; everything else is the stream's own."""
+    """Standard output whose write errors become OutputError; all else is the stream's own."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -44,7 +43,7 @@ class _Output:
         with self._failures():
             try:
                 return self._stream.write(text)
-            except UnicodeEncodeError:  # nothing of it is written
+            except UnicodeEncodeError:  # nothing has been written
                 return self._stream.write(_encodable(text, self._stream.encoding))
 
     def flush(self) -> None:
@@ -56,7 +55,7 @@ class _Output:
         try:
             yield
         except OSError as exc:
-            # The interpreter writes what is buffered once more at its end: into nothing.
+            # At its end the interpreter flushes the buffer again: let it write to /dev/null.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
@@ -66,13 +65,13 @@ class _Output:
 
 
 def _encodable(text: str, encoding: str) -> str:
-    """Return *text* as far as *encoding* can say it."""
+    """Return *text* with the characters that *encoding* lacks replaced."""
     return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
 
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Raise :class:`errors.OutputError` for what is written meanwhile and cannot be."""
+    """Raise :class:`errors.OutputError` if writing to standard output fails in the block."""
     stream = sys.stdout
     if stream is None:
         yield

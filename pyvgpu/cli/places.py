@@ -1,4 +1,4 @@
-"""Options that say where the things of a node are, of the commands that serve its kubelet."""
+"""Options for paths on a node, shared by the commands that serve kubelet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OPTIONS = (
         "--device-plugin-path",
         "DIR",
         "plugins",
-        "where kubelet meets device plugins",
+        "kubelet's folder of device plugin sockets",
         table.path,
         "/var/lib/kubelet/device-plugins",
     ),
@@ -17,7 +17,7 @@ OPTIONS = (
         "--pod-resources",
         "SOCKET",
         "pod_resources",
-        "where kubelet says which pod has which devices",
+        "kubelet's PodResources socket, which lists the devices of pods",
         table.path,
         "/var/lib/kubelet/pod-resources/kubelet.sock",
     ),
@@ -25,7 +25,7 @@ OPTIONS = (
         "--cdi",
         "DIR",
         "specifications",
-        "where the container runtime looks for CDI specifications",
+        "the container runtime's folder of CDI specifications",
         table.path,
         "/var/run/cdi",
     ),
@@ -33,7 +33,7 @@ OPTIONS = (
         "--driver-root",
         "DIR",
         "driver_root",
-        "where the root of the system that has the driver is mounted",
+        "mount point of the root file system that has the driver",
         table.path,
         "/",
     ),

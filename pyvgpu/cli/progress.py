@@ -1,4 +1,4 @@
-"""Show how far a long copy is: by a bar, or in one line where nobody looks."""
+"""Progress of a long copy: a bar on a terminal, one line elsewhere."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-PATIENCE_SECONDS = 0.5  # what is done by then is not worth a word
+PATIENCE_SECONDS = 0.5  # a shorter copy is not reported
 
 
 class Report(Protocol):
-    """What the one who copies calls: a file's name, bytes copied so far, bytes in all."""
+    """Progress callback: a file's name, bytes copied so far, bytes in all."""
 
     def __call__(self, name: str, done: int, total: int, /) -> None:
-        """Tell of progress."""
+        """Report progress."""
 
 
 @contextlib.contextmanager
 def copying(what: str) -> Iterator[Report]:
-    """Yield a function to report a copy to; it says nothing unless the copy takes long."""
+    """Yield a progress callback; it shows nothing unless the copy takes long."""
     started = time.monotonic()
     bar: Progress | None = None
-    told = False
+    shown = False
 
     def report(name: str, done: int, total: int) -> None:
-        nonlocal bar, told
+        nonlocal bar, shown
         if time.monotonic() - started < PATIENCE_SECONDS:
             return
-        if not told:
-            told = True
+        if not shown:
+            shown = True
             if sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown", ""):
                 bar = _bar()
                 bar.add_task(what, total=total)

@@ -1,4 +1,4 @@
-"""`pyvgpu ps`: the runs that live on this machine."""
+"""`pyvgpu ps`: the active runs of this machine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _DESCRIPTION = """\
-List the runs of all users that live on this machine: what each is held to and what it holds.
-The name is what `pyvgpu set` takes.
+List the active runs of all users on this machine, with their quotas and the memory that they hold.
+`pyvgpu set` takes a run's name.
 """
 _EXAMPLES = """\
 examples:
@@ -41,11 +41,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu ps`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    parser.add_argument("--json", action="store_true", help="the same for programs")
+    parser.add_argument("--json", action="store_true", help="print the same as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """List them; an empty list is no error."""
+    """Print the list; an empty one is not an error."""
     devices = runs.Watch().see(runs.look(promises.Books()))
     if options.json:
         print(json.dumps({"runs": views.documents(devices)}, indent=2))
@@ -58,7 +58,7 @@ def _show(devices: Sequence[runs.DeviceView]) -> None:
     from rich.text import Text
 
     if not devices:
-        print(views.NOBODY)
+        print(views.NO_RUNS)
         return
     now = time.time()
     rows = [

@@ -1,7 +1,7 @@
-"""Why a pod that has a node does not start there: what the node's agent says, and its devices.
+"""Explain why a pod does not start on its node: the agent's refusal and the node's devices.
 
-It needs no scheduler of ours: kubelet quotes the agent in the status of the container, and the
-agent publishes what its devices have.
+This does not need our scheduler: kubelet quotes the agent in the container status, and the agent
+publishes the state of its devices.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pyvgpu.kube import apiserver
 if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
 
-OURS = "pyvgpu: "  # what each refusal of the agent begins with
+OURS = "pyvgpu: "  # the prefix of each refusal of the agent
 AGAIN = "tries again every 10 to 15 seconds"  # kubelet's pause after a pod that does not start
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """What the agent says of a container that kubelet cannot start."""
+    """The agent's error message for a container that kubelet cannot start."""
 
     container: str
     text: str
 
 
 def find(pod: Object) -> Refusal | None:
-    """Return the first refusal in the status of *pod*; None if no container is refused."""
+    """Return the first refusal in the status of *pod*; None if the agent refused no container."""
     status = objects.section(pod, "status")
     for kind in ("initContainerStatuses", "containerStatuses"):
         for entry in objects.entries(status, kind):
@@ -50,12 +50,12 @@ class Explanation:
     pod: asks.Pod
     phase: str
     refusal: Refusal
-    why: waiting.Why | None  # None: it is not about room, or the node may not be read
+    why: waiting.Why | None  # None: the cause is not lack of room, or we may not read the node
     unknown: tuple[str, ...]
 
     @property
     def waits_for(self) -> str:
-        """What must come for the pod to start."""
+        """What the pod needs to start."""
         if explain.FOR_NOW not in self.refusal.text:
             return self.refusal.text
         if self.pod.held is not None:
@@ -69,7 +69,7 @@ class Explanation:
         return f"{room}; kubelet {AGAIN}"
 
     def text(self) -> str:
-        """Return it for people."""
+        """Return it as text."""
         refused = f"container {self.refusal.container}: refused by {self.pod.node}"
         near = self.why.near if self.why is not None else None
         rows = self.why.rows() if self.why is not None else []
@@ -85,7 +85,7 @@ class Explanation:
         )
 
     def document(self) -> str:
-        """Return it for programs."""
+        """Return it as JSON."""
         found = self.why.document() if self.why is not None else {"pod": self.pod.key}
         return json.dumps(
             {
@@ -102,7 +102,7 @@ class Explanation:
 
 
 def look(api: apiserver.ApiServer, thing: Object, pod: asks.Pod, refusal: Refusal) -> Explanation:
-    """Return why *pod*, which the API server has as *thing*, does not start."""
+    """Return why *pod*, parsed from the object *thing*, does not start."""
     known, unknown = book.Book(book.Settings()), []
     phase = str(objects.section(thing, "status").get("phase"))
     node = pod.node
@@ -117,7 +117,7 @@ def look(api: apiserver.ApiServer, thing: Object, pod: asks.Pod, refusal: Refusa
         for page, _ in api.pages("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}):
             own = (it for it in page if objects.section(it, "spec").get("nodeName") == node)
             scheduling.tell_pods(known, own)
-    except apiserver.ServerError as exc:  # then the holders are known by their uids alone
+    except apiserver.ServerError as exc:  # then holders are shown by uid only
         said = "you may not list them" if exc.status == 403 else str(exc)
         unknown.append(f"pods of {node}: {said}")
     why = waiting.look(known, pod, [node], every_device=True)

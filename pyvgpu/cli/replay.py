@@ -1,4 +1,4 @@
-"""`pyvgpu replay FILE`: what a share would cost a job that was profiled elsewhere."""
+"""`pyvgpu replay FILE`: estimate the slowdown of a profiled job with a share of a device."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ DEFAULT_VCORES = (10, 25, 50, 75, 90)
 MOST_BESIDE = 3
 WIDTH = 110
 _DESCRIPTION = """\
-Replay what a profiler recorded of your job on a simulated device, with shares and without, and say
-what a share would cost it, and how jobs get on together. FILE is JSON of PyTorch's profiler
-(trace.json or trace.json.gz), or an export of Nsight Systems (report.sqlite; `nsys export --type
-sqlite report.nsys-rep` writes it). The shim, the arbiter and the driver calls are real, the device
-and its time are simulated: it needs no GPU, and no other load on this machine changes the result.
+Replay a profiler's recording of your job on a simulated device, with shares and without, and print
+how much a share would slow it down, and how jobs affect each other. FILE is a JSON trace of the
+PyTorch profiler (trace.json or trace.json.gz), or an export of Nsight Systems (report.sqlite;
+`nsys export --type sqlite report.nsys-rep` writes it). The shim, the arbiter and the driver calls
+are real, the device and its clock are simulated: this needs no GPU, and other load on this machine
+does not change the result.
 """
 _EXAMPLES = """\
 examples:
@@ -40,14 +41,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("file", metavar="FILE", type=Path, help="what was recorded of a job")
+    add("file", metavar="FILE", type=Path, help="the recording of a job")
     add(
         "--vcore",
         metavar="N",
         action="append",
         default=[],
-        help="a share to try, 1 to 100, may be there several times (10, 25, 50, 75 and 90); with "
-        "--beside one for each job, in their order",
+        help="a share to try, 1 to 100, may be given several times (10, 25, 50, 75 and 90); with "
+        "--beside one for each job, in the same order",
     )
     add(
         "--beside",
@@ -57,14 +58,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=[],
         help=f"another job that runs at the same time, {MOST_BESIDE} at most",
     )
-    add("--process", metavar="PID", help="of FILE, if it has several (that with most work)")
-    add("--device", metavar="INDEX", help="of FILE, if it has several (that with most work)")
-    add("--html", metavar="FILE.html", type=Path, help="write it as one page, with bars")
-    add("--json", action="store_true", help="as one JSON object")
+    add("--process", metavar="PID", help="the process in FILE (the one with most work)")
+    add("--device", metavar="INDEX", help="the device in FILE (the one with most work)")
+    add("--html", metavar="FILE.html", type=Path, help="write an HTML report with bar charts")
+    add("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay and show it."""
+    """Replay the recordings and print the results."""
     from pyvgpu.replay import compare, show
 
     vcores = _vcores(options)
@@ -92,14 +93,14 @@ def _vcores(options: argparse.Namespace) -> Sequence[int]:
     given = [quantity.parse_vcore(text, "--vcore") for text in options.vcore]
     if len(options.beside) > MOST_BESIDE:
         raise errors.UsageError(
-            f"--beside {options.beside[MOST_BESIDE]}: must be there {MOST_BESIDE} times at most"
+            f"--beside {options.beside[MOST_BESIDE]}: must be given {MOST_BESIDE} times at most"
         )
     if not options.beside:
         return given or DEFAULT_VCORES
     jobs = 1 + len(options.beside)
     if len(given) != jobs:
         raise errors.UsageError(
-            f"--vcore is there {len(given)} times for {jobs} jobs; with --beside each job must "
+            f"--vcore is given {len(given)} times for {jobs} jobs; with --beside each job must "
             "have one, such as `pyvgpu replay a.json --vcore 60 --beside b.json --vcore 40`"
         )
     if sum(given) > 100:

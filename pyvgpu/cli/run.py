@@ -1,4 +1,4 @@
-"""`pyvgpu run`: a program with a part of a device."""
+"""`pyvgpu run`: run a program with a share of a device."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from pyvgpu.volumes.find import Driver
 
 _DESCRIPTION = """\
-Run COMMAND with a part of one device. Its CUDA and NVML see that part alone, and an
-allocation past it is refused as on a full device. Options after COMMAND are COMMAND's.
+Run COMMAND with a share of one device. CUDA and NVML show COMMAND only that share, and an
+allocation over it fails as on a full device. Options after COMMAND are COMMAND's.
 
-What is left out: --vmemory is vcore percent of the device; without both it is the whole
-device. The exit code is COMMAND's own; our own errors are 64 to 78, 126 if COMMAND cannot be
-executed and 127 if it is not there.
+The default of --vmemory is vcore percent of the device's memory; without both options it is the
+whole device. The exit code is COMMAND's own; our own errors are 64 to 78, 126 if COMMAND cannot be
+executed and 127 if it does not exist.
 """
 _EXAMPLES = """\
 examples:
@@ -58,7 +58,7 @@ examples:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Base:
-    """What a run stands on: a driver, real or simulated, and its devices."""
+    """The driver of a run, NVIDIA's or simulated, and its devices."""
 
     driver: Driver
     devices: tuple[device.Device, ...]
@@ -86,7 +86,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--policy",
         default="hard",
         metavar="hard|elastic",
-        help="hard: never above vcore; elastic: more while the device would be idle (hard)",
+        help="hard: never above vcore; elastic: more while the device is otherwise idle (hard)",
     )
     add(
         "--vcore-limit",
@@ -96,10 +96,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--priority",
         metavar="low|normal|high",
-        help="low: only the time that others leave; high: first where time is lent "
-        f"(normal, or what {names.HAMI_PRIORITY_VARIABLE} says: 0 is high, more is low)",
+        help="low: only time that others leave unused; high: served first when idle time is lent "
+        f"(normal, or from {names.HAMI_PRIORITY_VARIABLE}: 0 is high, more is low)",
     )
-    add("--name", help="what later commands call the run (made from COMMAND, or its script)")
+    add("--name", help="the run's name for later commands (derived from COMMAND or its script)")
     add(
         "--simulate",
         metavar="MODEL[:COUNT]",
@@ -108,15 +108,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--driver-libraries",
         metavar="DIR",
-        help="the folder of libcuda.so.* and libnvidia-ml.so.*, where it is not a usual one",
+        help="the folder of libcuda.so.* and libnvidia-ml.so.*, if it is not a usual one",
     )
     add(
         "--no-namespace",
         action="store_true",
-        help="make no private mount namespace: setuid programs work, but programs that open "
+        help="create no private mount namespace: setuid programs work, but programs that open "
         "the driver by an absolute path are not held to the quota",
     )
-    parser.add_argument("command", nargs="...", metavar="COMMAND", help="what to run")
+    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the program to run")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -135,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
     )
     cache = tree.find_cache(environment)
     devices = device.select(base.devices, options.device)
-    if base.machine is None:  # a simulated one says what its contexts take
+    if base.machine is None:  # a simulated machine specifies its context overhead
         devices = reserve.with_measured(devices, base.driver, cache, log.say)
     wish = holders.Wish(asked, devices, base.driver.release)
     source = _mirror(base, cache)
@@ -181,10 +181,10 @@ def run(options: argparse.Namespace) -> int:
             steward.stop()
             attendant.stop()
             watcher.stop()
-            os.close(made.quota)  # the region is closed from here on
+            os.close(made.quota)  # this closes the region
             keeper.wait_detached()
             limit.end()
-            with contextlib.suppress(errors.PyVgpuError):  # then the janitor does it
+            with contextlib.suppress(errors.PyVgpuError):  # then the janitor cleans up
                 if books.forget(made.folder):
                     tree.remove(run_tree)
                     keeper.dismiss()
@@ -231,7 +231,7 @@ def _mirror(base: Base, cache: Path) -> tree.Source:
 
 
 def _overlays(base: Base, run_tree: Path, source: tree.Source) -> tuple[namespace.Overlay, ...]:
-    """Prepare one layer for the driver's folder, one for each folder that links into it."""
+    """Prepare an overlay for the driver's folder, and for each folder that links into it."""
     folder = base.driver.folder.resolve()
     files = (base.driver.libcuda.resolve(), base.driver.libnvidia_ml.resolve())
     shimmed = namespace.shimmed_names(folder, files)
@@ -255,7 +255,7 @@ def _audited(base: Base, made: holders.Made) -> auditor.Audited:
 
 
 def _nvml(base: Base) -> arbiter.Nvml | None:
-    """Return what tells the arbiter of other processes; None where NVML's pids are not ours."""
+    """Return the NVML that lists other processes; None if its pids are of another namespace."""
     from pyvgpu.volumes import uses
 
     return arbiter.Nvml(base.driver.libnvidia_ml, base.machine) if uses.sees_all() else None
@@ -264,12 +264,12 @@ def _nvml(base: Base) -> arbiter.Nvml | None:
 def _changer(
     books: promises.Books, made: holders.Made, limit: runlimit.RunLimit
 ) -> Callable[[quota.Change], holders.Changed]:
-    """Return what changes the run's promise, time after time."""
+    """Return a function that changes the run's reservation."""
 
     def change(wanted: quota.Change) -> holders.Changed:
         nonlocal made
         if wanted.vmemory is not None and wanted.vmemory > made.share.vmemory:
-            limit.change(wanted.vmemory)  # before the shim allows it
+            limit.change(wanted.vmemory)  # raise the driver's limit before the shim's
         try:
             changed = books.change(made, wanted)
             made = changed.made
@@ -303,12 +303,11 @@ def _environment(
 
 
 def _tell(asked: quota.Quota, given: Share) -> None:
-    """Say in a line what was left out."""
+    """Print a line for each default that was used."""
     size = quantity.format_size(given.vmemory)
     if asked.vmemory is None and asked.vcore is None:
-        log.say(f"no quota is given, so it is the whole of {given.device.label}, {size}")
+        log.say(f"no quota is given: using all of {given.device.label}, {size}")
     elif asked.vmemory is None:
         log.say(
-            f"--vmemory is left out, so it is {given.vcore} percent of "
-            f"{given.device.label}: {size}"
+            f"--vmemory is not given: using {given.vcore} percent of {given.device.label}, {size}"
         )

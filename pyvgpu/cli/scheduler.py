@@ -1,4 +1,4 @@
-"""`pyvgpu scheduler`: chooses the node and the devices of pods, asked by kube-scheduler."""
+"""`pyvgpu scheduler`: scheduler extender that chooses the nodes and devices of pods."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ log = logging.getLogger(__name__)
 
 NAME = leading.LEASE
 KEY = f"{cluster.AGENTS}/pyvgpu-placement"
-DRAIN_SECONDS = 2  # until kube-scheduler has gone to another
+DRAIN_SECONDS = 2  # for kube-scheduler to move on to another replica
 
 _DESCRIPTION = """\
-Answer kube-scheduler, which asks as of an extender: which nodes have a device with room for a
-pod, how good each is, and who has to go for one of higher priority; and bind pods, with the
-devices that they get, sealed for the agents of their nodes (device-plugin --placement extender).
-Of several that run one answers: it holds a lease, and its pod a label that a Service selects. The
-certificate is made and renewed here: it lies in the Secret NAME, beside it what kube-scheduler
-needs: ca.crt, and client.crt and client.key, by which it is known.
+A scheduler extender for kube-scheduler. It filters and scores nodes by the free room on their
+devices, selects the victims of preemption, and binds pods. The devices of a pod are sealed for the
+agent of its node (device-plugin --placement extender). Of several replicas only the leader
+answers: it holds a lease, and its pod has a label that a Service selects. The scheduler issues and
+renews its certificate, in Secret NAME together with the files for kube-scheduler: ca.crt, and
+client.crt and client.key, which identify it.
 """
 _EXAMPLES = """\
 examples:
@@ -49,57 +49,57 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu scheduler`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    cluster.add_served(parser, NAME, "Service, Secret and lease", "kube-scheduler asks")
+    cluster.add_served(parser, NAME, "Service, Secret and lease", "kube-scheduler")
     add = parser.add_argument
     add(
         "--key",
         metavar="NAMESPACE/NAME",
         default=KEY,
-        help="the Secret with the key that seals choices, made if it has none (%(default)s)",
+        help="the Secret with the key that seals choices, created if missing (%(default)s)",
     )
     scheduling.add_policy(parser)
     add(
         "--resync",
         metavar="SECONDS",
         default=f"{book.Settings().resync_seconds:g}",
-        help="between comparisons of what it knows with what the API server has (%(default)s)",
+        help="interval of the comparison of its cache with the API server (%(default)s)",
     )
     add(
         "--client-authority",
         metavar="FILE",
-        help="whose certificates callers show (our own; it signed client.crt in Secret NAME)",
+        help="the CA of client certificates (our own, which signed client.crt in Secret NAME)",
     )
     add(
         "--client-name",
         metavar="NAME",
         action="append",
         default=[],
-        help="answer only callers of this common name; may be given again (any)",
+        help="accept only clients with this common name; may be given several times (any)",
     )
     add(
         "--any-client",
         action="store_true",
-        help="answer every client; one that can reach it can then bind and evict any pod",
+        help="accept every client: any that can reach it can then bind and evict any pod",
     )
     add(
         "--pod",
         metavar="NAME",
         default=os.environ.get("POD_NAME", ""),
-        help="the pod that this is, which gets the leader's label ($POD_NAME)",
+        help="the name of this pod, which gets the leader's label ($POD_NAME)",
     )
     serving.add_options(parser)
     cluster.add_place(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer until told to end, while the lease is held."""
+    """Serve until a termination signal arrives, while we hold the lease."""
     address = pages.read_address(options.serve, "--serve")
     settings = dataclasses.replace(
         scheduling.read_settings(options),
         resync_seconds=table.seconds(1, 86_400, 60)(options.resync, "--resync"),
     )
     trusted = _read_authority(options)
-    own_callers = not (trusted or options.any_client)  # they show what our authority has signed
+    own_callers = not (trusted or options.any_client)  # our authority signs client certificates
     meter = cluster.find_metrics().SchedulerMeter()
     callers, keys, identity = _find_certificates()
     with errors.needing("aiohttp", "kubernetes"):
@@ -145,7 +145,7 @@ def run(options: argparse.Namespace) -> int:
             )
         except OSError as exc:
             raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
-        # It is there before we are ready, which is a matter of those.
+        # The server listens before we are ready: readiness depends on these threads.
         for part in (known.run, sealing.run, *([asking.run] if own_callers else [])):
             threading.Thread(target=part, args=(stop,), daemon=True).start()
         threading.Thread(target=listener.serve_forever, daemon=True).start()
@@ -166,10 +166,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lead(served: desk.Desk, one: term.Term, lease: leases.Lease, stop: threading.Event) -> None:
-    """Let *one* answer as long as the lease is kept."""
+    """Let *one* answer requests for as long as we hold the lease."""
     over = threading.Event()
     thread = threading.Thread(target=one.run, args=(over,), daemon=True)
-    served.begin(one)  # it answers once it may, before kube-scheduler is let come
+    served.begin(one)  # before the leader's label directs kube-scheduler here
     thread.start()
     try:
         while lease.is_held and not stop.wait(leases.RENEW_SECONDS):
@@ -183,7 +183,7 @@ def _lead(served: desk.Desk, one: term.Term, lease: leases.Lease, stop: threadin
 
 
 def _read_authority(options: argparse.Namespace) -> str:
-    """Return the certificates that an option names, an empty text if none does."""
+    """Return the certificates of --client-authority, empty if it is not given."""
     file = options.client_authority
     if options.any_client and (file or options.client_name):
         raise errors.UsageError(
@@ -193,9 +193,9 @@ def _read_authority(options: argparse.Namespace) -> str:
     if file is None:
         if not (options.any_client or serving.makes_its_own(options)):
             raise errors.UsageError(
-                "--certificate-folder, --certificate-signer: another program signs, and none here "
-                "makes a certificate for callers: --client-authority FILE says whose they show, "
-                "such as /etc/kubernetes/pki/ca.crt"
+                "--certificate-folder, --certificate-signer: another program signs, so we issue "
+                "no client certificates: --client-authority FILE must name the CA of theirs, such "
+                "as /etc/kubernetes/pki/ca.crt"
             )
         return ""
     try:
@@ -217,7 +217,7 @@ def _read_place(found: types.ModuleType, text: str) -> identity.Place:
 
 
 def _find_certificates() -> tuple[types.ModuleType, types.ModuleType, types.ModuleType]:
-    """Return the modules that need cryptography, which `--help` and completion do without."""
+    """Return the modules that need cryptography; `--help` and completion work without it."""
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller import identity
         from pyvgpu.controller.scheduler.shell import callers, keys

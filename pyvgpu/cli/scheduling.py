@@ -1,7 +1,7 @@
-"""What commands know of devices in a cluster: a book as the scheduler has one, to look into.
+"""Read-only scheduler cache for commands, filled from a cluster or a file.
 
-Choices that stand on pods are believed as they stand, for a person has no key; nothing is given
-by what is said here.
+Device choices in pod annotations are trusted without checking their seal, because users do not
+have the key; commands only print them and allocate nothing.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where pods go."""
+    """Add the placement policy option."""
     parser.add_argument(
         "--policy",
         metavar="POLICY",
         default=asks.Policy.BINPACK.value,
-        help="where pods go that do not say: binpack, spread or topology (%(default)s)",
+        help="placement of pods that name no policy: binpack, spread or topology (%(default)s)",
     )
 
 
 def read_settings(options: argparse.Namespace) -> book.Settings:
-    """Return what that option says; UsageError for what is no policy."""
+    """Return the settings with the policy option; UsageError if it is not a policy."""
     return book.Settings(policy=asks.read_policy(options.policy, "--policy"))
 
 
 def from_cluster(api: apiserver.ApiServer, settings: book.Settings) -> book.Book:
-    """Read it from a cluster; UnavailableError with what right is missing."""
+    """Read the cache from a cluster; UnavailableError names a missing permission."""
     found = book.Book(settings)
     for path, what, tell in (
         ("/api/v1/nodes", "nodes", tell_nodes),
@@ -58,7 +58,7 @@ def from_cluster(api: apiserver.ApiServer, settings: book.Settings) -> book.Book
 
 
 def from_file(path: Path, settings: book.Settings) -> book.Book:
-    """Read it from what `kubectl get nodes,pods -A -o json` has written."""
+    """Read the cache from the output of `kubectl get nodes,pods -A -o json`."""
     things = read_objects(path)
     found = book.Book(settings)
     tell_nodes(found, (it for it in things if it.get("kind") == "Node"))
@@ -67,26 +67,26 @@ def from_file(path: Path, settings: book.Settings) -> book.Book:
 
 
 def tell_nodes(known: book.Book, nodes: Iterable[Object]) -> None:
-    """Note what nodes say."""
+    """Add what the agents of *nodes* published to the cache."""
     for node in nodes:
-        told = declared.read(node)
-        known.see_node(informer.key_of(node), told.published, told.trouble)
+        found = declared.read(node)
+        known.see_node(informer.key_of(node), found.published, found.trouble)
 
 
 def tell_pods(known: book.Book, pods: Iterable[Object]) -> None:
-    """Note what pods have, by what stands on them."""
+    """Add the devices of *pods*, from their annotations, to the cache."""
     for pod in pods:
         known.see_pod(informer.key_of(pod), asks.read(pod, None))
 
 
 def unit_of(known: book.Book) -> int:
-    """Return the bytes of one vmemory as nodes have it, or the default where none says it."""
+    """Return the bytes of one vmemory as the nodes publish it, or the default."""
     units = (it.unit for it in known.stands.values() if it.unit)
     return next(units, amounts.UNIT_BYTES)
 
 
 def read_objects(path: Path) -> list[Object]:
-    """Return the objects in a file of JSON or YAML, those of lists one by one; DataError."""
+    """Return the objects in a JSON or YAML file, with lists flattened; DataError if invalid."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as exc:
@@ -107,8 +107,8 @@ def _each(found: object, path: Path) -> Iterable[Object]:
         return
     if not isinstance(found, dict):
         raise errors.DataError(
-            f"{path}: has {str(found)[:40]!r}, which is no object: must be such as "
-            "`kubectl get pods -o yaml` writes"
+            f"{path}: has {str(found)[:40]!r}, which is not an object: must be Kubernetes "
+            "objects, such as `kubectl get pods -o yaml` writes"
         )
     if str(found.get("kind", "")).endswith("List") and "items" in found:
         for it in objects.entries(found, "items"):

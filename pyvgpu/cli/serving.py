@@ -1,4 +1,4 @@
-"""Who makes the certificate of a program that answers by HTTPS: the options, what they mean."""
+"""Options for the source of an HTTPS server's certificate."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ CLUSTER_AUTHORITY = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say who makes the certificate."""
-    add = parser.add_argument_group("its certificate (one of its own)").add_argument
+    """Add the options for the source of the certificate."""
+    add = parser.add_argument_group("its certificate (default: self-issued)").add_argument
     add(
         "--certificate-folder",
         metavar="DIR",
-        help="where another program renews it, such as a Secret of cert-manager's that is mounted",
+        help="folder in which another program renews it, such as cert-manager's mounted Secret",
     )
     add(
         "--certificate-signer",
         metavar="NAME",
-        help="the signer for a CertificateSigningRequest, such as kubernetes.io/kubelet-serving",
+        help="signer of our CertificateSigningRequest, such as kubernetes.io/kubelet-serving",
     )
     add(
         "--certificate-authority",
         metavar="FILE",
         default=str(CLUSTER_AUTHORITY),
-        help="that signer's authority (%(default)s)",
+        help="CA bundle that verifies certificates of that signer (%(default)s)",
     )
 
 
 def makes_its_own(options: argparse.Namespace) -> bool:
-    """Tell whether nobody else makes it; UsageError if two do."""
+    """Return whether we issue the certificate ourselves; UsageError if both options are given."""
     if options.certificate_folder and options.certificate_signer:
         raise errors.UsageError(
             "--certificate-folder and --certificate-signer: must not both be given"
@@ -49,7 +49,7 @@ def makes_its_own(options: argparse.Namespace) -> bool:
 def source(
     options: argparse.Namespace, api: ApiServer, place: identity.Place, *, lasting: bool = False
 ) -> identity.Source:
-    """Return from where the certificate comes; *lasting*: an own authority signs for ten years."""
+    """Return the source of the certificate; *lasting*: our own CA is valid for ten years."""
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller import identity, mounted, signed
     if makes_its_own(options):

@@ -1,4 +1,4 @@
-"""`pyvgpu set`: another quota for a run that lives, or for a container of this node."""
+"""`pyvgpu set`: change the quota of an active run, or of a container of this node."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-Change what a run, or a container of this node, is held to; what is left out stays. It holds for
-the next launch and the next allocation. Below what is held already of memory, nothing is taken
-away: allocations are refused until enough was freed. A value that is not valid, or has no room
-beside what others were promised, is refused, and the old one stays. Only the run's user and root
-may change it. A container is called NAMESPACE/POD/CONTAINER; it may have less than it was created
-with, and that again, and only root may change it.
+Change the quota of a run, or of a container of this node; omitted values stay as they are. The new
+quota applies to the next launch and the next allocation. A memory quota below the memory in use
+reclaims nothing: allocations fail until enough is freed. A value that is not valid, or does not
+fit beside the other reservations, is rejected, and the old one stays. Only the run's user and root
+may change it. A container is called NAMESPACE/POD/CONTAINER; its quota can be lowered, and raised
+again up to what it was created with, by root only.
 """
 _EXAMPLES = """\
 examples:
@@ -39,14 +39,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add("name", metavar="NAME", help="what `pyvgpu ps` calls the run, or NAMESPACE/POD/CONTAINER")
     add("--vcore", metavar="N", help="percent of the device's time, 1 to 100")
     add("--vmemory", metavar="SIZE", help="device memory, such as 4GiB or 512Mi")
-    add("--policy", metavar="hard|elastic", help="whether idle time of the device may be used")
-    add("--vcore-limit", metavar="N", help="elastic: what it may reach, vcore to 100")
-    add("--priority", metavar="low|normal|high", help="which gives way where several have work")
+    add("--policy", metavar="hard|elastic", help="whether it may use idle time of the device")
+    add("--vcore-limit", metavar="N", help="elastic: the most that it may reach, vcore to 100")
+    add("--priority", metavar="low|normal|high", help="which run yields when several have work")
     agent.add_state(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask the run's supervisor, and say what holds now."""
+    """Send the change to the run's supervisor or the agent, and print the new quota."""
     wanted = limits.parse(options)
     if wanted == quota.Change():
         raise errors.UsageError(

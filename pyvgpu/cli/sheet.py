@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: where room is short, the least important columns are left out."""
+"""Tables that fit the terminal: narrow ones drop the least important columns."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _EDGES = 2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """One column: what is above it, and what becomes of it where room is short."""
+    """One column: its heading, and how it shrinks when the terminal is narrow."""
 
     heading: str
     right: bool = False
-    least: int | None = None  # to which it may be cut; None: not at all
-    rank: int = 0  # the higher, the sooner it is left out; 0: never
-    tail: bool = False  # cut, it keeps its end
+    least: int | None = None  # minimum width; None: never truncated
+    rank: int = 0  # the higher, the sooner it is dropped; 0: never
+    tail: bool = False  # when truncated, keep the end
 
 
 def fit(columns: Sequence[Column], wanted: Sequence[int], room: int) -> tuple[int, ...]:
-    """Return how wide each column is in *room*; 0 if it is left out.
+    """Return the width of each column in *room*; 0 if it is dropped.
 
-    *wanted* is as wide as what is in them. The first that can be cut has what is left over first.
+    *wanted* has the widths of the contents. Left-over room goes to truncated columns in order.
     """
     least = [
         width if column.least is None else min(column.least, width)
@@ -54,7 +54,7 @@ def fit(columns: Sequence[Column], wanted: Sequence[int], room: int) -> tuple[in
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[Text]], room: int, title: Text | None = None
 ) -> Table:
-    """Return a table no wider than *room*, if that can be; rows may have less cells."""
+    """Return a table no wider than *room*, if possible; rows may have fewer cells."""
     from rich import box
     from rich import table as rich_table
 

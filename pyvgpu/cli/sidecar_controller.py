@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-Watch the pods of a cluster, and end the sidecars of those whose main containers are done, so that
-pod and Job end by the main containers alone. Of several that run, one acts: it holds a lease.
+Watch the pods of a cluster, and end the sidecars of pods whose main containers are done, so that
+the main containers alone decide when pod and Job end. Of several replicas only the leader acts:
+the one that holds the lease.
 """
 _EXAMPLES = """\
 examples:
@@ -33,7 +34,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Watch until told to end, and act while the lease is held."""
+    """Watch until a termination signal arrives, and act while we hold the lease."""
     settings = cluster.sidecar_settings(options)
     meter = cluster.find_metrics().ControllerMeter()
     api = cluster.connect(options, meter)

@@ -1,4 +1,4 @@
-"""`pyvgpu sidecar-node`: stops containers of one node, where the controller asks for it."""
+"""`pyvgpu sidecar-node`: stops sidecars on one node at the controller's request."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SOCKETS = (  # where container runtimes listen, the usual one first
 )
 
 _DESCRIPTION = """\
-Stop sidecars of pods on this node, where `pyvgpu sidecar-controller` asks for it in the pod: with
-preStop hook, STOPSIGNAL and the sidecar's own grace period. What it is asked for is checked with
-the container runtime first.
+Stop sidecars of pods on this node when `pyvgpu sidecar-controller` requests it in the pod: with
+preStop hook, STOPSIGNAL and the sidecar's own grace period. Each request is first checked against
+the container runtime.
 """
 _EXAMPLES = """\
 examples:
@@ -37,29 +37,29 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("--node", metavar="NAME", help="the node that this is ($NODE_NAME)")
-    add("--runtime", metavar="SOCKET", help="of the container runtime (the first of the usual)")
+    add("--node", metavar="NAME", help="the name of this node ($NODE_NAME)")
+    add("--runtime", metavar="SOCKET", help="the container runtime's socket (the usual paths)")
     add(
         "--folder",
         metavar="DIR",
         default=FOLDER,
-        help="where it is written down what was begun (%(default)s)",
+        help="folder for the records of stops in progress (%(default)s)",
     )
     cluster.add_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Act until told to end."""
+    """Act until a termination signal arrives."""
     name = options.node or os.environ.get("NODE_NAME")
     if not name:
-        raise errors.UsageError("--node: must name the node that this is, such as node-1")
+        raise errors.UsageError("--node: must name this node, such as node-1")
     with errors.needing("grpcio", "kubernetes"):
         from pyvgpu.controller.sidecar import cri, keeper
     settings = cluster.sidecar_settings(options)
     meter = cluster.find_metrics().NodeMeter()
     api = cluster.connect(options, meter)
     runtime = cri.Runtime(options.runtime or _socket())
-    # Held by the node: who comes after a crash is the same.
+    # The node's name is the holder, so that a restarted process keeps the lease.
     lease = leases.Lease(api, cluster.namespace(options), leases.NODE + name, name)
     node = keeper.Keeper(api, runtime, keeper.Place(name, Path(options.folder)), settings, meter)
     with pages.serving(options.listen, pages.Pages(meter.text, node.alive, node.ready)):
@@ -73,5 +73,5 @@ def _socket() -> str:
         if Path(path).is_socket():
             return path
     raise errors.UnavailableError(
-        f"no container runtime listens at {', '.join(SOCKETS)}: say --runtime SOCKET"
+        f"no container runtime listens at {', '.join(SOCKETS)}: give --runtime SOCKET"
     )

@@ -1,4 +1,4 @@
-"""`pyvgpu simulate-schedule FILE`: where pods would go, if they were created now."""
+"""`pyvgpu simulate-schedule FILE`: predict the placement of pods."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
 
 _DESCRIPTION = """\
-Say on which node and which devices pods would be, one after the other as they stand in FILE, and
-why there is no place for one. Nothing is created. Devices are looked at, and of what else keeps a
-pod from a node, its nodeSelector and whether the node is cordoned: not taints, processors...
+Predict the node and devices of each pod in FILE, in order, or why it does not fit. Nothing is
+created. Besides devices, only the pod's nodeSelector and cordoned nodes are considered, not
+taints, CPU or other constraints.
 """
 _EXAMPLES = """\
 examples:
@@ -42,25 +42,25 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         metavar="FILE",
         type=Path,
-        help="what `kubectl get nodes,pods -A -o json` has written (the cluster itself)",
+        help="output of `kubectl get nodes,pods -A -o json` (the live cluster)",
     )
     scheduling.add_policy(parser)
     cluster.add_kubeconfig(parser)
-    add("--json", action="store_true", help="as one JSON object")
+    add("--json", action="store_true", help="print one JSON object")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placed:
-    """What would become of one pod."""
+    """The predicted placement of one pod."""
 
     pod: str
-    node: str = ""  # empty: it has no place
-    devices: tuple[str, ...] = ()  # container, device and what it gets of it
+    node: str = ""  # empty: it does not fit
+    devices: tuple[str, ...] = ()  # each: container, device and its share
     why: str = ""
 
     @property
     def line(self) -> str:
-        """Return it for people."""
+        """Return it as text."""
         if self.why:
             return f"{self.pod}: waits: {self.why}"
         return f"{self.pod}: {self.node}" + (
@@ -69,11 +69,11 @@ class Placed:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Place the pods in a copy of the cluster; 0 if all have a place, else 1."""
+    """Place the pods in a copy of the cluster; 0 if all fit, else 1."""
     settings = scheduling.read_settings(options)
     pods = [_named(it, at) for at, it in enumerate(scheduling.read_objects(options.file))]
     if not pods:
-        raise errors.DataError(f"{options.file}: has no pod in it")
+        raise errors.DataError(f"{options.file}: contains no pod")
     if options.cluster:
         nodes = [it for it in scheduling.read_objects(options.cluster) if it.get("kind") == "Node"]
         known = scheduling.from_file(options.cluster, settings)
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def place_all(known: book.Book, nodes: Sequence[Object], pods: Sequence[Object]) -> list[Placed]:
-    """Place *pods* one after the other, those of a gang when all have been read."""
+    """Place *pods* in order, with all members of each gang known from the start."""
     decider = deciding.Decider(known)
     unit = scheduling.unit_of(known)
     read = [(thing, asks.read(thing, unit=unit)) for thing in pods]
@@ -107,7 +107,7 @@ def _place(
     meta = objects.section(thing, "metadata")
     key = f"{meta.get('namespace')}/{meta.get('name')}"
     if pod is None:
-        return Placed(key, why="it asks for no device, so kube-scheduler alone decides")
+        return Placed(key, why="it requests no device, so kube-scheduler alone decides")
     names = [name for name in map(_name, filter(lambda it: _may(it, thing), nodes)) if name]
     answer = decider.filter(pod, names, 0.0)
     if not answer.fitting:
@@ -133,7 +133,7 @@ def _name(node: Object) -> str:
 
 
 def _may(node: Object, pod: Object) -> bool:
-    """Tell whether a pod may go to a node by its nodeSelector, and the node takes any."""
+    """Return whether *node* is schedulable and matches the nodeSelector of *pod*."""
     if objects.section(node, "spec").get("unschedulable"):
         return False
     labels = objects.section(node, "metadata", "labels")
@@ -141,10 +141,10 @@ def _may(node: Object, pod: Object) -> bool:
 
 
 def _named(thing: Object, at: int) -> Object:
-    """Return a pod with what the API server would give it."""
+    """Return a pod with the fields that the API server would fill in."""
     if thing.get("kind", "Pod") != "Pod":
         raise errors.DataError(
-            f"a {thing.get('kind')}: must be a Pod; of a Job or Deployment it is what stands in "
+            f"a {thing.get('kind')}: must be a Pod; for a Job or Deployment give its "
             "spec.template, with `kind: Pod` and a name"
         )
     meta = objects.section(thing, "metadata")

@@ -1,4 +1,4 @@
-"""`pyvgpu status-page`: shows a cluster to people, who holds what of its devices and who waits."""
+"""`pyvgpu status-page`: web page of a cluster's devices, their users and waiting pods."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NAME = "pyvgpu-status-page"
 AGENT_PORT = 5678
 
 _DESCRIPTION = f"""\
-Serve a page by HTTPS that shows the devices of a cluster: who holds what, what containers
-achieve, who waits and why, what is wrong. Whoever opens it shows a token of the cluster; the API
-server says whose it is, and whether that may `{guard.VERB}` the path {guard.PATH}. Nothing can be
-changed by it. The certificate is made and renewed here, and lies in the Secret NAME.
+Serve a web page by HTTPS that shows the devices of a cluster: which pods hold them, what
+containers achieve, which pods wait and why, and what is wrong. Users log in with a token of the
+cluster; the API server authenticates it, and authorizes its user to `{guard.VERB}` the path
+{guard.PATH}. The page is read-only. It issues and renews its certificate, in Secret NAME.
 """
 _EXAMPLES = """\
 examples:
@@ -34,27 +34,27 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu status-page`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    cluster.add_served(parser, NAME, "Service and Secret", "browsers ask")
+    cluster.add_served(parser, NAME, "Service and Secret", "browsers")
     add = parser.add_argument
     add(
         "--cluster",
         metavar="NAME",
         default="cluster",
-        help="how the cluster is called on the page (%(default)s)",
+        help="the cluster's name on the page (%(default)s)",
     )
     cluster.add_agents(parser, ", with the label app=agent")
     add(
         "--agent-port",
         metavar="PORT",
         default=str(AGENT_PORT),
-        help="where they answer, as their --listen says (%(default)s)",
+        help="the port of their --listen (%(default)s)",
     )
     serving.add_options(parser)
     cluster.add_place(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show it until told to end."""
+    """Serve the page until a termination signal arrives."""
     address = pages.read_address(options.serve, "--serve")
     port = table.whole(1, 65535, AGENT_PORT, "a port")(options.agent_port, "--agent-port")
     settings = shown.Settings(options.cluster, options.agent_namespace, port)

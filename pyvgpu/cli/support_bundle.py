@@ -1,4 +1,4 @@
-"""`pyvgpu support-bundle`: what somebody needs to know who is asked for help, and no secret."""
+"""`pyvgpu support-bundle`: collect diagnostics for support, without secrets."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DESCRIPTION = """\
-Pack what somebody needs to know who is asked for help: versions, what the doctor says, facts of
-kernel and driver, quotas and ledgers, the mirror, figures of the agent; and of a cluster, where
-there is a kubeconfig, our own programs with their logs, and of pods that ask for devices what they
-ask for and have. Fields are packed by a list of what may be: no Secret, no token, no variable of a
-user, no command or image of his pods. What went in is listed; look at it before you send it.
+Collect diagnostics for support: versions, the doctor's report, kernel and driver facts, quotas and
+ledgers, the mirror, the agent's metrics; and of a cluster, if there is a kubeconfig, our own
+programs with their logs, and the device requests and allocations of pods. Fields are packed by
+allow-list: no Secret, no token, and no environment variable, command or image of users' pods. The
+contents are listed; review them before you send the bundle.
 """
 _EXAMPLES = """\
 examples:
@@ -39,8 +39,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("--output", metavar="FILE", type=Path, help="where (here, called by machine and time)")
-    add("--print", action="store_true", help="say what would go in, and write nothing")
+    add("--output", metavar="FILE", type=Path, help="(here, named by machine and time)")
+    add("--print", action="store_true", help="list the contents, and write nothing")
     for name, default, what in (
         ("--state", _OF_A_NODE.state, "the agent's state"),
         ("--run", Path("/run/pyvgpu-agent"), "the files of running containers"),
@@ -50,21 +50,21 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--agent",
         metavar="[ADDRESS:]PORT",
         default=_OF_A_NODE.agent,
-        help="where the agent answers (%(default)s)",
+        help="the agent's --listen address (%(default)s)",
     )
-    add("--log", metavar="FILE", type=Path, action="append", help="a log to pack, too")
-    add("--no-cluster", action="store_true", help="ask no API server")
+    add("--log", metavar="FILE", type=Path, action="append", help="also pack this log")
+    add("--no-cluster", action="store_true", help="do not query an API server")
     add(
         "--own-namespaces",
         metavar="NAMES",
         default=_OWN,
-        help="where our programs are, with commas between them (%(default)s)",
+        help="the namespaces of our programs, separated by commas (%(default)s)",
     )
     cluster.add_context(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Gather, write, and list what went in."""
+    """Collect, write, and list the contents."""
     now = datetime.datetime.now(datetime.UTC)
     files = [*_files(options)]
     listed = "\n".join(f"{len(it.content):>9}  {it.name}" for it in files)

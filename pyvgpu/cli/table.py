@@ -1,6 +1,6 @@
-"""Options of a command as tables: what --help says of each, and how its value is read.
+"""Table-driven command-line options: help text, parser and settings field of each.
 
-A group fills the fields of one object of settings, so an option is one line in one place.
+A group fills the fields of one settings object, so an option is defined in one place.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ class Option:
     """One option."""
 
     flag: str
-    value: str  # how --help calls its value; empty: it takes none
-    field: str  # which it fills
-    text: str  # what it is, its unit and rule
+    value: str  # its placeholder in --help; empty: it takes no value
+    field: str  # the settings field that it fills
+    text: str  # its help text, with unit and rule
     read: Read | None = None  # None: its text is the value
-    default: str = ""  # as one would write it; empty: the field's own
-    given: bool = True  # what the field is if the option takes no value and is there
-    many: bool = False  # may be there several times; the value is a tuple
+    default: str = ""  # as on the command line; empty: the field's own
+    given: bool = True  # the field's value if a flag without a value is given
+    many: bool = False  # may be given several times; the value is a tuple
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
-    """Options that belong together."""
+    """A group of options."""
 
     title: str
     options: tuple[Option, ...]
 
     def add(self, parser: argparse.ArgumentParser) -> None:
-        """Let *parser* know them."""
+        """Add the options to *parser*."""
         group = parser.add_argument_group(self.title)
         for it in self.options:
             if not it.value:
@@ -57,7 +57,7 @@ class Group:
             )
 
     def read(self, options: argparse.Namespace) -> dict[str, Any]:
-        """Return the fields of those that were given, or have a default; UsageError if wrong."""
+        """Return the fields of options that are given or have a default; UsageError if invalid."""
         found: dict[str, Any] = {}
         for it in self.options:
             given = getattr(options, _name(it))
@@ -79,7 +79,7 @@ def _value(option: Option, text: str) -> Any:
     return text if option.read is None else option.read(text, option.flag)
 
 
-# --- how values are read ------------------------------------------------------------------------
+# --- parsers of values --------------------------------------------------------------------------
 
 
 def path(text: str, flag: str) -> Path:
@@ -90,14 +90,14 @@ def path(text: str, flag: str) -> Path:
 
 
 def word(text: str, flag: str) -> str:
-    """Return *text*, which must be something."""
+    """Return *text*, which must not be empty."""
     if not text or not text.isprintable():
         raise errors.UsageError(f"{flag} {text!r}: must be a name, such as node-1")
     return text
 
 
 def whole(low: int, high: int, example: int, what: str = "a whole number") -> Read:
-    """Return what reads numbers from *low* to *high*."""
+    """Return a parser of whole numbers from *low* to *high*."""
 
     def read(text: str, flag: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < 12):
@@ -114,13 +114,13 @@ def whole(low: int, high: int, example: int, what: str = "a whole number") -> Re
 
 
 def seconds(low: int, high: int, example: int) -> Read:
-    """Return what reads times in whole seconds."""
+    """Return a parser of times in whole seconds."""
     read = whole(low, high, example, "a whole number of seconds")
     return lambda text, flag: float(read(text, flag))
 
 
 def one_of(kind: type[enum.Enum]) -> Read:
-    """Return what reads the value of one of *kind*."""
+    """Return a parser of the values of *kind*."""
     known = {it.value: it for it in kind}
 
     def read(text: str, flag: str) -> enum.Enum:
@@ -135,7 +135,7 @@ def one_of(kind: type[enum.Enum]) -> Read:
 
 
 def mebibytes(text: str, flag: str) -> int:
-    """Return a size in bytes that is so many MiB."""
+    """Return a size in bytes, which must be a multiple of 1 MiB."""
     size = quantity.parse_size(text, flag)
     if size % (1 << 20):
         raise errors.UsageError(f"{flag} {text!r}: must be a multiple of 1 MiB, such as 256Mi")
@@ -143,7 +143,7 @@ def mebibytes(text: str, flag: str) -> int:
 
 
 def numbers(low: int, high: int, example: str) -> Read:
-    """Return what reads numbers with commas between them; an empty text means none."""
+    """Return a parser of numbers separated by commas; an empty text means none."""
     each = whole(low, high, low)
 
     def read(text: str, flag: str) -> frozenset[int]:
@@ -151,7 +151,7 @@ def numbers(low: int, high: int, example: str) -> Read:
             return frozenset(each(it.strip(), flag) for it in text.split(",") if text.strip())
         except errors.UsageError as exc:
             raise errors.UsageError(
-                f"{flag} {text!r}: must be numbers from {low} to {high} with commas between them, "
+                f"{flag} {text!r}: must be numbers from {low} to {high}, separated by commas, "
                 f"such as {example}"
             ) from exc
 
@@ -159,7 +159,7 @@ def numbers(low: int, high: int, example: str) -> Read:
 
 
 def pair(example: str) -> Read:
-    """Return what reads PART=NAME, neither of which is empty."""
+    """Return a parser of PART=NAME, both not empty."""
 
     def read(text: str, flag: str) -> tuple[str, str]:
         part, _, name = text.partition("=")
@@ -171,7 +171,7 @@ def pair(example: str) -> Read:
 
 
 def listening(text: str, flag: str) -> str | None:
-    """Return an address to listen on, None for none."""
+    """Return an address to listen on; None for `none`."""
     if text == "none":
         return None
     pages.read_address(text, flag)

@@ -1,4 +1,4 @@
-"""`pyvgpu top`: what every run uses of the devices, again and again."""
+"""`pyvgpu top`: live view of the GPU usage of every run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SECONDS = "1"
 SHORTEST, LONGEST = 0.1, 60.0
-_BAR, _WIDE_BAR = 10, 30  # columns of the terminal, as all of these
+_BAR, _WIDE_BAR = 10, 30  # all in terminal columns
 _BESIDE_BAR = 62
 _PAST = 60
 _COLUMNS = (
@@ -40,9 +40,9 @@ _COLUMNS = (
     sheet.Column("", rank=4),
 )
 _DESCRIPTION = """\
-Show, by device and run: the quota, the share of the device's time that was used since the last
-look, the memory that is held, a line of past shares, and the processes. q or Ctrl-C ends it.
-Where standard output is no terminal it looks once.
+Show, by device and run: the quota, the share of the device's time used since the last sample, the
+memory held, a sparkline of past shares, and the processes. q or Ctrl-C quits. If standard output
+is not a terminal, print one sample.
 """
 _EXAMPLES = """\
 examples:
@@ -58,21 +58,21 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("--once", action="store_true", help="one look over one interval, then end")
-    add("--json", action="store_true", help="a line of JSON for each look")
+    add("--once", action="store_true", help="print one sample after one interval, then exit")
+    add("--json", action="store_true", help="print a line of JSON for each sample")
     add(
         "--interval",
         metavar="SECONDS",
         default=DEFAULT_SECONDS,
-        help=f"between two looks, {SHORTEST:g} to {LONGEST:g} ({DEFAULT_SECONDS})",
+        help=f"between two samples, {SHORTEST:g} to {LONGEST:g} ({DEFAULT_SECONDS})",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show them until the reader has had enough."""
+    """Show usage until the user quits."""
     interval = _parse_interval(options.interval)
     watch, books = runs.Watch(), promises.Books()
-    watch.see(runs.look(books))  # what is counted before does not count
+    watch.see(runs.look(books))  # the baseline of the first interval
     if options.json:
         _print_lines(watch, books, interval, once=options.once)
     elif options.once or not sys.stdout.isatty():
@@ -85,12 +85,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def screen(devices: Sequence[DeviceView], interval: float, width: int) -> Group:
-    """Return one picture, *width* columns wide: a table for each device."""
+    """Return one screen, *width* columns wide: a table for each device."""
     from rich.console import Group
     from rich.text import Text
 
     if not devices:
-        return Group(Text(views.NOBODY))
+        return Group(Text(views.NO_RUNS))
     count = sum(len(device.parts) for device in devices)
     head = (
         f"pyvgpu top  {time.strftime('%H:%M:%S')}  {_count(count, 'run')} on "
@@ -105,7 +105,7 @@ def screen(devices: Sequence[DeviceView], interval: float, width: int) -> Group:
 
 
 def document(devices: Sequence[DeviceView], interval: float) -> dict[str, object]:
-    """Return one look for programs."""
+    """Return one sample as JSON."""
     found = views.documents(devices)
     parts = [part for device in devices for part in device.parts]
     for entry, part in zip(found, parts, strict=True):
@@ -137,17 +137,17 @@ def _table(device: DeviceView, width: int) -> Table:
     title = Text.assemble(
         (f"{device.name}  {views.short(device)}", "bold"),
         f"\n  time    {views.bar(device.share or 0.0, bar)}  "
-        f"{views.percent(device.share)} used, {device.promised_vcore} of 100 promised",
+        f"{views.percent(device.share)} used, {device.promised_vcore} of 100 reserved",
         f"\n  memory  {views.bar(device.held / device.memory_bytes, bar)}  "
         f"{views.size(device.held)} held, {views.size(device.promised_bytes)} of "
-        f"{views.size(device.memory_bytes)} promised",
+        f"{views.size(device.memory_bytes)} reserved",
     )
     rows = [row for part in device.parts for row in _rows(part)]
     return sheet.table(_COLUMNS, rows, width, title)
 
 
 def _rows(part: Part) -> Iterator[tuple[Text, ...]]:
-    """Yield the row of a run, and one for each of its processes."""
+    """Yield the row of a run, then one for each of its processes."""
     from rich.text import Text
 
     yield (
@@ -170,7 +170,7 @@ def _rows(part: Part) -> Iterator[tuple[Text, ...]]:
 
 
 def _colour(part: Part) -> str:
-    """Return red for a share that is above what the run may have."""
+    """Return red for a share above the run's limit."""
     over = part.share is not None and 100 * part.share > part.limits.vcore_limit + 3
     return "red" if over else "none"
 
@@ -196,7 +196,7 @@ def _live(watch: runs.Watch, books: promises.Books, interval: float) -> None:
     def picture() -> Group:
         return screen(watch.see(runs.look(books)), interval, console.width)
 
-    if console.is_dumb_terminal:  # one picture after the other, as nothing can be overwritten
+    if console.is_dumb_terminal:  # print screens one below the other: no cursor control
         with _keys() as pressed:
             console.print(picture())
             while not pressed(interval):
@@ -210,7 +210,7 @@ def _live(watch: runs.Watch, books: promises.Books, interval: float) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Yield what waits for some seconds, and says whether q was pressed meanwhile."""
+    """Yield a function that waits for some seconds and returns whether q was pressed."""
     import termios
     import tty
 

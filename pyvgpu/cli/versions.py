@@ -1,4 +1,4 @@
-"""What `--version` says: the package, the shim that it has, and how the two speak."""
+"""The output of `--version`: package version, shim build, and protocol versions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Action(argparse.Action):
-    """Prints them, and ends."""
+    """Prints the versions, and exits."""
 
     def __init__(self, option_strings: Sequence[str], **_: Any) -> None:
-        said = "say the version, the build of the shim and the layout of its files"
+        said = "print the version, the build of the shim and the layout of its files"
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=said)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
@@ -28,7 +28,7 @@ class Action(argparse.Action):
 
 
 def text() -> str:
-    """Return three lines; what is not there is said in its line."""
+    """Return three lines; a missing shim is reported in its line."""
     from pyvgpu import region, shim
 
     try:

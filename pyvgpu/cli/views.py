@@ -1,4 +1,4 @@
-"""How runs and devices are written, for people and for programs: shared by `ps` and `top`."""
+"""Text and JSON formatting of runs and devices, shared by `ps` and `top`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ if TYPE_CHECKING:
 
     from pyvgpu.runs import DeviceView, Part
 
-NOBODY = "no run lives on this machine; `pyvgpu run --help` has examples"
-WIDTH = 110  # columns where nobody says how many there are
+NO_RUNS = "there are no active runs on this machine; `pyvgpu run --help` has examples"
+WIDTH = 110  # columns if standard output is not a terminal
 UNKNOWN = "?"
 OVER = "!"
-OVER_NOTE = (
-    f"{OVER} holds more than its quota: new allocations are refused until it has freed enough"
-)
+OVER_NOTE = f"{OVER} holds more than its quota: new allocations fail until it has freed enough"
 TAMPERED = "#"
 TAMPERED_NOTE = (
-    f"{TAMPERED} its ledger was changed by something other than the shim; what NVML says that it "
-    "holds is counted"
+    f"{TAMPERED} its ledger was changed by something other than the shim; its memory as measured "
+    "by NVML is counted"
 )
 _GIB = 1 << 30
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -41,17 +39,17 @@ def console() -> Console:
 
 
 def short(device: DeviceView) -> str:
-    """Return a device's UUID so that it still tells devices apart."""
+    """Return a prefix of a device's UUID that still distinguishes devices."""
     return device.uuid[:12]
 
 
 def size(held: int | None) -> str:
-    """Write bytes so that those below each other compare."""
+    """Format bytes with a fixed unit, so that the numbers of a column compare."""
     return UNKNOWN if held is None else f"{held / _GIB:.2f} GiB"
 
 
 def held(part: Part) -> str:
-    """Write the memory that a run holds, with its marks."""
+    """Format the memory that a run holds, with its marks."""
     marks = (OVER if part.over else "") + (TAMPERED if part.tampered else "")
     return f"{size(part.held)} {marks}" if marks else size(part.held)
 
@@ -65,7 +63,7 @@ def note(devices: Sequence[DeviceView]) -> str:
 
 
 def vcore(part: Part) -> str:
-    """Write what a run may use of the device's time, and its priority if it is not normal."""
+    """Format a run's quota of device time, and its priority if it is not normal."""
     if part.priority is quota.Priority.NORMAL:
         return _vcore(part)
     return f"{_vcore(part)} {part.priority.name.lower()}"
@@ -80,12 +78,12 @@ def _vcore(part: Part) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Write a share of a device's time."""
+    """Format a share of a device's time."""
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def age(seconds: float) -> str:
-    """Write how long something lasts, in its two largest units."""
+    """Format a duration in its two largest units."""
     left = max(0, int(seconds))
     units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
     for (name, length), smaller in zip(units, (*units[1:], None), strict=True):
@@ -96,13 +94,13 @@ def age(seconds: float) -> str:
 
 
 def bar(part: float, width: int) -> str:
-    """Draw a part of 1."""
+    """Draw a bar for a fraction of 1."""
     filled = max(0, min(width, round(width * part)))
     return "█" * filled + "░" * (width - filled)
 
 
 def spark(history: Sequence[float], width: int) -> str:
-    """Draw the last shares of a device's time, one column each; the newest is on the right."""
+    """Draw a sparkline of the last shares of a device's time; the newest is on the right."""
     columns = [
         " " if share <= 0 else _LEVELS[min(len(_LEVELS) - 1, int(share * len(_LEVELS)))]
         for share in history[-width:]
@@ -111,7 +109,7 @@ def spark(history: Sequence[float], width: int) -> str:
 
 
 def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
-    """Return every run for programs; sizes in bytes, times in seconds, shares from 0 to 1."""
+    """Return every run as JSON; sizes in bytes, times in seconds, shares from 0 to 1."""
     return [
         {
             "name": part.name,

@@ -1,4 +1,4 @@
-"""`pyvgpu webhook`: changes and refuses pods when they are created."""
+"""`pyvgpu webhook`: admission webhook for pods with devices or sidecars."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyvgpu.controller.webhook import review
     from pyvgpu.kube.apiserver import ApiServer
 
-    Part = fleet.Fleet | making.Maker  # what is followed before anything is answered
+    Part = fleet.Fleet | making.Maker  # must be synced before we answer
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +43,14 @@ SIDECARS, DEVICES, JUDGE, EPHEMERAL, IMAGES, CLAIMS = (
     "/images",
     "/claims",
 )
-DRAIN_SECONDS = 5  # until nobody sends requests here any more
+DRAIN_SECONDS = 5  # until requests stop arriving
 
 _DESCRIPTION = """\
-Answer the API server, which asks when a pod is created. A pod that asks for devices gets what it
-does not say, and is refused where what it asks for can never be, with a sentence that says what
-would do. The commands of sidecars are moved into annotations, so that they can be ended. The
-certificate is made and renewed here: it lies in the Secret NAME, and the API server is told of it
-in the configurations NAME.
+An admission webhook, which the API server calls when a pod is created. A pod that requests devices
+gets defaults, and is rejected if its request can never be met, with a message that says what would
+be valid. The commands of sidecars are moved into annotations, so that sidecars can be ended. The
+webhook issues and renews its certificate, in Secret NAME, and sets its CA in the webhook
+configurations NAME.
 """
 _EXAMPLES = """\
 examples:
@@ -65,7 +65,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu webhook`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    cluster.add_served(parser, NAME, "Service, Secret and configurations", "it is asked")
+    cluster.add_served(parser, NAME, "Service, Secret and configurations", "the API server")
     _add_devices(parser)
     _add_sidecars(parser)
     serving.add_options(parser)
@@ -73,33 +73,33 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_devices(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("pods that ask for devices").add_argument
+    add = parser.add_argument_group("pods that request devices").add_argument
     add(
         "--memory-unit",
         metavar="SIZE",
         default="256Mi",
-        help="what 1 of pyvgpu.io/vmemory is, as the agents have it (%(default)s)",
+        help="the size of 1 pyvgpu.io/vmemory, as on the agents (%(default)s)",
     )
     add(
         "--default-vmemory",
         metavar="SIZE",
-        help="of a share that does not say, where no device is known (such a pod is refused)",
+        help="for a share that names none, while no device is known (such a pod is rejected)",
     )
     add(
         "--scheduler",
         metavar="NAME",
         action="append",
         default=[],
-        help="that knows of devices; the first is for pods that say none; others are refused "
-        "(any)",
+        help="a scheduler that handles devices; the first is the default for pods that name none; "
+        "other schedulers are rejected (any)",
     )
     add(
         "--claims",
         metavar="NAMESPACE",
         action="append",
         default=[],
-        help="where pods get devices by claims (DRA), not of the device plugin; a pattern, may be "
-        "given again (nowhere)",
+        help="namespaces in which pods get devices through claims (DRA) instead of the device "
+        "plugin; a pattern, may be given several times (none)",
     )
     add(
         "--convert",
@@ -107,41 +107,45 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         choices=[it.value for it in conversions.Words],
-        help="whose words are taken for ours: hami, nvidia or gpu-manager; may be given again",
+        help="convert pods of another system: hami, nvidia or gpu-manager; may be given several "
+        "times",
     )
     add(
         "--allow-node-name",
         metavar="NAMESPACE",
         action="append",
         default=[],
-        help="where pods may say nodeName; a pattern, may be given again (nowhere)",
+        help="namespaces in which pods may set nodeName; a pattern, may be given several times "
+        "(none)",
     )
     add(
         "--allow-privileged",
         metavar="NAMESPACE",
         action="append",
         default=[],
-        help="where containers may be privileged, or have capabilities like SYS_ADMIN; a pattern, "
-        "may be given again (nowhere)",
+        help="namespaces in which containers may be privileged, or have capabilities like "
+        "SYS_ADMIN; a pattern, may be given several times (none)",
     )
     add(
         "--allow-host-pid",
         metavar="NAMESPACE",
         action="append",
         default=[],
-        help="where pods with shares may say hostPID; a pattern, may be given again (nowhere)",
+        help="namespaces in which pods with shares may set hostPID; a pattern, may be given "
+        "several times (none)",
     )
     add(
         "--allow-host-path",
         metavar="DIR",
         action="append",
         default=[],
-        help="that pods with shares may mount of nodes, and all below; may be given again (none)",
+        help="a folder of nodes that pods with shares may mount, with all below it; may be given "
+        "several times (none)",
     )
     add(
         "--image-rules",
         metavar="FILE",
-        help="how names of images change, of all pods that the API server asks about (not at all)",
+        help="rules that rewrite the image names of all pods that are reviewed (none)",
     )
 
 
@@ -152,7 +156,8 @@ def _add_sidecars(parser: argparse.ArgumentParser) -> None:
         metavar="NAMESPACE",
         action="append",
         default=[],
-        help="where sidecars become native ones; a pattern, may be given again",
+        help="namespaces in which sidecars become native ones; a pattern, may be given several "
+        "times",
     )
     add(
         "--virtual-commands",
@@ -166,12 +171,13 @@ def _add_sidecars(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         choices=[it.value for it in transform.Provider],
         default=transform.Provider.NONE.value,
-        help="whose switch for sidecars virtual nodes have: eci, bci or none (%(default)s)",
+        help="provider of virtual nodes, whose sidecar switch is used: eci, bci or none "
+        "(%(default)s)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer until told to end."""
+    """Serve until a termination signal arrives."""
     address = pages.read_address(options.serve, "--serve")
     rules = _rules(options)
     renames = imagenames.load(Path(options.image_rules)) if options.image_rules else ()
@@ -188,8 +194,8 @@ def run(options: argparse.Namespace) -> int:
     api = cluster.connect(options, meter)
     if admission.settings.policies:
         log.info(
-            "--config has policies for namespaces %s: the API server asks about their pods only "
-            "if the condition of sidecars.pyvgpu.io names them, as the chart makes it of "
+            "--config has policies for namespaces %s: the API server sends their pods only if the "
+            "condition of sidecars.pyvgpu.io names them, which the chart derives from "
             "sidecar.settings",
             ", ".join(sorted({it.namespace for it in admission.settings.policies})),
         )
@@ -218,7 +224,7 @@ def run(options: argparse.Namespace) -> int:
             listener = server.Server(address, routes, known.context, meter.reviewed)
         except OSError as exc:
             raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
-        # It is there before we are ready, which is a matter of those.
+        # The server listens before we are ready: readiness depends on these threads.
         for part in (known.run, *(it.run for _, it in parts)):
             threading.Thread(target=part, args=(stop,), daemon=True).start()
         threading.Thread(target=listener.serve_forever, daemon=True).start()
@@ -235,7 +241,7 @@ def _rules(options: argparse.Namespace) -> devices.Rules:
     for path in options.allow_host_path:
         if not path.startswith("/"):
             raise errors.UsageError(
-                f"--allow-host-path {path!r}: must be a folder from the root, such as /data"
+                f"--allow-host-path {path!r}: must be an absolute path, such as /data"
             )
     fallback = options.default_vmemory
     return devices.Rules(
@@ -254,7 +260,7 @@ def _rules(options: argparse.Namespace) -> devices.Rules:
 
 
 def _identity(options: argparse.Namespace, api: ApiServer) -> identity.Identity:
-    """Return what keeps the certificate, from where the options want it."""
+    """Return the serving identity, with the certificate source that the options name."""
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller import identity
     place = identity.Place(cluster.namespace(options), options.name)

@@ -1,6 +1,6 @@
-"""Tenants of one simulated device, held to their quotas before your eyes.
+"""Live demonstration of quota enforcement: six tenants of one simulated device.
 
-``facts`` is what a demonstration observes, ``claims`` judges it and ``script`` says what comes
-next: pure functions all. ``stage`` starts the tenants by the real `pyvgpu run` and does what the
-script says, ``meter`` reads the ledgers and asks the driver, ``show`` draws.
+``facts`` has the data types of observations, ``claims`` judges them and ``script`` decides the
+next step, all by pure functions. ``stage`` starts the tenants by the real `pyvgpu run`, ``play``
+carries out the script, ``meter`` reads the ledgers and queries the driver, ``show`` draws.
 """

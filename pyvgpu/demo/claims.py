@@ -1,7 +1,7 @@
-"""The claims of the demonstration, each judged by what was observed and nothing else.
+"""The claims of the demonstration, each judged by the observations alone.
 
-A claim holds only if it was put to the test: a tenant that never held memory was not held to
-its quota, whatever its samples say.
+A claim holds only if it was tested: a tenant that never held memory proves nothing about its
+quota, whatever its samples show.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
-BACK_SECONDS = 1.0  # in which a dead tenant's memory is the device's again
-POINTS = 3.0  # by which a share of time may differ from what was promised
-COUNT_POINTS = 6.0  # by which what was charged may differ from it
-LEFT_OVER = 5.0  # points of the device's time that those who want all of it may leave
+BACK_SECONDS = 1.0  # limit for reclaiming a dead tenant's memory
+POINTS = 3.0  # tolerance of a share of time, in percentage points
+COUNT_POINTS = 6.0  # tolerance of the charged time relative to the measured share
+LEFT_OVER = 5.0  # points of the device's time that the sharers may leave idle
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a claim holds, and what was seen of it."""
+    """Whether a claim holds, and the evidence."""
 
     claim: str
     holds: bool
@@ -35,7 +35,7 @@ class Verdict:
 
 
 class _FailedError(Exception):
-    """The claim does not hold; the text says what was seen instead."""
+    """The claim does not hold; the text says why."""
 
 
 def judge(seen: Observations) -> tuple[Verdict, ...]:
@@ -61,8 +61,8 @@ def _quota_kept(seen: Observations) -> str:
             raise _FailedError(f"{role} was never seen holding memory by {unseen}")
         largest, quota = max(ledger, driver), seen.plan.quota(role)
         if largest > quota:
-            who = "the driver" if driver > ledger else "its ledger"
-            raise _FailedError(f"{role} had {largest} bytes of {quota}, says {who}")
+            source = "the driver" if driver > ledger else "its ledger"
+            raise _FailedError(f"{role} had {largest} bytes of {quota}, says {source}")
         parts.append(f"{role} {gib(largest)} of {gib(quota)}")
     return f"largest seen: {', '.join(parts)}, in {len(seen.samples)} samples"
 
@@ -114,22 +114,22 @@ def _dead_give_back(seen: Observations) -> str:
     _require_start(seen, Role.DOOMED)
     killed = seen.first(Role.DOOMED, Kind.KILLED)
     if killed is None:
-        raise _FailedError("it never came to hold its memory")
+        raise _FailedError("it never held its memory")
     took = seconds_until_back(seen, killed.seconds)
     if took is None:
-        raise _FailedError("what it held never came back to the device")
-    # Who looks may be late on a busy machine; what counts is what was seen.
+        raise _FailedError("its memory was never reclaimed")
+    # Samples may be late on a busy machine: only a late sample with the memory in use counts.
     kept = [
         it.seconds - killed.seconds for it in seen.samples if it.seconds < killed.seconds + took
     ]
     if kept and kept[-1] > BACK_SECONDS:
-        raise _FailedError(f"what it held was not the device's {kept[-1]:.2f} s later")
+        raise _FailedError(f"its memory was still in use {kept[-1]:.2f} s later")
     again = seen.first(Role.DOOMED, Kind.HELD, killed.seconds)
     if again is None or again.size < killed.size:
-        raise _FailedError("the next process of the same run was not given the same bytes")
+        raise _FailedError("the next process of the same run did not get the same bytes")
     return (
-        f"{gib(killed.size)} were the device's again at the first look {took:.2f} s later, "
-        "and the run's next process was given as much"
+        f"{gib(killed.size)} were free again in the first sample, {took:.2f} s later, "
+        "and the run's next process got as much"
     )
 
 
@@ -142,9 +142,9 @@ def _late_turned_away(seen: Observations) -> str:
         raise _FailedError(f"its exit code is {event.number}; it said {event.text!r}")
     for needed in (free, *(seen.plan.name(role) for role in TENANTS)):
         if needed not in event.text:
-            raise _FailedError(f"it was refused without a word of {needed}: {event.text!r}")
+            raise _FailedError(f"its error does not name {needed}: {event.text!r}")
     return (
-        f"{gib(event.size)} asked for, {gib(event.free)} not promised: refused before it "
+        f"{gib(event.size)} requested, {gib(event.free)} not reserved: refused before it "
         f"started, exit code {event.number}, with the names of the holders"
     )
 
@@ -155,7 +155,7 @@ def _time_divided(seen: Observations) -> str:
     parts = []
     for role, promised in SHARERS.items():
         done, counted = (100 * share for share in shares.of(seen, role, window))
-        # A simulated device idles while the machine does not let run who would launch something.
+        # A simulated device idles while a busy machine does not schedule the launching threads.
         if not promised - POINTS - lost <= done <= promised + POINTS:
             raise _FailedError(f"{role} had {done:.1f} % of {promised}{_of_machine(lost)}")
         if abs(counted - done) > COUNT_POINTS:
@@ -171,7 +171,7 @@ def _time_divided(seen: Observations) -> str:
 
 
 def _of_machine(lost: float) -> str:
-    """Say what the machine itself took from those who share the device."""
+    """Describe the time that sharers lost because the machine was busy."""
     if lost < 1:
         return ""
     return f"; for {lost:.0f} % of the time the machine was too busy to run them"
@@ -182,26 +182,26 @@ def _idle_takes_nothing(seen: Observations) -> str:
     window = _require_window(seen)
     holding = [sample.of(Role.IDLE).held for sample in window.samples(seen)]
     if not holding or not all(holding):
-        raise _FailedError("it was not there all the time, so it proves nothing")
+        raise _FailedError("it was not running all the time, so it proves nothing")
     _, counted = shares.of(seen, Role.IDLE, window)
     if counted > 0:
         raise _FailedError(f"it had {100 * counted:.1f} % of the device's time")
     others = 100 * sum(shares.of(seen, role, window)[0] for role in SHARERS)
     if others < 100 - LEFT_OVER - 100 * shares.lost(seen, window):
-        raise _FailedError(f"beside it the others came to {others:.1f} % together")
+        raise _FailedError(f"beside it the others had only {others:.1f} % together")
     return f"it held {gib(min(holding))} and the others had {others:.1f} % of the time together"
 
 
 def _nothing_left(seen: Observations) -> str:
     if seen.left:
         raise _FailedError("; ".join(seen.left))
-    return "no promise, no process, no memory in use"
+    return "no reservation, no process, no memory in use"
 
 
 def seconds_until_back(seen: Observations, since: float) -> float | None:
-    """Return how long after the kill at *since* the device had the doomed tenant's memory back.
+    """Return the seconds from the kill at *since* until the doomed tenant's memory is reclaimed.
 
-    It is back when the driver counts no more than what it finds with the other tenants.
+    It is reclaimed when the driver counts no more than the memory of the other tenants.
     """
     for sample in seen.samples:
         others = sum(x.held for x in sample.holdings if x.role is not Role.DOOMED)
@@ -215,8 +215,8 @@ def _require_start(seen: Observations, role: Role) -> None:
     if failed:
         raise _FailedError(f"{role}: {failed.text}")
     if not seen.first(role, Kind.START):
-        said = "; ".join(text for who, text in seen.remarks if who is role)
-        raise _FailedError(f"{role} did not start: {said or 'it said nothing'}")
+        said = "; ".join(text for tenant, text in seen.remarks if tenant is role)
+        raise _FailedError(f"{role} did not start: {said or 'it printed nothing'}")
 
 
 def _require_window(seen: Observations) -> shares.Window:
@@ -224,7 +224,7 @@ def _require_window(seen: Observations) -> shares.Window:
         _require_start(seen, role)
     window = shares.window(seen)
     if window is None:
-        raise _FailedError(f"they did not work beside each other for {shares.LEAST_SECONDS:g} s")
+        raise _FailedError(f"they did not run concurrently for {shares.LEAST_SECONDS:g} s")
     return window
 
 
@@ -238,21 +238,21 @@ def _require_good_end(seen: Observations, role: Role) -> None:
         )
 
 
-# What is claimed, in the words of the screen.
+# The claims, as displayed.
 CLAIMS: tuple[tuple[str, Callable[[Observations], str]], ...] = (
     ("no tenant exceeded its quota", _quota_kept),
     ("a tenant within its quota is not disturbed", _steady_undisturbed),
     ("an allocation over the quota is refused, and the program goes on", _grower_refused),
-    ("kill -9 gives back within a second", _dead_give_back),
+    ("memory of a killed process is reclaimed within a second", _dead_give_back),
     ("no more is reserved than there is", _late_turned_away),
-    ("time is divided as promised", _time_divided),
+    ("each tenant gets its share of the time", _time_divided),
     ("an idle tenant takes no time", _idle_takes_nothing),
     ("nothing is left behind", _nothing_left),
 )
 
 
 def document(seen: Observations, verdicts: tuple[Verdict, ...]) -> str:
-    """Return the whole demonstration for programs, as JSON."""
+    """Return the whole demonstration as JSON."""
     plan, window = seen.plan, shares.window(seen)
     return json.dumps(
         {

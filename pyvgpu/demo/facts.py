@@ -1,4 +1,4 @@
-"""What a demonstration observes. Seconds are since its start, sizes are bytes."""
+"""Data types of the demonstration's observations; seconds since its start, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import enum
 
 MIB = 1 << 20
 GIB = 1 << 30
-STEP = 256 * MIB  # what the grower asks for at a time
-KERNEL_US = 200  # what a kernel of those takes that want all the time they can get
+STEP = 256 * MIB  # the grower's allocation size
+KERNEL_US = 200  # duration of the sharers' kernels
 
 
 def gib(size: int) -> str:
-    """Write *size* so that sizes below each other compare."""
+    """Format *size* with a fixed unit, so that the numbers of a column compare."""
     return f"{size / GIB:.2f} GiB"
 
 
 class Role(enum.StrEnum):
-    """Who takes part."""
+    """The roles of the tenants."""
 
-    STEADY = "steady"  # stays within its quota and checks what it computes
-    GROWER = "grower"  # takes more until it is refused, and goes on asking
-    DOOMED = "doomed"  # dies by kill -9 holding memory
-    LATE = "late"  # asks for more than is free, and never starts
-    SMALL = "small"  # wants all the time it can get, and has the lesser share
-    LARGE = "large"  # the same, with the greater share
+    STEADY = "steady"  # stays within its quota and verifies its results
+    GROWER = "grower"  # allocates more until it is refused, and keeps trying
+    DOOMED = "doomed"  # is killed by kill -9 while it holds memory
+    LATE = "late"  # requests more than is free, and never starts
+    SMALL = "small"  # wants all the time it can get, and has the smaller share
+    LARGE = "large"  # the same, with the larger share
     IDLE = "idle"  # has a context and some memory, and does nothing
 
 
-SHARERS = {Role.SMALL: 30, Role.LARGE: 70}  # the vcore of those who divide the time
+SHARERS = {Role.SMALL: 30, Role.LARGE: 70}  # vcore of the tenants that compete for time
 TENANTS = (Role.STEADY, Role.GROWER, Role.DOOMED, *SHARERS, Role.IDLE)
 
 
 class Kind(enum.StrEnum):
-    """What can happen. The first seven are the tenant program's own words."""
+    """Kinds of events. The first seven are those that the tenant program reports."""
 
     START = "start"
     ROUND = "round"
@@ -43,46 +43,46 @@ class Kind(enum.StrEnum):
     SPUN = "spun"
     FAILED = "failed"
     KILLED = "killed"  # we sent SIGKILL to the tenant's process
-    ENDED = "ended"  # the run ended; number: its exit code, as subprocess has it
-    TURNED_AWAY = "turned away"  # the late run ended; number: its exit code, text: what it said
+    ENDED = "ended"  # the run ended; number: its exit code, as of subprocess
+    TURNED_AWAY = "turned away"  # the late run ended; number: its exit code, text: its message
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a tenant; which fields mean something depends on the kind."""
+    """An event of a tenant; the kind determines which fields are used."""
 
     seconds: float
     role: Role
     kind: Kind
-    number: int = 0  # CUresult, exit code, bytes that are not as computed, kernels done
-    size: int = 0  # bytes held, worked on or asked for
-    free: int = 0  # bytes the tenant was told are free, or that the book has
+    number: int = 0  # CUresult, exit code, wrong bytes, completed kernels
+    size: int = 0  # bytes held, worked on or requested
+    free: int = 0  # bytes reported to the tenant as free, or not reserved
     pid: int = 0
     text: str = ""
-    ns: int = 0  # of the device's time, in the kernels that are done
+    ns: int = 0  # device time of the completed kernels
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
-    """What one tenant has at one moment, from two sources that do not know each other."""
+    """The state of one tenant at one moment, from two independent sources."""
 
     role: Role
     charged: int  # by its region's ledger
     held: int  # by the driver's own NVML, over its processes
-    busy_ns: int = 0  # of the device's time, by its region's count
-    kept_ns: int = 0  # that its processes could have run and the machine ran others
+    busy_ns: int = 0  # device time, by its region's count
+    kept_ns: int = 0  # for which its processes were runnable but not scheduled
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the device."""
+    """One sample of the device."""
 
     seconds: float
     used: int  # of the device, by the driver's own NVML
     holdings: tuple[Holding, ...]
 
     def of(self, role: Role) -> Holding:
-        """Return what *role* has; nothing if it is not there."""
+        """Return the state of *role*; zeros if it is not running."""
         for holding in self.holdings:
             if holding.role is role:
                 return holding
@@ -91,52 +91,52 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of which device each takes, and when things happen."""
+    """The device, the quotas and the duration of a demonstration."""
 
-    seconds: int  # when the tenants are told to end
+    seconds: int  # after which the tenants are asked to end
     device: str
     memory: int  # of the device
-    context: int  # that a CUDA context takes
-    working: int = 120 * MIB  # what the steady tenant computes in
+    context: int  # of one CUDA context
+    working: int = 120 * MIB  # the steady tenant's buffer
     suffix: str = ""  # makes the names of the runs unique
 
     def quota(self, role: Role) -> int:
-        """Return what the run of *role* asks for."""
+        """Return the vmemory of the run of *role*."""
         if role is Role.LATE:
-            return self.unpromised + GIB
+            return self.unreserved + GIB
         quotas = {Role.STEADY: 2 * GIB, Role.GROWER: 6 * GIB, Role.DOOMED: 4 * GIB}
         return quotas.get(role, self.context + 256 * MIB)
 
     def name(self, role: Role) -> str:
-        """Return what the run of *role* is called."""
+        """Return the name of the run of *role*."""
         return f"{role}-{self.suffix}" if self.suffix else str(role)
 
     @property
-    def unpromised(self) -> int:
-        """Return what the tenants leave of the device."""
+    def unreserved(self) -> int:
+        """Return the memory of the device that the tenants leave."""
         return self.memory - sum(self.quota(role) for role in TENANTS)
 
     @property
     def doomed_bytes(self) -> int:
-        """Return what the doomed tenant holds: all that its quota leaves beside a context."""
+        """Return the doomed tenant's allocation: all of its quota except the context."""
         return (self.quota(Role.DOOMED) - self.context) // (2 * MIB) * 2 * MIB
 
     @property
     def pause_ms(self) -> int:
-        """Return how long the grower waits between steps, to be refused after a quarter."""
+        """Return the grower's pause between steps, so that it is refused after a quarter."""
         steps = (self.quota(Role.GROWER) - self.context) // STEP
         return max(1, 250 * self.seconds // steps)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observations:
-    """All that was seen."""
+    """All observations."""
 
     plan: Plan
     events: tuple[Event, ...] = ()
     samples: tuple[Sample, ...] = ()
-    remarks: tuple[tuple[Role, str], ...] = ()  # what the runs said on standard error
-    left: tuple[str, ...] = ()  # what was still there after the end, in words
+    remarks: tuple[tuple[Role, str], ...] = ()  # standard error of the runs
+    left: tuple[str, ...] = ()  # descriptions of left-overs after the end
 
     def of(self, role: Role, *kinds: Kind) -> tuple[Event, ...]:
         """Return the events of *role* that are of *kinds*, in order."""

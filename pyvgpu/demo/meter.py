@@ -1,7 +1,7 @@
-"""Looks at the device from outside: by the ledgers of the runs, and by the driver itself.
+"""Samples of the device from outside: from the ledgers of the runs, and from the driver.
 
-The driver is asked through its own NVML, without the shim, so that the two sources have
-nothing in common.
+The driver is queried through its own NVML, without the shim, so that the two sources are
+independent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Meter:
-    """Reads one device of a simulated machine; to be used in a with statement."""
+    """Samples one device of a simulated machine; to be used in a with statement."""
 
     def __init__(self, machine: simulator.Machine) -> None:
         import pynvml
@@ -47,7 +47,7 @@ class Meter:
         self._nvml.nvmlShutdown()
 
     def follow(self, role: Role, name: str) -> None:
-        """Read from now on the ledger of the run that is called *name*."""
+        """Start sampling the ledger of the run called *name*."""
         for promise in promises.Books().live():
             if promise.holder.name == name and role not in self._usage:
                 path = promise.folder / names.USAGE_FILE
@@ -59,7 +59,7 @@ class Meter:
         return int(self._nvml.nvmlDeviceGetMemoryInfo(self._device, version=version).used)
 
     def sample(self, seconds: float, pids: Mapping[Role, Sequence[int]]) -> Sample:
-        """Look once; *pids* are the processes that each tenant has had."""
+        """Take one sample; *pids* are all processes that each tenant has had."""
         used = self.used()
         held = {
             process.pid: int(process.usedGpuMemory or 0)
@@ -84,7 +84,7 @@ class Meter:
 
 
 def _kept_waiting_ns(pid: int) -> int:
-    """Return how long a process was ready to run and did not; 0 where nobody can tell."""
+    """Return how long a process was runnable but not scheduled; 0 if unknown."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):

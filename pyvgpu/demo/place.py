@@ -1,8 +1,8 @@
-"""A machine of the demonstration's own, in a folder that goes with it.
+"""Temporary folder for the demonstration's simulated machine.
 
-The simulated device keeps its bytes in files, best in memory. /dev/shm may be as small as
-64 MiB (containers), so the first place with room counts, and where none has room the tenants
-compute in less.
+The simulated device stores its memory in files, preferably on tmpfs. /dev/shm may be as small as
+64 MiB (containers), so the first place with enough space is used, and if there is none the tenants
+use smaller buffers.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PREFIX = "pyvgpu-demo-"
-PLACES = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - a private folder is made in them
-WORKING_BYTES = 120 * MIB  # what the steady tenant computes in, where there is room
-UNIT = 12 * MIB  # so that it can be cut into three
+PLACES = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - a private folder is created in them
+WORKING_BYTES = 120 * MIB  # the steady tenant's buffer, if there is enough space
+UNIT = 12 * MIB  # divisible into three parts
 LEAST_BYTES = UNIT
 YOUNG_SECONDS = 60
 SPARE_BYTES = 64 * MIB  # for the simulator's own state
 
 
 def choose(rooms: Sequence[tuple[Path, int]]) -> tuple[Path, int]:
-    """Return the place to use, of places with their free bytes, and what to compute in."""
+    """Return the place to use, of places with their free bytes, and the size of the buffer."""
     for place, free in rooms:
         if free >= WORKING_BYTES + SPARE_BYTES:
             return place, WORKING_BYTES
@@ -42,15 +42,15 @@ def choose(rooms: Sequence[tuple[Path, int]]) -> tuple[Path, int]:
         least = (2 * LEAST_BYTES + SPARE_BYTES) // MIB
         raise errors.UnavailableError(
             f"no folder with {least} MiB free for the simulated device; looked in "
-            f"{', '.join(str(place) for place, _ in rooms) or 'none that can be written to'}; "
-            "name another in TMPDIR"
+            f"{', '.join(str(place) for place, _ in rooms) or 'no writable folder'}; "
+            "set TMPDIR to another"
         )
     return place, working
 
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[tuple[Path, int]]:
-    """Make a folder and remove it in the end; gives it and what to compute in."""
+    """Create a folder and remove it in the end; yields it and the size of the buffer."""
     place, working = choose(_rooms())
     _sweep(place)
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
@@ -64,10 +64,10 @@ def private_folder() -> Iterator[tuple[Path, int]]:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return how much a file in *folder* may still take, by its disk and by memory."""
+    """Return the space for files in *folder*, limited by its disk and by memory."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
-    if folder == Path("/dev/shm"):  # noqa: S108 - no disk but memory, which may be less
+    if folder == Path("/dev/shm"):  # noqa: S108 - in memory, of which less may be free
         with contextlib.suppress(OSError, ValueError, IndexError):
             text = Path("/proc/meminfo").read_text(encoding="ascii")
             free = min(free, int(text.split("MemAvailable:")[1].split()[0]) * 1024 - GIB // 2)
@@ -85,12 +85,12 @@ def _rooms() -> list[tuple[Path, int]]:
 
 
 def _sweep(place: Path) -> None:
-    """Remove what demonstrations of ours that were killed have left."""
+    """Remove the folders of our killed demonstrations."""
     for folder in place.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                # One that is just being made is not locked yet: it is young.
+                # A folder that was created just now is not locked yet: skip young ones.
                 found = os.fstat(descriptor)
                 if found.st_uid == os.geteuid() and _is_old(found):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

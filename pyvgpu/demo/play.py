@@ -1,4 +1,4 @@
-"""Puts the demonstration on: does what the script says and writes down what it sees."""
+"""Runs the demonstration: carries out the script and records observations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Play:
         self._samples: list[Sample] = []
 
     def run(self) -> Observations:
-        """Let it happen; return what was seen."""
+        """Run it; return the observations."""
         done: frozenset[script.Step] = frozenset()
         for role in TENANTS:
             self._stage.start(role)
@@ -76,17 +76,17 @@ class Play:
         self._screen.looked(sample)
 
     def _left(self) -> tuple[str, ...]:
-        """Say what is still there although all have ended."""
+        """Describe what is left over although all tenants have ended."""
         left = [f"the run of {role} did not end" for role in self._stage.alive]
         ours = {self._plan.name(role) for role in Role}
         named = [live.holder.name for live in promises.Books().live()]
-        left += [f"the promise of {name} still counts" for name in named if name in ours]
+        left += [f"the reservation of {name} still exists" for name in named if name in ours]
         used = self._meter.used()
         return (*left, f"{used} bytes of the device are in use") if used else tuple(left)
 
 
 def play(seconds: int, spec: str, make_screen: Callable[[Plan], show.Screen]) -> Observations:
-    """Put the demonstration on, on a new simulated machine *spec*."""
+    """Run the demonstration on a new simulated machine *spec*."""
     with place.private_folder() as (folder, working):
         machine = simulator.open_machine(spec, folder)
         device = machine.devices[0]
@@ -98,7 +98,7 @@ def play(seconds: int, spec: str, make_screen: Callable[[Plan], show.Screen]) ->
             working=working,
             suffix=secrets.token_hex(2),
         )
-        if plan.unpromised <= 0:
+        if plan.unreserved <= 0:
             raise errors.UsageError(
                 f"--simulate {spec!r}: {device.name} is too small for six tenants; "
                 "must have 14GiB, such as t4"

@@ -1,7 +1,7 @@
-"""A demonstration as one page: verdicts, shares of time and memory, in words and in pictures.
+"""HTML report of a demonstration: verdicts, and charts of time and memory.
 
-The page is one file that needs no other, no network and no script. matplotlib draws the
-pictures; it is an extra of the installation, because nothing else here needs it.
+The page is one self-contained file without network access or scripts. matplotlib draws the charts;
+it is an optional dependency, because nothing else needs it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STEP_SECONDS = 0.25  # of the picture of shares
 _INK, _GREY = "#24292f", "#8b949e"
-_COLOURS = {  # told apart by people who see few colours, too (Okabe and Ito)
+_COLOURS = {  # distinguishable with colour blindness, too (Okabe and Ito)
     Role.STEADY: "#009e73",
     Role.GROWER: "#e69f00",
     Role.DOOMED: "#cc79a7",
@@ -88,7 +88,7 @@ $figures
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Picture:
-    """A part of the page."""
+    """A chart of the page."""
 
     heading: str
     caption: str
@@ -96,15 +96,15 @@ class _Picture:
 
 
 def check_possible(path: Path) -> None:
-    """Raise unless a report can be made and written to *path*."""
+    """Raise unless a report can be created and written to *path*."""
     if importlib.util.find_spec("matplotlib") is None:
         raise errors.UnavailableError(
-            "--report: what draws its pictures, matplotlib, is not installed; "
+            "--report: matplotlib, which draws the charts, is not installed; "
             "`pip install 'pyvgpu[report]'` installs it"
         )
     if path.is_dir() or not path.parent.is_dir():
         raise errors.UsageError(
-            f"--report '{path}': must name a file in a folder that is there, such as report.html"
+            f"--report '{path}': must name a file in an existing folder, such as report.html"
         )
 
 
@@ -118,7 +118,7 @@ def write(path: Path, seen: Observations, verdicts: Sequence[Verdict]) -> None:
 
 
 def page(seen: Observations, verdicts: Sequence[Verdict], when: str) -> str:
-    """Return the page about *seen*, made at *when*."""
+    """Return the page about *seen*, created at *when*."""
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE):
@@ -158,7 +158,7 @@ def _figure(picture: _Picture) -> str:
 
 
 def _draw_time(seen: Observations) -> _Picture:
-    """Draw what each tenant had of the device's time, by the kernels that it completed."""
+    """Draw each tenant's share of the device's time, by the kernels that it completed."""
     figure = _new_figure(3.4)
     axes = figure.subplots()
     window = shares.window(seen)
@@ -174,14 +174,14 @@ def _draw_time(seen: Observations) -> _Picture:
     axes.step(*_percent(idle), color=_COLOURS[Role.IDLE], linewidth=1.8)
     _say_beside(axes, 0, "idle", _COLOURS[Role.IDLE])
     _scale(axes, (begin, end), 100, "% of the device's time")
-    caption = f"Completed kernels in steps of {STEP_SECONDS:g} s; dashed: what was promised. " + (
-        "Judged is the shaded time." if window else "They did not work beside each other."
+    caption = f"Completed kernels in steps of {STEP_SECONDS:g} s; dashed: the vcore. " + (
+        "The shaded time is judged." if window else "The tenants did not run concurrently."
     )
     return _Picture("Achieved share over time", caption, _save(figure))
 
 
 def _draw_memory(seen: Observations) -> _Picture:
-    """Draw what each tenant held, below its quota."""
+    """Draw the memory of each tenant, and its quota."""
     figure = _new_figure(0.95 * len(TENANTS) + 0.4)
     rows = figure.subplots(len(TENANTS), sharex=True)
     begin, end = _span(seen)
@@ -208,12 +208,12 @@ def _draw_memory(seen: Observations) -> _Picture:
     rows[-1].set_xlabel("seconds")
     for axes in rows[:-1]:
         axes.set_xlabel("")
-    caption = "What each run's ledger counts; dashed: its quota, in a scale of its own."
+    caption = "Charges of each run's ledger; dashed: its quota. Each has its own scale."
     return _Picture("Memory over time", caption, _save(figure))
 
 
 def _draw_quotas(seen: Observations) -> _Picture:
-    """Draw the most that each tenant had of what it was promised."""
+    """Draw the most that each tenant used of its quota."""
     figure = _new_figure(3.0)
     axes = figure.subplots()
     window = shares.window(seen)
@@ -232,13 +232,13 @@ def _draw_quotas(seen: Observations) -> _Picture:
     axes.invert_yaxis()
     axes.axvline(100, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xlim(0, top)
-    axes.set_xlabel("% of what was promised")
-    caption = "Of memory the most that was ever held, of time the share in the judged time."
-    return _Picture("What was had of what was promised", caption, _save(figure))
+    axes.set_xlabel("% of the quota")
+    caption = "For memory the maximum ever held, for time the share in the judged time."
+    return _Picture("Use of the quotas", caption, _save(figure))
 
 
 def _new_figure(height: float) -> Any:
-    """Return a figure of that many inches; of no window, so that no display is asked for."""
+    """Return a figure of that height in inches; without a window, so it needs no display."""
     from matplotlib import figure
 
     return figure.Figure(figsize=(8, height), layout="constrained")
@@ -256,14 +256,14 @@ def _percent(points: shares.Points) -> tuple[list[float], list[float]]:
 
 
 def _span(seen: Observations) -> tuple[float, float]:
-    """Return from when to when there is something to see."""
+    """Return the time span that has observations."""
     moments = [x.seconds for x in seen.samples] + [x.seconds for x in seen.events]
     starts = [x.seconds for x in seen.events if x.kind is Kind.START]
     return max(0.0, min(starts, default=0.0) - 0.5), max(moments, default=1.0)
 
 
 def _say_beside(axes: Any, height: float, text: str, colour: str) -> None:
-    """Write to the right of the picture, at the height of what it is about."""
+    """Write a label to the right of the chart, at a height in data coordinates."""
     axes.annotate(
         text,
         (1.0, height),

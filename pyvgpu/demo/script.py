@@ -1,8 +1,8 @@
-"""What happens when: the next step follows from what has been seen so far.
+"""Script of the demonstration: decides the next step from the observations so far.
 
-Times are fractions of the plan's, so that a short demonstration shows the same. On a busy
-machine it lasts longer than planned, until every claim was put to the test; but not for ever,
-and not for a tenant that has failed: then its claim fails.
+Times are fractions of the plan's, so that a short demonstration shows the same. On a busy machine
+it lasts longer than planned, until every claim has been tested; but not forever, and not for a
+tenant that has failed: then its claim fails.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pyvgpu.demo.facts import TENANTS, Kind, Role
 if TYPE_CHECKING:
     from pyvgpu.demo.facts import Observations
 
-SHORTEST, LONGEST = 5, 22  # seconds: with the end of the tenants, under 30
-PATIENCE_SECONDS = 90  # with a machine that is too busy to show everything in the time planned
+SHORTEST, LONGEST = 5, 22  # seconds; with the end of the tenants under 30
+PATIENCE_SECONDS = 90  # if the machine is too busy to show everything in the planned time
 
 
 class Step(enum.Enum):
-    """What the stage does next."""
+    """A step of the stage."""
 
-    KILL = enum.auto()  # the doomed tenant's process
+    KILL = enum.auto()  # kill the doomed tenant's process
     GO = enum.auto()  # let the doomed run start its next process
-    ASK = enum.auto()  # start the run that asks for too much
+    ASK = enum.auto()  # start the run that requests too much
     END = enum.auto()
 
 
@@ -50,7 +50,7 @@ def due(seen: Observations, done: frozenset[Step], seconds: float) -> Step | Non
 
 
 def _is_settled(seen: Observations) -> bool:
-    """Return whether there is nothing more to be seen."""
+    """Return whether all claims have been tested, or a tenant has failed."""
     killed = seen.first(Role.DOOMED, Kind.KILLED)
     if killed and shares.window(seen):
         shown = (

@@ -1,6 +1,6 @@
-"""The shares of the device's time, as they were seen: by kernels done, and by the runs' counts.
+"""Observed shares of the device's time: by completed kernels, and by the runs' counts.
 
-The two know nothing of each other: a tenant reports which of its kernels, all of one length, are
+The two are independent: a tenant reports how many of its kernels, all of the same duration, are
 done; the region counts what the shim charged for them.
 """
 
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
 
     from pyvgpu.demo.facts import Observations, Sample
 
-SETTLE_SECONDS = 0.5  # after the last of them has begun
-LEAST_SECONDS = 1.0  # in which all must have worked beside each other
+SETTLE_SECONDS = 0.5  # after the last sharer has started
+LEAST_SECONDS = 1.0  # for which all must have run concurrently
 RECENT_SECONDS = 1.0
 
-Points = tuple[tuple[float, float], ...]  # seconds, and the ns that were used until then
+Points = tuple[tuple[float, float], ...]  # seconds, and the ns used until then
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Window:
-    """The time in which all who divide the device worked beside each other."""
+    """The time in which all sharers ran concurrently."""
 
     begin: float
     end: float
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The length of the window."""
         return self.end - self.begin
 
     def samples(self, seen: Observations) -> tuple[Sample, ...]:
-        """Return the looks at the device in it."""
+        """Return the samples in the window."""
         return tuple(x for x in seen.samples if self.begin <= x.seconds <= self.end)
 
 
 def window(seen: Observations) -> Window | None:
-    """Return when all worked beside each other; None if that was not for long enough.
+    """Return the time in which all sharers ran concurrently; None if it was too short.
 
-    It begins once the idle tenant is there too: on a busy machine that may take seconds.
+    It begins once the idle tenant is running, too: on a busy machine that may take seconds.
     """
     spans = [seen.of(role, Kind.SPUN) for role in SHARERS]
     if not all(spans) or not seen.samples:
@@ -59,14 +59,14 @@ def window(seen: Observations) -> Window | None:
 
 
 def of(seen: Observations, role: Role, within: Window) -> tuple[float, float]:
-    """Return the share of *role*, 0 to 1: by the kernels that it completed, and by its count."""
+    """Return the share of *role*, 0 to 1: by its completed kernels, and by its region's count."""
     sources = (done(seen, role), counted(seen.samples, role))
     first, second = (share(points, within.begin, within.end) for points in sources)
     return first, second
 
 
 def lost(seen: Observations, within: Window) -> float:
-    """Return the part of the time, 0 to 1, in which the machine kept those from running."""
+    """Return the part of the time, 0 to 1, in which sharers were runnable but not scheduled."""
     kept = [
         tuple((x.seconds, float(x.of(role).kept_ns)) for x in seen.samples) for role in SHARERS
     ]
@@ -74,17 +74,17 @@ def lost(seen: Observations, within: Window) -> float:
 
 
 def done(seen: Observations, role: Role) -> Points:
-    """Return the time in the kernels that *role* reported as done."""
+    """Return the device time of the kernels that *role* has reported as done."""
     return tuple((event.seconds, float(event.ns)) for event in seen.of(role, Kind.SPUN))
 
 
 def counted(samples: Sequence[Sample], role: Role) -> Points:
-    """Return the time that the region of *role* counts."""
+    """Return the device time that the region of *role* has counted."""
     return tuple((sample.seconds, float(sample.of(role).busy_ns)) for sample in samples)
 
 
 def recent(samples: Sequence[Sample], role: Role) -> float:
-    """Return the share that *role* had of the last second, by its count."""
+    """Return the share of *role* in the last second, by its region's count."""
     if not samples:
         return 0.0
     end = samples[-1].seconds
@@ -93,7 +93,7 @@ def recent(samples: Sequence[Sample], role: Role) -> float:
 
 
 def series(points: Points, end: float, step: float) -> Points:
-    """Return the share of every *step* seconds until *end*, at the end of each."""
+    """Return the share in each interval of *step* seconds until *end*, at the end of each."""
     times = [step * number for number in range(1, int(end / step) + 1)]
     return tuple((time, share(points, time - step, time)) for time in times)
 
@@ -106,7 +106,7 @@ def share(points: Points, begin: float, end: float) -> float:
 
 
 def _used(points: Points, seconds: float) -> float:
-    """Return what was used until *seconds*, on the straight line between two points."""
+    """Return the ns used until *seconds*, by linear interpolation."""
     place = bisect.bisect_right(points, (seconds, float("inf")))
     if place in (0, len(points)):
         return points[0][1] if place == 0 else points[-1][1]

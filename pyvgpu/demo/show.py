@@ -1,4 +1,4 @@
-"""Draws a demonstration: a live table on a terminal, plain lines anywhere else."""
+"""Display of a demonstration: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 WIDTH = 88  # columns of plain lines
 _BAR = 20
-_LAST = 11  # lines of the story below a live table
-_KEPT = 64  # looks, for the shares of the last second
+_LAST = 11  # lines of the log below a live table
+_KEPT = 64  # samples, for the shares of the last second
 _COLOURS = {
     Role.STEADY: "green",
     Role.GROWER: "yellow",
@@ -46,16 +46,16 @@ _COLOURS = {
 
 
 class Screen(Protocol):
-    """Where a demonstration is shown."""
+    """The display of a demonstration."""
 
     def happened(self, event: Event, sentence: str) -> None:
-        """Show something that happened."""
+        """Show an event."""
 
     def looked(self, sample: Sample) -> None:
-        """Show how things stand."""
+        """Show a sample."""
 
     def close(self) -> None:
-        """Show no more; what stands is left standing."""
+        """Stop updating; what is displayed stays."""
 
 
 class Nowhere:
@@ -72,7 +72,7 @@ class Nowhere:
 
 
 class Lines:
-    """Plain lines, and the table each time that something is about to change."""
+    """Plain lines, with the table before a kill."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self._plan = plan
@@ -80,13 +80,13 @@ class Lines:
         self._looks: collections.deque[Sample] = collections.deque(maxlen=_KEPT)
 
     def happened(self, event: Event, sentence: str) -> None:
-        """Print the line; before a kill also the table."""
+        """Print the line; before a kill also print the table."""
         if event.kind is Kind.KILLED and self._looks:
             self._console.print(table(self._plan, tuple(self._looks)))
         self._console.print(line(event, sentence), soft_wrap=True)
 
     def looked(self, sample: Sample) -> None:
-        """Keep it."""
+        """Keep the sample."""
         self._looks.append(sample)
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Lines:
 
 
 class Alive:
-    """A table that lives, with the story below it."""
+    """A live table, with a log below it."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self._plan = plan
@@ -105,16 +105,16 @@ class Alive:
         self._live.start()
 
     def happened(self, event: Event, sentence: str) -> None:
-        """Add a line to the story."""
+        """Add a line to the log."""
         self._story.append(line(event, sentence))
 
     def looked(self, sample: Sample) -> None:
-        """Let the table show it."""
+        """Update the table."""
         self._looks.append(sample)
         self._table = table(self._plan, tuple(self._looks))
 
     def close(self) -> None:
-        """Leave the last picture standing."""
+        """Stop updating; the last state stays."""
         self._live.stop()
 
     def _draw(self) -> Group:
@@ -123,18 +123,18 @@ class Alive:
 
 
 def line(event: Event, sentence: str) -> Text:
-    """Return one line of the story."""
+    """Return one line of the log."""
     shown = Text(f"{event.seconds:5.1f} s  ", style="dim")
     shown.append(f"{event.role:<8}", style=_COLOURS[event.role])
     return shown.append(sentence, style="none")
 
 
 def table(plan: Plan, looks: Sequence[Sample]) -> Table:
-    """Return what is promised, used and free at the last of *looks*, by tenant and in all."""
+    """Return reserved, used and free memory at the last of *looks*, by tenant and in total."""
     sample = looks[-1]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("tenant")
-    for heading in ("promised", "used", "free"):
+    for heading in ("reserved", "used", "free"):
         shown.add_column(heading, justify="right", min_width=9)
     shown.add_column("", no_wrap=True)
     for heading in ("vcore", "share"):
@@ -161,7 +161,7 @@ def table(plan: Plan, looks: Sequence[Sample]) -> Table:
 
 
 def sentence(event: Event, seen: Observations) -> str | None:
-    """Return what to say of *event*, None if it is not worth a line."""
+    """Return the sentence about *event*, None if it is not worth a line."""
     is_first = seen.first(event.role, event.kind) == event
     said = _SENTENCES.get(event.kind)
     if said is None or (event.kind in _ONCE and not is_first):
@@ -169,7 +169,7 @@ def sentence(event: Event, seen: Observations) -> str | None:
     if event.kind is Kind.START and not is_first:
         return "the run's next process starts, with the same quota"
     if event.kind is Kind.HELD and not is_first:
-        return f"it is given {gib(event.size)} again"
+        return f"it gets {gib(event.size)} again"
     if event.kind is Kind.ENDED and event.number:
         said = next((x for role, x in reversed(seen.remarks) if role is event.role), "")
         return f"its run ended with exit code {event.number}" + (f": {said}" if said else "")
@@ -185,7 +185,7 @@ def sentence(event: Event, seen: Observations) -> str | None:
 
 
 def verdicts(found: Sequence[Verdict]) -> Group:
-    """Return a line or two per claim, and the sum of it."""
+    """Return a line or two per claim, and the summary."""
     shown = Table(box=None, pad_edge=False, show_header=False)
     shown.add_column(no_wrap=True)
     shown.add_column(overflow="fold")
@@ -201,11 +201,11 @@ def verdicts(found: Sequence[Verdict]) -> Group:
 
 _ONCE = frozenset({Kind.ROUND, Kind.REFUSED, Kind.SPUN})
 _SENTENCES = {
-    Kind.START: "runs with {quota}; the driver tells it that its device has {size}",
+    Kind.START: "runs with {quota}; the driver reports a device of {size}",
     Kind.ROUND: "computes in {size} and reads every byte back: all right; and again",
-    Kind.REFUSED: "holds {size}, wants more: {text}; goes on asking",
+    Kind.REFUSED: "holds {size}, wants more: {text}; keeps trying",
     Kind.HELD: "holds {size}",
-    Kind.SPUN: "launches kernels of {kernel:g} ms all the time; {vcore} of 100 are promised",
+    Kind.SPUN: "launches kernels of {kernel:g} ms all the time; {vcore} of 100 are reserved",
     Kind.FAILED: "{text}",
     Kind.KILLED: "kill -9 of its process {pid}, which holds {size} and a context",
     Kind.ENDED: "ended by itself",
@@ -214,7 +214,7 @@ _SENTENCES = {
 
 
 def _time(looks: Sequence[Sample], role: Role) -> tuple[str, str]:
-    """Return what is promised of the device's time, and what was had of the last second."""
+    """Return the vcore, and the share in the last second."""
     if role not in SHARERS:
         return "", ""
     return str(SHARERS[role]), _percent(shares.recent(looks, role))
@@ -230,7 +230,7 @@ def _bar(used: int, whole: int) -> str:
 
 
 def _device_bar(plan: Plan, sample: Sample) -> Text:
-    """Draw who has which part of the device; something is never drawn as nothing."""
+    """Draw the tenants' parts of the device's memory; a part that is not empty is visible."""
     shown = Text()
     for role in TENANTS:
         cells = -(-_BAR * sample.of(role).charged // plan.memory)

@@ -1,8 +1,7 @@
-"""Starts the tenants, each by `pyvgpu run`, hears what they report, and ends them.
+"""Starts the tenants, each by `pyvgpu run`, collects their reports, and ends them.
 
-Their standard input is a pipe of ours: when it closes, and be it because we were killed, they
-end. They are in process groups of their own, so that Ctrl-C reaches us alone and we end them
-in order.
+Their standard input is a pipe of ours: they end when it closes, even if we were killed. They have
+their own process groups, so that only we get Ctrl-C and we can end them in order.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from pyvgpu.demo.facts import KERNEL_US, MIB, SHARERS, STEP, Event, Kind, Plan, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-END_SECONDS = 30.0  # for the tenants to end by themselves, which takes one unless all is busy
-_REMARK = 400  # characters of a line on standard error that are kept
+END_SECONDS = 30.0  # for the tenants to end by themselves; usually one second is enough
+_REMARK = 400  # characters of a line on standard error
 
 
 @dataclasses.dataclass(slots=True)
 class _Run:
-    """One `pyvgpu run` and what of its output is not a line yet."""
+    """One `pyvgpu run`, with its incomplete lines of output."""
 
     role: Role
     process: subprocess.Popen[bytes]
@@ -60,7 +59,7 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         self._close_inputs()
-        # First by themselves: a tenant behind a shell outlives the shell that a signal ends.
+        # Let them end by themselves first: a tenant would outlive a shell ended by a signal.
         for ending in (None, signal.SIGTERM, signal.SIGKILL):
             until = self.seconds + END_SECONDS
             for run in self._runs.values():
@@ -76,7 +75,7 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """Return how long the demonstration has lasted."""
+        """Return the seconds since the start of the demonstration."""
         return time.monotonic() - self._began
 
     def start(self, role: Role) -> None:
@@ -100,7 +99,7 @@ class Stage:
                 self._selector.register(pipe, selectors.EVENT_READ, run)
 
     def hear(self, seconds: float) -> list[Event]:
-        """Return what the tenants reported; wait for it, but not longer than *seconds*."""
+        """Return the tenants' new events; wait for them, but not longer than *seconds*."""
         for key, _ in self._selector.select(seconds):
             pipe, run = key.fileobj, key.data
             chunk = os.read(key.fd, 1 << 16)
@@ -131,7 +130,7 @@ class Stage:
             pipe.flush()
 
     def end(self) -> list[Event]:
-        """Tell all to end, and wait until they have; return what they still reported."""
+        """Ask all tenants to end, and wait until they have; return their last events."""
         self._close_inputs()
         heard: list[Event] = []
         until = self.seconds + END_SECONDS
@@ -141,7 +140,7 @@ class Stage:
 
     @property
     def alive(self) -> tuple[Role, ...]:
-        """Return who still runs."""
+        """Return the tenants that are still running."""
         return tuple(self._runs)
 
     def _close_inputs(self) -> None:
@@ -160,11 +159,11 @@ class Stage:
         if role is Role.IDLE:
             return [tenant, "hold", str(16 * MIB)]
         hold = [tenant, "hold", str(self._plan.doomed_bytes)]
-        # Two processes, one after the other, in one run: the second inherits the quota only.
+        # Two successive processes in one run: the second inherits only the quota.
         return ["sh", "-c", '"$@"; read -r go && exec "$@"', "sh", *hold]
 
     def _notice_end(self, run: _Run) -> None:
-        """Report a run that has ended, once everything it wrote was read."""
+        """Report a run that has ended, once all its output has been read."""
         listened = {key.data.role for key in self._selector.get_map().values()}
         if run.role in listened or run.process.poll() is None:
             return
@@ -176,7 +175,7 @@ class Stage:
         code = run.process.returncode
         if run.role is Role.LATE:
             said = "; ".join(text for role, text in self.remarks if role is Role.LATE)
-            size, free = self._plan.quota(Role.LATE), self._plan.unpromised
+            size, free = self._plan.quota(Role.LATE), self._plan.unreserved
             event = Event(self.seconds, run.role, Kind.TURNED_AWAY, code, size, free, text=said)
         else:
             event = Event(self.seconds, run.role, Kind.ENDED, code)
@@ -200,14 +199,14 @@ class Stage:
 
 
 def parse(seconds: float, role: Role, line: bytes, began: float = 0.0) -> Event:
-    """Return the event that a tenant reported in one *line*, read at *seconds* since *began*.
+    """Parse the event in one *line* of a tenant, read at *seconds* since *began*.
 
-    A report that has a time of its own is as old as that.
+    If the line has its own timestamp, that counts.
     """
     try:
         found = json.loads(line)
         kind = Kind(found["event"])
-        call = f"{found['call']} gave " if kind is Kind.FAILED else ""
+        call = f"{found['call']} returned " if kind is Kind.FAILED else ""
         return Event(
             float(found["at"]) - began if "at" in found else seconds,
             role,
@@ -221,7 +220,7 @@ def parse(seconds: float, role: Role, line: bytes, began: float = 0.0) -> Event:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         shown = line.decode("utf-8", "replace")[:_REMARK]
-        raise errors.DataError(f"{role}: reported what is no event of a tenant: {shown}") from exc
+        raise errors.DataError(f"{role}: sent a line that is not an event: {shown}") from exc
 
 
 def _command() -> str:

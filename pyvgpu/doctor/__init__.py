@@ -1,8 +1,8 @@
-"""Say what works here, what is missing and how to get it; and prove that a quota is held.
+"""Checks of prerequisites, and proofs that quotas are enforced.
 
-``machine`` looks at what `pyvgpu run` needs, ``node`` at what the agent of a node needs,
-``inside`` at what a process in a container or in a run has; ``proof`` tries whether that is held.
-How it is shown is left to ``cli/doctor.py``.
+``machine`` checks the requirements of `pyvgpu run`, ``node`` those of a node's agent, ``inside``
+the surroundings of a process in a container or a run; ``proof`` tests that its quota is enforced.
+``cli/doctor.py`` prints the results.
 """
 
 from pyvgpu.doctor.facts import Finding, Row, State

@@ -1,4 +1,4 @@
-"""What a look at one thing says: shared by all of the doctor's checks."""
+"""Result types shared by all of the doctor's checks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class State(enum.StrEnum):
-    """How a thing is."""
+    """The state of a checked item."""
 
     OK = "ok"
     MISSING = "missing"
-    LIMITED = "limited"  # pyvgpu works without it, less well
+    LIMITED = "limited"  # pyvgpu works without it, but less well
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check saw, and what to do about it."""
+    """The result of a check, and the remedy."""
 
     state: State
     found: str
@@ -31,7 +31,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """What one check found."""
+    """The result of one check, with its name."""
 
     check: str
     state: State
@@ -40,7 +40,7 @@ class Row:
 
 
 def row(name: str, look: Callable[[], Finding]) -> Row:
-    """Return what *look* finds; that it fails is a finding, too."""
+    """Return the finding of *look*; its error is a finding, too."""
     try:
         found = look()
     except errors.PyVgpuError as exc:

@@ -1,7 +1,7 @@
-"""What a process has that is held to a quota: in a container of a grant, or in `pyvgpu run`.
+"""Checks inside a container with a grant, or inside a run.
 
-A container is known by the folders that the agent mounts into it, a run by the libcuda that a
-program finds. Each thing that must be there is a row; the last two are a proof.
+A container is recognized by the folders that the agent mounts into it, a run by the libcuda that a
+program loads. Each requirement is a row; the last two rows are proofs.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ _SECONDS = 20
 
 
 class Kind(enum.StrEnum):
-    """What a process is in."""
+    """The kind of environment of a process."""
 
-    CONTAINER = "container"  # that has a share of devices
+    CONTAINER = "container"  # with a share of devices
     WHOLE = "container of whole devices"
     RUN = "run"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process is, and the files of its quota; those of whole devices are not there."""
+    """The environment of a process, and its quota files, which do not exist for whole devices."""
 
     kind: Kind
     quota: Path
     usage: Path
     clock: Path  # of its first device
-    library: Path | None  # libcuda.so.1, as a program finds it
-    complaint: str = ""  # why it finds none
+    library: Path | None  # libcuda.so.1, as the loader finds it
+    complaint: str = ""  # why the loader finds none
 
 
 def find(root: Path = Path("/")) -> Place | None:
-    """Return what this process is in; None: nothing holds it."""
+    """Return the environment of this process; None: it has no quota."""
     library, complaint = _loaded()
     quotas = root / containers.QUOTA.lstrip("/")
     clock = root / containers.CLOCKS.lstrip("/") / "0"
@@ -77,10 +77,10 @@ def find(root: Path = Path("/")) -> Place | None:
 
 
 def examine(place: Place, environment: Mapping[str, str]) -> tuple[Row, ...]:
-    """Look at everything, and prove that the quota is held."""
+    """Run all checks, and prove that the quota is enforced."""
     library = functools.partial(_look_at_library, place)
     if place.kind is Kind.WHOLE:
-        whole = Finding(State.OK, "whole devices: the driver itself, and nothing is held")
+        whole = Finding(State.OK, "whole devices: the driver itself, without quotas")
         return (
             facts.row("quota", lambda: whole),
             facts.row(_LIBRARY, library),
@@ -116,7 +116,7 @@ def read(place: Place) -> region.Limits:
 
 
 def _loaded() -> tuple[Path | None, str]:
-    """Return the libcuda that a program finds, or why it finds none."""
+    """Return the libcuda that a program loads, or why it loads none."""
     try:
         done = subprocess.run(
             [sys.executable, "-S", "-c", _LOADED, _LIBRARY],
@@ -126,7 +126,7 @@ def _loaded() -> tuple[Path | None, str]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return None, f"to load it took more than {_SECONDS} s"
+        return None, f"loading it took more than {_SECONDS} s"
     if done.returncode == 0 and done.stdout.strip():
         return Path(done.stdout.strip()), ""
     said = (done.stderr.strip().splitlines() or ["it gave no answer"])[-1]
@@ -142,28 +142,28 @@ def _look_at_quota(place: Place) -> Finding:
     if place.kind is Kind.CONTAINER and supervised:
         return Finding(
             State.MISSING,
-            f"{parts}: revoked, since its pod is over",
-            "start the pod anew; a process that lives on gets no more memory",
+            f"{parts}: revoked, because its pod has ended",
+            "restart the pod; a process that is still running gets no more memory",
         )
     return Finding(State.OK, f"{place.kind}: {parts}")
 
 
 def _look_at_limit(place: Place) -> Finding:
-    """Find out whether the driver holds the memory, too."""
+    """Check whether the driver limits the memory, too."""
     try:
         limit = memorylimit.load((place.quota.parent / names.LIMIT_FILE).read_bytes())
     except FileNotFoundError:
-        return Finding(State.OK, "none: the shim alone holds the memory")
+        return Finding(State.OK, "none: the shim alone limits the memory")
     except (OSError, errors.DataError) as exc:
         return Finding(State.LIMITED, f"cannot be read: {exc}")
     if limit.why or not limit.sizes:
         return Finding(
             State.LIMITED,
             f"none: {limit.why or 'it was not set'}",
-            "the shim alone holds the memory; docs/enforced.md says what the driver's limit takes",
+            "the shim alone limits the memory; docs/enforced.md has the driver's requirements",
         )
     sizes = ", ".join(map(quantity.format_size, limit.sizes))
-    return Finding(State.OK, f"{sizes}: the driver holds the memory, too")
+    return Finding(State.OK, f"{sizes}: the driver limits the memory, too")
 
 
 def _vcore(limits: region.DeviceLimits) -> str:
@@ -173,13 +173,13 @@ def _vcore(limits: region.DeviceLimits) -> str:
 
 
 def _look_at_library(place: Place) -> Finding:
-    """Find out whether a program meets the shim, or, of whole devices, the driver."""
+    """Check that a program loads the shim, or the driver for whole devices."""
     if place.library is None:
         return Finding(
             State.MISSING,
             f"a program finds none: {place.complaint}",
             "its image has another C library than glibc, or LD_LIBRARY_PATH leads to a broken "
-            "driver: take it out",
+            "driver: remove that folder",
         )
     soname = elf.read_elf(place.library).soname
     if place.kind is Kind.WHOLE:
@@ -188,8 +188,8 @@ def _look_at_library(place: Place) -> Finding:
         return Finding(State.OK, f"{place.library}: the shim")
     return Finding(
         State.MISSING,
-        f"{place.library} is a driver of another place, which is not held to any quota",
-        "LD_LIBRARY_PATH, LD_PRELOAD or the image's ld.so.cache leads there first: take it out",
+        f"{place.library} is another driver, which does not enforce a quota",
+        "LD_LIBRARY_PATH, LD_PRELOAD or the image's ld.so.cache leads there first: remove it",
     )
 
 
@@ -202,14 +202,15 @@ def _look_at_nodes(environment: Mapping[str, str], count: int | None) -> Finding
         return Finding(
             State.MISSING,
             f"{said} in /dev",
-            "the container runtime must know CDI, or the agent --no-require-cdi: docs/agent.md",
+            "the container runtime must support CDI, or the agent needs --no-require-cdi: "
+            "docs/agent.md",
         )
     if count is not None and len(found) > count:
         return Finding(
             State.LIMITED,
             f"{said}: more than the {count} of the quota",
-            "the container is privileged, or its runtime does without CDI: a program that speaks "
-            "to devices without the driver's libraries is not held",
+            "the container is privileged, or its runtime works without CDI: a program that uses "
+            "devices without the driver's libraries is not limited",
         )
     return Finding(State.OK, said)
 
@@ -218,9 +219,9 @@ def _look_at_clock(place: Place, limits: region.DeviceLimits) -> Finding:
     if proof.allowed(limits) >= 100:
         return Finding(State.OK, "none is needed without a share of time")
     if arbiter.serves(place.clock):
-        return Finding(State.OK, "goes")
+        return Finding(State.OK, "running")
     return Finding(
         State.LIMITED,
-        f"{place.clock}: stands, or is not there",
-        f"start the agent of the node, or the run, anew; {machine.WITHOUT_ARBITER}",
+        f"{place.clock}: stopped, or missing",
+        f"restart the agent of the node, or the run; {machine.WITHOUT_ARBITER}",
     )

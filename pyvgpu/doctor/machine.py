@@ -1,8 +1,8 @@
-"""What `pyvgpu run` needs of a machine: one table of checks.
+"""Checks of the requirements of `pyvgpu run` on a machine.
 
-A check looks at one thing and returns a :class:`Finding`; none changes anything but the cache
-folder, which it makes. What a finding means for `pyvgpu run` is the check's own ``need``, and
-:func:`judge` puts them together.
+A check examines one thing and returns a :class:`Finding`; checks change nothing, except that one
+creates the cache folder. A check's ``need`` says which runs depend on it, and :func:`judge`
+combines them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 NVML_SECONDS = 20  # a device that hangs must not hang the doctor
-OLDEST_GLIBC = (2, 17)  # what the shim may ask for at most
-_PREBUILT = "build it again: make build (or pip install --force-reinstall pyvgpu)"
+OLDEST_GLIBC = (2, 17)  # the newest version that the shim may require
+_PREBUILT = "rebuild it: make build (or pip install --force-reinstall pyvgpu)"
 
 
 class Need(enum.Enum):
-    """Which runs are impossible where the thing is missing."""
+    """The runs that are impossible if the thing is missing."""
 
     EVERY_RUN = enum.auto()
     REAL_DEVICES = enum.auto()  # runs without --simulate
@@ -45,25 +45,25 @@ class Need(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scene:
-    """What is looked at: this machine, as the one who asks would use it."""
+    """The subject of the checks: this machine, with the user's environment and options."""
 
     environment: Mapping[str, str]
     driver_libraries: Path | None = None
-    module: Path = Path("/proc/driver/nvidia/version")  # what the kernel's half says of itself
-    scheduler_config: Path | None = None  # of kube-scheduler; None: that is not looked at
+    module: Path = Path("/proc/driver/nvidia/version")  # of the kernel module
+    scheduler_config: Path | None = None  # of kube-scheduler; None: not checked
 
     def driver(self) -> find.Driver:
-        """Return the machine's driver; errors as :func:`pyvgpu.volumes.find.find_driver`."""
+        """Return the machine's driver; raises like :func:`pyvgpu.volumes.find.find_driver`."""
         return find.find_driver(self.driver_libraries)
 
     def cache(self) -> Path:
-        """Return the folder that holds mirrors."""
+        """Return the folder of mirrors."""
         return tree.find_cache(self.environment)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at."""
+    """One check."""
 
     name: str
     look: Callable[[Scene], Finding]
@@ -79,7 +79,7 @@ class Verdict:
 
 
 def examine(scene: Scene) -> tuple[Row, ...]:
-    """Look at everything, in the order of the table; a check that fails is a finding too."""
+    """Run all checks, in the order of the table; an error of a check is a finding, too."""
     rows = []
     for check in CHECKS if scene.scheduler_config is None else (*CHECKS, KUBE_SCHEDULER):
         rows.append(facts.row(check.name, functools.partial(check.look, scene)))
@@ -87,7 +87,7 @@ def examine(scene: Scene) -> tuple[Row, ...]:
 
 
 def judge(rows: Iterable[Row]) -> Verdict:
-    """Return which runs are possible where *rows* were found."""
+    """Return which runs are possible with these *rows*."""
     missing = {row.check for row in rows if row.state is State.MISSING}
     lacking = {check.need for check in CHECKS if check.name in missing}
     return Verdict(
@@ -119,11 +119,11 @@ def _look_at_driver(scene: Scene) -> Finding:
 
 
 def _look_at_module(scene: Scene) -> Finding:
-    """Compare the kernel's half of the driver with the libraries: they must be of one release."""
+    """Check that the kernel module and the driver's libraries are of the same release."""
     try:
         release = scene.driver().release
     except errors.PyVgpuError:
-        return Finding(State.MISSING, "no driver that it could belong to")
+        return Finding(State.MISSING, "no driver to compare it with")
     try:
         text = scene.module.read_text(errors="replace")
     except OSError:
@@ -134,18 +134,18 @@ def _look_at_module(scene: Scene) -> Finding:
     if loaded and loaded[0] != release:
         return Finding(
             State.MISSING,
-            f"{loaded[0]} is loaded, the libraries are of {release}",
+            f"{loaded[0]} is loaded, but the libraries are of {release}",
             "reboot, or load the new module, to finish the driver's upgrade",
         )
     return Finding(State.OK, release)
 
 
 def look_at_devices(scene: Scene) -> Finding:
-    """Ask the driver's NVML which devices there are."""
+    """List the devices by the driver's NVML."""
     try:
         library = scene.driver().libnvidia_ml
     except errors.PyVgpuError:
-        return Finding(State.MISSING, "no driver to ask")
+        return Finding(State.MISSING, "no driver to query")
     script = (
         "import json, pathlib, sys; from pyvgpu import device; "
         "found = device.installed(pathlib.Path(sys.argv[1])); "
@@ -164,12 +164,12 @@ def look_at_devices(scene: Scene) -> Finding:
     except subprocess.TimeoutExpired:
         return Finding(
             State.MISSING,
-            f"NVML gave no answer in {NVML_SECONDS} s",
+            f"NVML did not answer in {NVML_SECONDS} s",
             "look for Xid errors in the kernel's log (dmesg); the device may need a reset",
         )
     devices = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else []
     if not devices:
-        complaint = (done.stderr.strip().splitlines() or ["NVML knows no device"])[-1]
+        complaint = (done.stderr.strip().splitlines() or ["NVML lists no device"])[-1]
         return Finding(
             State.MISSING,
             complaint.rpartition("Error: ")[2],
@@ -227,9 +227,9 @@ def _able(found: str, state: State, remedy: str, complaint: str | None) -> Findi
     return Finding(State.OK, found) if complaint is None else Finding(state, complaint, remedy)
 
 
-WITHOUT_ARBITER = "without it runs that share a device have less than their vcore, never more"
+WITHOUT_ARBITER = "without it runs that share a device get less than their vcore, never more"
 _WITHOUT_NAMESPACE = (
-    "programs that open libcuda by an absolute path, or clear LD_LIBRARY_PATH, are then not held"
+    "programs that open libcuda by an absolute path, or clear LD_LIBRARY_PATH, then have no limits"
 )
 
 
@@ -246,11 +246,11 @@ def _look_at_namespaces(_: Scene) -> Finding:
 
 def _look_at_overlay(_: Scene) -> Finding:
     if abilities.private_mounts() is not None:
-        return Finding(State.LIMITED, "no mount namespace to lay one in", _WITHOUT_NAMESPACE)
+        return Finding(State.LIMITED, "no mount namespace for it", _WITHOUT_NAMESPACE)
     return _able(
         "allowed",
         State.LIMITED,
-        "Linux 5.11 or later with overlayfs (modprobe overlay) lets every user lay one; "
+        "Linux 5.11 or later with overlayfs (modprobe overlay) lets every user mount one; "
         + _WITHOUT_NAMESPACE,
         abilities.overlay(),
     )
@@ -258,9 +258,9 @@ def _look_at_overlay(_: Scene) -> Finding:
 
 def _look_at_locks(_: Scene) -> Finding:
     return _able(
-        "kept by a mapping, gone with it",
+        "a mapping keeps them, and munmap releases them",
         State.MISSING,
-        "Linux 3.15 or later, and a file system that has them, are needed",
+        "needs Linux 3.15 or later, and a file system with OFD locks",
         abilities.lock_of_mapping(Path("/tmp")),  # noqa: S108 - where the book of promises is
     )
 
@@ -270,13 +270,13 @@ def _look_at_cache(scene: Scene) -> Finding:
     return _able(
         str(cache),
         State.MISSING,
-        "name a folder whose file system is not mounted noexec in XDG_CACHE_HOME",
+        "set XDG_CACHE_HOME to a folder whose file system is not mounted noexec",
         abilities.execution(cache),
     )
 
 
 def _look_at_links(scene: Scene) -> Finding:
-    """Find out how the mirror would get the driver's files."""
+    """Check how the mirror would get the driver's files: by link or by copy."""
     try:
         driver = scene.driver()
     except errors.PyVgpuError:
@@ -294,12 +294,12 @@ def _look_at_links(scene: Scene) -> Finding:
         State.LIMITED,
         f"no hard link ({complaint}), no reflink: the first run copies {size} MiB",
         "run as the owner of the driver's files with a cache (XDG_CACHE_HOME) on their file "
-        "system, or leave it so",
+        "system, or accept the copy",
     )
 
 
 def _look_at_book(_: Scene) -> Finding:
-    return Finding(State.OK, f"{len(promises.Books().live())} live runs on this machine")
+    return Finding(State.OK, f"{len(promises.Books().live())} active runs on this machine")
 
 
 def _look_at_arbiter(_: Scene) -> Finding:
@@ -310,24 +310,24 @@ def _look_at_arbiter(_: Scene) -> Finding:
     living = arbiter.find(promises.Books().paths)
     if not living:
         return Finding(
-            State.OK, f"none lives; the first run with a share of time starts {program}"
+            State.OK, f"none is running; the first run with a share of time starts {program}"
         )
     found = ", ".join(f"pid {one.pid} of user {users.name(one.uid)}" for one in living)
     if not any(one.beats for one in living):
         return Finding(
             State.LIMITED,
             f"{found} is frozen",
-            f"kill -CONT or kill it; a run of its user replaces it; {WITHOUT_ARBITER}",
+            f"resume it (kill -CONT) or kill it; a run of its user replaces it; {WITHOUT_ARBITER}",
         )
     return Finding(State.OK, f"{found} keeps the clocks of shared devices")
 
 
 def _look_at_kube_scheduler(scene: Scene) -> Finding:
     if scene.scheduler_config is None:
-        return Finding(State.OK, "not asked")
+        return Finding(State.OK, "not checked")
     complaints = configured.judge(yamlfile.read(scene.scheduler_config, "--scheduler-config"))
     if not complaints:
-        return Finding(State.OK, "asks us about all nodes, and lets us bind")
+        return Finding(State.OK, "asks the extender about all nodes, and lets it bind")
     fatal = any(it.fatal for it in complaints)
     return Finding(
         State.MISSING if fatal else State.LIMITED,

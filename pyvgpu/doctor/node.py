@@ -1,4 +1,4 @@
-"""What the agent of a node needs, and whether it is well: on the node, or in its own container."""
+"""Checks of the requirements and health of a node's agent, on the node or in its container."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from pyvgpu.volumes.node import Node as Mirror
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DRIVER = "driver"  # the mirror, in the folder of the agent's state
+DRIVER = "driver"  # the mirror, in the agent's state folder
 _SECONDS = 5
-_MOST = 4096  # bytes of an answer
-_OF_THE_MACHINE = ("system", "shim", "shim's glibc")  # checks of it that matter here, too
+_MOST = 4096  # bytes of a response
+_OF_THE_MACHINE = ("system", "shim", "shim's glibc")  # machine checks that apply here, too
 _START = "start pyvgpu device-plugin (helm install pyvgpu, docs/agent-install.md)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """Where the things of a node are."""
+    """Paths and addresses on a node."""
 
     state: Path = Path("/var/lib/pyvgpu")
     kubelet: Path = Path("/var/lib/kubelet")
     specifications: Path = Path("/var/run/cdi")
-    agent: str = f"{pages.LOOPBACK}:5678"  # where it answers by HTTP
+    agent: str = f"{pages.LOOPBACK}:5678"  # its HTTP address
 
 
 def examine(node: Node, environment: Mapping[str, str]) -> tuple[Row, ...]:
-    """Look at everything that the agent needs, and ask it how it is."""
+    """Check all requirements of the agent, and query its health."""
     tree = Mirror(node.state / DRIVER, shim.shim_library()).current()
     libraries = None if tree is None else tree / installation.EXCLUSIVE / plan.LIB64
     environment = {**simulated.environment(node.state), **environment}
@@ -53,7 +53,7 @@ def examine(node: Node, environment: Mapping[str, str]) -> tuple[Row, ...]:
         facts.row("mirror of the driver", lambda: _look_at_mirror(node, tree, scene)),
         facts.row("devices", lambda: _look_at_devices(tree, scene, environment)),
         facts.row("kubelet", lambda: _look_at_socket(plugins, "where device plugins register")),
-        facts.row("pod resources", lambda: _look_at_socket(resources, "which pod has what")),
+        facts.row("pod resources", lambda: _look_at_socket(resources, "PodResources API")),
         facts.row("CDI", lambda: _look_at_specifications(node.specifications)),
         facts.row("agent", lambda: _look_at_agent(node.agent)),
     )
@@ -64,7 +64,7 @@ def _look_at_mirror(node: Node, tree: Path | None, scene: machine.Scene) -> Find
         return Finding(
             State.MISSING,
             f"none in {node.state / DRIVER}",
-            f"{_START}, whose log says which driver it finds below --driver-root",
+            f"{_START}; its log names the driver that it finds below --driver-root",
         )
     return Finding(State.OK, f"{scene.driver().release} in {tree}")
 
@@ -73,14 +73,14 @@ def _look_at_devices(
     tree: Path | None, scene: machine.Scene, environment: Mapping[str, str]
 ) -> Finding:
     if tree is None:
-        return Finding(State.MISSING, "no driver to ask")
+        return Finding(State.MISSING, "no driver to query")
     found = machine.look_at_devices(scene)
     if found.state is State.OK or names.SIMULATED_MACHINE_VARIABLE in environment:
         return found
     return dataclasses.replace(
         found,
-        remedy="the kernel module must be loaded on the node (nvidia-smi there says), and this "
-        "container have pyvgpu.io/control: pyvgpu control-nodes gives it",
+        remedy="the kernel module must be loaded on the node (check with nvidia-smi there), and "
+        "this container needs the resource pyvgpu.io/control of pyvgpu control-nodes",
     )
 
 
@@ -95,7 +95,7 @@ def _look_at_socket(path: Path, what: str) -> Finding:
             "with --kubelet",
         )
     if not found:
-        return Finding(State.MISSING, f"{path}: is no socket", "name kubelet's root: --kubelet")
+        return Finding(State.MISSING, f"{path}: is not a socket", "name kubelet's root: --kubelet")
     return Finding(State.OK, str(path))
 
 
@@ -104,9 +104,9 @@ def _look_at_specifications(folder: Path) -> Finding:
         return Finding(State.OK, str(folder))
     return Finding(
         State.LIMITED,
-        f"{folder}: is no folder that can be written to",
+        f"{folder}: is not a writable folder",
         "mount the folder that the container runtime reads (enable_cdi); without CDI the agent "
-        "takes --no-require-cdi, and containers see the nodes of all devices",
+        "needs --no-require-cdi, and containers see the nodes of all devices",
     )
 
 
@@ -123,8 +123,8 @@ def _look_at_agent(address: str) -> Finding:
         return Finding(
             State.LIMITED,
             f"ready, answers at {address}; devices: {said}",
-            "take the other device plugin or this agent off the node (agent.nodeSelector); "
-            "--beside-nvidia offers the devices all the same, and each may be given out twice",
+            "remove the other device plugin or this agent from the node (agent.nodeSelector); "
+            "--beside-nvidia offers the devices all the same, and each may be allocated twice",
         )
     return Finding(
         State.MISSING, f"not ready: {said}", "its log says more (kubectl -n pyvgpu-agent logs)"

@@ -1,9 +1,9 @@
-"""Prove that a quota is held: ask for more than it, and use a device for two seconds.
+"""Prove that a quota is enforced: allocate more than it allows, and use a device for two seconds.
 
-The program that does it is an ordinary one, the tenant of the demonstration: the driver API, and
-kernels that the driver translates. It asks for one block that is larger than the quota, of which
-nothing is taken where it is refused; and it launches kernels without a pause. What it says it has
-done is not all that counts: the ledger says whether it was the shim that refused.
+The test program is an ordinary one, the demonstration's tenant: it uses the driver API, and
+kernels in PTX. It allocates one block that is larger than the quota, which uses no memory if it
+fails; and it launches kernels without a pause. Not only its own report counts: the ledger shows
+whether the shim refused the allocation.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SECONDS = 2.0  # for which a share is looked at
-WARM_SECONDS = 0.5  # before: kernels are translated, and what was saved up is used
+SECONDS = 2.0  # duration of the measurement of a share
+WARM_SECONDS = 0.5  # before it: kernels are compiled, and saved-up time is used
 KERNEL_US = 1000
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
-_BEYOND = 1 << 20  # bytes past the quota
+_BEYOND = 1 << 20  # bytes over the quota
 _PATIENCE_SECONDS = 120.0
-_LEAST_SLACK = 5.0  # hundredths of a device that two seconds may be off, and
-_SLACK = 0.25  # as a part of what is allowed
-_ENOUGH = 0.8  # of what was promised
+_LEAST_SLACK = 5.0  # tolerance of the measurement in hundredths of a device, at least
+_SLACK = 0.25  # tolerance relative to the limit
+_ENOUGH = 0.8  # minimum relative to vcore
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spun:
-    """What a program had of a device's time, by its own word and by the ledger's.
+    """The device time of a program, by its own report and by the ledger.
 
-    Each has its own seconds: whoever reads may be kept waiting, and what is done meanwhile must
-    not count as too much.
+    Each has its own interval: the reader may be delayed, and work done meanwhile must not count as
+    an excess.
     """
 
     seconds: float  # by the program's clock
@@ -50,12 +50,12 @@ class Spun:
 
     @property
     def percent(self) -> float:
-        """Hundredths of the device's time: whichever says more."""
+        """Hundredths of the device's time: the larger of both."""
         return max(self.spun_ns / self.seconds, self.busy_ns / self.busy_seconds) / 1e7
 
 
 def memory(limits: region.DeviceLimits, usage: Path) -> Finding:
-    """Ask for a block that is larger than the quota, on the first device that is seen."""
+    """Allocate a block that is larger than the quota, on the first visible device."""
     before = _refused(usage)
     with _tenant("grow", str(limits.vmemory + _BEYOND)) as events:
         seen = []
@@ -67,9 +67,9 @@ def memory(limits: region.DeviceLimits, usage: Path) -> Finding:
 
 
 def judge_memory(vmemory: int, events: list[dict[str, Any]], refused: int) -> Finding:
-    """Say what *events* of a program prove that asked for more than *vmemory* bytes.
+    """Judge the *events* of a program that allocates more than *vmemory* bytes.
 
-    *refused* charges were refused meanwhile, as the ledger counts.
+    *refused* is the number of charges refused meanwhile, by the ledger.
     """
     size = quantity.format_size(vmemory)
     last = events[-1] if events else {"event": "nothing"}
@@ -79,8 +79,8 @@ def judge_memory(vmemory: int, events: list[dict[str, Any]], refused: int) -> Fi
             if seen != vmemory:
                 return Finding(
                     State.LIMITED,
-                    f"more than {size} was refused, but cuMemGetInfo shows {seen} bytes in all",
-                    "a driver or shim of another version is mixed in: start the program anew",
+                    f"more than {size} was refused, but cuMemGetInfo shows {seen} bytes in total",
+                    "a driver or shim of another version is mixed in: restart the program",
                 )
             return Finding(
                 State.OK,
@@ -90,54 +90,53 @@ def judge_memory(vmemory: int, events: list[dict[str, Any]], refused: int) -> Fi
         case "refused":
             return Finding(
                 State.LIMITED,
-                f"it was not the shim that refused {size} and 1 MiB more, but the driver "
-                f"({last['name']})",
+                f"not the shim but the driver refused {size} and 1 MiB more ({last['name']})",
                 "the device is full, or broken: try again when it has room",
             )
         case "grown":
             return Finding(
                 State.MISSING,
-                f"a block of {size} and 1 MiB more was given: the quota is not held",
-                "look at the row libcuda.so.1: another driver than the shim answers",
+                f"a block of {size} and 1 MiB more was allocated: the quota is not enforced",
+                "check the row libcuda.so.1: the program loads another driver than the shim",
             )
         case _:
             return _broken(last)
 
 
 def time(limits: region.DeviceLimits, usage: Path) -> Finding:
-    """Launch kernels for :data:`SECONDS`, and see what they had of the device."""
+    """Launch kernels for :data:`SECONDS`, and measure their device time."""
     if allowed(limits) >= 100:
-        return Finding(State.OK, "not held to a share: it may use all of the device's time")
+        return Finding(State.OK, "not limited: it may use all of the device's time")
     with _tenant("spin", str(KERNEL_US)) as events:
         found = _spin(events, usage)
     return found if isinstance(found, Finding) else judge_time(limits, found)
 
 
 def judge_time(limits: region.DeviceLimits, spun: Spun) -> Finding:
-    """Say whether that is what *limits* allow."""
+    """Judge whether a program stayed within *limits*."""
     most = allowed(limits)
     said = (
         f"{spun.percent:.1f} % of the device's time in {spun.seconds:.1f} s of work without a "
-        f"pause; promised {limits.vcore}, at most {most}"
+        f"pause; allocated {limits.vcore}, at most {most}"
     )
     if spun.percent > most + max(_LEAST_SLACK, _SLACK * most):
         return Finding(
             State.MISSING,
-            f"{said}: the share is not held",
-            "look at the row libcuda.so.1: another driver than the shim answers",
+            f"{said}: the share is not enforced",
+            "check the row libcuda.so.1: the program loads another driver than the shim",
         )
     if spun.percent < _ENOUGH * limits.vcore:
         return Finding(
             State.LIMITED,
-            f"{said}: less than promised",
-            "programs that no shim holds, a processor that has no time, or others of the same "
-            "container use the device: see pyvgpu top, and docs/vcore.md",
+            f"{said}: less than allocated",
+            "programs without the shim or of the same container use the device, or the CPU is "
+            "overloaded: see pyvgpu top, and docs/vcore.md",
         )
     return Finding(State.OK, said)
 
 
 def allowed(limits: region.DeviceLimits) -> int:
-    """Return the most that a program may have of the device's time, in hundredths."""
+    """Return the most of the device's time that a program may use, in hundredths."""
     return limits.vcore_limit if limits.policy is quota.Policy.ELASTIC else limits.vcore
 
 
@@ -163,24 +162,24 @@ def _spin(events: Iterator[dict[str, Any]], usage: Path) -> Spun | Finding:
 
 
 def _broken(last: dict[str, Any]) -> Finding:
-    """Say why a program ended before its time."""
+    """Return the finding for a program that ended too early."""
     if last["event"] == "failed":
         said = f": {last['said']}" if last.get("said") else ""
         return Finding(
             State.MISSING,
-            f"{last['call']} answers {last['name']} ({last['result']}){said}",
-            "look at the driver (nvidia-smi); PYVGPU_LOG=info lets the shim say more",
+            f"{last['call']} returns {last['name']} ({last['result']}){said}",
+            "check the driver (nvidia-smi); PYVGPU_LOG=info makes the shim log more",
         )
     return Finding(
         State.MISSING,
-        f"the program did nothing: {last.get('said') or 'it gave no answer'}",
-        "look at the row libcuda.so.1",
+        f"the program did nothing: {last.get('said') or 'it printed nothing'}",
+        "check the row libcuda.so.1",
     )
 
 
 @contextlib.contextmanager
 def _tenant(*words: str) -> Iterator[Iterator[dict[str, Any]]]:
-    """Start the tenant; yield what it says. It ends with the block, and after two minutes."""
+    """Start the tenant; yield its events. It is killed at the end, and after two minutes."""
     with subprocess.Popen(
         [shim.tenant_program(), *words],
         stdin=subprocess.PIPE,

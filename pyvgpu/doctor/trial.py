@@ -1,4 +1,4 @@
-"""Prove on a machine that a quota is held: start a run, and let the doctor look inside it."""
+"""Prove on a machine that quotas are enforced: start a run with the doctor inside it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _REMEDY = "the rows above say what `pyvgpu run` needs"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trial:
-    """On what it is tried."""
+    """The device of the trial run."""
 
     driver_libraries: Path | None = None
     simulate: str | None = None  # a simulated machine, as `pyvgpu run` takes it
 
 
 def examine(trial: Trial, environment: Mapping[str, str]) -> tuple[Row, ...]:
-    """Start a run and return its doctor's proofs."""
+    """Start a run, and return the proofs of the doctor in it."""
     options = ["--vcore", VCORE, "--vmemory", VMEMORY]
     if trial.simulate is not None:
         options += ["--simulate", trial.simulate]
@@ -52,7 +52,7 @@ def examine(trial: Trial, environment: Mapping[str, str]) -> tuple[Row, ...]:
 
 
 def read(output: str, complaints: str) -> tuple[Row, ...]:
-    """Return the proofs in the *output* of a doctor in a run; what is not there failed."""
+    """Return the proofs in the *output* of a doctor in a run; missing ones count as failed."""
     try:
         rows = {it["check"]: it for it in json.loads(output)["checks"]}
         proofs = [rows[name] for name in (inside.MEMORY, inside.TIME)]

@@ -1,1 +1,1 @@
-"""The client of the Kubernetes API server that the node agent and the controllers share."""
+"""Kubernetes API client shared by the node agent and the controllers."""

@@ -1,11 +1,11 @@
-"""The API server, by the official client's configuration: JSON in, JSON out.
+"""Kubernetes API client: JSON in, JSON out, on the official client's configuration.
 
-The client library reads the configuration (service account or kubeconfig, with exec plugins,
+The client library loads the configuration (service account or kubeconfig, with exec plugins,
 proxies and TLS server names) and owns the connections. Its models are not used: they take three
-times as long as JSON, and drop fields of newer servers. Every request has a deadline; a watch is
-ended by the server before we give it up. Credentials that the server does not accept are read
-anew, once for all threads. A request that the server put off is repeated with jittered backoff,
-for as long as the connection was made to be patient; controllers leave that to their work queues.
+times as long as JSON, and drop fields of newer servers. Every request has a timeout; the server
+ends a watch before we time out. If the server rejects our credentials, they are reloaded once for
+all threads. A throttled request is retried with jittered backoff, up to the connection's patience;
+controllers leave retries to their work queues.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 
 UNAUTHORIZED, NOT_FOUND, TOO_MANY = 401, 404, 429
-CONFLICT = 409  # another was first: to read again helps at once
-PATIENCE_SECONDS = 5.0  # for which a request that the server put off is repeated
+CONFLICT = 409  # another writer was first: re-read the object
+PATIENCE_SECONDS = 5.0  # for which a throttled request is retried
 
 _SECONDS = 30
 _CONNECT_SECONDS = 5
-_SLACK_SECONDS = 10  # beyond the end that the server was asked for
-_SILENT_SECONDS = 150  # a watch: the server sends a bookmark a minute, so who is silent is gone
-_RENEW_SECONDS = 10.0  # from one reading of refused credentials to the next
-_AGENT = f"pyvgpu/{__version__}"  # by which an audit log of the API server knows us
+_SLACK_SECONDS = 10  # after a watch's timeoutSeconds
+_SILENT_SECONDS = 150  # a watch: the server sends a bookmark a minute, so a silent one is gone
+_RENEW_SECONDS = 10.0  # minimum time between two reloads of rejected credentials
+_AGENT = f"pyvgpu/{__version__}"  # User-Agent, which the API server's audit log shows
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_PAGE = 500  # objects of a list that are asked for at once
-_HEAD = re.compile(  # of a list as the API server writes it: its metadata come before its items
+_PAGE = 500  # objects in a page of a list
+_HEAD = re.compile(  # the head of a list: the API server writes the metadata before the items
     rb'\{\s*"kind":\s*"[^"]*",\s*"apiVersion":\s*"[^"]*",\s*"metadata":\s*(\{[^{}]*\})'
 )
-_CONNECTIONS = 32  # that are kept: more than ask at once, for each new one costs both sides 3 ms
-_SOCKET_OPTIONS = [  # a peer that went without a word is noticed in less than a minute
+_CONNECTIONS = 32  # pool size: more than concurrent requests; a new one costs both sides 3 ms
+_SOCKET_OPTIONS = [  # detect a dead peer in less than a minute
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
@@ -67,45 +67,45 @@ _SOCKET_OPTIONS = [  # a peer that went without a word is noticed in less than a
 
 
 class ServerError(errors.UnavailableError):
-    """The API server did not do what it was asked for."""
+    """A request to the API server failed."""
 
     def __init__(self, text: str, status: int = 0, retry_after: float | None = None) -> None:
         super().__init__(text)
-        self.status = status  # 0: there was no answer
+        self.status = status  # 0: no response
         self.retry_after = retry_after
 
     @property
     def outdated(self) -> bool:
-        """Whether we knew too little of what is there now; no failure of anybody."""
+        """Whether our view of the object was outdated; not a failure of server or network."""
         return self.status in backoff.OUTDATED
 
 
 def _ignore(method: str, status: int, seconds: float) -> None:
-    """Nobody counts."""
+    """Do not count requests."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """What is asked of the server, and how long it may take."""
+    """A request, and its timeouts."""
 
     method: str
     path: str
     query: Mapping[str, str | int] | None = None
     body: object = None
     kind: str = JSON  # of the body
-    seconds: float = _SECONDS  # for which it may be silent
-    connect: float = _CONNECT_SECONDS  # that a connection may take, and as long its handshake
+    seconds: float = _SECONDS  # read timeout
+    connect: float = _CONNECT_SECONDS  # timeout of connecting, and again of the handshake
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
 
 
 class ApiServer:
-    """A connection to the API server; several threads may use it.
+    """A client of the API server; several threads may use it.
 
-    *asked* is called for every request with its method, the status of the answer (0: there was
-    none), and the seconds until that began. *renew* returns a client with the credentials as they
-    are now. *patience* is for how many seconds :meth:`call` repeats what the server put off.
+    *asked* is called for every request with its method, the status of the response (0: none), and
+    the seconds until it began. *renew* returns a client with reloaded credentials. *patience* is
+    the time in seconds for which :meth:`call` retries a throttled request.
     """
 
     def __init__(
@@ -119,18 +119,18 @@ class ApiServer:
         self._asked = asked
         self._renew = renew
         self._patience = patience
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._renewed_at = -_RENEW_SECONDS
-        self._watches: set[Any] = set()  # responses that are being read
+        self._watches: set[Any] = set()  # responses of active watches
         self._watching_ended = False
 
     def close(self) -> None:
-        """Close the connections that no thread uses now; a request opens one again."""
+        """Close idle connections; the next request opens a new one."""
         self._client.rest_client.pool_manager.clear()
 
     def end_watches(self) -> None:
-        """Let every :meth:`watch` fail soon, now and from now on."""
-        with self._guard:
+        """Make every :meth:`watch` fail soon, active and future ones."""
+        with self._lock:
             self._watching_ended = True
             for answer in self._watches:
                 with contextlib.suppress(OSError, AttributeError):  # it has just ended
@@ -147,11 +147,11 @@ class ApiServer:
         connect: float = _CONNECT_SECONDS,
         patience: float | None = None,
     ) -> dict[str, Any]:
-        """Send a request and return the object that is answered; ServerError for any other.
+        """Send a request and return the object of the response; ServerError if it fails.
 
-        *seconds* is for how long the server may be silent, *connect* for how long a connection may
-        take, and as long again its handshake; *patience* for how long it is repeated while the
-        server puts it off (None: as the connection was made).
+        *seconds* is the read timeout, *connect* the timeout of connecting, and again of the
+        handshake; *patience* the time for which a throttled request is retried (None: the
+        client's).
         """
         request = _Request(method, path, query, body, kind, seconds, connect)
         return _object(
@@ -159,11 +159,11 @@ class ApiServer:
         )
 
     def text(self, path: str, seconds: float = _SECONDS) -> str:
-        """Return what is answered as it is, such as by a pod behind the API server's proxy."""
+        """Return the body of a response, such as of a pod behind the API server's proxy."""
         return self._read(_Request("GET", path, seconds=seconds)).decode("utf-8", "replace")
 
     def items(self, path: str, query: Mapping[str, str | int]) -> tuple[list[Object], str]:
-        """Return a list in full, which is read in pages, and its resourceVersion."""
+        """Return a whole list, which is fetched in pages, and its resourceVersion."""
         found: list[Object] = []
         version = ""
         for page, whole in self.pages(path, query):
@@ -176,7 +176,7 @@ class ApiServer:
     ) -> Iterator[tuple[list[Object], str]]:
         """Yield a list page by page, each with the resourceVersion of the whole.
 
-        While one page is read and looked at, the server makes the next.
+        While one page is decoded and processed, the server prepares the next.
         """
         request = _Request("GET", path, query)
 
@@ -192,22 +192,22 @@ class ApiServer:
                 metadata = _object(request, head[1] if head else content)
                 metadata = metadata if head else metadata.get("metadata") or {}
                 if not metadata.get("resourceVersion"):
-                    raise ServerError(f"{request}: the answer is no list")
+                    raise ServerError(f"{request}: the response is not a list")
                 following = metadata.get("continue")
                 coming = ahead.submit(ask, following) if following else None
-                with cycles.left_alone():
+                with cycles.gc_disabled():
                     page = _object(request, content)
                 yield page.get("items") or [], str(metadata["resourceVersion"])
 
     def newest(self, path: str, query: Mapping[str, str | int]) -> str:
-        """Return the resourceVersion that a list would have now, which is not read."""
+        """Return the resourceVersion that a list would have now, without fetching it."""
         listed = self.call("GET", path, {**query, "limit": 1})
         return str((listed.get("metadata") or {}).get("resourceVersion") or "")
 
     def watch(
         self, path: str, query: Mapping[str, str | int], version: str, seconds: int
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what happens from *version* on, for so many *seconds*: the type and the object."""
+        """Yield the events after *version*, for so many *seconds*: type and object."""
         asked = {
             **query,
             "watch": "true",
@@ -219,9 +219,9 @@ class ApiServer:
         answer = self._send(_Request("GET", path, asked, seconds=silent))
         rest = b""
         try:
-            with self._guard:
+            with self._lock:
                 if self._watching_ended:
-                    raise ServerError(f"watch of {path}: no watch is wanted any more")
+                    raise ServerError(f"watch of {path}: watching has ended")
                 self._watches.add(answer)
             for chunk in answer.stream(1 << 16):
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -235,12 +235,12 @@ class ApiServer:
                 raise
             raise ServerError(f"watch of {path}: {exc}") from exc
         finally:
-            with self._guard:
+            with self._lock:
                 self._watches.discard(answer)
             answer.close()
 
     def _patiently(self, request: _Request, patience: float) -> bytes:
-        """Return what is answered; repeat the request while the server puts it off."""
+        """Return the body of the response; retry while the server throttles the request."""
         end = time.monotonic() + patience
         for attempt in itertools.count(1):
             try:
@@ -248,7 +248,7 @@ class ApiServer:
             except ServerError as exc:
                 chance = random.random()  # noqa: S311
                 pause = backoff.delay(attempt, chance, exc.status, exc.retry_after)
-                if not _was_put_off(request, exc) or time.monotonic() + pause > end:
+                if not _is_retryable(request, exc) or time.monotonic() + pause > end:
                     raise
                 time.sleep(pause)
         raise AssertionError  # the count has no end
@@ -274,8 +274,8 @@ class ApiServer:
         return answer
 
     def _renew_after(self, refused: Any, renew: Callable[[], Any]) -> None:
-        """Read the credentials anew, unless another thread has, or did a moment ago."""
-        with self._guard:
+        """Reload the credentials, unless another thread has done so, or recently did."""
+        with self._lock:
             now = time.monotonic()
             if self._client is refused and now >= self._renewed_at + _RENEW_SECONDS:
                 self._renewed_at = now
@@ -297,7 +297,7 @@ class ApiServer:
             url += "?" + urllib.parse.urlencode(asked)
         begun = time.monotonic()
         try:
-            for way in settings.auth_settings().values():  # which reads a new token when it is due
+            for way in settings.auth_settings().values():  # refreshes a token when it is due
                 headers[way["key"]] = str(way["value"]).strip()  # a file may end in a newline
             answer = client.rest_client.pool_manager.request(
                 request.method,
@@ -321,7 +321,7 @@ def connect(
     context: str | None = None,
     patience: float = PATIENCE_SECONDS,
 ) -> ApiServer:
-    """Connect as a pod does, where this is one, else by a kubeconfig as kubectl does."""
+    """Connect with the service account if this is a pod, else with kubectl's kubeconfig."""
 
     def client() -> Any:
         return _client_of(kubeconfig, context)
@@ -346,7 +346,7 @@ def _client_of(kubeconfig: str | None, context: str | None) -> Any:
     except (config.ConfigException, OSError, ValueError, yaml.YAMLError) as exc:
         raise errors.DataError(
             f"{where}: {' '.join(str(exc).split())}; --kubeconfig FILE names another, such as "
-            "kubectl uses"
+            "kubectl's"
         ) from exc
     except (TypeError, AttributeError, KeyError, RecursionError) as exc:
         raise errors.DataError(
@@ -359,7 +359,7 @@ def _client_of(kubeconfig: str | None, context: str | None) -> Any:
 
 
 def _check(settings: Any) -> None:
-    """Raise ValueError or OSError if the server is no URL, or a certificate is malformed."""
+    """Raise ValueError or OSError if the server is not a URL, or a certificate is malformed."""
     url = urllib.parse.urlsplit(settings.host)
     if url.scheme not in ("https", "http") or not url.netloc:
         raise ValueError(f"server {settings.host!r}: must be a URL, such as https://10.0.0.1:6443")
@@ -370,12 +370,12 @@ def _check(settings: Any) -> None:
 
 
 def own_namespace() -> str:
-    """Return the namespace of the pod that this is, an empty text where it is none."""
+    """Return the namespace of this pod, empty if we do not run in a pod."""
     return _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else ""
 
 
 def default_namespace(kubeconfig: str | None = None, context: str | None = None) -> str:
-    """Return the namespace that is meant where none is said."""
+    """Return the namespace to use if the user names none."""
     if _as_pod(kubeconfig, context):
         return own_namespace() or "default"
     _, config = _library()
@@ -385,7 +385,7 @@ def default_namespace(kubeconfig: str | None = None, context: str | None = None)
 
 
 def is_pod() -> bool:
-    """Tell whether this runs in a pod, which knows the API server of its cluster."""
+    """Return whether this process runs in a pod."""
     return _IN_CLUSTER in os.environ
 
 
@@ -399,10 +399,10 @@ def _library() -> tuple[Any, Any]:
     return client, config
 
 
-def _was_put_off(request: _Request, exc: ServerError) -> bool:
-    """Tell whether to send it again is right: the server has not done it, or it changes nothing.
+def _is_retryable(request: _Request, exc: ServerError) -> bool:
+    """Return whether a retry is safe: the server has not done it, or it changes nothing.
 
-    With Retry-After the server says that it did nothing.
+    A response with Retry-After means that the server did nothing.
     """
     if exc.status == TOO_MANY or (exc.status >= 500 and exc.retry_after is not None):
         return True
@@ -410,13 +410,13 @@ def _was_put_off(request: _Request, exc: ServerError) -> bool:
 
 
 def _object(request: _Request, content: bytes) -> dict[str, Any]:
-    """Return the object that was answered; ServerError if it is none, such as a proxy's page."""
+    """Parse the object of a response; ServerError if it is not one, such as a proxy's page."""
     try:
         found = json.loads(content)
     except ValueError as exc:
-        raise ServerError(f"{request}: the answer is no JSON: {exc}") from exc
+        raise ServerError(f"{request}: the response is not JSON: {exc}") from exc
     if not isinstance(found, dict):
-        raise ServerError(f"{request}: the answer is no object")
+        raise ServerError(f"{request}: the response is not an object")
     return found
 
 

@@ -1,8 +1,8 @@
-"""How long to wait after the API server did not take what we sent."""
+"""Exponential backoff with jitter for failed API requests."""
 
 from __future__ import annotations
 
-OUTDATED = frozenset({404, 409, 422})  # what was meant has gone or changed: read it again
+OUTDATED = frozenset({404, 409, 422})  # the object is gone or has changed: re-read it
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 60.0
 
@@ -12,9 +12,9 @@ def delay(
 ) -> float:
     """Return the seconds to wait before *attempt* (1, 2...), given *chance* from 0 to 1.
 
-    Full jitter over a time that doubles, so that many pods do not come back together; never
-    sooner than the server asked for. A conflict is no failure: the news of the pod that caused it
-    is on its way, so the wait is short, but it grows too.
+    Full jitter over a time that doubles, so that many pods do not retry together; never sooner
+    than Retry-After. A conflict is not a failure: the watch event of the change that caused it is
+    on its way, so the delay is short, but it grows, too.
     """
     longest = min(FIRST_SECONDS * 2.0 ** min(attempt, 16), LONGEST_SECONDS)
     if status in OUTDATED:

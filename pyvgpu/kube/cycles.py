@@ -1,7 +1,7 @@
-"""Nobody looks for cycles while a list is read.
+"""Disable Python's cyclic garbage collector while LIST responses are decoded.
 
-What is read from the API server has none, and is so many objects that to look at them takes as
-long as to read them. Several lists may be read at once: the last lets others look again.
+Decoded API objects contain no reference cycles, and there are so many that a collection takes as
+long as decoding them. Several lists may be decoded concurrently: the last one enables it again.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_guard = threading.Lock()
-_lists = 0  # that are being read
+_lock = threading.Lock()
+_lists = 0  # being decoded
 
 
 @contextlib.contextmanager
-def left_alone() -> Iterator[None]:
-    """Let nobody look meanwhile."""
+def gc_disabled() -> Iterator[None]:
+    """Keep the cyclic garbage collector disabled in this context."""
     global _lists
-    with _guard:
+    with _lock:
         _lists += 1
         gc.disable()
     try:
         yield
     finally:
-        with _guard:
+        with _lock:
             _lists -= 1
             if not _lists:
                 gc.enable()

@@ -1,11 +1,11 @@
-"""The objects of one kind as they are now: a list, and then what the API server says of them.
+"""Informer: a cache of the objects at a path, kept current by LIST and WATCH.
 
-What is kept of an object is what *read* makes of it, so that ten thousand pods are small. After
-any break the watch goes on where it was; where the server has forgotten that, the list is read
-again, and what is gone from it was deleted. So it is where the server has not come as far as it
-was, since then it was restored from a copy of before: it would say nothing until it has, and
-never what is otherwise until there. And so it is where nothing was heard for long. Nothing is
-asked faster than ``backoff`` allows.
+The cache stores only *read*'s projection of each object, so that ten thousand pods are small.
+After an interruption the watch resumes at its last resourceVersion. The list is fetched again, and
+objects missing from it count as deleted, if the server no longer knows that version; if the
+server's version is lower than ours, because it was restored from a backup and would send no events
+until it has caught up; and if nothing was received for long. All requests are rate limited by
+``backoff``.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ log = logging.getLogger(__name__)
 
 Kept = TypeVar("Kept")
 
-DEAF_SECONDS = 140.0  # without a word, of which the server says one a minute
-_WATCH_SECONDS = (240, 480)  # spread, so that not all watches end at once
-_GONE = 410  # the server no longer knows what came after that version
+DEAF_SECONDS = 140.0  # without an event; the server sends a bookmark a minute
+_WATCH_SECONDS = (240, 480)  # random, so that not all watches end at once
+_GONE = 410  # the server has discarded the events after that version
 
 
 class Counting:
-    """Who is told how lists and watches go; this one does not care."""
+    """Metrics hooks for lists and watches; this implementation does nothing."""
 
     def listed(self, path: str, seconds: float) -> None:
-        """Hear that a list was read in full."""
+        """Count a complete list."""
 
     def lost(self, path: str, status: int) -> None:
-        """Hear that a list or a watch did not go on."""
+        """Count a failed list or watch."""
 
 
 class Informer(Generic[Kept]):
-    """Knows the objects at a path; *changed* is told the key of each that comes, changes, goes."""
+    """Caches the objects at a path; calls *changed* with the key of each added or changed one."""
 
     def __init__(
         self,
@@ -62,34 +62,34 @@ class Informer(Generic[Kept]):
         self._changed = changed
         self._known: dict[str, Kept] = {}
         self._version = ""
-        self._again = False  # the list is to be read anew
-        self._listed = False  # it was read just now
-        self._heard = 0.0  # when the server has said something
+        self._again = False  # a relist is requested
+        self._listed = False  # sync() has just listed
+        self._heard = 0.0  # time of the last event
         self.synced = threading.Event()
-        self.current = threading.Event()  # what is known was so, and nothing is missed since
+        self.current = threading.Event()  # the cache is complete, and the watch is running
 
     def get(self, key: str) -> Kept | None:
-        """Return what is kept of an object, None if there is none."""
+        """Return the projection of an object, None if there is none."""
         return self._known.get(key)
 
     def values(self) -> list[Kept]:
-        """Return what is kept of all objects."""
+        """Return the projections of all objects."""
         return list(self._known.values())
 
     def __len__(self) -> int:
-        """Return how many objects are known."""
+        """Return the number of cached objects."""
         return len(self._known)
 
-    def read_anew(self) -> None:
+    def relist(self) -> None:
         """Let the list be read once more, soon: upon the next word of the server's, or its end."""
         self._again = True
 
     def sync(self) -> None:
-        """Read the list now, before :meth:`run`; ServerError if that cannot be."""
+        """Fetch the list now, before :meth:`run`; ServerError if that fails."""
         self._list()
 
     def run(self, stop: threading.Event) -> None:
-        """Follow the objects until *stop*."""
+        """Keep the cache current until *stop*."""
         attempt = 0
         while not stop.is_set():
             begun = time.monotonic()
@@ -102,19 +102,19 @@ class Informer(Generic[Kept]):
                 self.current.set()
                 self._follow(stop)
             except apiserver.ServerError as exc:
-                if stop.is_set():  # the watch was ended for that
+                if stop.is_set():  # which has ended the watch
                     break
                 log.warning("lost %s: %s", self._path, exc)
                 status, after = exc.status, exc.retry_after
                 self._counting.lost(self._path, status)
                 if status == _GONE:
                     self._version = ""
-            except OSError as exc:  # such as no file descriptor left, while an object was taken in
+            except OSError as exc:  # such as out of file descriptors, while processing an object
                 log.warning("lost %s: %s", self._path, exc)
                 status, self._version = 0, ""
                 self._counting.lost(self._path, status)
             self.current.clear()
-            # A watch that lasted was no failure, however it ended.
+            # A watch that lasted was not a failure, however it ended.
             attempt = 0 if time.monotonic() - begun > backoff.LONGEST_SECONDS else attempt + 1
             if status is not None or attempt > 1:
                 stop.wait(backoff.delay(attempt, random.random(), status, after))  # noqa: S311
@@ -127,9 +127,9 @@ class Informer(Generic[Kept]):
         return time.monotonic() >= self._heard + DEAF_SECONDS
 
     def _is_ahead(self) -> bool:
-        """Tell whether the server has not come as far as what is known.
+        """Return whether the server's resourceVersion is lower than ours.
 
-        Versions may be compared as numbers: KEP-5504; what is none tells nothing.
+        Versions may be compared as numbers (KEP-5504); other texts are not compared.
         """
         now = self._api.newest(self._path, self._query)
         both = now, self._version
@@ -140,9 +140,9 @@ class Informer(Generic[Kept]):
         self._again = False
         now: dict[str, Kept] = {}
         version = ""
-        with cycles.left_alone():
+        with cycles.gc_disabled():
             for page, whole in self._api.pages(self._path, self._query):
-                now |= {key_of(it): self._read(it) for it in page}  # large, what is kept is not
+                now |= {key_of(it): self._read(it) for it in page}  # keep projections only
                 version = whole
         gone = self._known.keys() - now.keys()
         self._known = now
@@ -178,7 +178,7 @@ class Informer(Generic[Kept]):
 
 
 def key_of(thing: Object) -> str:
-    """Return by what an object is known: its name, after its namespace if it has one."""
+    """Return an object's key: its name, after its namespace if it has one."""
     metadata = thing.get("metadata") or {}
     namespace = metadata.get("namespace")
     return f"{namespace}/{metadata.get('name')}" if namespace else str(metadata.get("name"))

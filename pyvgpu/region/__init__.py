@@ -1,9 +1,9 @@
 """The two files of a region: `quota`, which we write, and `usage`, which the shims write.
 
-layout    what is where in both
-quotas    limits: made, changed, closed, read
-usages    who lives in a region, and what each has, as the shims count it
-words     numbers in bytes of `usage`; compiled
+layout    binary layout of both
+quotas    limits: create, change, close, read
+usages    live processes of a region, and the shims' accounting of each
+words     decoding of numbers in `usage`; compiled
 checks    values in `usage` that no shim writes
 """
 
@@ -95,7 +95,7 @@ __all__ = [
     "wait_until_dead",
 ]
 
-# The locks of who lives: file, first byte, bytes.
+# The locks of supervisor and processes: file, first byte, bytes.
 _LIVING = (
     (names.QUOTA_FILE, layout.SUPERVISOR_BYTE, 1),
     (names.USAGE_FILE, layout.SLOT_BYTE, SLOTS),
@@ -103,21 +103,21 @@ _LIVING = (
 
 
 def known_layouts() -> tuple[int, ...]:
-    """Return the layouts of quotas and ledgers that we read; the highest is what we write."""
+    """Return the layouts of quotas and ledgers that we read; we write the highest."""
     return tuple(layout.QUOTA.sizes)
 
 
 def create(folder: int, driver_release: str, shares: Sequence[Share]) -> int:
-    """Make both files in the open *folder*; return `quota`, open, its supervisor's lock held.
+    """Create both files in the open *folder*; return `quota`, open, with its supervisor's lock.
 
-    All room is taken now, so that a full disk is met here and not by the tenant.
+    All space is allocated now, so that a full disk fails here and not in the tenant.
     """
     quotas.check_count(shares)
     return quotas.create_supervised(folder, create_usage(folder), driver_release, shares)
 
 
 def read_held(quota: int, usage: int, devices: int) -> tuple[int, ...]:
-    """Return the bytes that a region holds of each of its first *devices*.
+    """Return the bytes that a region holds on each of its first *devices*.
 
     The sum that its shims compare with the limit: live processes, exports of dead ones that are
     still open, and bytes measured beyond all charges.
@@ -127,7 +127,7 @@ def read_held(quota: int, usage: int, devices: int) -> tuple[int, ...]:
 
 
 def is_alive(folder: int) -> bool:
-    """Return whether the supervisor or any process of the region in *folder* still lives."""
+    """Return whether the supervisor or any process of the region in *folder* is alive."""
     return any(locks.is_held(*it) for it in _of_the_living(folder))
 
 
@@ -137,15 +137,15 @@ def is_used(usage: int) -> bool:
 
 
 def wait_until_dead(folder: int) -> None:
-    """Sleep until neither the supervisor nor any process of the region in *folder* lives."""
+    """Sleep until the supervisor and all processes of the region in *folder* are dead."""
     for it in _of_the_living(folder):
         locks.wait_free(*it)
 
 
 def _of_the_living(folder: int) -> Iterator[tuple[int, int, int]]:
-    """Yield what is locked while anybody lives: an open file, the first byte and how many.
+    """Yield the ranges that live processes lock: an open file, the first byte and the length.
 
-    A file that is gone keeps nobody alive.
+    A missing file is skipped.
     """
     for name, byte, length in _LIVING:
         try:

@@ -1,8 +1,8 @@
 """Structural checks of a usage file: values that no shim writes.
 
 A usage file is written by the processes that it counts, so a program can write anything into it.
-What a shim writes obeys rules, and this module names the values that break one. Some rules do not
-hold for an instant while a process takes a slot; so only what two looks have found counts.
+A shim obeys rules, and this module reports the values that break one. Some rules do not hold for
+an instant while a process takes a slot; so only values found by two checks count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DEVICE_MASK: int = ffi.integer_const("LINK_DEVICE_MASK")
 
 
 def find_impossible(usage: int, quota: int) -> tuple[str, ...]:
-    """Return what the open *usage* file says that no shim of the region of *quota* writes."""
+    """Return the values of the open *usage* file that no shim of *quota*'s region would write."""
     limits = quotas.read_limits(quota).devices
     try:
         found = _look(usage, quota, limits)
@@ -77,7 +77,7 @@ def _of_charges(usage: int, alive: Sequence[int], limits: Sequence[DeviceLimits]
     for index, device in enumerate(limits):
         words = memoryview(layout.USAGE.read(usage, size, base + size * index)).cast("Q")
         for slot in alive:
-            # A word above BYTES has charges that are not decided yet, perhaps never to be.
+            # A word above BYTES has charges that are still undecided, perhaps forever.
             if device.memory_total < words[slot] <= layout.BYTES:
                 yield (
                     f"slot {slot} has a charge of {quantity.format_size(words[slot])} on a device "

@@ -1,7 +1,7 @@
-"""The layout of a region's files: csrc/region.h alone, through cffi.
+"""The binary layout of a region's files, from csrc/region.h through cffi.
 
-Nothing here maps a file that somebody else may write: they are read by pread, so that a tenant who
-cuts one short costs us nothing.
+Files that other processes may write are never mapped, but read by pread, so that a tenant that
+truncates one does no harm (no SIGBUS).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _LAYOUT = ffi.integer_const("REGION_LAYOUT")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """One of the two files; DataError where an open one is no such file, or is too short."""
+    """One of the two kinds of file; DataError if an open one is not of it, or too short."""
 
     name: str
     magic: int
-    sizes: Mapping[int, int]  # by layout that we read: all of it, or what comes before a field
+    sizes: Mapping[int, int]  # by layout: the whole file, or the part before a newer field
 
     def layout_of(self, file: int) -> int:
-        """Return the layout of the open *file*, which is whole and one that we know."""
+        """Return the layout of the open *file*, after checking its header and size."""
         return self.check(file, self.read(file, HEADER_BYTES, 0))
 
     def check(self, file: int, head: bytes) -> int:
-        """Return the same of an open *file* that begins with *head*."""
+        """Like :meth:`layout_of`, for an open *file* that begins with *head*."""
         header = ffi.from_buffer("struct region_header *", head, require_writable=False)
         if header.magic != self.magic:
             raise errors.DataError(f"{self.name}: not a {self.name} file (wrong magic)")
@@ -57,17 +57,17 @@ class Kind:
         return int(header.layout)
 
     def read_id(self, file: int) -> bytes:
-        """Return the identity of the region of the open *file*, which is a whole one."""
+        """Return the region id in the open *file*, after checking its header and size."""
         self.layout_of(file)
         return self.read(file, 16, ffi.offsetof("struct region_header", "region_id"))
 
     def read_integers(self, file: int, field: str) -> tuple[int, ...]:
-        """Return a *field* that has a number for each device."""
+        """Return a *field* with a number for each device."""
         raw = self.read(file, 8 * DEVICES, ffi.offsetof(f"struct {self.name}_file", field))
         return tuple(memoryview(raw).cast("Q"))
 
     def read(self, file: int, size: int, offset: int) -> bytes:
-        """Return so many bytes."""
+        """Return *size* bytes from *offset*."""
         raw = os.pread(file, size, offset)
         if len(raw) != size:
             end = offset + len(raw)
@@ -75,7 +75,7 @@ class Kind:
         return raw
 
     def write_header(self, file: int, region_id: bytes) -> None:
-        """Make the open *file* one of these, of the newest layout."""
+        """Write the header of the newest layout to the open *file*."""
         header = ffi.new("struct region_header *")
         header.magic = self.magic
         header.layout = _LAYOUT

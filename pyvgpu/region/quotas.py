@@ -1,4 +1,4 @@
-"""A region's `quota`, which we write and its shims read: what each device gives at most."""
+"""A region's `quota` file, which we write and its shims read: the limits on each device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OFFSET_BASIS, _PRIME = 0xCBF29CE484222325, 0x100000001B3  # FNV-1a, 64 bits
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """What a quota file says of one device."""
+    """The limits of a quota file on one device."""
 
     uuid: str
     vcore: int
@@ -44,7 +44,7 @@ class DeviceLimits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """The copy of the limits that counts now."""
+    """The current copy of the limits."""
 
     generation: int
     flags: int
@@ -53,7 +53,7 @@ class Limits:
 
     @property
     def priority(self) -> quota.Priority:
-        """Which of those that share a device gives way."""
+        """The priority among the tenants of a device."""
         for priority, flag in _PRIORITIES.items():
             if self.flags & flag:
                 return priority
@@ -63,7 +63,7 @@ class Limits:
 def create_supervised(
     folder: int, region_id: bytes, driver_release: str, shares: Sequence[Share]
 ) -> int:
-    """Make the quota of a region in the open *folder*; return it, its supervisor's lock held."""
+    """Create a region's quota in the open *folder*; return it, with its supervisor's lock held."""
     file = os.open(names.QUOTA_FILE, layout.MAKE, 0o400, dir_fd=folder)
     try:
         if not locks.take(file, layout.SUPERVISOR_BYTE):
@@ -82,9 +82,9 @@ def create_supervised(
 def create_quota(
     folder: int, name: str, region_id: bytes, driver_release: str, shares: Sequence[Share]
 ) -> None:
-    """Make the quota of a region that nobody supervises: it holds until it is removed.
+    """Create the quota of a region without a supervisor: it is valid until it is removed.
 
-    Who maps it must do so through a read-only mount: its owner may write to it.
+    A container must map it through a read-only mount, because its owner may write to it.
     """
     file = os.open(name, layout.MAKE, 0o600, dir_fd=folder)
     try:
@@ -95,7 +95,7 @@ def create_quota(
 
 
 def prepare_quota(folder: int, name: str) -> None:
-    """Make a quota file that is none yet, for :func:`begin_quota`: with all the room it needs."""
+    """Create an empty quota file of full size, for :func:`begin_quota`."""
     file = os.open(name, layout.MAKE, 0o644, dir_fd=folder)
     try:
         _take_room(file)
@@ -104,9 +104,9 @@ def prepare_quota(folder: int, name: str) -> None:
 
 
 def begin_quota(file: int, region_id: bytes, driver_release: str, shares: Sequence[Share]) -> None:
-    """Let the open *file*, which nobody has seen, be the quota of a region that none supervises.
+    """Write the quota of a region without a supervisor into the open *file*, which is unused yet.
 
-    DataError for shares that no quota can have.
+    UsageError for an invalid number of shares, DataError for invalid values.
     """
     check_count(shares)
     _fill_quota(file, region_id, _render(1, 0, driver_release, shares))
@@ -114,19 +114,19 @@ def begin_quota(file: int, region_id: bytes, driver_release: str, shares: Sequen
 
 
 def read_extra_totals(file: int, devices: int) -> tuple[int, ...]:
-    """Return the bytes of each of the first *devices* that were measured beyond all charges."""
+    """Return the bytes measured beyond all charges, on each of the first *devices*."""
     if layout.QUOTA.layout_of(file) < 2:
         return (0,) * devices
     return layout.QUOTA.read_integers(file, "extra_total")[:devices]
 
 
 def read_quota_id(file: int) -> bytes:
-    """Return the identity in the open quota *file*; DataError if it is not a whole one."""
+    """Return the region id in the open quota *file*; DataError if the file is not valid."""
     return layout.QUOTA.read_id(file)
 
 
 def update(file: int, driver_release: str, shares: Sequence[Share]) -> None:
-    """Write new limits into the open quota *file*: over the copy that does not count."""
+    """Write new limits into the open quota *file*: over the copy that is not current."""
     copies = _read_copies(file)
     now = read_limits(file)
     older = 0 if copies[0].generation != now.generation else 1
@@ -134,9 +134,9 @@ def update(file: int, driver_release: str, shares: Sequence[Share]) -> None:
 
 
 def close(file: int) -> None:
-    """Let the open quota *file* allow nothing more: no process may join, none gets any memory.
+    """Revoke the open quota *file*: no process may join, and every allocation fails.
 
-    What is held stays held, and launches go at the slowest pace that there is.
+    Held memory stays, and launches are throttled to the minimum.
     """
     copies = _read_copies(file)
     valid = [copy for copy in copies if _is_valid(copy)]
@@ -145,7 +145,7 @@ def close(file: int) -> None:
     now = max(valid, key=lambda copy: int(copy.generation))
     older = 0 if copies[0].generation != now.generation else 1
     now.generation += 1
-    now.flags |= SUPERVISED  # by nobody
+    now.flags |= SUPERVISED  # no process holds the supervisor's lock: the region is closed
     for entry in now.devices[0 : now.device_count]:
         entry.vmemory, entry.vcore, entry.vcore_limit = 0, 1, 1
         entry.policy = ffi.integer_const("POLICY_HARD")
@@ -154,12 +154,12 @@ def close(file: int) -> None:
 
 
 def read_generation(file: int) -> int:
-    """Return the generation of the limits in the open quota *file*, for noticing a change."""
+    """Return the generation of the limits in the open quota *file*, to detect changes."""
     return max(int(copy.generation) for copy in _read_copies(file))
 
 
 def read_limits(file: int) -> Limits:
-    """Return the limits that count in the open quota *file*; DataError if there are none."""
+    """Return the current limits in the open quota *file*; DataError if no copy is valid."""
     layout.QUOTA.layout_of(file)
     valid = [copy for copy in _read_copies(file) if _is_valid(copy)]
     if not valid:
@@ -168,17 +168,17 @@ def read_limits(file: int) -> Limits:
 
 
 def limits_of(generation: int, flags: int, driver_release: str, shares: Sequence[Share]) -> Limits:
-    """Return what a quota with these *shares* says, without one."""
+    """Return the limits that a quota with these *shares* would have."""
     return _parse_limits(_render(generation, flags, driver_release, shares))
 
 
 def publish_extra(file: int, extra: Mapping[tuple[int, int], int]) -> None:
     """Write into the open quota *file* the bytes by (device, slot) that no charge covers.
 
-    Every sum of the ledger counts them from then on; what *extra* does not name is 0 again.
+    Every sum of the ledger counts them from then on; words that *extra* does not name become 0.
     """
     if layout.QUOTA.layout_of(file) < 2:
-        raise errors.DataError("quota: layout 1 has no room for what was measured")
+        raise errors.DataError("quota: layout 1 has no room for measured bytes")
     rows = [[0] * layout.SLOTS for _ in range(layout.DEVICES)]
     for (index, slot), held in extra.items():
         if not (
@@ -188,7 +188,7 @@ def publish_extra(file: int, extra: Mapping[tuple[int, int], int]) -> None:
         ):
             raise errors.DataError(f"extra={extra}: must be bytes by device and slot")
         rows[index][slot] = held
-    # The total is what the shims count; the rows say whose it is.
+    # The shims count the totals; the rows attribute them to slots.
     totals = array.array("Q", map(sum, rows))
     words = array.array("Q", itertools.chain(*rows))
     os.pwrite(file, totals, ffi.offsetof("struct quota_file", "extra_total"))
@@ -196,7 +196,7 @@ def publish_extra(file: int, extra: Mapping[tuple[int, int], int]) -> None:
 
 
 def read_extra(file: int, devices: int) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes that were measured beyond all charges: of the first *devices*, by slot."""
+    """Return the bytes measured beyond all charges, of the first *devices*, by slot."""
     if layout.QUOTA.layout_of(file) < 2:
         return ((0,) * layout.SLOTS,) * devices
     base = ffi.offsetof("struct quota_file", "extra")
@@ -212,7 +212,7 @@ def _render(generation: int, flags: int, release: str, shares: Sequence[Share]) 
     encoded = release.encode("ascii")
     if len(encoded) >= len(copy.driver_release):
         raise errors.DataError(
-            f"driver release {release!r}: is too long, it reads such as 580.65.06"
+            f"driver release {release!r}: is too long; must be such as 580.65.06"
         )
     copy.generation = generation
     copy.device_count = len(shares)
@@ -232,13 +232,13 @@ def _render(generation: int, flags: int, release: str, shares: Sequence[Share]) 
 
 
 def _priority(shares: Sequence[Share]) -> quota.Priority:
-    """Return the one priority of a region: that of its shares, which is the same of all."""
+    """Return the priority of a region, which is the same for all its shares."""
     (priority,) = {share.priority for share in shares} or {quota.Priority.NORMAL}
     return priority
 
 
 def _write_copy(file: int, index: int, copy: Any) -> None:
-    """Write one copy so that a reader never takes a half-written one for valid."""
+    """Write one copy, so that a half-written one never looks valid to a reader."""
     base = _place_of_copy(index)
     raw = bytes(ffi.buffer(copy))
     os.pwrite(file, bytes(8), base)  # generation 0: not valid
@@ -253,7 +253,7 @@ def _place_of_copy(index: int) -> int:
 
 
 def check_count(shares: Sequence[Share]) -> None:
-    """UsageError for shares of more devices than a region has, or of none."""
+    """Raise UsageError for no shares, or of more devices than a region can have."""
     if not 1 <= len(shares) <= layout.DEVICES:
         raise errors.UsageError(f"{len(shares)} devices: a region has 1 to {layout.DEVICES}")
 
@@ -263,7 +263,7 @@ def _take_room(file: int) -> None:
 
 
 def _fill_quota(file: int, region_id: bytes, limits: Any) -> None:
-    """Write the first copy of a file that nobody reads yet, and then what makes it one."""
+    """Write the first copy of a file that no process reads yet, and then the header."""
     os.pwrite(file, ffi.buffer(limits), _place_of_copy(0))
     layout.QUOTA.write_header(file, region_id)
 
@@ -286,7 +286,7 @@ def _checksum(copy: Any) -> int:
     return _hash(bytes(ffi.buffer(copy, ffi.offsetof("struct quota_limits", "checksum"))))
 
 
-@functools.lru_cache(maxsize=512)  # most limits that are read are those of a moment ago
+@functools.lru_cache(maxsize=512)  # limits are mostly unchanged since the last read
 def _hash(content: bytes) -> int:
     value = _OFFSET_BASIS
     for byte in content:
@@ -308,7 +308,7 @@ def _parse_limits(copy: Any) -> Limits:
 
 def _parse_device(entry: Any) -> DeviceLimits:
     if entry.policy not in tuple(quota.Policy) or entry.vmemory > quantity.MAXIMUM_BYTES:
-        raise errors.DataError("quota: a device's limits make no sense")
+        raise errors.DataError("quota: a device's limits are not valid")
     return DeviceLimits(
         uuid=device.uuid_text(bytes(ffi.buffer(entry.uuid))),
         vcore=entry.vcore,

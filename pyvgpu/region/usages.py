@@ -1,4 +1,4 @@
-"""A region's `usage`, which its shims write and we read: who lives there, and what each has."""
+"""A region's `usage` file, which its shims write and we read: live processes and charges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 USAGE_BYTES: int = ffi.sizeof("struct usage_file")
-_TRIES = 100  # to read a ledger without undecided charges
+_TRIES = 100  # attempts to read a ledger without undecided charges
 _LINKS: int = ffi.integer_const("REGION_LINKS")
 _LINKS_SINCE = 2  # the layout
 
@@ -27,7 +27,7 @@ def _place(field: str) -> int:
 _REFUSED, _ORPHANED, _COMPUTE, _LINK_END = map(
     _place, ("refused", "orphaned", "compute", "link_end")
 )
-_HEAD_BYTES = _place("carrier_path")  # all numbers before it
+_HEAD_BYTES = _place("carrier_path")  # the numbers before that field
 _CHARGED = tuple(_place("charged") + 8 * layout.SLOTS * it for it in range(layout.DEVICES))
 _COMPUTE_BYTES: int = ffi.sizeof("struct usage_compute")
 _COMPUTE_FIELDS = tuple(
@@ -37,34 +37,34 @@ _COMPUTE_FIELDS = tuple(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SlotUsage:
-    """One process, as its slot shows it."""
+    """One process, from its slot."""
 
     slot: int
-    pid: int  # in the process's own pid namespace; proves nothing
-    pid_namespace: int  # its inode; 0 if the process could not tell
+    pid: int  # in the process's own pid namespace; not trustworthy
+    pid_namespace: int  # its inode; 0 if the process could not determine it
     name: str
     started_ns: int  # since the epoch
     refused: int
     charged: tuple[int, ...]  # bytes, by device
-    opened: tuple[int, ...]  # bytes, by device, that another process of the region is charged for
+    opened: tuple[int, ...]  # bytes, by device, charged to another process of the region
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """What the live processes of a region hold."""
+    """The memory that the live processes of a region hold."""
 
-    slots: tuple[SlotUsage, ...]  # those alive
-    charged: tuple[int, ...]  # bytes by device, over live slots, orphaned included
-    orphaned: tuple[int, ...]  # what the dead have shared and the living may still have open
+    slots: tuple[SlotUsage, ...]  # the live ones
+    charged: tuple[int, ...]  # bytes by device, over live slots, including orphaned
+    orphaned: tuple[int, ...]  # exports of dead processes that live ones may still have open
     refused: tuple[int, ...]  # charges refused, by device
-    undecided: bool  # a charge was being decided: the sums may hold bytes that are then refused
+    undecided: bool  # a charge is undecided: the sums may include bytes that are then refused
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figures:
-    """What a region uses of one device, all processes together; the sums are since it was made."""
+    """The usage of a region on one device, of all its processes; sums are since its creation."""
 
-    charged: int  # bytes; they may hold some whose charge is being decided, and then refused
+    charged: int  # bytes; may include undecided charges that are then refused
     refused: int  # charges, sum
     busy_ns: int  # sum
     waited_ns: int  # sum
@@ -73,15 +73,15 @@ class Figures:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compute:
-    """The GPU time of a whole region on one device, ns, as its shims count it."""
+    """The GPU time of a whole region on one device, counted by its shims."""
 
-    busy_ns: int  # that was used since the region was made
-    waited_ns: int  # that launches waited for their turn, all together
-    waits: int  # launches that waited
+    busy_ns: int  # time used since the region was created
+    waited_ns: int  # total time for which launches were throttled
+    waits: int  # throttled launches
 
 
 def create_usage(folder: int, name: str = names.USAGE_FILE, mode: int = 0o644) -> bytes:
-    """Make a usage file in the open *folder*; return the identity of its region."""
+    """Create a usage file in the open *folder*; return the id of its region."""
     region_id = os.urandom(16)
     usage = os.open(name, layout.MAKE, 0o600, dir_fd=folder)
     try:
@@ -94,12 +94,12 @@ def create_usage(folder: int, name: str = names.USAGE_FILE, mode: int = 0o644) -
 
 
 def read_usage_id(file: int) -> bytes:
-    """Return the identity in the open usage *file*; DataError if it is not a whole one."""
+    """Return the region id in the open usage *file*; DataError if the file is not valid."""
     return layout.USAGE.read_id(file)
 
 
 def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
-    """Return what the processes that live have of the first *devices* of a usage *file*."""
+    """Return the usage of the live processes on the first *devices*, from a usage *file*."""
     alive = slots_alive(file)
     size = 8 * layout.SLOTS
     rows = [
@@ -107,7 +107,7 @@ def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
     ]
     orphaned = layout.USAGE.read_integers(file, "orphaned")[:devices]
     shared = _read_links(file)
-    if shared:  # else nobody has to look at the words of the dead
+    if shared:  # otherwise the charges of dead processes do not matter
         words = [[word & layout.BYTES for word in row] for row in rows]
         orphaned = tuple(map(operator.add, orphaned, links.orphaned(shared, set(alive), words)))
 
@@ -133,9 +133,9 @@ def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
 
 
 def read_figures(file: int, devices: int) -> tuple[int, tuple[Figures, ...]]:
-    """Return how many processes live, and the figures of the first *devices* of a usage *file*.
+    """Return the number of live processes, and the totals on the first *devices*.
 
-    They are those of :func:`read_usage` and :func:`read_compute`, without a word of each process.
+    Like :func:`read_usage` and :func:`read_compute`, but without details of processes.
     """
     head = layout.USAGE.read(file, _HEAD_BYTES, 0)
     number = layout.USAGE.check(file, head)
@@ -159,7 +159,7 @@ def read_figures(file: int, devices: int) -> tuple[int, tuple[Figures, ...]]:
 
 
 def read_settled_usage(file: int, devices: int = layout.DEVICES) -> Usage:
-    """Return :func:`read_usage` of a moment without undecided charges, if there is one."""
+    """Retry :func:`read_usage` until there are no undecided charges, up to a limit."""
     usage = read_usage(file, devices)
     for _ in range(_TRIES):
         if not usage.undecided:
@@ -169,7 +169,7 @@ def read_settled_usage(file: int, devices: int = layout.DEVICES) -> Usage:
 
 
 def read_compute(file: int, devices: int) -> tuple[Compute, ...]:
-    """Return the GPU time that the open usage *file* counts, of its first *devices*."""
+    """Return the GPU time in the open usage *file*, of its first *devices*."""
     layout.USAGE.layout_of(file)
     raw = layout.USAGE.read(file, _COMPUTE_BYTES * devices, _COMPUTE)
     return tuple(
@@ -178,10 +178,10 @@ def read_compute(file: int, devices: int) -> tuple[Compute, ...]:
 
 
 def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
-    """Return the live processes alone, with what each has on the first *devices*."""
+    """Return only the live processes, with their charges on the first *devices*."""
 
     def charged(slot: int, index: int) -> int:
-        if slot >= layout.SLOTS:  # of a link that no shim has written
+        if slot >= layout.SLOTS:  # from a link that no shim wrote
             return 0
         raw = layout.USAGE.read(file, 8, _CHARGED[index] + 8 * slot)
         return int.from_bytes(raw, "little") & layout.BYTES
@@ -199,15 +199,15 @@ def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
 
 
 def read_high_water(file: int) -> int:
-    """Return the slot from which on sums of the open usage *file* count nothing."""
+    """Return the first slot that the ledger's sums ignore, in the open usage *file*."""
     raw = layout.USAGE.read(file, 4, ffi.offsetof("struct usage_file", "high_water"))
     return int.from_bytes(raw, "little")
 
 
 def read_counted_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
-    """Return :func:`read_slots` as sums count it: beyond the high-water mark there is nothing.
+    """Like :func:`read_slots`, but with charges only below the high-water mark, like the sums.
 
-    A damaged file counts nothing at all: of its slots the locks alone remain.
+    In a damaged file nothing counts: only the locks of its slots are used.
     """
     nothing = (0,) * devices
     try:
@@ -229,7 +229,7 @@ def _read_links(file: int) -> Sequence[links.Link]:
 
 
 def slots_alive(file: int) -> tuple[int, ...]:
-    """Return the slots of the open usage *file* that processes have, in order."""
+    """Return the slots of live processes in the open usage *file*, in order."""
     alive: list[int] = []
     byte, end = layout.SLOT_BYTE, layout.SLOT_BYTE + layout.SLOTS
     while byte < end:

@@ -1,8 +1,8 @@
 # cython: language_level=3, annotation_typing=False, wraparound=False
-"""What a ledger says of devices, from the bytes of it that were read.
+"""Decode the numbers in the bytes of a ledger.
 
-Compiled by Cython with the types of words.pxd, and as good without, only slower. Numbers are of 64
-bits, the lowest first, as the machines write them that have GPUs.
+Compiled by Cython with the types of words.pxd; it also works uncompiled, only slower. Numbers are
+64-bit little-endian, the byte order of all machines with GPUs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def at(raw: bytes, place: int) -> int:
-    """Return the number that begins at a byte of *raw*."""
+    """Return the number at an offset in *raw*."""
     found, bits = 0, 0
     for byte in range(place, place + 8):
         part = raw[byte]
@@ -24,7 +24,7 @@ def at(raw: bytes, place: int) -> int:
 
 
 def held(row: bytes, slots: Sequence[int], mask: int) -> int:
-    """Return the sum of the numbers with these indexes in a *row*, of each the bits of *mask*."""
+    """Return the sum of the numbers at these indexes of a *row*, each masked by *mask*."""
     total = 0
     for slot in slots:
         total += at(row, 8 * slot) & mask
@@ -32,5 +32,5 @@ def held(row: bytes, slots: Sequence[int], mask: int) -> int:
 
 
 def columns(raw: bytes, rows: int, size: int, places: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return of the first *rows* of *size* bytes each the numbers at these *places*."""
+    """Return the numbers at the offsets *places* of each of *rows* rows of *size* bytes."""
     return [tuple([at(raw, row * size + place) for place in places]) for row in range(rows)]

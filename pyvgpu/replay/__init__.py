@@ -1,1 +1,1 @@
-"""Replays recorded launches on a simulated device, to say what a share would cost a job."""
+"""Replay of recorded launches on a simulated device, to estimate the cost of a share."""

@@ -1,4 +1,4 @@
-"""Plays recordings with shares and without, alone and beside each other."""
+"""Compares replays of recordings with and without shares, alone and concurrently."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from pyvgpu.replay.stage import Played
     from pyvgpu.replay.trace import Trace
 
-SHORTEST_S = 0.5  # a recording that is shorter is played again until it has lasted so long
+SHORTEST_S = 0.5  # a shorter recording is repeated until it has lasted this long
 LONGEST_LOOK_NS = 1_000_000
-LOOKS = 400  # at least, of what the device does
+LOOKS = 400  # minimum number of samples of the device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """How one job got on; times are those of one round of its recording."""
+    """The result of one job; times are for one repetition of its recording."""
 
     vcore: int | None  # None: without a share
     ms: float
-    ratio: float  # of the time that it takes without a share, alone
-    held: float  # percent of the device's time that it had
+    ratio: float  # to the time without a share, alone
+    held: float  # percent of the device's time
     steps_per_s: float | None  # None: the recording marks no steps
     longest_launch_ms: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """A recording, and what came of it."""
+    """A recording, and its results."""
 
     trace: Trace
     unlimited: Result
     shares: tuple[Result, ...]  # alone
-    beside: Result | None = None  # with the others; held while all of them ran
+    beside: Result | None = None  # together with the others; *held* is for the time of overlap
 
 
 def alone(trace: Trace, vcores: Sequence[int]) -> Job:
@@ -52,9 +52,9 @@ def alone(trace: Trace, vcores: Sequence[int]) -> Job:
 
 
 def beside(traces: Sequence[Trace], vcores: Sequence[int]) -> list[Job]:
-    """Play each recording alone, then all of them with their shares at the same time.
+    """Play each recording alone, then all of them with their shares concurrently.
 
-    All are played as often as it takes to last as long as the longest.
+    Shorter recordings are repeated until they last as long as the longest.
     """
     seconds = max(SHORTEST_S, *(trace.duration / 1e9 for trace in traces))
     times = [_times(trace, seconds) for trace in traces]

@@ -1,4 +1,4 @@
-"""Finds out what a file of a profiler is, and reads it."""
+"""Detects the format of a profiler's file, and reads it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REPORTS = (".nsys-rep", ".qdrep")
 
 
 def read(path: Path) -> Recording:
-    """Return what is in a file; DataError if it is no profile that can be read."""
+    """Return the recording in a file; DataError if it is not a readable profile."""
     if path.suffix in _REPORTS:
         raise errors.DataError(
             f"{path}: a report of Nsight Systems must be exported first, by `nsys export --type "
@@ -36,13 +36,13 @@ def read(path: Path) -> Recording:
             data = gzip.decompress(data)
     except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
         raise errors.DataError(
-            f"{path}: it is no whole gzip ({exc}), such as torch.profiler writes to trace.json.gz"
+            f"{path}: is not a complete gzip file ({exc}), such as torch.profiler's trace.json.gz"
         ) from exc
     except OSError as exc:
         raise errors.of_files(f"{path}: cannot be read", exc) from exc
     if data.lstrip()[:1] not in (b"{", b"["):
         raise errors.DataError(
-            f"{path}: it is no profile; it must be JSON of PyTorch's profiler, such as trace.json "
+            f"{path}: is not a profile; must be JSON of PyTorch's profiler, such as trace.json "
             "or trace.json.gz, or an export of Nsight Systems, such as report.sqlite"
         )
     return kineto.read(path, data.decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Reads what PyTorch's profiler writes (Kineto): JSON of trace events, times in microseconds."""
+"""Reader for PyTorch profiler traces (Kineto): JSON trace events, times in microseconds."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _EXAMPLE = "such as torch.profiler's export_chrome_trace writes"
 
 
 def read(path: Path, text: str) -> Recording:
-    """Return what is in a file with this *text*."""
-    # Decimals: an absolute time in microseconds does not fit a float to the nanosecond.
+    """Parse the *text* of a trace."""
+    # Decimals: a float cannot hold an absolute time in microseconds to the nanosecond.
     try:
         document = json.loads(text, strict=False, parse_float=Decimal)
     except ValueError as exc:
-        raise errors.DataError(f"{path}: it is no whole JSON ({exc}), {_EXAMPLE}") from exc
+        raise errors.DataError(f"{path}: is not complete JSON ({exc}), {_EXAMPLE}") from exc
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
-        raise errors.DataError(f"{path}: it has no list of traceEvents, {_EXAMPLE}")
+        raise errors.DataError(f"{path}: has no list of traceEvents, {_EXAMPLE}")
     calls: list[Call] = []
     activities: list[Activity] = []
     steps: list[tuple[int, int]] = []
@@ -67,7 +67,7 @@ def read(path: Path, text: str) -> Recording:
 
 
 def _what(event: dict[str, Any], exc: Exception) -> str:
-    """Say what is wrong with an event."""
+    """Describe the error of an event."""
     if isinstance(exc, KeyError):
         return f"it has no {exc.args[0]}"
     return f"ts is {event.get('ts')!r}, dur {event.get('dur')!r}, args {event.get('args')!r:.80}"
@@ -111,12 +111,12 @@ def _call(event: dict[str, Any], kind: str) -> Call:
 
 
 def _number(given: int | str) -> int:
-    """Return a process or thread; a name stands for a number of its own."""
+    """Return the number of a process or thread; a name is hashed to a number."""
     return given if isinstance(given, int) else zlib.crc32(str(given).encode())
 
 
 def _name_streams(calls: list[Call], syncs: list[dict[str, Any]]) -> None:
-    """Add the streams of waits, which are recorded apart from their calls."""
+    """Add the streams of waits, which are recorded separately from their calls."""
     by_key = {call.key: call for call in calls}
     for arguments in syncs:
         call = by_key.get(arguments.get("correlation"))

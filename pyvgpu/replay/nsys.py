@@ -1,4 +1,4 @@
-"""Reads what `nsys export --type sqlite` writes of an Nsight Systems report."""
+"""Reader for Nsight Systems reports exported by `nsys export --type sqlite`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VERSION = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 
 
 def read(path: Path) -> Recording:
-    """Return what is in the export."""
+    """Return the recording in the export."""
     try:
         with contextlib.closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
@@ -29,7 +29,7 @@ def read(path: Path) -> Recording:
             return _Export(path, db).read()
     except (sqlite3.Error, IndexError, TypeError) as exc:
         raise errors.DataError(
-            f"{path}: it is no whole export of Nsight Systems ({exc}), such as `nsys export "
+            f"{path}: is not a complete export of Nsight Systems ({exc}), such as `nsys export "
             "--type sqlite report.nsys-rep` writes"
         ) from exc
 
@@ -42,7 +42,7 @@ class _Export:
         }
         if "StringIds" not in self._tables:
             raise errors.DataError(
-                f"{path}: it has no table StringIds; it must be an export of Nsight Systems, such "
+                f"{path}: has no table StringIds; must be an export of Nsight Systems, such "
                 "as `nsys export --type sqlite report.nsys-rep` writes"
             )
         self._strings = dict(map(tuple, db.execute("select id, value from StringIds")))
@@ -60,11 +60,11 @@ class _Export:
         return Recording(calls, self._activities(), (), gpus)
 
     def _rows(self, table: str) -> Iterator[tuple[sqlite3.Row, int]]:
-        """Give the rows of a table of activities, each with its process."""
+        """Yield the rows of a table of activities, each with its process."""
         name = f"CUPTI_ACTIVITY_KIND_{table}"
         if name not in self._tables:
             return
-        for row in self._db.execute(f"select * from {name}"):  # noqa: S608 - a name of ours
+        for row in self._db.execute(f"select * from {name}"):  # noqa: S608 - a constant name
             given = row["globalPid"] if "globalPid" in row.keys() else row["globalTid"]  # noqa: SIM118
             yield row, given >> 24 & 0xFFFFFF
 

@@ -1,9 +1,9 @@
-"""Makes of a recording what the player plays.
+"""Compiles a recording to a program for the player.
 
 Some facts are not recorded: the stream of a wait, the event of a query, and that one thread
-waited for another. Times tell: a wait is over no sooner than the work that it waits for, and a
-thread that goes on with a stream that another thread has just used waited for that thread. All
-else is played as it was recorded; how long a call lasts is left to the driver.
+waited for another. They are inferred from times: a wait ends no sooner than the work that it waits
+for, and a thread that continues with a stream that another thread has just used waited for that
+thread. All else is played as recorded; the duration of a call is up to the driver.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from pyvgpu.replay.trace import Record, Trace
 
-SLACK_NS = 2_000  # by which recorded times may be off
-LONG_CALL_NS = 100_000  # a copy to the device that keeps its thread so long waits
+SLACK_NS = 2_000  # tolerance of recorded times
+LONG_CALL_NS = 100_000  # a copy to the device that blocks its thread this long is synchronous
 RECENT_EVENTS = 64
 MOST_SHARED_BYTES = 227 << 10
-DONE = 0  # the event that is complete from the beginning
+DONE = 0  # an event that is complete from the beginning
 
 _KINDS = {
     "launch": Kind.LAUNCH,
@@ -52,13 +52,13 @@ class _Issued:
     """The last call that used a stream."""
 
     thread: int
-    number: int  # of the calls of its thread that are done with it
+    number: int  # calls of its thread up to and including it
     end: int
 
 
 @dataclasses.dataclass(slots=True)
 class _Event:
-    """A recorded event: by when what was before it was done."""
+    """A recorded event, and when the work before it was complete."""
 
     number: int
     complete: int
@@ -66,7 +66,7 @@ class _Event:
 
 
 def compile_trace(trace: Trace) -> Program:
-    """Return the program that plays the recording once."""
+    """Return the program for one repetition of the recording."""
     return _Compiler(trace).compile()
 
 
@@ -75,8 +75,8 @@ class _Compiler:
         self._trace = trace
         self._records = trace.records
         self._threads: list[list[Call]] = []
-        self._ends: list[int] = []  # by thread: when its last call was over
-        self._streams: dict[int, int] = {}  # those of the trace to the player's
+        self._ends: list[int] = []  # by thread: the end of its last call
+        self._streams: dict[int, int] = {}  # the trace's streams -> the player's
         self._player_streams = 1
         self._kernels: dict[int | str, int] = {}
         self._shared: list[int] = []
@@ -87,7 +87,7 @@ class _Compiler:
         self._recent: list[_Event] = []
         self._last_stream: dict[int, int] = {}  # by thread
         self._issued: dict[int, _Issued] = {}  # by the player's stream
-        self._pending: dict[int, int] = {}  # by the player's stream: when all of it is done
+        self._pending: dict[int, int] = {}  # by the player's stream: when all its work is done
         self._waited = self._find_waited()
         self._event_of: dict[int, tuple[int, int, int]] = {}  # a record's: event, thread, number
         self._nodes = self._find_nodes()
@@ -106,10 +106,10 @@ class _Compiler:
             len(self._records),
         )
 
-    # --- what is known beforehand
+    # --- preparation
 
     def _find_waited(self) -> set[int]:
-        """Return the calls behind which an event is needed."""
+        """Return the calls after which an event must be recorded."""
         found = set()
         for number, record in enumerate(self._records):
             before = self._issuer(record.after)
@@ -155,7 +155,7 @@ class _Compiler:
         return Shape(kernel, _grid(record.grid), _block(record.block), shared)
 
     def _graph(self, numbers: Sequence[int]) -> int:
-        """Return the graph with these nodes; those that are alike are one."""
+        """Return the graph with these nodes; equal graphs are shared."""
         nodes: list[tuple[Shape, tuple[int, ...]]] = []
         last: dict[int | None, int] = {}
         places: dict[int | None, int] = {}
@@ -176,7 +176,7 @@ class _Compiler:
         return graph
 
     def _average_graphs(self) -> None:
-        """Give each node the mean of what it took, so that all launches together last as long."""
+        """Give each node its mean duration, so that the sum over all launches stays the same."""
         for graph, uses in self._graph_uses.items():
             means = [round(sum(each) / len(uses)) for each in zip(*uses, strict=True)]
             self._graphs[graph] = [
@@ -209,7 +209,7 @@ class _Compiler:
             self._events += 1
 
     def _describe(self, number: int, record: Record, call: Call) -> int | None:
-        """Fill in what the call does; return the stream that it uses, if any."""
+        """Fill in the details of a call; return the stream that it uses, if any."""
         thread = record.thread or 0
         own = self._last_stream.get(thread, 0)
         given = None if record.stream is None else self._stream(record.stream)
@@ -257,7 +257,7 @@ class _Compiler:
         return call.stream
 
     def _waited_stream(self, record: Record, own: int) -> int | None:
-        """Return the stream whose end the call has waited for; None: for none that has work."""
+        """Return the stream that the call has waited for; None: no stream with work."""
         over = {s: end for s, end in self._pending.items() if end <= record.end + SLACK_NS}
         if not over:
             return None
@@ -275,7 +275,7 @@ class _Compiler:
         return (own or over)[-1].number
 
     def _time(self, record: Record, thread: int, call: Call, uses: int | None) -> None:
-        """Say when the call is made: a while after the last of its thread, or of another one."""
+        """Set the gap before the call: after the last call of its thread, or of another one."""
         began = self._ends[thread]
         last = None if uses is None else self._issued.get(uses)
         if last is not None and last.thread != thread and last.end <= record.start:
@@ -286,7 +286,7 @@ class _Compiler:
         call.gap_ns = max(0, record.start - began)
 
     def _events_before(self, number: int) -> list[tuple[int, int, int]]:
-        """Return the events for which the work of a call waits, each once."""
+        """Return the events that the work of a call waits for, each once."""
         found = {}
         for each in (number, *self._nodes.get(number, ())):
             before = self._issuer(self._records[each].after)
@@ -296,9 +296,9 @@ class _Compiler:
 
 
 def _split_wait(call: Call, event: int, recorded: tuple[int, int] | None) -> Call:
-    """Return a wait for an event in front of a call, with the time before it.
+    """Return an event wait to insert before a call, and move the call's gap to it.
 
-    *recorded*: the thread that records the event, and how many of its calls are then done.
+    *recorded*: the thread that records the event, and the number of its calls done by then.
     """
     wait = Call(Kind.EVENT_WAIT, call.order, call.gap_ns, stream=call.stream, what=event)
     wait.flags = call.flags & GAP_OF_FIRST
@@ -309,7 +309,7 @@ def _split_wait(call: Call, event: int, recorded: tuple[int, int] | None) -> Cal
 
 
 def _blocks(record: Record) -> bool:
-    """Whether a copy has kept its thread until it was done."""
+    """Return whether a copy has blocked its thread until it was done."""
     if record.kind not in ("h2d", "d2h") or record.end + SLACK_NS < record.device_end:
         return False
     return record.kind == "d2h" or record.duration >= LONG_CALL_NS

@@ -1,4 +1,4 @@
-"""The program that the player plays, as csrc/replay/program.h lays it out."""
+"""The player's program, and its binary format (csrc/replay/program.h)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NONE = 0xFFFFFFFF
 
 
 class Kind(enum.IntEnum):
-    """What a call does: enum program_kind."""
+    """Kinds of calls: enum program_kind."""
 
     LAUNCH = 0
     GRAPH = 1
@@ -39,7 +39,7 @@ BLOCKS, GAP_OF_FIRST = 1, 2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """What a launch says of its kernel."""
+    """The launch configuration of a kernel."""
 
     kernel: int
     grid: tuple[int, int, int]
@@ -59,7 +59,7 @@ class Call:
     """A call of one thread."""
 
     kind: Kind
-    order: int  # its place among all records
+    order: int  # its position among all records
     gap_ns: int = 0
     ns: int = 0
     shape: Shape = NO_SHAPE
@@ -81,14 +81,14 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Program:
-    """Everything that one player plays."""
+    """The program of one player."""
 
     threads: Sequence[Sequence[Call]]
     graphs: Sequence[Sequence[Node]]
     streams: int
-    kernels: Sequence[int]  # the most shared memory that a launch of each asks for, bytes
+    kernels: Sequence[int]  # maximum shared memory per launch of each, bytes
     events: int
-    records: int  # of the trace; the order of each call is less
+    records: int  # of the trace; greater than the order of any call
 
     def pack(self) -> bytes:
         """Return the bytes of the file."""

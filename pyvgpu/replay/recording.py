@@ -1,7 +1,7 @@
-"""What profilers write, in one form, and the trace of one process and device that is made of it.
+"""Common format of profilers' recordings, and extraction of the trace of one process and device.
 
-A profiler knows host calls and the activities of devices, and joins them by a correlation. What a
-call is for its replay is told by its name.
+A profiler records host calls and device activities, linked by correlation ids. A call's kind is
+derived from its name.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pyvgpu.replay.trace import Record, Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-MOST_THREADS = 24  # those of more are played by so many
-NEAR_NS = 5_000  # an activity that began so soon after another one's end may have waited for it
+MOST_THREADS = 24  # more threads are folded into these
+NEAR_NS = 5_000  # an activity that starts so soon after another's end may have waited for it
 
-# What a call of CUDA's runtime or driver, or of HIP, is, by its name; the first that fits.
+# Kinds of calls of CUDA's runtime and driver API, and of HIP, by name; the first match counts.
 _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -43,7 +43,7 @@ _LAUNCHING = frozenset(("launch", "graph", "memset", "memcpy"))
 
 
 def kind_of(name: str) -> str | None:
-    """Return what a call is, by its name; None: it does not reach the device."""
+    """Return the kind of a call, by its name; None: it does not reach the device."""
     if "GraphAdd" in name or ("Graph" in name and "GraphLaunch" not in name):
         return None
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), None)
@@ -58,23 +58,23 @@ class Call:
     start: int
     duration: int
     kind: str
-    key: Hashable  # that its activities have, too
+    key: Hashable  # shared with its activities
     stream: int | None = None
 
     @property
     def end(self) -> int:
-        """When it was over."""
+        """The end of the call."""
         return self.start + self.duration
 
 
 @dataclasses.dataclass(slots=True)
 class Activity:
-    """Something that a device did; times in ns."""
+    """An activity of a device; times in ns."""
 
     key: Hashable
     start: int
     duration: int
-    kind: str  # kernel, memset, or which way a copy goes: h2d, d2h, d2d, memcpy
+    kind: str  # kernel, memset, or the direction of a copy: h2d, d2h, d2d, memcpy
     device: int
     stream: int
     name: str
@@ -84,23 +84,23 @@ class Activity:
 
     @property
     def end(self) -> int:
-        """When it was over."""
+        """The end of the activity."""
         return self.start + self.duration
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recording:
-    """Everything of use in a file."""
+    """The contents of a profiler's file."""
 
     calls: Sequence[Call]
     activities: Sequence[Activity]
-    steps: Sequence[tuple[int, int]]  # of the program: when each began and was over
+    steps: Sequence[tuple[int, int]]  # of the program: start and end of each
     gpus: dict[int, str]  # names by device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """Which of several processes and devices a trace is of."""
+    """The process and device of a trace, and the alternatives."""
 
     process: int
     device: int
@@ -109,7 +109,7 @@ class Choice:
 
 
 def choose(recording: Recording, path: object, process: int | None, device: int | None) -> Choice:
-    """Return the process and device that were asked for, else those with most of the work."""
+    """Return the requested process and device, else those with most work."""
     owners = {call.key: call.process for call in recording.calls}
     busy: collections.Counter[tuple[int, int]] = collections.Counter()
     for one in recording.activities:
@@ -117,12 +117,12 @@ def choose(recording: Recording, path: object, process: int | None, device: int 
             busy[owners[one.key], one.device] += one.duration
     if not recording.activities:
         raise errors.DataError(
-            f"{path}: no GPU activity is in it; it must be recorded with the GPU's kernels, such "
+            f"{path}: has no GPU activity; it must be recorded with the GPU's kernels, such "
             "as torch.profiler with ProfilerActivity.CUDA, or `nsys profile --trace cuda`"
         )
     if not busy:
         raise errors.DataError(
-            f"{path}: no call that launched its GPU activity is in it; it must be recorded with "
+            f"{path}: has no calls that launched its GPU activity; it must be recorded with "
             "host calls, such as torch.profiler with ProfilerActivity.CPU and CUDA"
         )
     processes = _by_work((pair[0], count) for pair, count in busy.items())
@@ -150,7 +150,7 @@ def _chosen(option: str, asked: int | None, there: Sequence[int], path: object) 
 
 
 def make_trace(name: str, recording: Recording, choice: Choice) -> Trace:
-    """Return the trace of one process and device; of whole steps, where any are marked."""
+    """Return the trace of one process and device; of whole steps, if any are marked."""
     return _Builder(name, recording, choice).build()
 
 
@@ -210,7 +210,7 @@ class _Builder:
     def _add(self, call: Call) -> None:
         work = self._work.get(call.key, ()) if call.kind in _LAUNCHING else ()
         if call.kind in _LAUNCHING and not work:
-            return  # it was for another device, or its work was not recorded
+            return  # its work was on another device, or was not recorded
         thread = self._threads.setdefault(call.thread, len(self._threads) % MOST_THREADS)
         if call.kind == "graph" or len(work) > 1:
             graph = len(self._records)
@@ -242,13 +242,13 @@ class _Builder:
         return self._streams.setdefault(number, len(self._streams))
 
     def _infer_waits(self) -> None:
-        """Let what began late wait for what ended just then on another stream."""
+        """Make an activity that started late wait for one of another stream that ended then."""
         order = sorted(
             (r.device_start, number)
             for number, r in enumerate(self._records)
             if r.device_start is not None
         )
-        # A stream is in order, so of each only the last two can have ended just then.
+        # Streams are in order, so only the last two of each can have ended just then.
         latest: dict[int | None, collections.deque[int]] = {}
         for start, number in order:
             record = self._records[number]
@@ -267,9 +267,9 @@ class _Builder:
 
 
 def _without_nested(calls: Sequence[Call]) -> tuple[list[Call], dict[Hashable, Hashable]]:
-    """Return the outermost calls, and by which of them the activities of the others go.
+    """Return the outermost calls, and the keys of nested calls mapped to theirs.
 
-    The runtime launches by the driver, and some profilers record both.
+    The runtime API calls the driver API, and some profilers record both.
     """
     kept: list[Call] = []
     names: dict[Hashable, Hashable] = {}
@@ -285,7 +285,7 @@ def _without_nested(calls: Sequence[Call]) -> tuple[list[Call], dict[Hashable, H
 
 
 def first_of(kinds: Iterable[tuple[str, str]]) -> Callable[[str], str]:
-    """Return what says which way a copy goes by words in its name."""
+    """Return a function that finds the direction of a copy by words in its name."""
     table = tuple(kinds)
 
     def kind(text: str) -> str:

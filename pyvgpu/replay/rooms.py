@@ -1,7 +1,7 @@
-"""Where a program meets the simulated driver: bare, or in a container behind the shim.
+"""Environments for programs on the simulated driver: bare, or in a container with the shim.
 
-A container is what `pyvgpu run` makes (mirror, region, the run's tree), without its book of
-promises and without Python in the process that runs in it.
+A container is like that of `pyvgpu run` (mirror, region, the run's tree), without its reservations
+and without Python in the process that runs in it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODEL = "h100"
-QUOTA_BYTES = 16 << 30  # room for eight contexts
+QUOTA_BYTES = 16 << 30  # enough for eight contexts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Container:
-    """A quota on the first device of a machine, and where programs meet the driver under it."""
+    """A quota on the first device of a machine, and the libraries that enforce it."""
 
     folder: Path  # of the libraries
     region: Path
-    quota: int  # the open file, locked as a supervisor does
+    quota: int  # the open file, with the supervisor's lock
 
 
 @contextlib.contextmanager
 def place() -> Iterator[Path]:
-    """Have a folder in memory, as the book of promises and simulated machines are."""
+    """Yield a temporary folder, in memory like reservations and simulated machines."""
     shared = Path("/dev/shm")  # noqa: S108 - a folder of its own below it
     usable = shared.is_dir() and os.access(shared, os.W_OK | os.X_OK)
     with tempfile.TemporaryDirectory(dir=shared if usable else None) as folder:
@@ -43,7 +43,7 @@ def place() -> Iterator[Path]:
 
 
 def bare(folder: Path) -> Path:
-    """Make a folder with the simulated driver under the names that programs load."""
+    """Create a folder with the simulated driver under the names that programs load."""
     made = folder / "driver"
     made.mkdir()
     for library in shim.simulator_libraries().glob("lib*.so.*.*"):
@@ -52,7 +52,7 @@ def bare(folder: Path) -> Path:
 
 
 def clean(machine: simulator.Machine) -> dict[str, str]:
-    """Return the environment of a program on the machine, without what is set for us."""
+    """Return the environment of a program on the machine, without our own variables."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYVGPU_", "CUDA_"))}
     return {**kept, **machine.environment}
 
@@ -66,7 +66,7 @@ def container(
     limit: int | None = None,
     priority: quota.Priority = quota.Priority.NORMAL,
 ) -> Iterator[Container]:
-    """Have a region in a new folder, and the tree through which programs meet it."""
+    """Create a region in a new folder, and the tree through which programs use it."""
     driver = find.find_driver(shim.simulator_libraries())
     region_folder.mkdir()
     handle = os.open(region_folder, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Shows what came of replays: tables with bars, one page with the same, an object for programs."""
+"""Output of replay results: tables with bars, an HTML page, and JSON."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ $jobs
 </html>
 """)
 NOTE = (
-    "Replayed on a simulated device from the recorded launches: times of kernels and of the host "
-    "are those recorded, waits are those of the replay."
+    "Replayed on a simulated device from the recorded launches: kernel and host times are as "
+    "recorded, waits are those of the replay."
 )
 
 
 def describe(trace: Trace) -> str:
-    """Return a recording in a line."""
+    """Return a one-line summary of a recording."""
     where = f" on {trace.gpu}" if trace.gpu else ""
     steps = f"; {trace.steps} steps" if trace.steps else ""
     busy = 100 * trace.busy_ns() / trace.duration
@@ -69,7 +69,7 @@ def headings(jobs: Sequence[Job]) -> list[str]:
 
 
 def rows(job: Job, *, steps: bool) -> list[tuple[list[str], Result]]:
-    """Return what stands in the table of a job, and what each row shows."""
+    """Return the rows of a job's table, each with its result."""
     named = [("none", job.unlimited)]
     named += [(f"vcore {each.vcore}", each) for each in job.shares]
     if job.beside is not None:
@@ -91,7 +91,7 @@ def _cells(name: str, each: Result, *, steps: bool) -> list[str]:
 
 
 def tables(jobs: Sequence[Job]) -> list[str | Table]:
-    """Return what is shown on a terminal: a line and a table for each job."""
+    """Return the output for a terminal: a line and a table for each job."""
     shown: list[str | Table] = []
     titles = headings(jobs)
     for job in jobs:
@@ -109,7 +109,7 @@ def tables(jobs: Sequence[Job]) -> list[str | Table]:
 
 
 def document(jobs: Sequence[Job], vcores: Sequence[int]) -> dict[str, Any]:
-    """Return it for programs."""
+    """Return the results as JSON."""
     return {
         "vcores": list(vcores),
         "jobs": [
@@ -130,7 +130,7 @@ def document(jobs: Sequence[Job], vcores: Sequence[int]) -> dict[str, Any]:
 
 
 def page(jobs: Sequence[Job]) -> str:
-    """Return it as one page that needs nothing else."""
+    """Return the results as one self-contained HTML page."""
     titles = headings(jobs)
     parts = []
     for job in jobs:

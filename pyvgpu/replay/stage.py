@@ -1,8 +1,8 @@
-"""Plays programs beside each other on one simulated device, each in a container or without one.
+"""Plays programs concurrently on one simulated device, each with or without a container.
 
-Time is virtual (virtualclock.py), so that a replay takes as long as there is to compute and comes
-to the same whatever else runs here. What each has of the device is the simulator's own account;
-nothing that the shim says of itself is asked.
+Time is virtual (virtualclock.py), so that a replay takes only as long as it computes, and its
+results do not depend on other load. Device time is measured by the simulator, independently of the
+shim's own counts.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
     from pyvgpu.replay.program import Program
 
-AHEAD_NS = 100_000_000  # from now to the beginning
+AHEAD_NS = 100_000_000  # lead time of the start
 FOREVER_NS = 10**15
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """A program that plays, so many times, and its share."""
+    """A program to play, its share, and the number of repetitions."""
 
     program: Program
-    vcore: int | None = None  # None: it has the device's own driver
+    vcore: int | None = None  # None: without the shim
     times: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a part; times are in ns since the beginning."""
+    """The result of a part; times are in ns since the start."""
 
     makespan_ns: int
     launches: int
@@ -49,17 +49,17 @@ class Played:
     longest_launch_ns: int
     longest_other_ns: int  # of calls that should not wait
     slow_launches: int  # over 10 ms
-    disorder: int  # calls made before one that was recorded earlier on their stream
-    forced: int  # how often the virtual clock went on without a thread that was behind
-    had: tuple[tuple[int, int], ...]  # moments, and what it had had of the device by then
+    disorder: int  # calls made before an earlier call of their stream
+    forced: int  # how often the virtual clock advanced without a lagging thread
+    had: tuple[tuple[int, int], ...]  # times, and the device time used by then
 
     @property
     def busy_ns(self) -> int:
-        """How long it kept the device busy."""
+        """The total device time."""
         return self.had[-1][1]
 
     def had_by(self, moment_ns: int) -> float:
-        """Return what it had had by a moment."""
+        """Return the device time used by a moment."""
         last = (0, 0)
         for at, had in self.had:
             if at >= moment_ns:
@@ -72,7 +72,7 @@ class Played:
 def play(
     parts: Sequence[Part], cache: Path, law: simulator.Law, witness_ns: int = 1_000_000
 ) -> list[Played]:
-    """Play all parts from the same moment on."""
+    """Play all parts, starting at the same moment."""
     with rooms.place() as folder, contextlib.ExitStack() as stack:
         machine = simulator.open_machine(rooms.MODEL, folder / "machines", law=law)
         return _Stage(folder, cache, machine, stack).play(parts, witness_ns)
@@ -123,7 +123,7 @@ class _Stage:
     ) -> int:
         for player in players:
             if _read_line(player) != "ready\n":
-                raise errors.UnavailableError("the player did not come to its start")
+                raise errors.UnavailableError("the player did not start")
         self._clock.gather()
         begin = time.monotonic_ns() + AHEAD_NS
         for player in players:
@@ -138,7 +138,7 @@ class _Stage:
         return begin
 
     def _make_place(self, number: int, part: Part) -> Path:
-        """Return the folder of the libraries that a part loads."""
+        """Return the library folder of a part."""
         if part.vcore is None:
             return self._bare
         folder = self._book / f"{int.from_bytes(os.urandom(6)):012x}{number + 1:04x}"

@@ -1,4 +1,4 @@
-"""What a profiler recorded of one process and one device: calls, and the work they launched."""
+"""The recorded trace of one process and one device: calls, and the work that they launched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_STREAMS = (0, 7)  # the numbers that HIP and CUPTI give to the default s
 class Record:
     """A host call and the activity that it launched, or an activity of a graph; times in ns."""
 
-    thread: int | None  # None: no host call
+    thread: int | None  # None: not a host call
     start: int
     duration: int
     kind: str
@@ -27,17 +27,17 @@ class Record:
     grid: Sequence[int] | None = None
     block: Sequence[int] | None = None
     shared: int = 0
-    ref: int | None = None  # of a node: the record of its graph launch
-    after: int | None = None  # the record whose end let this one start, on another stream
+    ref: int | None = None  # for a node: the record of its graph launch
+    after: int | None = None  # the record on another stream that this one waited for
 
     @property
     def end(self) -> int:
-        """When the host call was over."""
+        """The end of the host call."""
         return self.start + self.duration
 
     @property
     def device_end(self) -> int:
-        """When the activity was over; 0 if there was none."""
+        """The end of the activity; 0 if there was none."""
         return 0 if self.device_start is None else self.device_start + self.device_duration
 
 
@@ -46,20 +46,20 @@ class Trace:
     """One recording."""
 
     name: str
-    streams: Sequence[int]  # as the profiler numbers them
+    streams: Sequence[int]  # the profiler's numbers
     kernels: Sequence[str]
     records: Sequence[Record]  # in the order of their calls
     duration: int
-    steps: int = 0  # of the program, whole ones; 0: it marked none
-    gpu: str = ""  # that was recorded; empty: not known
+    steps: int = 0  # complete ones of the program; 0: none are marked
+    gpu: str = ""  # name of the recorded GPU; empty: unknown
 
     @property
     def activities(self) -> int:
-        """How many kernels, copies and sets the device did."""
+        """The number of kernels, copies and memsets."""
         return sum(record.device_start is not None for record in self.records)
 
     def busy_ns(self) -> int:
-        """Return for how long anything ran on the device."""
+        """Return the total time in which the device was busy."""
         spans = sorted(
             (r.device_start, r.device_end) for r in self.records if r.device_start is not None
         )

@@ -1,7 +1,7 @@
-"""The file of a virtual clock, as csrc/bench/share/virtualclock.h lays it out.
+"""The shared file of a virtual clock (csrc/bench/share/virtualclock.h).
 
-Programs that are started with its library read their time there, so that what they measure does
-not depend on what else runs on this computer.
+Programs that preload its library read their time there, so that their measurements do not depend
+on other load on this computer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Clock(ctypes.Structure):
 
 
 class Clock:
-    """The file of a virtual clock; real until it is started."""
+    """The file of a virtual clock; it shows real time until it is started."""
 
     def __init__(self, path: Path, library: Path) -> None:
         self.path = path
@@ -63,44 +63,44 @@ class Clock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for programs that go by this clock."""
-        # The loader splits LD_PRELOAD at blanks and colons, which the path of a checkout may have.
+        """Environment variables for programs that use this clock."""
+        # The loader splits LD_PRELOAD at blanks and colons, which the checkout's path may contain.
         library = self.path.with_name(LIBRARY)
         if not library.is_symlink():
             library.symlink_to(self._library)
         return {"LD_PRELOAD": str(library), VARIABLE: str(self.path)}
 
     def move(self, leap_ns: int, step_ns: int) -> None:
-        """Let CLOCK_MONOTONIC go forward at once, and set CLOCK_REALTIME to another time."""
+        """Let CLOCK_MONOTONIC leap forward, and step CLOCK_REALTIME."""
         self._shared.leap_ns += leap_ns
         self._shared.step_ns += step_ns
 
     @property
     def forced(self) -> int:
-        """How often a thread went on although another one was behind."""
+        """How often the clock advanced although a thread lagged behind."""
         return int(self._shared.forced)
 
-    def is_anybody_away(self, processes: set[int]) -> bool:
-        """Whether a thread of *processes* was seen not to go by the clock, and is not back."""
+    def is_any_away(self, processes: set[int]) -> bool:
+        """Return whether a thread of *processes* does not follow the clock now."""
         return any(
             t.thread and t.process in processes and t.state == _AWAY for t in self._shared.threads
         )
 
     def gather(self) -> None:
-        """Let every thread that asks for the time wait for start()."""
+        """Make every thread that reads the time wait for start()."""
         self._shared.mode = _GATHER
 
     def start(self, processes: set[int], threads: Mapping[int, int] | None = None) -> None:
-        """Start once the main thread of each of *processes* waits for it, of so many *threads*.
+        """Start once so many *threads* of each of *processes* wait, including its main thread.
 
-        Another of its threads may be there first, while the main one still sleeps by the real
-        clock: it would miss what happens until then.
+        Another thread may arrive first, while the main thread still sleeps by the real clock: it
+        would miss what happens until then.
         """
         wanted = {process: (threads or {}).get(process, 1) for process in processes}
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self._are_there(wanted):
             if time.monotonic() > deadline:
-                raise errors.UnavailableError("not all programs came to the start")
+                raise errors.UnavailableError("not all programs reached the start")
             time.sleep(0.002)
         self._shared.mode = _GOES
 

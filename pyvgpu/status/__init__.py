@@ -1,1 +1,1 @@
-"""The status page: what a browser is given, and the numbers that it shows; it changes nothing."""
+"""The read-only status page: static files, and the JSON documents that it displays."""

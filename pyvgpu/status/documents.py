@@ -1,6 +1,6 @@
-"""The documents of the status page, as the agent of a node and the cluster's page both make them.
+"""JSON documents of the status page, shared by the node agent and the cluster's page.
 
-What is used is None where nobody can say it.
+Usage is None if it is unknown.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _USED = ("used", "usedBytes")
 
 
 def when(seconds: float) -> str:
-    """Return a time, in seconds since the epoch, as the page takes it; an empty text for none."""
+    """Format a time, in seconds since the epoch, for the page; an empty text for none."""
     if not seconds:
         return ""
     moment = datetime.datetime.fromtimestamp(int(seconds), datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def problem(who: str, text: str) -> dict[str, str]:
-    """Return something that somebody should look at."""
-    return {"who": who, "text": text}
+def problem(subject: str, text: str) -> dict[str, str]:
+    """Return an entry of the list of problems."""
+    return {"object": subject, "text": text}
 
 
 def node(
@@ -40,9 +40,9 @@ def node(
     events: Iterable[Mapping[str, str]] = (),
     unbound: int = 0,
 ) -> dict[str, Any]:
-    """Return the document of a node as it was *at* a time, and is looked at every *seconds*.
+    """Return the document of a node, sampled *at* a time, and updated every *seconds*.
 
-    *unbound* grants are nobody's yet.
+    *unbound* is the number of grants that are not matched to a pod yet.
     """
     return {
         "kind": "node",
@@ -59,7 +59,7 @@ def node(
 
 
 def totals(devices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums of *devices*, which are as in a document."""
+    """Return the sums over *devices*, in the format of a document."""
     sums: dict[str, Any] = {
         "devices": len(devices),
         "sick": sum(it["state"] == "sick" for it in devices),

@@ -1,4 +1,4 @@
-"""The last minutes of numbers, in memory and of a bounded size. Pure."""
+"""Bounded in-memory history of the last minutes. Pure."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ Values = tuple[int, ...]
 
 
 class History(Generic[Key]):
-    """A line of points for each key, of those keys that were there at the last look."""
+    """A time series for each key of the last sample."""
 
     def __init__(self, points: int = POINTS) -> None:
         self._points = points
         self._lines: dict[Key, collections.deque[Values]] = {}
 
     def add(self, now: Mapping[Key, Values]) -> None:
-        """Note the values of a look; keys that are not among them are forgotten."""
+        """Add a sample; the series of missing keys are dropped."""
         lines = {}
         for key, values in now.items():
             line = self._lines.get(key)
             lines[key] = collections.deque(maxlen=self._points) if line is None else line
             lines[key].append(values)
-        self._lines = lines  # whoever reads meanwhile has the old ones
+        self._lines = lines  # concurrent readers keep the old ones
 
     def points(self, key: Key) -> tuple[Values, ...]:
         """Return the points of a key, the newest last."""
         return tuple(self._lines.get(key, ()))
 
     def lines(self, key: Key, names: Iterable[str]) -> dict[str, list[int]]:
-        """Return the lines of a key by *names* of its first values, the newest point last."""
+        """Return the series of a key's first values by *names*, the newest point last."""
         points = self.points(key)
         return {name: [it[at] for it in points] for at, name in enumerate(names)}

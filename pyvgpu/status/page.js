@@ -1,6 +1,6 @@
 "use strict";
-// Shows the document of status.json, of a node or of a cluster, and asks for it again and again.
-// What is there is changed in place, so that nothing flickers and whoever reads keeps the place.
+// Shows the document of status.json, of a node or of a cluster, and polls it.
+// Elements are updated in place, so that nothing flickers and the scroll position stays.
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
@@ -40,7 +40,7 @@ function place(node, side, ratio) {
   if (node.style[side] !== value) node.style[side] = value;
 }
 
-/* Let the children of a parent be one for each item, in their order; those that stay are kept. */
+/* Give a parent one child for each item, in order; existing children are reused by key. */
 function keep(parent, items, key, make, update) {
   const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   let next = parent.firstElementChild;
@@ -61,7 +61,7 @@ function keep(parent, items, key, make, update) {
 
 // ---- numbers ----------------------------------------------------------------------------------
 
-const percent = (ratio) => (ratio === null ? "?" : `${Math.round(100 * ratio)} %`); // null: nobody can say
+const percent = (ratio) => (ratio === null ? "?" : `${Math.round(100 * ratio)} %`); // null: unknown
 const share = (ratio) => (ratio < 0.1 && ratio > 0 ? `${(100 * ratio).toFixed(1)} %` : percent(ratio));
 const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 const part = (some, all) => (some === null ? null : all > 0 ? Math.min(Math.max(some / all, 0), 1) : 0);
@@ -122,7 +122,7 @@ function chart(kind) {
   return made;
 }
 
-/* Draw a line of numbers, the newest on the right; the whole height is *most*. */
+/* Draw a line chart, the newest value on the right; the full height is *most*. */
 function draw(node, values, most, promised, label) {
   const [, area, line, promise] = node.children;
   const shown = values.slice(-POINTS);
@@ -169,20 +169,20 @@ function listed(parent, items, key, update) {
 
 function shownEvents(section, events) {
   hide(section, !events.length);
-  listed(section.querySelector("ol"), events, (it) => `${it.at} ${it.who} ${it.reason}`, (node, it) => {
+  listed(section.querySelector("ol"), events, (it) => `${it.at} ${it.object} ${it.reason}`, (node, it) => {
     mark(node.children[0], "datetime", it.at);
     say(node.children[0], clock(it.at));
     say(node.children[1].firstChild, it.reason);
-    say(node.children[1].lastChild, it.who);
+    say(node.children[1].lastChild, it.object);
     say(node.children[2], it.text);
   });
 }
 
 function shownProblems(section, problems) {
   hide(section, !problems.length);
-  keep(section.querySelector("ol"), problems, (it) => `${it.who} ${it.text}`,
+  keep(section.querySelector("ol"), problems, (it) => `${it.object} ${it.text}`,
     () => element("li", {}, element("strong"), element("span")), (node, it) => {
-      say(node.firstChild, it.who);
+      say(node.firstChild, it.object);
       say(node.lastChild, it.text);
     });
 }
@@ -387,16 +387,16 @@ function showNodes(section, found) {
     });
 }
 
-// ---- asking -----------------------------------------------------------------------------------
+// ---- polling ----------------------------------------------------------------------------------
 
 let tag = null;
 let timer = 0;
-let asking = null; // the request that is under way
-let seen = 0; // when the numbers came, in milliseconds
+let asking = null; // the current request
+let seen = 0; // time of the last response, in milliseconds
 
 const asked = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 const stored = (where, name) => { try { return where.getItem(name); } catch { return null; } };
-const store = (where, name, value) => { try { where.setItem(name, value); } catch { /* then for now alone */ } };
+const store = (where, name, value) => { try { where.setItem(name, value); } catch { /* not persistent then */ } };
 
 function go(wanted) {
   const kept = Object.entries(wanted).filter(([name, value]) => value && !(name === "show" && value === "all") && !(name === "page" && value === 1));
@@ -432,7 +432,7 @@ async function ask() {
     $("trouble").hidden = true;
   } catch (error) {
     if (mine.signal.aborted) return undefined;
-    say($("trouble"), `No new numbers: ${error instanceof TypeError ? "there is no answer" : error.message}. It is tried again.`);
+    say($("trouble"), `No new numbers: ${error instanceof TypeError ? "the server does not answer" : error.message}. Retrying.`);
     $("trouble").hidden = false;
   }
   if (!document.hidden) timer = setTimeout(ask, 1000 * again);

@@ -1,8 +1,8 @@
-"""What a browser is given: one page, its style, its script, its icon, a document of numbers.
+"""HTTP routes of the status page: HTML, CSS, script, icon, and the JSON document.
 
-The page is the same for a node and for a cluster; the document says which it is. Nothing comes
-from anywhere else, and a browser is told to take nothing else. All addresses in it are relative,
-so that it works behind whatever proxy.
+The page is the same for a node and for a cluster; the document tells which. Nothing is loaded from
+elsewhere, and a Content-Security-Policy forbids it. All URLs are relative, so that the page works
+behind any proxy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Document = dict[str, Any]
 
 PATH = "/status"
-FILES = {  # by path, what is in it
+FILES = {  # path -> file, content type
     PATH: ("page.html", "text/html; charset=utf-8"),
     f"{PATH}.css": ("page.css", "text/css; charset=utf-8"),
     f"{PATH}.js": ("page.js", "text/javascript; charset=utf-8"),
@@ -49,13 +49,13 @@ FIELDS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # it is asked for again, and answered that it is the same
+    "Cache-Control": "no-cache",  # revalidated by ETag
 }
 _FOLDER = Path(__file__).parent
 
 
 def routes(document: Callable[[pages.Asked], httpmessages.Answer]) -> dict[str, pages.Route]:
-    """Return what is answered by path; *document* answers with the numbers."""
+    """Return the routes by path; *document* returns the JSON document."""
     found: dict[str, pages.Route] = {"/": _elsewhere, NUMBERS: document}
     for path, (name, kind) in FILES.items():
         found[path] = functools.partial(_file, name, kind)
@@ -63,19 +63,19 @@ def routes(document: Callable[[pages.Asked], httpmessages.Answer]) -> dict[str, 
 
 
 def answer(asked: pages.Asked, document: Document) -> httpmessages.Answer:
-    """Return *document* as it is sent, or that it is what the reader has already."""
+    """Return *document* as a response, or 304 if the client has it already."""
     content = json.dumps(document, separators=(",", ":")).encode()
     return tagged(asked, content, pages.JSON)
 
 
 def refusal(code: int, why: str, more: Mapping[str, str] | None = None) -> httpmessages.Answer:
-    """Return why there is no document, as one."""
+    """Return an error as a JSON document."""
     content = json.dumps({"error": why}).encode()
     return httpmessages.Answer(content, pages.JSON, code, {**FIELDS, **(more or {})})
 
 
 def tagged(asked: pages.Asked, content: bytes, kind: str) -> httpmessages.Answer:
-    """Return *content* with a tag by which it is known, or 304 to who has it."""
+    """Return *content* with an ETag, or 304 if the client has it already."""
     tag = f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
     fields = {**FIELDS, "ETag": tag}
     known = (it.strip() for it in asked.fields.get("if-none-match", "").split(","))

@@ -1,9 +1,9 @@
-"""The plugin `kubectl vgpu`: one module per subcommand, as of `pyvgpu`."""
+"""The kubectl plugin `kubectl vgpu`: one module per subcommand."""
 
-# The name, its module and what --help says; see pyvgpu/cli/main.py.
+# Each command's name, module and --help summary; see pyvgpu/cli/main.py.
 COMMANDS = (
-    ("top", "pyvgpu.cli.kubectl.top", "what pods use of devices, against what they were promised"),
-    ("ps", "pyvgpu.cli.kubectl.ps", "which pods hold which devices"),
-    ("explain", "pyvgpu.cli.explain", "why a pod waits for devices, or does not end"),
-    ("audit", "pyvgpu.cli.kubectl.audit", "processes that went past their quota"),
+    ("top", "pyvgpu.cli.kubectl.top", "show GPU time and memory that pods use and were allocated"),
+    ("ps", "pyvgpu.cli.kubectl.ps", "list pods and the devices that they hold"),
+    ("explain", "pyvgpu.cli.explain", "explain why a pod waits for devices, or does not end"),
+    ("audit", "pyvgpu.cli.kubectl.audit", "list processes that exceeded their quota"),
 )

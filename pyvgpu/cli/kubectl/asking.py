@@ -1,7 +1,7 @@
-"""What the plugin's commands ask a cluster for, and how they print it.
+"""Cluster queries and output of the kubectl plugin's commands.
 
-What may not be read is left out and said in a line on standard error: a user who may list his own
-pods alone sees those, with what stands on them.
+What we have no permission to read is left out, with a line on standard error: a user who may list
+only their own pods sees those, with the information in the pods themselves.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def add_options(parser: argparse.ArgumentParser, *, of_pods: bool) -> None:
     """Add the options that all of the plugin's own commands have."""
     add = parser.add_argument
     if of_pods:
-        add("-n", "--namespace", metavar="NAME", help="of the pods (the kubeconfig's)")
-        add("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+        add("-n", "--namespace", metavar="NAME", help="the pods' namespace (the kubeconfig's)")
+        add("-A", "--all-namespaces", action="store_true", help="pods of all namespaces")
         add("-l", "--selector", metavar="LABELS", default="", help="only pods with these labels")
-    add("-o", "--output", metavar="wide|json", default="", help="more columns, or for programs")
-    add("--no-headers", action="store_true", help="no heads of columns")
+    add("-o", "--output", metavar="wide|json", default="", help="more columns, or JSON")
+    add("--no-headers", action="store_true", help="print no column headers")
     cluster.add_context(parser)
 
 
 class Asked:
-    """One command's question to a cluster."""
+    """The cluster queries of one command."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         if options.output not in ("", *_FORMATS):
@@ -50,7 +50,7 @@ class Asked:
 
     @property
     def namespace(self) -> str:
-        """The namespace that is meant, empty for all."""
+        """The selected namespace, empty for all."""
         options = self._options
         if options.all_namespaces:
             return ""
@@ -59,17 +59,17 @@ class Asked:
         )
 
     def pods(self) -> list[Object]:
-        """Return the pods that are meant; UnavailableError if they may not be listed."""
+        """Return the selected pods; UnavailableError if we may not list them."""
         query = {"labelSelector": self._options.selector}
         return self._api.items(self.path("pods"), query)[0]
 
     def path(self, kind: str) -> str:
-        """Return where objects of a core kind are, of the namespace that is meant."""
+        """Return the API path of a core kind's objects in the selected namespace."""
         space = self.namespace
         return f"/api/v1/namespaces/{space}/{kind}" if space else f"/api/v1/{kind}"
 
     def seen(self, pods: Sequence[Object]) -> holders.Seen:
-        """Return those pods, and what lies around them as far as it may be read."""
+        """Return *pods*, with nodes, slices and claims as far as we may read them."""
         return holders.Seen(
             pods=pods,
             nodes=self.items("/api/v1/nodes", "devices without a name: you may not list nodes"),
@@ -80,7 +80,7 @@ class Asked:
     def items(
         self, path: str, without: str, query: Mapping[str, str] | None = None
     ) -> list[Object]:
-        """Return a list; *without* is said where it may not be read, and it is empty then."""
+        """Return the list at *path*; if we may not read it, print *without* and return none."""
         try:
             return self._api.items(path, query or {})[0]
         except apiserver.ServerError as exc:
@@ -89,25 +89,25 @@ class Asked:
             log.say(without)
             return []
 
-    def told(self, nodes: Collection[str] | None) -> dict[str, figures.Told | None]:
-        """Return what the agents of *nodes* say, of all if None; None for one that is silent."""
+    def reports(self, nodes: Collection[str] | None) -> dict[str, figures.Report | None]:
+        """Return the reports of the agents on *nodes* (None: all); None for a silent agent."""
         space = self._options.agent_namespace
-        answers = agents.told(self._api, space, nodes)
+        answers = agents.reports(self._api, space, nodes)
         if answers is None:
-            log.say(f"nothing is known of use: you may not list pods in {space}")
+            log.say(f"usage is unknown: you may not list pods in {space}")
             return {}
         silent = {node: said for node, said in answers.items() if isinstance(said, str)}
         if silent:
             node, said = next(iter(silent.items()))
             log.say(
-                f"nothing is known of use on {len(silent)} of {len(answers)} nodes, such as "
-                f"{node}: {said}; it takes the right to get pods/proxy in {space}, and a network "
-                "that lets the API server reach the agents"
+                f"usage is unknown on {len(silent)} of {len(answers)} nodes, such as "
+                f"{node}: {said}; this needs permission to get pods/proxy in {space}, and a "
+                "network in which the API server can reach the agents"
             )
         return {node: None if isinstance(said, str) else said for node, said in answers.items()}
 
     def print(self, *pages: tuple[str, Sequence[tables.Column], Sequence[tables.Row]]) -> None:
-        """Print tables, each with what it is called in JSON."""
+        """Print tables, each with its name in the JSON output."""
         if self._options.output == "json":
             document = {name: list(rows) for name, _, rows in pages}
             print(json.dumps(document, indent=2))
@@ -123,12 +123,12 @@ class Asked:
             )
 
     def say_nothing_found(self, what: str) -> None:
-        """Say, as kubectl does, that there is nothing."""
+        """Print kubectl's message for an empty result."""
         where = f" in {self.namespace} namespace" if self.namespace else ""
         print(f"No {what} found{where}.", file=sys.stderr)
 
     def _items_of_claims(self, kind: str) -> list[Object]:
-        try:  # claims are there in few clusters, so nobody is told what he does not miss
+        try:  # few clusters have claims, so a missing API or permission is not reported
             return self._api.items(f"{_RESOURCES}/{kind}", {})[0]
         except apiserver.ServerError as exc:
             if exc.status not in (403, 404):

@@ -1,4 +1,4 @@
-"""`kubectl vgpu audit`: processes that went past their quota."""
+"""`kubectl vgpu audit`: processes that exceeded their quota."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyvgpu.controller.objects import Object
 
 _DESCRIPTION = """\
-Show what agents wrote of processes that use devices without the shim, or more than their quota
-(events, which clusters keep for an hour), and what the agent of each node finds now: processes
-without a shim, of a device that is not theirs, containers above their quota, processes of the node
-itself. An agent that does not see the node's pids does not look. That takes the right to list
-events, and to get pods/proxy in the agents' namespace.
+Show the agents' events for processes that use devices without the shim or exceed their quota
+(clusters keep events for an hour), and the current findings of each node's agent: processes
+without a shim, processes on a device that is not theirs, containers above their quota, processes
+of the node itself. An agent that does not see the node's pids does not audit. This needs
+permission to list events, and to get pods/proxy in the agents' namespace.
 """
 _EXAMPLES = """\
 examples:
@@ -39,19 +39,19 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show them; that there are none is no error, nor that there are some."""
+    """Print events and findings; the exit code is 0 with or without any."""
     asked = asking.Asked(options)
     listed = [
         event
         for reason in rows.PAST_QUOTA
         for event in asked.items(
             asked.path("events"),
-            "nothing is known of what was: you may not list events",
+            "past events are unknown: you may not list events",
             {"fieldSelector": f"reason={reason}"},
         )
     ]
     events = rows.events(_once(listed), datetime.datetime.now(datetime.UTC))
-    found = rows.audits(asked.told(None))
+    found = rows.audits(asked.reports(None))
     asked.print(("events", tables.EVENTS, events), ("nodes", tables.AUDITS, found))
     if not events:
         asked.say_nothing_found("events of processes past their quota")
@@ -59,6 +59,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _once(listed: Iterable[Object]) -> list[Object]:
-    """Return each event once: a server that knows no such selector gives all of them twice."""
+    """Return each event once: a server without this field selector returns all of them twice."""
     by_uid = {str(it["metadata"].get("uid") or id(it)): it for it in listed}
     return list(by_uid.values())

@@ -1,7 +1,7 @@
-"""What kubectl is told when a line that begins with `kubectl vgpu` is to be completed.
+"""Command-line completion for the kubectl plugin `kubectl vgpu`.
 
 kubectl starts `kubectl_complete-vgpu` with the words after the plugin's name, of which the last
-may be empty, and reads candidates, and then a line with what else to try: nothing.
+may be empty. It reads candidates, then a line with a completion directive: no file names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KINDS = {"top": ("nodes", "pods")}
 
 
 def candidates(whole: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
-    """Return what the last of *words* may become."""
+    """Return the completions of the last of *words*."""
     *before, last = words or [""]
     commands = _commands(whole)
     if not before:

@@ -1,4 +1,4 @@
-"""`kubectl vgpu ps`: which pods hold which devices."""
+"""`kubectl vgpu ps`: list pods and the devices that they hold."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-List what containers hold of devices: of which device of which node how much time, in hundredths
-of it (VCORE), and memory. Of a pod with a claim it is the pod's. That takes the right to list the
-pods; and nodes, resourceclaims and resourceslices for what agents and claims have placed.
+List the devices that containers hold: node, device, time in hundredths of the device (VCORE), and
+memory. The share of a claim is shown for its pod. This needs permission to list pods; and nodes,
+resourceclaims and resourceslices, for shares that agents and claims have placed.
 """
 _EXAMPLES = """\
 examples:
@@ -32,7 +32,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """List them; that there are none is no error."""
+    """Print the list; an empty one is not an error."""
     asked = asking.Asked(options)
     held = rows.held(holders.read(asked.seen(asked.pods())).parts)
     asked.print(("parts", tables.HELD, held))

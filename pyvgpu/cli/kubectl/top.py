@@ -1,4 +1,4 @@
-"""`kubectl vgpu top`: what pods use of devices, against what they were promised."""
+"""`kubectl vgpu top`: GPU time and memory that pods use, beside their allocation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-Show, by container or by device, what was promised (VCORE, in hundredths of a device's time, and
-VMEMORY) and what was used in the last seconds (USED, HELD). What is used agents tell, through the
-API server: that takes the right to get pods/proxy in their namespace; without it, it is `-`.
+Show, by container or by device, the allocation (VCORE, in hundredths of a device's time, and
+VMEMORY) and the usage of the last seconds (USED, HELD). Agents report usage through the API
+server: this needs permission to get pods/proxy in their namespace; without it, usage is `-`.
 """
 _EXAMPLES = """\
 examples:
@@ -37,7 +37,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show them; that there are none is no error."""
+    """Print the table; an empty one is not an error."""
     kind = _KINDS.get(options.kind)
     if kind is None:
         raise errors.UsageError(
@@ -48,11 +48,11 @@ def run(options: argparse.Namespace) -> int:
     held = holders.read(asked.seen(asked.pods()))
     if kind == "nodes":
         there = held.devices
-        found = rows.devices(there, held.parts, asked.told(None) if there else {})
+        found = rows.devices(there, held.parts, asked.reports(None) if there else {})
         asked.print(("devices", tables.DEVICES, found))
     else:
         nodes = {part.node for part in held.parts}
-        found = rows.used(held.parts, asked.told(nodes) if nodes else {})
+        found = rows.used(held.parts, asked.reports(nodes) if nodes else {})
         asked.print(("parts", tables.USED, found))
     if not found:
         asked.say_nothing_found("devices" if kind == "nodes" else "pods with devices")

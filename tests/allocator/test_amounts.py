@@ -1,4 +1,4 @@
-"""Amounts of resources: plain numbers, and what a size or too large a number was meant to be."""
+"""Amounts of resources: valid numbers, and suggestions for sizes and too large numbers."""
 
 import pytest
 
@@ -13,7 +13,7 @@ MIB = 1 << 20
     ("text", "expected"),
     [("16", 16), (16, 16), ("0", 0), ("1k", 1000), ("640k", 640_000), ("2M", 2_000_000)],
 )
-def test_a_number_is_read_as_the_api_server_writes_it(text, expected):
+def test_numbers_in_the_format_of_the_api_server(text, expected):
     assert amounts.units(text, NAME, 256 * MIB) == expected
     assert amounts.whole(text, NAME) == expected
 
@@ -35,20 +35,20 @@ def test_a_number_is_read_as_the_api_server_writes_it(text, expected):
         ("4Gi", None, r"counts units of 256MiB \(the default\) .*; 4Gi is 16"),
     ],
 )
-def test_a_size_is_refused_with_the_number_that_was_meant(text, unit, meant):
+def test_a_size_is_refused_with_the_equivalent_number(text, unit, meant):
     with pytest.raises(errors.UsageError, match=f"{NAME} '{text}'.*{meant}"):
         amounts.units(text, NAME, unit)
 
 
 @pytest.mark.parametrize("text", ["1.5", "1500m", "-1", "1e3", "4GiB", "", "x", "1Kb", "9" * 40])
-def test_what_is_no_whole_number_is_refused(text):
+def test_fractions_are_refused(text):
     for read in (amounts.whole, lambda it, name: amounts.units(it, name, MIB)):
         with pytest.raises(errors.UsageError, match="must be a whole number, such as"):
             read(text, NAME)
 
 
 @pytest.mark.parametrize("text", ["1Ki", "25Ki", "4Gi"])
-def test_of_other_resources_a_size_is_no_number_at_all(text):
+def test_sizes_of_other_resources_are_not_numbers(text):
     with pytest.raises(errors.UsageError, match="must be a whole number, such as 50"):
         amounts.whole(text, "pyvgpu.io/vcore")
 
@@ -74,7 +74,7 @@ def test_of_other_resources_a_size_is_no_number_at_all(text):
         ),
     ],
 )
-def test_more_than_a_device_can_have_is_refused_with_what_was_meant(count, unit, devices, said):
+def test_more_than_a_device_has_is_refused_with_a_suggestion(count, unit, devices, said):
     with pytest.raises(errors.UsageError, match=said):
         amounts.check_units(count, unit, devices, NAME)
 
@@ -88,5 +88,5 @@ def test_more_than_a_device_can_have_is_refused_with_what_was_meant(count, unit,
         (0, 256 * MIB, 1),
     ],
 )
-def test_what_a_device_can_have_is_none_of_it(count, unit, devices):
+def test_amounts_that_fit_a_device_are_accepted(count, unit, devices):
     amounts.check_units(count, unit, devices, NAME)

@@ -1,4 +1,4 @@
-"""What agents and the scheduler tell each other is whole and theirs, or it is nothing."""
+"""Annotations of agents and the scheduler: damaged or forged ones are refused."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ CHOICE = annotations.Choice(
         "main": (facts.Share(uuid(0), 30, GIB), facts.Share(uuid(1), 30, GIB)),
     },
 )
-TOLD = annotations.Published(
+PUBLISHED = annotations.Published(
     256 << 20,
     (device(0, cordoned=True, numa=1), device(1, sick="Xid 79", door="dra", least_bytes=5)),
     {uuid(0): 4},
@@ -34,25 +34,25 @@ def check(schema, text):
 
 
 @pytest.mark.parametrize(
-    "told",
+    "published",
     [
-        TOLD,
+        PUBLISHED,
         annotations.Published(1, ()),
         annotations.Published(1, cube_mesh()),
         annotations.Published(1, pcie(16)),
     ],
 )
-def test_what_a_node_has_comes_through(told):
-    text = annotations.publish(told)
+def test_node_devices_round_trip(published):
+    text = annotations.publish(published)
     check(schemas.NODE_DEVICES, text)
-    assert annotations.read_node(text) == told
+    assert annotations.read_node(text) == published
 
 
-def test_sixteen_devices_fit_into_an_annotation_many_times():
+def test_sixteen_devices_use_a_fraction_of_an_annotation():
     assert len(annotations.publish(annotations.Published(1, pcie(16)))) < annotations.LONGEST / 16
 
 
-def test_a_choice_comes_through_for_its_pod_on_its_node():
+def test_a_choice_opens_for_its_pod_and_node():
     text = annotations.seal(CHOICE, KEY)
     check(schemas.DEVICES, text)
     assert annotations.open_sealed(text, [KEY], "uid-1", "node-1") == CHOICE
@@ -60,9 +60,9 @@ def test_a_choice_comes_through_for_its_pod_on_its_node():
 
 
 @pytest.mark.parametrize(("uid", "node"), [("uid-2", "node-1"), ("uid-1", "node-2")])
-def test_a_choice_of_another_pod_or_node_is_refused(uid, node):
+def test_a_choice_for_another_pod_or_node_is_refused(uid, node):
     text = annotations.seal(CHOICE, KEY)
-    with pytest.raises(errors.DataError, match="is of pod uid-1 on node-1, this is"):
+    with pytest.raises(errors.DataError, match="is for pod uid-1 on node-1, but this is"):
         annotations.open_sealed(text, [KEY], uid, node)
 
 
@@ -81,22 +81,22 @@ def test_a_choice_of_another_pod_or_node_is_refused(uid, node):
         lambda d: d.update(sig=d["sig"].upper()),
     ],
 )
-def test_what_was_changed_by_anybody_else_is_not_believed(change):
+def test_a_choice_changed_after_sealing_is_refused(change):
     document = json.loads(annotations.seal(CHOICE, KEY))
     change(document)
     with pytest.raises(errors.DataError, match="not sealed by this cluster's scheduler"):
         annotations.open_sealed(json.dumps(document), [KEY], document.get("uid", ""), "node-1")
 
 
-def test_a_choice_sealed_with_another_key_is_not_believed():
+def test_a_choice_sealed_with_another_key_is_refused():
     text = annotations.seal(CHOICE, OTHER_KEY)
     for keys in ([KEY], []):
         with pytest.raises(errors.DataError, match="not sealed"):
             annotations.open_sealed(text, keys, "uid-1", "node-1")
 
 
-def test_a_key_that_can_be_guessed_is_none():
-    with pytest.raises(errors.DataError, match=r"must have at least 32, such as `head -c 32"):
+def test_a_short_key_is_refused():
+    with pytest.raises(errors.DataError, match=r"must have at least 32, such as from `head -c 32"):
         annotations.seal(CHOICE, b"secret")
 
 
@@ -104,7 +104,7 @@ def test_a_key_that_can_be_guessed_is_none():
     ("text", "said"),
     [
         ("", "is damaged"),
-        ("[]", "is no object"),
+        ("[]", "is not an object"),
         ("nonsense", "is damaged"),
         ("[" * 100_000, "is damaged"),
         (" " * (annotations.LONGEST + 1), "too long"),
@@ -114,7 +114,7 @@ def test_a_key_that_can_be_guessed_is_none():
         ('{"v": "1"}', "has version '1'"),
     ],
 )
-def test_what_is_no_annotation_of_ours_says_so(text, said):
+def test_malformed_annotations_are_refused(text, said):
     with pytest.raises(errors.DataError, match=f"pyvgpu.io/node-devices: .*{said}"):
         annotations.read_node(text)
     with pytest.raises(errors.DataError, match=f"pyvgpu.io/devices: .*{said}"):
@@ -143,16 +143,16 @@ def test_what_is_no_annotation_of_ours_says_so(text, said):
         lambda d: d["grants"]["uid-9"]["main"][0].pop("uuid"),
     ],
 )
-def test_a_damaged_node_is_told_so(change):
-    document = json.loads(annotations.publish(TOLD))
+def test_damaged_node_devices_are_refused(change):
+    document = json.loads(annotations.publish(PUBLISHED))
     change(document)
     with pytest.raises(errors.DataError, match="pyvgpu.io/node-devices: is damaged"):
         annotations.read_node(json.dumps(document))
 
 
 @given(st.recursive(st.none() | st.integers() | st.text() | st.booleans(), st.lists), st.data())
-def test_no_text_does_more_than_be_refused(value, data):
-    document = json.loads(annotations.publish(TOLD))
+def test_arbitrary_values_raise_only_data_errors(value, data):
+    document = json.loads(annotations.publish(PUBLISHED))
     where = data.draw(st.sampled_from([*document, "devices.0", "grants.uid-9"]))
     if "." in where:
         first, second = where.split(".")

@@ -1,4 +1,4 @@
-"""What numbers say of nodes, whoever reckons: Python, or what Cython has made of it."""
+"""Fit and score of nodes from packed numbers, in Python and compiled by Cython."""
 
 import pure
 import pytest
@@ -38,7 +38,7 @@ uuids = st.frozensets(st.sampled_from("0123456789"), max_size=3)
 
 @settings(max_examples=300)
 @given(nodes, needs, selectors, uuids, uuids, st.booleans())
-def test_both_forms_say_the_same(given_nodes, asked, allow, named, unwanted, spread):
+def test_python_and_cython_agree(given_nodes, asked, allow, named, unwanted, spread):
     said = []
     for form in FORMS:
         made = [
@@ -56,26 +56,26 @@ def test_both_forms_say_the_same(given_nodes, asked, allow, named, unwanted, spr
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["imported", "python"])
-def test_numbers_that_are_not_there_are_refused(form):
+def test_indices_out_of_range_are_refused(form):
     for numbers, found in (([1], bytearray(2)), ([0], bytearray())):
         with pytest.raises(IndexError):
             form.judge_all([None], numbers, lambda _: None, found)
 
 
-def test_only_those_that_are_named_are_changed():
+def test_only_indexed_nodes_are_judged():
     found = bytearray(b"\x63\x63\x63")
     capacity.judge_all([None] * 3, {1}, lambda _: None, found)
     assert bytes(found) == b"\x63\x06\x63"
 
 
-def test_what_is_asked_for_is_looked_up_once_for_a_unit_in_a_row():
+def test_consecutive_equal_units_are_looked_up_once():
     asked = []
     made = [capacity.Capacity(unit, (), (), ()) for unit in (1, 1, 2, 2)]
     capacity.judge_all(made, range(4), asked.append, bytearray(4))
     assert asked == [1, 2]
 
 
-def test_what_a_pod_asks_may_be_more_than_there_are_numbers_for():
+def test_a_request_may_exceed_the_integer_range():
     node = rooms.numbers(1, rooms.of(facts.Node((device(0),))))
     for need in (facts.Need(10, 1 << 90), facts.Need(100, 0, 1 << 70)):
         pod = facts.Pod((facts.Container("a", need),))

@@ -1,4 +1,4 @@
-"""Which device a container gets, by policy, and why none where there is none."""
+"""Choice of devices for containers by policy, and the reasons for refusals."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ def indices(placed, container="main"):
 
 
 def placed_on(devices, held=(), **fields):
-    """Return where a pod of one container goes."""
+    """Return the devices chosen for a pod of one container."""
     wanted = pod(app(**fields.pop("need", {})), **fields)
     return indices(place.place(facts.Node(devices, tuple(held)), wanted))
 
@@ -28,16 +28,16 @@ WHOLE = {"vcore": 100, "size": 0}
     ("taken", "fields", "expected"),
     [
         pytest.param([], {}, [0], id="the first of equals"),
-        pytest.param([held(1, 40, 8)], {}, [1], id="binpack: where somebody is"),
+        pytest.param([held(1, 40, 8)], {}, [1], id="binpack: a device in use"),
         pytest.param([held(1, 40, 8), held(2, 50, 8)], {}, [2], id="binpack: the tightest"),
         pytest.param([held(1, 50, 8), held(2, 50, 9)], {}, [2], id="binpack: tightest memory"),
-        pytest.param([held(1, 60, 8)], {}, [0], id="not where it has no place"),
-        pytest.param([held(1, 10, 75)], {}, [0], id="not where its memory has no place"),
-        pytest.param([held(0, 40, 8)], {"packing": SPREAD}, [1], id="spread: where nobody is"),
+        pytest.param([held(1, 60, 8)], {}, [0], id="not without enough vcore"),
+        pytest.param([held(1, 10, 75)], {}, [0], id="not without enough memory"),
+        pytest.param([held(0, 40, 8)], {"packing": SPREAD}, [1], id="spread: an unused device"),
         pytest.param(
             [held(i, 40 - i, 8) for i in range(4)], {"packing": SPREAD}, [3], id="spread: most"
         ),
-        pytest.param([held(0, 1, 1)], {"need": WHOLE}, [1], id="whole: one that nobody has"),
+        pytest.param([held(0, 1, 1)], {"need": WHOLE}, [1], id="whole: an unused device"),
         pytest.param([], {"need": {**WHOLE, "count": 4}}, [0, 1, 2, 3], id="all of them"),
     ],
 )
@@ -86,17 +86,17 @@ def test_whole_devices_on_pcie_stay_together_and_leave_groups_whole(taken, need,
         pytest.param((1, 2, 3, 5, 6, 7), 2, [0, 4], id="NVLink across NUMA nodes"),
     ],
 )
-def test_nvlink_goes_before_everything(taken, count, expected):
+def test_nvlink_is_preferred_to_everything(taken, count, expected):
     used = [held(index, 1, 1) for index in taken]
     found = placed_on(machines.cube_mesh(), used, need={**WHOLE, "count": count})
     assert found == expected
 
 
-def test_a_share_on_a_fresh_device_leaves_pairs_whole():
+def test_a_share_on_an_unused_device_keeps_pairs_free():
     assert placed_on(pcie(8), [held(4, 100, 80)]) == [5]
 
 
-def test_shares_of_several_devices_are_near_each_other_and_packed():
+def test_shares_of_several_devices_are_close_and_packed():
     devices = pcie(4)
     assert placed_on(devices, [held(3, 20, 8)], need={"count": 2}) == [2, 3]
     assert placed_on(devices, [held(3, 60, 8)], need={"count": 2}) == [0, 1]
@@ -140,7 +140,7 @@ def test_one_numa_node_or_nothing():
         ({"least_bytes": 9 * GIB}, {}, "needs 9GiB for a share of any use, 8GiB are asked"),
     ],
 )
-def test_a_device_that_will_not_do_is_never_given_and_says_why(fields, selector, said):
+def test_an_unsuitable_device_is_refused_with_the_reason(fields, selector, said):
     sets = {key: frozenset(v) if isinstance(v, set) else v for key, v in selector.items()}
     wanted = pod(selector=facts.Selector(**sets))
     bad = device(0, **fields)
@@ -160,10 +160,10 @@ def test_a_device_that_will_not_do_is_never_given_and_says_why(fields, selector,
         ([held(0, 1, 1)], WHOLE, "gpu0 is wanted whole, and is shared: team/other/main 1 vcore"),
         ([], {"size": 81}, "gpu0 has 80GiB in all, 81GiB of one device are asked"),
         ([], {"vcore": 100, "size": 81}, "gpu0 has 80GiB in all, 81GiB of one device are asked"),
-        ([], {"count": 2}, "main asks for 2 devices, 1 would do"),
+        ([], {"count": 2}, "main asks for 2 devices, only 1 fit"),
     ],
 )
-def test_a_refusal_says_what_is_free_and_who_has_the_rest(taken, need, said):
+def test_a_refusal_names_what_is_free_and_the_holders(taken, need, said):
     with pytest.raises(explain.Refused) as refused:
         place.place(facts.Node((device(0),), tuple(taken)), pod(app(**need)))
     assert str(refused.value).startswith(said)
@@ -179,14 +179,14 @@ def test_a_refusal_has_a_line_for_each_device():
     ]
 
 
-def test_a_node_without_devices_says_so():
+def test_a_node_without_devices_is_refused():
     with pytest.raises(explain.Refused, match="the node has no device"):
         place.place(facts.Node(()), pod())
 
 
-def test_containers_that_only_together_have_no_place_are_told_so():
+def test_refusal_of_containers_that_fit_only_alone():
     node = facts.Node((device(0), device(1)), (held(0, 40, 8), held(1, 40, 8)))
-    with pytest.raises(explain.Refused, match=r"alone, none was found for all together.*60 vcore"):
+    with pytest.raises(explain.Refused, match=r"alone, but no placement was found.*60 vcore"):
         place.place(node, pod(app("a", 60), app("b", 60), app("c", 60)))
 
 
@@ -224,7 +224,7 @@ def test_containers_that_only_together_have_no_place_are_told_so():
         ),
     ],
 )
-def test_containers_that_never_run_at_once_have_the_same_device(containers, expected):
+def test_containers_that_never_run_concurrently_share_a_device(containers, expected):
     devices = tuple(device(i) for i in range(3))
     placed = place.place(facts.Node(devices), pod(*containers))
     assert {name: indices(placed, name) for name in placed} == expected
@@ -238,24 +238,24 @@ def test_what_a_pod_holds_is_its_peak_on_each_device():
     )
 
 
-def test_going_back_finds_what_greed_does_not():
-    """The tightest for the first of them is the only one for the second."""
+def test_backtracking_finds_what_greed_does_not():
+    """The tightest device for the first container is the only one that fits the second."""
     node = facts.Node((device(0), device(1)), (held(0, 40, 10), held(1, 1, 60)))
     placed = place.place(node, pod(app("a", 50, 15), app("b", 40, 60)))
     assert indices(placed, "a") == [1]
     assert indices(placed, "b") == [0]
 
 
-def test_what_was_tried_and_given_up_takes_nothing():
-    """Of three devices, each of which alone would do for the first."""
+def test_abandoned_attempts_reserve_nothing():
+    """Each of the three devices alone fits the first container."""
     used = (held(0, 40, 10), held(1, 39, 60), held(2, 38, 60))
     wanted = pod(app("a", 50, 15), app("b", 45, 15), app("c", 40, 60))
     placed = place.place(facts.Node(tuple(device(i) for i in range(3)), used), wanted)
     assert [indices(placed, name) for name in "abc"] == [[1], [2], [0]]
 
 
-def test_the_furthest_two_count_before_the_sum():
-    """A collective is as fast as its slowest way."""
+def test_the_longest_distance_counts_before_the_sum():
+    """A collective operation is as fast as its slowest path."""
 
     def link(one, other):
         if {one, other} in ({0, 1}, {1, 2}):
@@ -267,21 +267,21 @@ def test_the_furthest_two_count_before_the_sum():
     assert placed_on(devices, need={**WHOLE, "count": 2}) == [0, 1]
 
 
-def test_of_equal_pairs_the_one_goes_that_breaks_up_least():
+def test_of_equal_pairs_the_one_that_fragments_least_is_chosen():
     used = [held(index, 1, 1) for index in (3, 6, 7)]
     assert placed_on(pcie(8, per_switch=1), used, need={**WHOLE, "count": 2}) == [4, 5]
 
 
-def test_a_whole_device_is_given_with_all_its_memory():
+def test_a_whole_device_includes_all_its_memory():
     (share,) = place.place(facts.Node((device(0),)), pod(app(vcore=100, size=1)))["main"]
     assert share == facts.Share(uuid(0), 100, 80 * GIB)
 
 
-def test_what_is_held_of_a_device_that_is_gone_takes_nothing_from_others():
+def test_holdings_of_a_missing_device_are_ignored():
     assert placed_on((device(0),), [held(5, 100, 80)]) == [0]
 
 
-def test_more_devices_than_sets_can_be_counted_for_are_given_near_each_other():
+def test_too_many_devices_to_enumerate_are_still_chosen_close():
     found = placed_on(pcie(48), [held(0, 1, 1)], need={**WHOLE, "count": 12})
     assert len(found) == 12
     assert len({index // 4 for index in found}) == 3
@@ -293,13 +293,13 @@ def test_more_devices_than_sets_can_be_counted_for_are_given_near_each_other():
         ({}, ""),
         ({"vcore": 60}, "main: asks for 50 vcore and 8GiB, 60 vcore and 8GiB were chosen"),
         ({"vmemory": GIB}, "main: asks for 50 vcore and 8GiB, 50 vcore and 1GiB were chosen"),
-        ({"uuid": uuid(9)}, f"main: {uuid(9)} is no device of this node"),
+        ({"uuid": uuid(9)}, f"main: {uuid(9)} is not a device of this node"),
         ({"uuid": uuid(1)}, "gpu1 is cordoned"),
         ({"uuid": uuid(2)}, "gpu2 has 20 vcore and 72GiB free, 50 vcore and 8GiB were chosen"),
         ({"uuid": uuid(3)}, "gpu3 has 90 vcore and 5GiB free, 50 vcore and 8GiB were chosen"),
     ],
 )
-def test_a_choice_of_somebody_else_is_checked(change, said):
+def test_a_choice_of_another_scheduler_is_checked(change, said):
     devices = (device(0), device(1, cordoned=True), device(2), device(3))
     node = facts.Node(devices, (held(2, 80, 8), held(3, 10, 75)))
     share = dataclasses.replace(facts.Share(uuid(0), 50, 8 * GIB), **change)
@@ -313,12 +313,12 @@ def test_a_choice_of_somebody_else_is_checked(change, said):
         ({"main": 2 * [facts.Share(uuid(0), 50, 8 * GIB)]}, "main: asks for 1 devices, 2 were"),
     ],
 )
-def test_a_choice_of_other_numbers_is_refused(shares, said):
+def test_a_choice_with_a_wrong_number_of_devices_is_refused(shares, said):
     node = facts.Node((device(0), device(1)))
     assert place.complaint(node, pod(), shares).startswith(said)
 
 
-def test_a_choice_that_puts_two_containers_beside_each_other_is_added_up():
+def test_shares_of_concurrent_containers_are_added_up():
     node = facts.Node((device(0),))
     two = pod(app("a", 60), app("b", 60))
     shares = {name: (facts.Share(uuid(0), 60, 8 * GIB),) for name in "ab"}

@@ -1,4 +1,4 @@
-"""No device is ever promised twice, and what has a place gets one: against brute force."""
+"""Devices are never allocated twice, and a fitting pod is placed: compared with brute force."""
 
 import dataclasses
 import itertools
@@ -25,7 +25,7 @@ kinds = st.sampled_from([facts.Kind.APP, facts.Kind.APP, facts.Kind.INIT, facts.
 
 @st.composite
 def pods(draw, most=4):
-    """A pod as the API server takes it: what starts first stands first."""
+    """A pod that the API server accepts: containers are in the order of their start."""
     wanted = draw(st.lists(st.tuples(needs, kinds), min_size=1, max_size=most))
     wanted.sort(key=lambda one: one[1] is facts.Kind.APP)
     return facts.Pod(
@@ -57,7 +57,7 @@ def devices(draw, most=4):
 
 
 def in_each_phase(pod, placed):
-    """Add up, by another way than the allocator's, what runs at once on each device."""
+    """Add up the concurrent shares of each device, independently of the allocator."""
     starting = [c for c in pod.containers if c.kind is not facts.Kind.APP]
     apps = [c for c in pod.containers if c.kind is facts.Kind.APP]
     moments = []
@@ -76,8 +76,8 @@ def in_each_phase(pod, placed):
 
 @LIMIT
 @given(devices(), st.lists(st.tuples(pods(), st.booleans()), max_size=12))
-def test_nothing_is_promised_twice(machine, arrivals):
-    """Pods come and go; whatever runs at once is never over a device."""
+def test_nothing_is_allocated_twice(machine, arrivals):
+    """Pods come and go; concurrent shares never exceed a device."""
     live = {}
     for number, (pod, goes) in enumerate(arrivals):
         held = tuple(itertools.chain.from_iterable(holding for _, _, holding in live.values()))
@@ -111,7 +111,7 @@ def check(machine, live):
 
 
 def brute_force(node, pod):
-    """Whether any choice of devices at all does."""
+    """Return whether any choice of devices fits."""
     choices = [
         list(itertools.combinations(node.devices, container.need.count))
         for container in pod.containers
@@ -187,8 +187,8 @@ def place_or_none(node, pod):
 
 @LIMIT
 @given(pods())
-def test_a_pod_on_one_device_takes_what_kubelet_counts(pod):
-    """So no id is free of which the device is not, nor the other way round."""
+def test_a_pod_on_one_device_uses_as_much_as_kubelet_counts(pod):
+    """So the ids that kubelet counts as free are free on the device, and the reverse."""
     placed = place_or_none(facts.Node((device(0, 160),)), pod)
     if placed and not any(container.need.whole for container in pod.containers):
         (holding,) = place.holdings(pod.containers, placed, "pod")
@@ -197,7 +197,7 @@ def test_a_pod_on_one_device_takes_what_kubelet_counts(pod):
 
 @LIMIT
 @given(st.sampled_from(["pcie", "mesh"]), st.sets(st.integers(0, 7), min_size=1), st.data())
-def test_no_set_is_nearer_than_the_one_that_is_given(kind, free, data):
+def test_no_set_is_closer_than_the_chosen_one(kind, free, data):
     machine = cube_mesh() if kind == "mesh" else pcie(8)
     count = data.draw(st.integers(1, len(free)))
     table = nearness.table(machine)
@@ -212,7 +212,7 @@ def test_no_set_is_nearer_than_the_one_that_is_given(kind, free, data):
 
 @LIMIT
 @given(st.sets(st.integers(0, 23), min_size=20), st.integers(6, 12))
-def test_sets_that_are_grown_are_as_near_as_groups_allow(free, count):
+def test_grown_sets_are_as_close_as_groups_allow(free, count):
     """On a tree: no more NUMA nodes than needed."""
     machine = pcie(24)
     chosen = nearness.sets(nearness.table(machine), tuple(sorted(free)), count)[0]
@@ -222,7 +222,7 @@ def test_sets_that_are_grown_are_as_near_as_groups_allow(free, count):
     assert len({index // 4 for index in chosen}) <= needed + 1
 
 
-def test_init_containers_take_nothing_anew_where_they_need_not():
+def test_init_containers_reuse_the_devices_of_the_others():
     machine = tuple(device(i) for i in range(4))
     pod = facts.Pod((init("i", 80), sidecar("s", 20), app("a", 60)))
     placed = place.place(facts.Node(machine), pod)
@@ -237,9 +237,7 @@ def test_init_containers_take_nothing_anew_where_they_need_not():
     st.sampled_from(facts.Nearness),
     st.sampled_from([facts.ANY, facts.Selector(numa=0), facts.Selector(least_memory=40 * GIB)]),
 )
-def test_whether_there_is_a_place_is_the_same_without_looking_for_it(
-    machine, arrivals, wanted, near, selector
-):
+def test_fits_agrees_with_find(machine, arrivals, wanted, near, selector):
     held = ()
     for number, (pod, _) in enumerate(arrivals):
         placed = place_or_none(facts.Node(machine, held), pod) or {}

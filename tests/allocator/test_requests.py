@@ -1,4 +1,4 @@
-"""What containers ask for, by the rules of the resources and of kubelet."""
+"""Requests of containers by the rules of the resources and of kubelet."""
 
 import pytest
 from allocator_nodes import GIB, app, init, sidecar
@@ -22,7 +22,7 @@ from pyvgpu.allocator import facts, requests
         (50, GIB, 1, facts.Need(50, GIB)),
     ],
 )
-def test_what_is_asked(vcore, size, count, expected):
+def test_requests_of_containers(vcore, size, count, expected):
     assert requests.read(vcore, size, count) == expected
 
 
@@ -38,7 +38,7 @@ def test_what_is_asked(vcore, size, count, expected):
         (100, GIB, 0, "vcore 100 on 0 devices"),
     ],
 )
-def test_what_cannot_be_served_says_what_could(vcore, size, count, said):
+def test_invalid_requests_are_refused_with_a_valid_example(vcore, size, count, said):
     with pytest.raises(errors.UsageError, match=said):
         requests.read(vcore, size, count)
 
@@ -50,7 +50,7 @@ def test_what_cannot_be_served_says_what_could(vcore, size, count, said):
         (60, 2 * GIB - 1, 2, "vmemory of 2.0GiB: a share needs at least 2GiB"),
     ],
 )
-def test_less_than_a_context_takes_is_refused_and_as_much_is_not(vcore, size, count, said):
+def test_less_memory_than_a_context_needs_is_refused(vcore, size, count, said):
     with pytest.raises(errors.UsageError, match=said):
         requests.read(vcore, size, count, least=GIB)
     assert requests.read(vcore, size + 1, count, least=GIB).vmemory == GIB
@@ -77,7 +77,7 @@ def test_a_whole_device_may_ask_for_less():
         pytest.param((app("a", 100, 0, 3),), (300, 0), id="several devices"),
     ],
 )
-def test_kubelet_counts_the_most_that_runs_at_once(containers, expected):
+def test_kubelet_counts_the_concurrent_maximum(containers, expected):
     vcore, size = requests.effective(containers)
     assert (vcore, size // GIB) == expected
 
@@ -86,7 +86,7 @@ def test_kubelet_counts_the_most_that_runs_at_once(containers, expected):
     st.lists(st.tuples(st.sampled_from(["init", "sidecar"]), st.integers(1, 99)), max_size=6),
     st.lists(st.integers(1, 99), max_size=4),
 )
-def test_it_is_kubelets_own_formula(starting, apps):
+def test_formula_equals_that_of_kubelet(starting, apps):
     """As PodRequests of k8s.io/component-helpers has it, written out step by step."""
     if not starting and not apps:
         return

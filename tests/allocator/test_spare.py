@@ -1,4 +1,4 @@
-"""How a device's time is to be shared: annotations of pods, configurations of claims."""
+"""Policy for sharing a device's time: annotations of pods and configurations of claims."""
 
 import pytest
 
@@ -27,7 +27,7 @@ LOW, HIGH = quota.Priority.LOW, quota.Priority.HIGH
         ({"pyvgpu.io/else": "1"}, None),
     ],
 )
-def test_what_annotations_ask_for(annotations, expected):
+def test_annotations(annotations, expected):
     assert spare.read(annotations) == expected
 
 
@@ -43,10 +43,10 @@ def test_what_annotations_ask_for(annotations, expected):
         ({THEIRS: "9" * 400}, "vcuda-core-limit '999"),
         ({THEIRS: "-5"}, "vcuda-core-limit '-5'"),
         ({POLICY: "soft"}, "pyvgpu.io/vcore-policy 'soft': must be hard or elastic"),
-        ({POLICY: "hard", OURS: "80"}, "goes with pyvgpu.io/vcore-policy elastic"),
+        ({POLICY: "hard", OURS: "80"}, "needs pyvgpu.io/vcore-policy elastic"),
     ],
 )
-def test_annotations_that_make_no_sense_say_what_would(annotations, said):
+def test_invalid_annotations_are_refused_with_the_rule(annotations, said):
     with pytest.raises(errors.UsageError, match=said):
         spare.read(annotations)
 
@@ -57,11 +57,11 @@ def test_annotations_that_make_no_sense_say_what_would(annotations, said):
 )
 def test_priorities_of_pods(annotations, expected):
     assert spare.read_priority(annotations) is expected
-    assert spare.read(annotations) is None, "it says nothing of the policy"
+    assert spare.read(annotations) is None, "the priority does not set a policy"
 
 
 @pytest.mark.parametrize("word", ["", "LOW", "0", "highest", "system-node-critical"])
-def test_a_priority_that_is_none_names_those_there_are(word):
+def test_an_unknown_priority_is_refused_with_the_valid_ones(word):
     said = f"pyvgpu.io/priority '{word}': must be low, normal or high, such as low"
     with pytest.raises(errors.UsageError, match=said):
         spare.read_priority({PRIORITY: word})
@@ -84,7 +84,7 @@ def parameters(**members):
         ({"priority": "high", "vcoreLimit": 80}, spare.Wish(ELASTIC, 80, HIGH)),
     ],
 )
-def test_what_a_claims_configuration_asks_for(members, expected):
+def test_configurations_of_claims(members, expected):
     assert spare.read_parameters(parameters(**members)) == expected
 
 
@@ -97,7 +97,7 @@ def test_what_a_claims_configuration_asks_for(members, expected):
         ({}, "apiVersion None, kind None: must be a VGPUConfig of pyvgpu.io/v1alpha1"),
         (parameters(kind="GpuConfig"), "kind 'GpuConfig': must be a VGPUConfig"),
         (parameters(apiVersion="pyvgpu.io/v2"), "apiVersion 'pyvgpu.io/v2'"),
-        (parameters(Policy="hard"), "'Policy': is nothing that a VGPUConfig has; it has policy"),
+        (parameters(Policy="hard"), "'Policy': is not a field of a VGPUConfig; it has policy"),
         (parameters(policy="soft"), "policy 'soft': must be hard or elastic, such as hard"),
         (parameters(policy=1), "policy 1: must be hard or elastic"),
         (parameters(priority="top"), "priority 'top': must be low, normal or high, such as low"),
@@ -107,11 +107,11 @@ def test_what_a_claims_configuration_asks_for(members, expected):
         (parameters(vcoreLimit="80"), "vcoreLimit '80': must be a whole number"),
         (parameters(vcoreLimit=80.0), "vcoreLimit 80.0: "),
         (parameters(vcoreLimit=True), "vcoreLimit True: "),
-        (parameters(policy="hard", vcoreLimit=80), "vcoreLimit 80: goes with policy elastic"),
+        (parameters(policy="hard", vcoreLimit=80), "vcoreLimit 80: needs policy elastic"),
         (parameters(vcoreLimit="9" * 400), r"vcoreLimit '9{36}\.\.\.: must be"),
     ],
 )
-def test_a_configuration_that_makes_no_sense_says_what_would(given, said):
+def test_an_invalid_configuration_is_refused_with_the_rule(given, said):
     with pytest.raises(errors.UsageError, match=said):
         spare.read_parameters(given)
 
@@ -120,7 +120,7 @@ def test_a_configuration_that_makes_no_sense_says_what_would(given, said):
     "wish",
     [spare.Wish(), spare.Wish(ELASTIC), spare.Wish(ELASTIC, 7), spare.Wish(priority=LOW)],
 )
-def test_what_is_written_is_read_again(wish):
+def test_written_parameters_are_read_back(wish):
     assert spare.read_parameters(spare.parameters_of(wish)) == wish
 
 
@@ -144,11 +144,11 @@ def said(limit, *requests, source="FromClaim", driver="pyvgpu.io"):
         ([said(80), said(90)], 90),
     ],
 )
-def test_the_claim_counts_before_its_class_and_the_last_of_each(configurations, limit):
+def test_the_claim_overrides_its_class_and_later_entries_win(configurations, limit):
     assert spare.of_request(configurations, "main").ceiling == limit
 
 
-def test_a_configuration_is_about_all_alternatives_of_a_request_or_one():
+def test_a_configuration_applies_to_a_request_or_one_alternative():
     assert spare.of_request([said(80, "main")], "main/large").ceiling == 80
     assert spare.of_request([said(80, "main/large")], "main/large").ceiling == 80
     assert spare.of_request([said(80, "main/small")], "main/large").ceiling is None

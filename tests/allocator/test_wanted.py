@@ -1,4 +1,4 @@
-"""What a user writes on a pod about its devices: what it means, and what would be valid."""
+"""Device selection by annotations of pods: their meaning, and errors with valid examples."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def ours(**notes):
         ({"device_memory": "40Gi"}, {"least_memory": 40 * GIB}),
     ],
 )
-def test_devices_are_wanted_by(notes, selector):
+def test_selectors_of_devices(notes, selector):
     sets = {key: frozenset(it) if isinstance(it, set) else it for key, it in selector.items()}
     assert wanted.read(ours(**notes)) == wanted.Wanted(facts.Selector(**sets))
 
@@ -40,12 +40,12 @@ def test_devices_are_wanted_by(notes, selector):
         ("main=2, side=1", [2, 1]),
     ],
 )
-def test_containers_are_spread_on_so_many_devices(text, counts):
+def test_number_of_devices_of_a_container(text, counts):
     found = wanted.read({} if text is None else ours(device_count=text))
     assert [found.count_of(it) for it in ("main", "side")] == counts
 
 
-def test_a_pod_says_how_it_is_placed_and_else_its_administrator_does():
+def test_placement_is_the_pods_choice_or_the_administrators():
     own = wanted.read(ours(packing="spread", nearness="nvlink"))
     assert own == wanted.Wanted(packing=SPREAD, nearness=facts.Nearness.NVLINK)
     one = (facts.Container("a", facts.Need(30, GIB)),)
@@ -56,7 +56,7 @@ def test_a_pod_says_how_it_is_placed_and_else_its_administrator_does():
 @pytest.mark.parametrize(
     ("notes", "said"),
     [
-        ({"device_uuids": ""}, "device-uuids '': must be words with a comma between them"),
+        ({"device_uuids": ""}, "device-uuids '': must be words separated by commas"),
         ({"device_models": "H100,"}, "device-models 'H100,': must be words"),
         ({"not_device_models": " "}, "not-device-models ' ': must be words .*, such as T4"),
         ({"device_classes": "a,,b"}, "device-classes 'a,,b': must be words .*, such as fast"),
@@ -72,7 +72,7 @@ def test_a_pod_says_how_it_is_placed_and_else_its_administrator_does():
         ({"nearness": "near"}, "nearness 'near': must be preferred or nvlink or numa"),
     ],
 )
-def test_what_makes_no_sense_is_refused(notes, said):
+def test_invalid_annotations_are_refused(notes, said):
     with pytest.raises(errors.UsageError, match=f"^pyvgpu.io/{said}"):
         wanted.read(ours(**notes))
 

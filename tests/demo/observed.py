@@ -1,4 +1,4 @@
-"""A demonstration in which everything went well, for tests to spoil in one point."""
+"""Recorded observations of a successful demonstration; tests introduce single faults."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ from pyvgpu.demo.facts import (
 PLAN = Plan(seconds=10, device="a device", memory=80 * GIB, context=512 * MIB)
 LATE_BYTES = PLAN.quota(Role.LATE)
 REFUSAL = (
-    "has 65.8GiB of 80GiB free, the rest is promised: steady 2GiB, grower 6GiB, doomed 4GiB, "
+    "has 65.8GiB of 80GiB free, the rest is reserved: steady 2GiB, grower 6GiB, doomed 4GiB, "
     "small 768MiB, large 768MiB, idle 768MiB"
 )
 TIMED = (*SHARERS, Role.IDLE)
@@ -48,7 +48,7 @@ def sample(seconds, steady=1 * GIB, grower=6 * GIB, doomed=4 * GIB, **other):
 
 
 def busy(role, seconds):
-    """Return the ns that *role* had of the device's time until then, if all goes well."""
+    """Return the device time (ns) of *role* until then, without faults."""
     return int(SHARERS.get(role, 0) * max(0.0, seconds - WORK_BEGINS) * 10**7)
 
 
@@ -73,7 +73,7 @@ EVENTS = (
     Event(5.0, Role.STEADY, Kind.ROUND, size=480 * MIB),
     Event(5.0, Role.DOOMED, Kind.START, size=4 * GIB, pid=14),
     Event(5.1, Role.DOOMED, Kind.HELD, size=3584 * MIB),
-    Event(7.0, Role.LATE, Kind.TURNED_AWAY, 69, LATE_BYTES, PLAN.unpromised, text=REFUSAL),
+    Event(7.0, Role.LATE, Kind.TURNED_AWAY, 69, LATE_BYTES, PLAN.unreserved, text=REFUSAL),
     *(spun(role, 9.0) for role in SHARERS),
     *(spun(role, 10.0) for role in SHARERS),
     Event(10.1, Role.STEADY, Kind.ENDED),
@@ -144,7 +144,7 @@ def timed(kept=0, **percent):
 
 
 def held_of(seen):
-    """Return what sample() needs to make *seen* again."""
+    """Return the arguments of sample() that reproduce *seen*."""
     roles = (Role.STEADY, Role.GROWER, Role.DOOMED)
     charged = {f"{role}_charged": seen.of(role).charged for role in roles}
     return {str(role): seen.of(role).held for role in roles} | charged | {"used": seen.used}

@@ -1,4 +1,4 @@
-"""Each claim can fail: every row spoils a good demonstration in one point."""
+"""Each claim of the demonstration can fail: every row adds one fault to a good one."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from .observed import GOOD, PLAN, SAMPLES, altered, having, sample, timed, witho
 
 QUOTA, STEADY, GROWER, DOOMED, LATE, TIME, IDLE, NOTHING = (claim for claim, _ in claims.CLAIMS)
 TWO_OVER = 2 * GIB + 1
-HIDDEN = ((3, 4 * GIB), (4.5, 0))  # seconds and what the doomed tenant has
+HIDDEN = ((3, 4 * GIB), (4.5, 0))  # seconds, and the memory of the doomed tenant
 
 
 def failed(seen):
@@ -23,7 +23,7 @@ def test_good_demonstration_holds_in_every_claim():
     assert failed(GOOD) == {}
 
 
-def test_verdicts_say_what_was_seen():
+def test_verdicts_report_the_measurements():
     assert [verdict.seen for verdict in claims.judge(GOOD)] == [
         "largest seen: steady 1.00 GiB of 2.00 GiB, grower 6.00 GiB of 6.00 GiB, "
         "doomed 4.00 GiB of 4.00 GiB, small 0.50 GiB of 0.75 GiB, large 0.50 GiB of 0.75 GiB, "
@@ -32,14 +32,14 @@ def test_verdicts_say_what_was_seen():
         "1 of them after the neighbour's death",
         "holding 5.25 GiB and a context: CUDA_ERROR_OUT_OF_MEMORY, although the device had "
         "67.50 GiB free; 1 requests refused, and the program went on",
-        "3.50 GiB were the device's again at the first look 0.50 s later, and the run's next "
-        "process was given as much",
-        "66.75 GiB asked for, 65.75 GiB not promised: refused before it started, exit code 69, "
+        "3.50 GiB were free again in the first sample, 0.50 s later, and the run's next "
+        "process got as much",
+        "66.75 GiB requested, 65.75 GiB not reserved: refused before it started, exit code 69, "
         "with the names of the holders",
         "by the kernels they completed in 4.5 s: small 30.0 % of 30 (by its own count 30.0 %), "
         "large 70.0 % of 70 (by its own count 70.0 %)",
         "it held 0.50 GiB and the others had 100.0 % of the time together",
-        "no promise, no process, no memory in use",
+        "no reservation, no process, no memory in use",
     ]
 
 
@@ -130,19 +130,19 @@ def test_verdicts_say_what_was_seen():
         pytest.param(
             having(samples=(*SAMPLES[:3], sample(5.25), sample(5.5, doomed=0))),
             DOOMED,
-            "what it held was not the device's 1.25 s later",
+            "its memory was still in use 1.25 s later",
             id="back too late",
         ),
         pytest.param(
             having(samples=SAMPLES[:3]),
             DOOMED,
-            "what it held never came back to the device",
+            "its memory was never reclaimed",
             id="never back on the device",
         ),
         pytest.param(
             without(Kind.HELD, since=4.0),
             DOOMED,
-            "the next process of the same run was not given the same bytes",
+            "the next process of the same run did not get the same bytes",
             id="never back in the ledger",
         ),
         pytest.param(
@@ -150,7 +150,7 @@ def test_verdicts_say_what_was_seen():
                 Event(4.9, Role.DOOMED, Kind.HELD, size=2 * GIB),
             ),
             DOOMED,
-            "the next process of the same run was not given the same bytes",
+            "the next process of the same run did not get the same bytes",
             id="only a part back in the ledger",
         ),
         pytest.param(
@@ -162,13 +162,13 @@ def test_verdicts_say_what_was_seen():
         pytest.param(
             altered(Role.LATE, Kind.TURNED_AWAY, text="has 65.8GiB free: steady, grower"),
             LATE,
-            "it was refused without a word of doomed: 'has 65.8GiB free: steady, grower'",
+            "its error does not name doomed: 'has 65.8GiB free: steady, grower'",
             id="a holder not named",
         ),
         pytest.param(
             altered(Role.LATE, Kind.TURNED_AWAY, text="no: steady, grower, doomed"),
             LATE,
-            "it was refused without a word of 65.8GiB: 'no: steady, grower, doomed'",
+            "its error does not name 65.8GiB: 'no: steady, grower, doomed'",
             id="what is free not said",
         ),
         pytest.param(without(Kind.TURNED_AWAY), LATE, "it was not tried", id="not tried"),
@@ -188,31 +188,31 @@ def test_verdicts_say_what_was_seen():
             timed(large=63, kept=3 * 10**7),
             TIME,
             "large had 63.0 % of 70; for 3 % of the time the machine was too busy to run them",
-            id="less time than the machine can be blamed for",
+            id="less time than the busy machine explains",
         ),
         pytest.param(
             having(samples=(*SAMPLES[:-1], sample(6.0, large_busy=3_230_000_000))),
             TIME,
             "large had 70.0 % by the kernels it completed, and 50.0 % by its own count",
-            id="a count that says something else",
+            id="a count that disagrees",
         ),
         pytest.param(
             having(samples=(*SAMPLES, sample(7.0, idle=0))),
             IDLE,
-            "it was not there all the time, so it proves nothing",
-            id="nobody who idles",
+            "it was not running all the time, so it proves nothing",
+            id="no idle tenant",
         ),
         pytest.param(
             having(samples=(*SAMPLES, sample(7.0, idle_busy=10**9))),
             IDLE,
             "it had 18.2 % of the device's time",
-            id="who idles works",
+            id="the idle tenant works",
         ),
         pytest.param(
             timed(small=27.2, large=67.2),
             IDLE,
-            "beside it the others came to 94.4 % together",
-            id="a part of the time that nobody has",
+            "beside it the others had only 94.4 % together",
+            id="unused time",
         ),
         pytest.param(
             having(
@@ -224,11 +224,11 @@ def test_verdicts_say_what_was_seen():
         ),
     ],
 )
-def test_spoilt_demonstration_fails_in_one_claim_and_says_why(seen, claim, instead):
+def test_one_fault_fails_one_claim_with_its_reason(seen, claim, instead):
     assert failed(seen) == {claim: instead}
 
 
-def test_tenant_that_did_not_start_says_why_in_its_claims():
+def test_claims_name_why_a_tenant_did_not_start():
     seen = dataclasses.replace(
         without(Kind.START, role=Role.GROWER), remarks=((Role.GROWER, "pyvgpu: no room"),)
     )
@@ -242,32 +242,32 @@ def test_cuda_error_of_a_tenant_is_named():
     assert failed(seen) == {QUOTA: said, DOOMED: said}
 
 
-def test_without_a_kill_nothing_is_proved():
+def test_without_a_kill_its_claims_fail():
     found = failed(without(Kind.KILLED))
     assert found == {
         STEADY: "no neighbour was killed, so nothing could disturb it",
-        DOOMED: "it never came to hold its memory",
+        DOOMED: "it never held its memory",
     }
 
 
-def test_nothing_seen_is_nothing_proved():
+def test_without_observations_all_claims_about_tenants_fail():
     assert set(failed(Observations(PLAN))) == {QUOTA, STEADY, GROWER, DOOMED, LATE, TIME, IDLE}
 
 
-def test_what_the_machine_itself_takes_is_said_and_allowed():
+def test_time_that_the_machine_lost_is_reported_and_tolerated():
     seen = timed(small=25, large=60, kept=2 * 10**8)
     assert failed(seen) == {}
     said = next(x.seen for x in claims.judge(seen) if x.claim == TIME)
     assert said.endswith("; for 20 % of the time the machine was too busy to run them")
 
 
-def test_without_work_beside_each_other_nothing_is_proved_of_time():
-    said = "they did not work beside each other for 1 s"
+def test_time_claims_fail_without_concurrent_work():
+    said = "they did not run concurrently for 1 s"
     assert failed(without(Kind.SPUN)) == {TIME: said, IDLE: said}
     assert failed(without(Kind.SPUN, role=Role.SMALL)) == {TIME: said, IDLE: said}
 
 
-def test_document_has_the_largest_of_each_source():
+def test_document_has_the_maximum_of_each_source():
     seen = having(samples=(*SAMPLES, sample(7, steady=TWO_OVER, steady_charged=3 * GIB)))
     found = json.loads(claims.document(seen, claims.judge(seen)))
     assert found["tenants"][0] == {
@@ -289,6 +289,6 @@ def test_document_has_the_largest_of_each_source():
     assert [claim["holds"] for claim in found["claims"]] == [False, *[True] * 7]
 
 
-def test_whoever_looks_late_blames_nobody():
+def test_late_sample_does_not_fail_the_claim():
     late = having(samples=(*SAMPLES[:3], sample(7.5, doomed=0)))
     assert DOOMED not in failed(late)

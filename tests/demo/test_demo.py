@@ -1,4 +1,4 @@
-"""The demonstration itself, as a person and as a program see it."""
+"""`pyvgpu demo` end to end: its output for terminals and for programs, signals and cleanup."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_all_claims_hold_and_nothing_is_left(room):
     assert leavings(room, demo.pid) == []
 
 
-def test_terminal_shows_a_living_table(room):
+def test_terminal_shows_a_table_that_is_redrawn(room):
     pid, terminal = pty.fork()
     if not pid:
         os.environ.update(TERM="xterm", COLUMNS="100")
@@ -66,12 +66,12 @@ def test_terminal_shows_a_living_table(room):
     os.close(terminal)
     text = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown).decode()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, text[-4000:]
-    assert text.count("promised") > 10, "the table was drawn again and again"
+    assert text.count("reserved") > 10, "the table was drawn again and again"
     assert "8 of 8 claims hold" in text
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_ends_it_and_all_it_started(room, number, code):
+def test_signal_ends_the_demonstration_and_its_children(room, number, code):
     with subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         while "doomed  holds" not in demo.stdout.readline():
             assert demo.poll() is None
@@ -82,19 +82,19 @@ def test_signal_ends_it_and_all_it_started(room, number, code):
     assert leavings(room, demo.pid) == []
 
 
-def test_killed_it_takes_its_tenants_along_and_the_next_one_tidies(room):
+def test_sigkill_ends_the_tenants_and_the_next_demonstration_cleans_up(room):
     with subprocess.Popen(DEMO, stdout=subprocess.PIPE, text=True) as demo:
         while "doomed  holds" not in demo.stdout.readline():
             assert demo.poll() is None
         demo.kill()
     wait_until(lambda: not leavings(room))
     (folder,) = leavings(room, demo.pid)
-    os.utime(folder, (0, 0))  # what is young may be somebody's who is just beginning
+    os.utime(folder, (0, 0))  # a recent folder may belong to a demonstration that is starting
     with place.private_folder():
         assert not folder.exists()
 
 
-def test_failed_claim_is_named_and_is_the_exit_code(room):
+def test_failed_claim_is_named_and_sets_the_exit_code(room):
     (room / "libcuda.so.1").write_bytes(b"")  # a rival, which `pyvgpu run` refuses
     ran = subprocess.run(
         DEMO,
@@ -126,11 +126,13 @@ def test_failed_claim_is_named_and_is_the_exit_code(room):
             "such as report.html",
             id="no folder",
         ),
-        pytest.param(["--report", "/tmp"], "must name a file in a folder", id="a folder"),
+        pytest.param(
+            ["--report", "/tmp"], "must name a file in an existing folder", id="a folder"
+        ),
         pytest.param(["now"], "unrecognized arguments: now", id="argument"),
     ],
 )
-def test_bad_options_are_one_line(options, complaint):
+def test_bad_options_give_a_one_line_error(options, complaint):
     ran = subprocess.run([*DEMO, *options], capture_output=True, text=True, check=False)
     assert ran.returncode == 64
     assert ran.stdout == ""
@@ -163,7 +165,7 @@ def test_bad_options_are_one_line(options, complaint):
         ),
         pytest.param(
             b'{"event": "failed", "call": "cuInit", "result": 800, "name": "NOT_PERMITTED"}',
-            Event(1.0, Role.DOOMED, Kind.FAILED, 800, text="cuInit gave NOT_PERMITTED"),
+            Event(1.0, Role.DOOMED, Kind.FAILED, 800, text="cuInit returned NOT_PERMITTED"),
             id="failed",
         ),
     ],
@@ -175,6 +177,6 @@ def test_report_of_a_tenant_becomes_an_event(line, event):
 @pytest.mark.parametrize(
     "line", [b"hello", b"{}", b"[]", b'{"event": "dance"}', b'{"event": "held", "bytes": "x"}']
 )
-def test_other_output_is_no_event(line):
-    with pytest.raises(DataError, match="doomed: reported what is no event"):
+def test_other_output_of_a_tenant_is_an_error(line):
+    with pytest.raises(DataError, match="doomed: sent a line that is not an event"):
         stage.parse(1.0, Role.DOOMED, line)

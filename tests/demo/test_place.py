@@ -1,4 +1,4 @@
-"""Where the simulated device of a demonstration keeps its bytes."""
+"""Choice of the folder for the memory of the demonstration's simulated device."""
 
 import os
 import time
@@ -21,25 +21,25 @@ SHM, TMP = Path("/dev/shm"), Path("/tmp")
         pytest.param([(SHM, 64), (TMP, 170)], (TMP, 48), id="less where no place has room"),
     ],
 )
-def test_place_has_room(rooms, expected):
+def test_place_has_enough_space(rooms, expected):
     chosen, working = place.choose([(folder, free * MIB) for folder, free in rooms])
     assert (chosen, working // MIB) == expected
 
 
 @pytest.mark.parametrize("rooms", [[], [(SHM, 80 * MIB)], [(SHM, 0)]])
-def test_no_room_is_said(rooms):
+def test_lack_of_space_is_reported(rooms):
     with pytest.raises(errors.UnavailableError, match="no folder with 88 MiB free"):
         place.choose(rooms)
 
 
-def test_folder_goes_with_the_demonstration():
+def test_folder_is_removed_with_the_demonstration():
     with place.private_folder() as (folder, _):
         assert folder.is_dir()
         (folder / "file").touch()
     assert not folder.exists()
 
 
-def test_what_a_killed_demonstration_left_is_removed_and_a_live_one_is_not():
+def test_only_folders_of_killed_demonstrations_are_removed():
     with place.private_folder() as (live, _):
         dead = live.parent / f"{place.PREFIX}test-{os.getpid()}"
         dead.mkdir()

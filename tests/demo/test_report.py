@@ -1,4 +1,4 @@
-"""The report is one page that needs nothing else."""
+"""The HTML report of a demonstration: one self-contained page."""
 
 import base64
 import importlib.util
@@ -20,7 +20,7 @@ needs_matplotlib = pytest.mark.skipif(
 
 
 class Page(HTMLParser):
-    """Collects what a page refers to, and whether its elements are closed."""
+    """Collect a page's references and check that its elements are closed."""
 
     def __init__(self, text):
         super().__init__()
@@ -54,7 +54,7 @@ def pictures(found):
 
 
 @needs_matplotlib
-def test_page_is_whole_and_refers_to_nothing_outside():
+def test_page_is_well_formed_and_self_contained():
     found = page(GOOD)
     assert len(found.sources) == 3
     for picture in pictures(found):
@@ -67,7 +67,7 @@ def test_page_is_whole_and_refers_to_nothing_outside():
 
 
 @needs_matplotlib
-def test_pictures_show_who_had_what():
+def test_pictures_show_the_use_of_each_tenant():
     time, memory, quotas = pictures(page(timed(large=67.97)))
     assert all(word in time for word in ("small: 30", "large: 70", "idle"))
     assert "kill -9" in memory
@@ -76,7 +76,7 @@ def test_pictures_show_who_had_what():
 
 
 @needs_matplotlib
-def test_failed_claim_is_marked_and_its_words_are_no_markup():
+def test_failed_claim_is_marked_and_escaped():
     said = "<b>no & room</b>"
     failing = Observations(PLAN, remarks=((Role.STEADY, said),))
     text = report.page(failing, claims.judge(failing), "now")
@@ -92,18 +92,18 @@ def test_same_demonstration_gives_the_same_page():
 
 
 @needs_matplotlib
-def test_report_is_written_or_says_why_not(tmp_path):
+def test_report_is_written_or_the_error_is_reported(tmp_path):
     report.check_possible(tmp_path / "report.html")
     report.write(tmp_path / "report.html", GOOD, claims.judge(GOOD))
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     with pytest.raises(OutputError, match="cannot be written: no such file|No such file"):
         report.write(tmp_path / "gone" / "report.html", GOOD, ())
     for wrong in (tmp_path, tmp_path / "gone" / "report.html"):
-        with pytest.raises(UsageError, match="must name a file in a folder that is there"):
+        with pytest.raises(UsageError, match="must name a file in an existing folder"):
             report.check_possible(wrong)
 
 
-def test_without_matplotlib_it_says_what_to_install(tmp_path, monkeypatch):
+def test_missing_matplotlib_names_the_extra_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UnavailableError, match=r"pip install 'pyvgpu\[report\]'"):
         report.check_possible(tmp_path / "report.html")

@@ -1,4 +1,4 @@
-"""What is due when, from what was seen."""
+"""Steps of the demonstration's script, decided from the observations so far."""
 
 import dataclasses
 
@@ -36,8 +36,8 @@ NO_IDLE = dataclasses.replace(
         pytest.param(1, until(1), NONE, None, id="all grow"),
         pytest.param(4, until(4), NONE, Step.KILL, id="the doomed holds, the grower was refused"),
         pytest.param(4, until(2), NONE, None, id="the grower was not refused yet"),
-        pytest.param(9, Observations(GOOD.plan), NONE, None, id="nobody came so far"),
-        pytest.param(4.2, until(4.2), KILLED, None, id="a moment to look at the table"),
+        pytest.param(9, Observations(GOOD.plan), NONE, None, id="no tenant started yet"),
+        pytest.param(4.2, until(4.2), KILLED, None, id="a pause to read the table"),
         pytest.param(5, until(4.2), KILLED, None, id="the memory is not back"),
         pytest.param(5, until(4.9), KILLED, Step.GO, id="the memory is back"),
         pytest.param(6, until(6), GONE, None, id="the next process shows itself"),
@@ -49,18 +49,18 @@ NO_IDLE = dataclasses.replace(
         pytest.param(10, without(Kind.ROUND, Kind.ENDED, since=4.5), ALL, None, id="no round yet"),
         pytest.param(10, without(Kind.HELD, Kind.ENDED, since=4.5), ALL, None, id="not held yet"),
         pytest.param(10, without(Kind.SPUN, Kind.ENDED), ALL, None, id="no time was shared yet"),
-        pytest.param(10, Observations(GOOD.plan), NONE, None, id="nothing came yet"),
+        pytest.param(10, Observations(GOOD.plan), NONE, None, id="no events yet"),
         pytest.param(89, Observations(GOOD.plan), NONE, None, id="a busy machine"),
-        pytest.param(90, Observations(GOOD.plan), NONE, Step.END, id="over though nothing came"),
-        pytest.param(10, ONE_GONE, NONE, Step.END, id="over for one has failed"),
+        pytest.param(90, Observations(GOOD.plan), NONE, Step.END, id="over without events"),
+        pytest.param(10, ONE_GONE, NONE, Step.END, id="over because one has failed"),
         pytest.param(9, ONE_GONE, NONE, None, id="one has failed, the others go on"),
     ],
 )
-def test_step_follows_from_what_was_seen(seconds, seen, done, step):
+def test_due_step(seconds, seen, done, step):
     assert script.due(seen, done, seconds) is step
 
 
-def test_it_ends_early_if_all_tenants_have_ended():
+def test_script_ends_early_if_all_tenants_have_ended():
     ended = tuple(Event(0.5, role, Kind.ENDED, 69) for role in TENANTS)
     assert script.due(Observations(GOOD.plan, ended), NONE, 1) is Step.END
     assert script.due(Observations(GOOD.plan, ended[1:]), NONE, 1) is None
@@ -76,5 +76,5 @@ def test_grower_is_refused_well_before_the_kill(seconds, context):
 
 def test_late_run_asks_for_a_gibibyte_more_than_is_free():
     plan = Plan(seconds=12, device="", memory=80 * GIB, context=0)
-    assert plan.quota(Role.LATE) - plan.unpromised == GIB
-    assert plan.unpromised == (68 * 1024 - 3 * 256) * MIB
+    assert plan.quota(Role.LATE) - plan.unreserved == GIB
+    assert plan.unreserved == (68 * 1024 - 3 * 256) * MIB

@@ -23,11 +23,11 @@ POINTS = ((1.0, 0.0), (2.0, 1e9), (4.0, 1e9), (5.0, 1.5e9))
         pytest.param(3.0, 3.0, 0.0, id="no time at all"),
     ],
 )
-def test_share_is_what_was_used_of_the_time(begin, end, share):
+def test_share_is_the_used_fraction_of_the_time(begin, end, share):
     assert shares.share(POINTS, begin, end) == pytest.approx(share)
 
 
-def test_nothing_seen_is_no_share():
+def test_without_samples_there_is_no_share():
     assert shares.share((), 0.0, 1.0) == 0.0
     assert shares.recent((), Role.SMALL) == 0.0
 
@@ -42,13 +42,13 @@ def test_series_has_the_share_of_each_step():
     )
 
 
-def test_window_is_when_all_worked_and_somebody_looked():
+def test_window_is_when_all_worked_and_samples_exist():
     found = shares.window(GOOD)
     assert (found.begin, found.end) == (1.5, 6.0)
     assert [x.seconds for x in found.samples(GOOD)] == [3.0, 4.1, 4.5, 6.0]
 
 
-def test_window_begins_once_the_idle_tenant_is_there():
+def test_window_begins_when_the_idle_tenant_has_started():
     found = shares.window(altered(Role.IDLE, Kind.HELD, seconds=4.2))
     assert (found.begin, found.end) == (4.2, 6.0)
 
@@ -57,8 +57,8 @@ def test_window_begins_once_the_idle_tenant_is_there():
     "seen",
     [
         pytest.param(Observations(PLAN), id="nothing"),
-        pytest.param(dataclasses.replace(GOOD, samples=()), id="nobody looked"),
-        pytest.param(dataclasses.replace(GOOD, samples=SAMPLES[:1]), id="looked too early"),
+        pytest.param(dataclasses.replace(GOOD, samples=()), id="no samples"),
+        pytest.param(dataclasses.replace(GOOD, samples=SAMPLES[:1]), id="sampled too early"),
         pytest.param(altered(Role.IDLE, Kind.HELD, seconds=5.5), id="the idle one was too late"),
         pytest.param(
             dataclasses.replace(GOOD, events=(*EVENTS[:1], spun(Role.SMALL, 1.0))), id="one alone"
@@ -71,10 +71,10 @@ def test_window_begins_once_the_idle_tenant_is_there():
         ),
     ],
 )
-def test_there_is_no_window_without_all_of_them(seen):
+def test_no_window_without_all_tenants(seen):
     assert shares.window(seen) is None
 
 
-def test_share_of_the_last_second_is_of_the_last_second():
+def test_recent_share_covers_only_the_last_second():
     looks = (sample(1.0), sample(2.0, small_busy=10**9), sample(3.0, small_busy=15 * 10**8))
     assert shares.recent(looks, Role.SMALL) == 0.5

@@ -38,7 +38,7 @@ def tenant(*words, **options):
     return [json.loads(line) for line in ran.stdout.splitlines()], ran.returncode
 
 
-def test_steady_computes_and_finds_every_byte_right(place):
+def test_steady_verifies_every_byte(place):
     (start, first), code = tenant("steady", "12MiB", "0")
     assert (start["event"], start["mode"], start["total"]) == ("start", "steady", 2048 * MIB)
     assert start["device"] == "pyvgpu simulated T4"
@@ -46,13 +46,13 @@ def test_steady_computes_and_finds_every_byte_right(place):
     assert code == 0
 
 
-def test_steady_ends_with_its_standard_input(place):
+def test_steady_ends_when_standard_input_closes(place):
     events, code = tenant("steady", "12MiB")
     assert [event["event"] for event in events] == ["start", "round"]
     assert code == 0
 
 
-def test_steady_refused_names_the_call(place):
+def test_refused_steady_names_the_call(place):
     events, code = tenant("steady", "3GiB")
     assert events[1:] == [
         {
@@ -65,7 +65,7 @@ def test_steady_refused_names_the_call(place):
     assert code == 1
 
 
-def test_spin_reports_what_is_done_with_the_time(place):
+def test_spin_reports_completed_kernels_and_time(place):
     reading, writing = os.pipe()
     command = [PYVGPU, "run", "--simulate", "t4", "--vmemory", "2GiB", "--"]
     with subprocess.Popen(
@@ -81,7 +81,7 @@ def test_spin_reports_what_is_done_with_the_time(place):
     assert reports[0]["at"] < reports[1]["at"] < reports[2]["at"] <= time.monotonic()
 
 
-def test_grow_is_refused_at_its_quota_and_goes_on(place):
+def test_grow_is_refused_at_its_quota_and_continues(place):
     reading, writing = os.pipe()
     command = [PYVGPU, "run", "--simulate", "t4", "--vmemory", "2GiB", "--"]
     with subprocess.Popen(
@@ -98,7 +98,7 @@ def test_grow_is_refused_at_its_quota_and_goes_on(place):
     assert events[-1]["free"] == (2048 - 104 - 1536) * MIB
 
 
-def test_hold_takes_its_bytes_once(place):
+def test_hold_allocates_once(place):
     events, code = tenant("hold", "1GiB")
     assert events[1:] == [{"event": "held", "bytes": 1024 * MIB}]
     assert code == 0
@@ -126,5 +126,5 @@ def test_without_the_shim_it_has_the_whole_device(place):
         ["dance", "1MiB"],
     ],
 )
-def test_arguments_that_make_no_sense(place, words):
+def test_invalid_arguments(place, words):
     assert tenant(*words) == ([], 2)

@@ -1,4 +1,4 @@
-"""How long informers leave the API server alone."""
+"""Fixture that records the backoff pauses of informers."""
 
 import pausing
 import pytest

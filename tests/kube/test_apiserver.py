@@ -1,4 +1,4 @@
-"""Requests to the API server, and what comes of those that it does not answer as they wish."""
+"""Requests to the API server: errors, retries, credentials, time limits."""
 
 import datetime
 import json
@@ -15,7 +15,7 @@ POD = "/api/v1/namespaces/n/pods/p"
 
 @pytest.mark.row(16)
 @pytest.mark.parametrize(("said", "seconds"), [("7", 7.0), ("", None), ("soon", None)])
-def test_how_long_to_wait_is_the_servers_to_say(small, said, seconds):
+def test_retry_after_is_read_from_the_response(small, said, seconds):
     api, connection = small
     api.failing, api.retry_after = [429], said
     with pytest.raises(apiserver.ServerError) as raised:
@@ -24,7 +24,7 @@ def test_how_long_to_wait_is_the_servers_to_say(small, said, seconds):
 
 
 @pytest.mark.parametrize("content", [None, ""])
-def test_a_token_that_cannot_be_read_is_no_answer(small, tmp_path, content):
+def test_an_unreadable_token_is_an_error_without_a_status(small, tmp_path, content):
     from kubernetes.config import incluster_config
 
     token, asked = tmp_path / "token", []
@@ -38,7 +38,7 @@ def test_a_token_that_cannot_be_read_is_no_answer(small, tmp_path, content):
         token.unlink()
     else:
         token.write_text(content)
-    api = apiserver.ApiServer(client, lambda *told: asked.append(told[:2]))
+    api = apiserver.ApiServer(client, lambda *request: asked.append(request[:2]))
     with pytest.raises(
         apiserver.ServerError, match=f"GET {POD}: .*(No such file|empty)"
     ) as raised:
@@ -48,13 +48,13 @@ def test_a_token_that_cannot_be_read_is_no_answer(small, tmp_path, content):
 
 
 @pytest.mark.parametrize("content", ["<html>sign in</html>", "[]", "{}"])
-def test_what_is_no_list_of_the_servers_is_no_answer(small, content):
+def test_a_response_that_is_not_a_list_is_an_error(small, content):
     api, connection = small
     api.texts["/api/v1/pods"] = content
-    with pytest.raises(apiserver.ServerError, match="GET /api/v1/pods: the answer is no"):
+    with pytest.raises(apiserver.ServerError, match="GET /api/v1/pods: the response is not"):
         connection.items("/api/v1/pods", {})
     if content != "{}":
-        with pytest.raises(apiserver.ServerError, match="GET /api/v1/pods: the answer is no"):
+        with pytest.raises(apiserver.ServerError, match="GET /api/v1/pods: the response is not"):
             connection.call("GET", "/api/v1/pods")
 
 
@@ -69,7 +69,7 @@ HEAD = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","
         pytest.param(b'{"items": [%s}]}' % HEAD, id="in an item"),
     ],
 )
-def test_what_comes_next_is_read_at_the_head_of_a_page_or_not_at_all(content):
+def test_continue_token_is_read_only_from_the_head_of_a_page(content):
     found = apiserver._HEAD.match(content)
     assert (json.loads(found[1])["continue"] if found else None) == (
         "a" if content.startswith(HEAD) else None
@@ -78,7 +78,7 @@ def test_what_comes_next_is_read_at_the_head_of_a_page_or_not_at_all(content):
 
 @pytest.mark.row(16)
 @pytest.mark.row(17)
-def test_a_server_that_never_answers_is_given_up(monkeypatch):
+def test_requests_to_a_silent_server_time_out(monkeypatch):
     from kubernetes import client
 
     monkeypatch.setattr(apiserver, "_SECONDS", 0.2)
@@ -87,7 +87,7 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         settings = client.Configuration(host=f"http://127.0.0.1:{listener.getsockname()[1]}")
         connection = client.ApiClient(settings)
-        api = apiserver.ApiServer(connection, lambda *told: asked.append(told))
+        api = apiserver.ApiServer(connection, lambda *request: asked.append(request))
         with pytest.raises(apiserver.ServerError) as raised:
             api.call("GET", POD)
         assert raised.value.status == 0
@@ -98,7 +98,7 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
 
 
 def patient(small, **more):
-    """Return a connection to the same API server, which waits for it."""
+    """Return a connection to the same API server that retries."""
     return apiserver.ApiServer(small[1]._client, patience=60.0, **more)
 
 
@@ -111,12 +111,12 @@ def hasty(monkeypatch):
 @pytest.mark.parametrize(
     ("method", "codes", "after", "times"),
     [
-        pytest.param("GET", [429, 503, 500], "", 4, id="a question"),
-        pytest.param("PATCH", [429, 429], "", 3, id="too many at once"),
-        pytest.param("PATCH", [503, 504], "0", 3, id="the server says when"),
+        pytest.param("GET", [429, 503, 500], "", 4, id="a read"),
+        pytest.param("PATCH", [429, 429], "", 3, id="too many requests"),
+        pytest.param("PATCH", [503, 504], "0", 3, id="Retry-After"),
     ],
 )
-def test_what_the_server_put_off_is_sent_again(small, method, codes, after, times):
+def test_deferred_requests_are_retried(small, method, codes, after, times):
     api = small[0]
     api.put(POD, {"metadata": {"name": "p"}})
     api.failing, api.retry_after = list(codes), after
@@ -129,15 +129,15 @@ def test_what_the_server_put_off_is_sent_again(small, method, codes, after, time
 @pytest.mark.parametrize(
     ("method", "code"),
     [
-        pytest.param("PATCH", 500, id="it may have been done"),
-        pytest.param("PATCH", 0, id="no answer"),
-        pytest.param("GET", 0, id="no answer to a question: the server may be away for long"),
+        pytest.param("PATCH", 500, id="possibly executed"),
+        pytest.param("PATCH", 0, id="no response"),
+        pytest.param("GET", 0, id="no response to a read: the outage may be long"),
         pytest.param("GET", 403, id="forbidden"),
-        pytest.param("PATCH", 409, id="a conflict, which is its callers to solve"),
+        pytest.param("PATCH", 409, id="a conflict, which the caller resolves"),
         pytest.param("PATCH", 422, id="invalid"),
     ],
 )
-def test_what_was_refused_or_perhaps_done_is_not_sent_again(small, method, code):
+def test_refused_and_possibly_executed_requests_are_not_retried(small, method, code):
     api = small[0]
     api.put(POD, {"metadata": {"name": "p"}})
     api.failing = [code]
@@ -147,7 +147,7 @@ def test_what_was_refused_or_perhaps_done_is_not_sent_again(small, method, code)
     assert api.asked.count((method, POD)) == 1
 
 
-def test_nobody_waits_longer_than_the_patience(small):
+def test_a_retry_that_exceeds_the_patience_is_not_made(small):
     api = small[0]
     api.failing, api.retry_after = [429], "3600"
     with pytest.raises(apiserver.ServerError):
@@ -155,7 +155,7 @@ def test_nobody_waits_longer_than_the_patience(small):
     assert api.asked.count(("GET", POD)) == 1
 
 
-def test_credentials_that_are_refused_are_read_anew_once(small):
+def test_refused_credentials_are_reloaded_once(small):
     api, renewed = small[0], []
 
     def renew():
@@ -171,14 +171,14 @@ def test_credentials_that_are_refused_are_read_anew_once(small):
     api.failing = [401]
     assert connection.call("GET", POD)["metadata"]["name"] == "p"
     api.failing = [401]
-    with pytest.raises(apiserver.ServerError) as raised:  # they were read a moment ago
+    with pytest.raises(apiserver.ServerError) as raised:  # they were reloaded just before
         connection.call("GET", POD)
     assert raised.value.status == 401
     assert len(renewed) == 1
     connection.close()
 
 
-def test_a_watch_that_is_no_longer_wanted_ends(small):
+def test_end_watches_ends_open_watches(small):
     api, connection = small
     ended = []
 
@@ -194,5 +194,5 @@ def test_a_watch_that_is_no_longer_wanted_ends(small):
     connection.end_watches()
     thread.join()
     assert ended
-    with pytest.raises(apiserver.ServerError, match="no watch is wanted any more"):
+    with pytest.raises(apiserver.ServerError, match="watching has ended"):
         list(connection.watch("/api/v1/pods", {}, "0", 300))

@@ -1,4 +1,4 @@
-"""How long to wait after a refusal."""
+"""Delays between retries of refused requests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""While a list is read nobody looks for cycles, however many are read at once."""
+"""Python's cyclic garbage collector is disabled while lists are decoded, also concurrently."""
 
 import gc
 
@@ -8,18 +8,18 @@ from waiting import wait_until
 from pyvgpu.kube import cycles
 
 
-def test_nobody_looks_until_the_last_list_is_read():
-    first, second = cycles.left_alone(), cycles.left_alone()
+def test_gc_is_disabled_until_the_last_list_is_decoded():
+    first, second = cycles.gc_disabled(), cycles.gc_disabled()
     with first:
         second.__enter__()
-        with cycles.left_alone():
+        with cycles.gc_disabled():
             assert not gc.isenabled()
-    assert not gc.isenabled()  # the first that began is done, and the second goes on
+    assert not gc.isenabled()  # the first has ended, the second has not
     second.__exit__(None, None, None)
     wait_until(gc.isenabled)
 
 
-def test_others_look_again_after_a_list_that_was_broken_off():
-    with pytest.raises(ValueError, match="lost"), cycles.left_alone():
+def test_gc_is_enabled_after_a_list_that_failed():
+    with pytest.raises(ValueError, match="lost"), cycles.gc_disabled():
         raise ValueError("lost")
     wait_until(gc.isenabled)

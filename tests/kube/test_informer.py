@@ -1,4 +1,4 @@
-"""The objects of a kind, known through lists and watches that break."""
+"""Informers keep a cache of objects through broken watches and server failures."""
 
 import gc
 import queue
@@ -22,17 +22,17 @@ def pod(name, **more):
 
 
 class Followed:
-    """An informer at work, and the keys that it told of."""
+    """A running informer and the keys that it reported."""
 
     def __init__(self, connection):
-        self.told = queue.Queue()
-        self.known = informer.Informer(connection, FOLDER, {}, _value, self.told.put)
+        self.reported = queue.Queue()
+        self.known = informer.Informer(connection, FOLDER, {}, _value, self.reported.put)
         self.stop = threading.Event()
         threading.Thread(target=self.known.run, args=(self.stop,), daemon=True).start()
         assert self.known.synced.wait(60)
 
-    def hears(self, *names):
-        return {self.told.get(timeout=60) for _ in names} == {f"n/{name}" for name in names}
+    def receives(self, *names):
+        return {self.reported.get(timeout=60) for _ in names} == {f"n/{name}" for name in names}
 
 
 def _value(thing):
@@ -52,7 +52,7 @@ def follow(small):
         it.stop.set()
 
 
-def test_what_cannot_be_taken_in_for_now_is_read_again(small, caplog):
+def test_a_list_that_cannot_be_processed_is_retried(small, caplog):
     small[0].put(path("a"), pod("a", value=1))
     failing = [OSError(24, "Too many open files")]
 
@@ -73,66 +73,66 @@ def test_what_cannot_be_taken_in_for_now_is_read_again(small, caplog):
         stop.set()
 
 
-def test_a_list_of_many_pages_is_read_in_full(small, follow):
+def test_a_list_of_many_pages_is_read_completely(small, follow):
     names = [f"p{number}" for number in range(10)]
     for name in names:
         small[0].put(path(name), pod(name, value=name))
     followed = follow()
     assert sorted(followed.known.values()) == names
-    assert followed.hears(*names)
+    assert followed.receives(*names)
 
 
-def test_nobody_looks_for_cycles_while_a_list_is_read_but_after(small):
+def test_gc_is_disabled_only_while_a_list_is_decoded(small):
     looks = []
     small[0].put(path("a"), pod("a"))
     known = informer.Informer(small[1], FOLDER, {}, lambda _: looks.append(gc.isenabled()), print)
     known._list()
     assert looks == [False]
-    wait_until(gc.isenabled)  # another test's list may be read still
+    wait_until(gc.isenabled)  # an informer of another test may still decode a list
 
 
-def test_what_comes_changes_and_goes_is_told(small, follow):
+def test_additions_changes_and_deletions_are_reported(small, follow):
     api, _ = small
     followed = follow()
     api.put(path("a"), pod("a", value=1))
-    assert followed.hears("a")
+    assert followed.receives("a")
     assert followed.known.get("n/a") == 1
     api.put(path("a"), pod("a", value=2))
-    assert followed.hears("a")
+    assert followed.receives("a")
     assert followed.known.get("n/a") == 2
     api.delete(path("a"))
-    assert followed.hears("a")
+    assert followed.receives("a")
     assert followed.known.get("n/a") is None
 
 
-def test_a_watch_that_breaks_goes_on_where_it_was(small, follow):
+def test_a_broken_watch_resumes_where_it_was(small, follow):
     api, _ = small
     api.put(path("a"), pod("a", value=1))
     followed = follow()
-    assert followed.hears("a")
+    assert followed.receives("a")
     api.wait_for("WATCH", FOLDER)
     api.break_watches()
     api.put(path("b"), pod("b", value=2))
-    assert followed.hears("b")
+    assert followed.receives("b")
     api.wait_for("WATCH", FOLDER, 2)
     assert api.asked.count(("GET", FOLDER)) == 1
 
 
 @pytest.mark.row(17)
-def test_after_a_bookmark_a_watch_goes_on_from_there(small, follow):
+def test_a_watch_resumes_from_its_bookmark(small, follow):
     api, _ = small
     followed = follow()
     api.wait_for("WATCH", FOLDER)
     version = api.bookmark(FOLDER)
     api.put(path("a"), pod("a", value=1))
-    assert followed.hears("a")  # what came before it was read
+    assert followed.receives("a")  # so the bookmark before it was read
     api.break_watches()
     api.wait_for("WATCH", FOLDER, 2)
     assert api.watched_from[-1] >= version
 
 
 @pytest.mark.row(17)
-def test_a_server_that_is_down_is_hardly_asked_and_then_read_on(small, follow, pauses):
+def test_retries_back_off_while_the_server_is_down(small, follow, pauses):
     api, _ = small
     followed = follow()
     api.wait_for("WATCH", FOLDER)
@@ -141,35 +141,33 @@ def test_a_server_that_is_down_is_hardly_asked_and_then_read_on(small, follow, p
     wait_until(lambda: len(pauses) >= 3)
     assert pauses.kept_seconds <= time.monotonic() - begun
     asked = len(api.asked) - before
-    assert 1 <= asked <= len(pauses) + 1  # once after each, and once when the watch was lost
+    assert 1 <= asked <= len(pauses) + 1  # one per pause, and one when the watch broke
     api.put(path("a"), pod("a", value=1))
     api.down = False
-    assert followed.hears("a")
+    assert followed.receives("a")
     assert api.asked.count(("GET", FOLDER)) >= 1
 
 
-def test_a_list_is_read_anew_where_that_is_wished_though_nobody_says_anything(small, follow):
+def test_relist_lists_again_without_events(small, follow):
     api, _ = small
     followed = follow()
     api.wait_for("WATCH", FOLDER)
-    followed.known.read_anew()
+    followed.known.relist()
     api.break_watches()
     api.wait_for("GET", FOLDER, 2)
 
 
 @pytest.mark.parametrize("deaf", [True, False], ids=["heard nothing", "seen to be behind"])
-def test_after_a_server_was_restored_from_a_copy_what_it_has_now_is_read(
-    small, follow, monkeypatch, deaf
-):
-    """It is silent to those who have seen more than it has."""
+def test_a_server_restored_from_a_backup_is_listed_again(small, follow, monkeypatch, deaf):
+    """It sends no events to watches that began at a newer version than its own."""
     api, _ = small
     api.put(path("a"), pod("a", value=1))
     before = api.saved()
     followed = follow()
-    assert followed.hears("a")
+    assert followed.receives("a")
     api.put(path("a"), pod("a", value=2))
     api.put(path("b"), pod("b", value=3))
-    assert followed.hears("a", "b")
+    assert followed.receives("a", "b")
     if deaf:
         monkeypatch.setattr(informer, "DEAF_SECONDS", 0.0)
         monkeypatch.setattr(apiserver.ApiServer, "newest", lambda *_: "of another kind")
@@ -178,26 +176,26 @@ def test_after_a_server_was_restored_from_a_copy_what_it_has_now_is_read(
 
 
 @pytest.mark.row(17)
-def test_what_was_deleted_while_the_server_forgot_is_noticed(small, follow):
+def test_deletions_are_noticed_after_the_version_expired(small, follow):
     api, _ = small
     for name in ("a", "b"):
         api.put(path(name), pod(name, value=name))
     followed = follow()
-    assert followed.hears("a", "b")
+    assert followed.receives("a", "b")
     api.wait_for("WATCH", FOLDER)
-    api.failing = [500]  # the next list, too
+    api.failing = [500]  # of the next list
     api.delete(path("a"))
     api.forget()
     api.put(path("c"), pod("c", value="c"))
-    while "n/c" not in (told := [followed.told.get(timeout=60)]):
-        assert told
+    while "n/c" not in (reported := [followed.reported.get(timeout=60)]):
+        assert reported
     api.wait_for("GET", FOLDER, 2)
     assert sorted(followed.known.values()) == ["b", "c"]
 
 
 @pytest.mark.row(16)
 @pytest.mark.parametrize("code", [403, 429, 500, 503])
-def test_a_server_that_refuses_is_asked_again(small, follow, code):
+def test_a_refused_list_is_retried(small, follow, code):
     api, _ = small
     api.put(path("a"), pod("a", value=1))
     api.failing = [code, code]

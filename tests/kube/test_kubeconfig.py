@@ -1,4 +1,4 @@
-"""A kubeconfig says where the API server is and who asks, in all the ways that kubectl knows."""
+"""Servers and credentials of kubeconfigs, in all forms that kubectl accepts."""
 
 import base64
 import contextlib
@@ -18,10 +18,10 @@ from pyvgpu.kube import apiserver
 
 
 class Listening:
-    """A server that notes who asked for what."""
+    """A server that records requests and their tokens."""
 
     def __init__(self, context=None):
-        self.asked = []  # what was asked for, and by which token
+        self.asked = []  # (path, Authorization)
         self.expected = None  # the only token that is accepted
         outer = self
 
@@ -95,12 +95,12 @@ def b64(text):
 
 
 @pytest.mark.parametrize("form", [json.dumps, yaml.safe_dump], ids=["JSON", "YAML"])
-def test_the_current_context_counts_in_both_forms(server, connect, form):
+def test_the_current_context_is_used(server, connect, form):
     connect({"server": server.url}, {"token": "secret"}, form).call("GET", "/version")
     assert server.asked == [("/version", "Bearer secret")]
 
 
-def test_a_token_in_a_file_is_read_again_when_it_is_refused(server, connect, tmp_path):
+def test_a_refused_token_is_read_again_from_its_file(server, connect, tmp_path):
     (tmp_path / "token").write_text("first\n")
     connection = connect({"server": server.url}, {"tokenFile": "token"})
     connection.call("GET", "/version")
@@ -127,7 +127,7 @@ print(json.dumps({{
 """
 
 
-def test_an_exec_plugin_gives_the_token_and_another_when_it_is_refused(server, connect, tmp_path):
+def test_an_exec_plugin_is_run_again_when_its_token_is_refused(server, connect, tmp_path):
     plugin = tmp_path / "plugin.py"
     plugin.write_text(EXEC.format(count=str(tmp_path / "count")))
     user = {
@@ -146,7 +146,7 @@ def test_an_exec_plugin_gives_the_token_and_another_when_it_is_refused(server, c
     assert (tmp_path / "count").read_text() == "2"
 
 
-def test_a_proxy_is_asked_where_one_is_named(server, connect):
+def test_a_configured_proxy_is_used(server, connect):
     cluster = {"server": "http://api.invalid:6443", "proxy-url": server.url}
     connect(cluster, {"token": "secret"}).call("GET", "/version")
     assert server.asked == [("http://api.invalid:6443/version", "Bearer secret")]
@@ -161,7 +161,7 @@ def test_a_proxy_is_asked_where_one_is_named(server, connect):
         pytest.param({"insecure-skip-tls-verify": True}, True, id="insecure-skip-tls-verify"),
     ],
 )
-def test_the_name_in_the_certificate_is_checked_as_it_says(connect, tmp_path, more, reached):
+def test_the_server_name_is_verified_as_configured(connect, tmp_path, more, reached):
     now = datetime.datetime.now(datetime.UTC)
     bundle = certificates.make(certificates.Wanted(("api.internal",)), now)
     pem = tmp_path / "server.pem"
@@ -214,7 +214,7 @@ def test_the_name_in_the_certificate_is_checked_as_it_says(connect, tmp_path, mo
         ),
     ],
 )
-def test_what_is_no_kubeconfig_is_said_with_its_name(tmp_path, document, words):
+def test_an_invalid_kubeconfig_is_named_in_the_error(tmp_path, document, words):
     file = tmp_path / "kubeconfig"
     file.write_text(document)
     with pytest.raises(errors.DataError) as caught:
@@ -224,6 +224,6 @@ def test_what_is_no_kubeconfig_is_said_with_its_name(tmp_path, document, words):
     assert "such as" in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_said_with_its_name(tmp_path):
+def test_a_missing_kubeconfig_is_named_in_the_error(tmp_path):
     with pytest.raises(errors.DataError, match="none"):
         apiserver.connect(str(tmp_path / "none"))

@@ -251,7 +251,7 @@ def test_folder_of_another_user_is_no_arbiter_of_ours(place):
     folder = place / "all" / "arbiter-0"
     folder.mkdir(parents=True)
     write_file(folder, 4096)
-    os.chown(folder, forked.NOBODY, forked.NOBODY)
+    os.chown(folder, forked.OTHER_UID, forked.OTHER_UID)
     with (folder / "arbiter").open("r+b") as file:
         lock(file)
         assert in_another_process(lambda: len(living(place))) == 0
@@ -262,7 +262,7 @@ def as_nobody(action):
     pid = os.fork()
     if not pid:
         try:
-            forked.become(forked.NOBODY)
+            forked.become(forked.OTHER_UID)
             action()
             os._exit(0)
         finally:
@@ -286,7 +286,7 @@ def test_two_users_have_one_arbiter(place):
 
 @rights.as_root
 def test_arbiter_of_another_user_that_has_no_clock_for_us_is_left(place):
-    folder = place / "root" / f"arbiter-{forked.NOBODY}"
+    folder = place / "root" / f"arbiter-{forked.OTHER_UID}"
 
     def beat_for_ever():
         folder.mkdir()
@@ -301,7 +301,7 @@ def test_arbiter_of_another_user_that_has_no_clock_for_us_is_left(place):
     with run_in(place) as run:
         liar = as_nobody(beat_for_ever)
         try:
-            wait_until(lambda: [one.uid for one in living(place)] == [forked.NOBODY])
+            wait_until(lambda: [one.uid for one in living(place)] == [forked.OTHER_UID])
             run.attendant.look()
             assert run.clock().readlink().parent == folder
             for _ in range(arbiter.MUTE_LOOKS):

@@ -161,7 +161,7 @@ def test_arbiters_that_never_live_are_reported_once_and_the_next_serves(supervis
 """
     said = supervise(body)
     assert len(said.splitlines()) == 1
-    assert f"{arbiter.STARTS} starts in succession left no arbiter that beats" in said
+    assert f"{arbiter.STARTS} consecutive starts left no live arbiter" in said
     assert "less than its vcore" in said
 
 

@@ -233,7 +233,7 @@ def test_no_file_is_overwritten(tmp_path, capsys):
     there = tmp_path / "there"
     there.write_text("mine")
     assert cli.main(["support-bundle", "--output", str(there), *WITHOUT]) == 64
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert there.read_text() == "mine"
 
 

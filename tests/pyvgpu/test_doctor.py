@@ -139,7 +139,7 @@ def test_absent_driver_is_missing_with_where_we_looked(environment, tmp_path):
     assert rows["driver"].state is State.MISSING
     assert str(tmp_path) in rows["driver"].found
     assert "--driver-libraries" in rows["driver"].remedy
-    assert rows["devices"].found == "no driver to ask"
+    assert rows["devices"].found == "no driver to query"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_forbidden_namespaces_limit_runs_and_forbid_none(environment):
     for check in ("mount namespaces", "overlay in them"):
         assert rows[check]["state"] == "limited"
         assert "absolute path" in rows[check]["remedy"]
-    assert rows["overlay in them"]["found"] == "no mount namespace to lay one in"
+    assert rows["overlay in them"]["found"] == "no mount namespace for it"
 
 
 @pytest.mark.parametrize("ability", [abilities.execution, abilities.lock_of_mapping])

@@ -146,4 +146,4 @@ def test_a_proof_names_what_a_gpu_can_show_beyond_it(tmp_path):
     environment = {**runner.Runner(tmp_path, "t4").environment, "COLUMNS": "300"}
     ask = (runner.PYVGPU, "doctor", "--prove", "--simulate", "t4")
     said = subprocess.run(ask, env=environment, capture_output=True, text=True).stdout
-    assert "`make gpu-kit` packs what measures it" in said.splitlines()[-1]
+    assert "`make gpu-kit` packs the tests" in said.splitlines()[-1]

@@ -252,7 +252,7 @@ def test_it_answers_again_once_there_are_file_descriptors(path):
         starved.look()
         said, well = starved.report()
     assert well
-    assert said == [f"cannot ask whether {path} answers: Too many open files"]
+    assert said == [f"cannot check whether {path} answers: Too many open files"]
 
 
 def test_a_server_whose_listening_socket_is_broken_does_not_claim_to_serve(path):

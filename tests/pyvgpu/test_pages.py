@@ -138,7 +138,7 @@ def test_a_program_may_have_more_pages():
 
 def test_a_fault_in_one_page_is_logged_and_the_others_are_there(caplog):
     with pages.serving("0", pages.Pages(lambda: 1 / 0)) as port:
-        assert ask(port, "/metrics") == (500, "a fault, see the log\n")
+        assert ask(port, "/metrics") == (500, "internal error, see the log\n")
         assert ask(port, "/healthz")[0] == 200
     assert caplog.messages == ["could not answer /metrics"]
 
@@ -203,7 +203,7 @@ def test_an_address_that_is_taken_is_said():
     shown = pages.Pages(lambda: b"")
     with (
         pages.serving("0", shown) as port,
-        pytest.raises(errors.UnavailableError, match="another port will do"),
+        pytest.raises(errors.UnavailableError, match="use another port"),
         pages.serving(str(port), shown),
     ):
         pass

@@ -63,7 +63,7 @@ def somebody(action):
     pid = os.fork()
     if not pid:
         try:
-            forked.become(forked.NOBODY)
+            forked.become(forked.OTHER_UID)
             answer = str(action())
         except BaseException as exc:
             answer = f"{type(exc).__name__}: {exc}"
@@ -367,7 +367,7 @@ def test_two_users_share_one_sum(books, place):
             promise(books, "ours", vmemory=20 * GIB)
         ours = promise(books, "ours", vmemory=10 * GIB)
         assert ours.folder.parent.name == "root"
-        assert {found.uid for found in books.live()} == {0, forked.NOBODY}
+        assert {found.uid for found in books.live()} == {0, forked.OTHER_UID}
         with somebody(lambda: promise(books, "more", vmemory=GIB)) as refusal:
             assert "UnavailableError" in refusal
             assert "ours 10GiB" in refusal
@@ -408,7 +408,7 @@ def test_promise_made_of_another_users_files_is_not_believed(books):
 def test_roots_book_must_be_roots(books, place):
     (place / "root").mkdir()
     (place / "root").chmod(0o1777)
-    os.chown(place / "root", forked.NOBODY, forked.NOBODY)
+    os.chown(place / "root", forked.OTHER_UID, forked.OTHER_UID)
     with pytest.raises(
         errors.DataError, match="of user root, it has mode 1777 and is of user nobody"
     ):
@@ -421,7 +421,7 @@ def test_roots_book_may_be_of_the_owner_of_the_folder_around_it(books, place):
     (place / "root").mkdir()
     (place / "root").chmod(0o1777)
     for folder in (place, place / "root"):
-        os.chown(folder, forked.NOBODY, forked.NOBODY)
+        os.chown(folder, forked.OTHER_UID, forked.OTHER_UID)
     place.chmod(0o755)
     assert books.live() == ()
     place.chmod(0o1777)

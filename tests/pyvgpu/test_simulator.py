@@ -117,7 +117,7 @@ def test_two_users_share_a_machine(mode):
             same = simulator.open_machine("t4", base)
             return same, simulator.open_machine("t4", base, mode="free")
 
-        same, changed = forked.call(open_it, uid=forked.NOBODY)
+        same, changed = forked.call(open_it, uid=forked.OTHER_UID)
         assert same == machine
         assert changed.devices == machine.devices
         assert simulator.open_machine("t4", base, mode="free").devices == machine.devices

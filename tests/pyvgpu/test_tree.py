@@ -53,7 +53,7 @@ def test_simulated_machine_is_beside_the_driver_and_in_the_layer(tmp_path, sourc
 
 def test_failure_leaves_no_half_made_tree(tmp_path, source):
     (source.lib64 / names.LIBCUDA).unlink()
-    with pytest.raises(errors.UnavailableError, match="the run's libraries cannot be put there"):
+    with pytest.raises(errors.UnavailableError, match="the run's libraries cannot be created"):
         tree.make(tmp_path / "cache", "0" * 16, source, tmp_path)
     assert list((tmp_path / "cache" / tree.RUNS).iterdir()) == []
 

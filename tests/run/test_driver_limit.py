@@ -96,7 +96,7 @@ def test_the_limit_follows_the_quota(limited, name, own_driver):
 
 
 def test_the_doctor_says_which_of_the_two_holds_a_run(limited, runner):
-    for it, found in ((limited, "the driver holds the memory, too"), (runner, "the shim alone")):
+    for it, found in ((limited, "the driver limits the memory, too"), (runner, "the shim alone")):
         said = json.loads(it("--vmemory", "2GiB", PYVGPU, "doctor", "--json").stdout)
         (row,) = [check for check in said["checks"] if check["check"] == "driver's limit"]
         assert row["state"] == "ok"
@@ -156,5 +156,5 @@ def test_why_a_run_is_not_held_is_said(limited, name):
         assert ran.stdout.readline() == "ready\n"
         found, why = listed(limited, name)
         assert found is None
-        assert why == "no cgroup of version 2 is mounted for this process"
+        assert why == "no cgroup v2 is mounted for this process"
         ran.kill()

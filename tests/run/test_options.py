@@ -35,7 +35,7 @@ from .conftest import promised
         pytest.param(
             ["--vcore", "20", "--vcore-limit", "50"],
             64,
-            "vcore limit 50: goes with the policy elastic, such as --policy elastic",
+            "vcore limit 50: needs the policy elastic, such as --policy elastic",
             id="limit of a hard share",
         ),
         pytest.param(
@@ -105,13 +105,13 @@ def test_options_after_the_command_are_the_commands(runner):
         pytest.param(["--vmemory", "2GiB"], [], id="nothing to say"),
         pytest.param(
             [],
-            ["no quota is given, so it is the whole of device 0 (pyvgpu simulated H100), 79.1GiB"],
+            ["no quota is given: using all of device 0 (pyvgpu simulated H100), 79.1GiB"],
             id="the whole device",
         ),
         pytest.param(
             ["--vcore", "25"],
             [
-                "--vmemory is left out, so it is 25 percent of device 0 (pyvgpu simulated H100): "
+                "--vmemory is not given: using 25 percent of device 0 (pyvgpu simulated H100), "
                 "19.8GiB",
             ],
             id="percent of the device",

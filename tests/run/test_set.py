@@ -107,8 +107,8 @@ def test_memory_above_a_lowered_quota_stays_reserved_until_it_is_freed(runner, n
         assert ask(50 * GIB) == "0"
         ran = set_quota(runner, name, "--vmemory", "1GiB")
         assert (ran.returncode, ran.stderr) == (0, "")
-        assert "; it holds 50.5GiB: nothing is taken away; new allocations are ref" in ran.stdout
-        assert "refused until it holds less than 1GiB" in ran.stdout
+        assert "; it holds 50.5GiB: nothing is reclaimed; new allocations fail" in ran.stdout
+        assert "fail until it holds less than 1GiB" in ran.stdout
         refused = runner("--name", other, "--vmemory", "70GiB", "--", "true")
         assert refused.returncode == 69
         assert f"{name} 50.5GiB (held; its quota is 1GiB)" in refused.stderr
@@ -147,7 +147,7 @@ def test_run_over_its_quota_is_marked_for_users_and_for_programs(runner, name):
         for look in looks:
             (row,) = [line for line in shown(*look).splitlines() if name in line]
             assert "3.51 GiB !" in row
-            assert "! holds more than its quota: new allocations are refused" in shown(*look)
+            assert "! holds more than its quota: new allocations fail" in shown(*look)
 
 
 def test_what_outlives_a_killed_supervisor_stays_reserved_too(runner, name):
@@ -327,11 +327,11 @@ def test_another_user_may_not_change_it(runner, name):
             with control.Supervisor(promise) as supervisor:
                 supervisor.change(quota.Change(vcore=30))
 
-        refused = forked.call(change, uid=forked.NOBODY)
+        refused = forked.call(change, uid=forked.OTHER_UID)
         assert "is a run of user root, which only that user and root" in str(refused)
         (promise.folder / "control").chmod(0o666)
-        refused = forked.call(change, uid=forked.NOBODY)
-        assert f"user {users.name(forked.NOBODY)} may not change a run of user root" in str(
+        refused = forked.call(change, uid=forked.OTHER_UID)
+        assert f"user {users.name(forked.OTHER_UID)} may not change a run of user root" in str(
             refused
         )
         assert limits_of(name)[1].vcore == 100

@@ -72,7 +72,7 @@ def test_ordinary_user_leaves_nothing(runner):
     runner.machines.chmod(0o1777)
     ran = as_user(runner, "sh", "-c", "echo $LD_LIBRARY_PATH; id -u")
     tree, uid = ran.stdout.split()
-    assert uid == str(forked.NOBODY)
+    assert uid == str(forked.OTHER_UID)
     assert not Path(tree).parent.exists()
     assert Path(tree).parents[1].exists()
 
@@ -81,7 +81,7 @@ def as_user(runner, *command):
     return subprocess.run(
         [
             *(sys.executable, Path(__file__).with_name("as_user.py")),
-            *(str(forked.NOBODY), str(readable(runner))),
+            *(str(forked.OTHER_UID), str(readable(runner))),
             *("run", "--simulate", "h100", "--vmemory", "2GiB"),
             *map(str, command),
         ],

@@ -141,7 +141,7 @@ def test_volumes_with_two_bases_need_an_output(root, tmp_path):
     [
         (["--output", ""], "--output '': must name a path, such as /var/lib/pyvgpu/driver"),
         (["--driver-root", ""], "--driver-root '': must name a path"),
-        (["--dry-run", "--follow"], "--dry-run and --follow: nothing is followed"),
+        (["--dry-run", "--follow"], "--dry-run and --follow: must not both be given"),
         (["elsewhere"], "unrecognized arguments: elsewhere"),
     ],
 )

@@ -222,7 +222,7 @@ def test_unreadable_driver_is_refused(driver_folder, what):
     locked = driver_folder.path if what == "folder" else driver_folder.path / "libcuda.so.1"
     find.find_driver(driver_folder.path)  # also loads the parser, which the child cannot
     locked.chmod(0)
-    answer = forked.call(lambda: find.find_driver(driver_folder.path), uid=forked.NOBODY)
+    answer = forked.call(lambda: find.find_driver(driver_folder.path), uid=forked.OTHER_UID)
     assert isinstance(answer, find.DriverUnreadableError)
     assert "Permission denied" in str(answer)
 

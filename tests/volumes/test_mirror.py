@@ -293,13 +293,13 @@ def test_file_of_another_user_is_copied(driver, shim, cache):
         if folder.owner() == "root" and str(folder) != "/tmp":
             folder.chmod(folder.stat().st_mode | 0o755)
     cache.mkdir()
-    os.chown(cache, forked.NOBODY, forked.NOBODY)
+    os.chown(cache, forked.OTHER_UID, forked.OTHER_UID)
 
     def make():
         told = []
         return mirror.ensure(driver, shim, cache, lambda *step: told.append(step)), told
 
-    tree, told = forked.call(make, uid=forked.NOBODY)
+    tree, told = forked.call(make, uid=forked.OTHER_UID)
     total = sum(file.path.stat().st_size for file in driver.files)
     copied = tree.origin / driver.libcuda.name
     assert copied.read_bytes() == driver.libcuda.read_bytes()
@@ -307,7 +307,7 @@ def test_file_of_another_user_is_copied(driver, shim, cache):
     assert copied.stat().st_mode & 0o222 == 0
     assert told[-1][1:] == (total, total)
     shim.write_bytes(shim.read_bytes() + b"new")
-    again, told = forked.call(make, uid=forked.NOBODY)
+    again, told = forked.call(make, uid=forked.OTHER_UID)
     assert (again.origin / driver.libcuda.name).samefile(copied)
     assert told == []
 

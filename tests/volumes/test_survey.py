@@ -410,7 +410,7 @@ def test_library_that_may_not_be_read_ends_the_search(machine):
             folder.chmod(folder.stat().st_mode | 0o755)
     machine.find()  # also loads the parser, which the child cannot
     machine.at(f"{LIB}/libnvidia-ptxjitcompiler.so.{RELEASE}").chmod(0)
-    answer = forked.call(machine.find, uid=forked.NOBODY)
+    answer = forked.call(machine.find, uid=forked.OTHER_UID)
     assert isinstance(answer, find.DriverUnreadableError)
     assert "libnvidia-ptxjitcompiler" in str(answer)
 

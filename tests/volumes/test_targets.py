@@ -158,11 +158,11 @@ def test_permission_denied_in_the_middle_is_one_clear_error(driver_folder, mirro
         if folder.owner() == "root" and str(folder) != "/tmp":
             folder.chmod(folder.stat().st_mode | 0o755)
     mirrored.output.mkdir()
-    os.chown(mirrored.output, forked.NOBODY, forked.NOBODY)
+    os.chown(mirrored.output, forked.OTHER_UID, forked.OTHER_UID)
     found = installation_of(driver_folder.path)
     last = driver_folder.path / "libnvidia-ptxjitcompiler.so.580.65.06"
     last.chmod(0)
-    answer = forked.call(lambda: mirrored.mirror(found), uid=forked.NOBODY)
+    answer = forked.call(lambda: mirrored.mirror(found), uid=forked.OTHER_UID)
     assert isinstance(answer, store.MirrorRefusedError)
     assert str(answer) == (
         f"{last}: cannot be used for the driver's mirror (Permission denied); name another "

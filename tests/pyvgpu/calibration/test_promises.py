@@ -127,7 +127,7 @@ def test_memory_that_is_back_after_a_second_is_late(judged):
     [
         pytest.param((3010, [3005, 3020]), "held", id="little"),
         pytest.param((3510, [3500, 3520]), "did not hold", id="much"),
-        pytest.param((3200, [2500, 4000]), "cannot be told", id="noise"),
+        pytest.param((3200, [2500, 4000]), "inconclusive", id="noise"),
     ],
 )
 def test_overhead_is_judged_where_rounds_are_alike(judged, shim, verdict):

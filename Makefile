@@ -1,5 +1,5 @@
-# The two commands of the README are `make demo` and `make test`; `make help` lists the rest.
-# Everything is set up in .venv by what needs it, and only when something changed.
+# The README's two commands are `make demo` and `make test`; `make help` lists the rest. Each target
+# installs what it needs into .venv, and only when something changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -30,14 +30,14 @@ $(VENV)/.build-tools: pyproject.toml
 	    > $(VENV)/requirements.txt
 	@$(PIP) install -r $(VENV)/requirements.txt
 	@$(BIN)/python -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
-	    || echo "no headers of Python, so hot loops stay in Python (Debian: apt-get install python3-dev)"
+	    || echo "no Python headers: hot loops are not compiled (Debian: apt-get install python3-dev)"
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.build-tools $(NATIVE)
 	@echo "building the native side"
 	@$(PIP) install --no-build-isolation --no-deps --editable . $(PIPFLAGS)
 	@test "$$($(BIN)/python -W ignore -m setuptools_scm)" != 0.0.0 \
-	    || echo "git knows nothing of this folder: what is built calls itself 0.0.0 (docs/releasing.md)"
+	    || echo "not a git checkout with tags: the build has version 0.0.0 (docs/releasing.md)"
 	@touch $@
 
 # Install these groups of pyproject.toml's optional dependencies.
@@ -58,11 +58,11 @@ $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	$(call install,wheels)
 
 $(VENV)/.release-tools: $(VENV)/.wheel-tools
-	@echo "installing what writes bills of materials (once)"
+	@echo "installing the tool for bills of materials (once)"
 	$(call install,release)
 
 $(VENV)/.browser-tools: pyproject.toml | $(VENV)/.test-tools
-	@echo "installing what drives a browser (once, 46 MB)"
+	@echo "installing browser automation (once, 46 MB)"
 	$(call install,browser)
 
 $(VENV)/.go-tools: pyproject.toml | $(VENV)/.test-tools
@@ -79,11 +79,11 @@ $(VENV)/.cluster-tools: $(VENV)/.go-tools $(VENV)/.helm-$(HELM)
 	@touch $@
 
 $(VENV)/.docs-tools: pyproject.toml | $(VENV)/.test-tools
-	@echo "installing what makes the site of the documentation (once)"
+	@echo "installing the documentation tools (once)"
 	$(call install,docs)
 
 $(VENV)/.picture-tools: $(VENV)/.build-tools
-	@echo "installing what draws (once)"
+	@echo "installing plotting tools (once)"
 	$(call install,report)
 
 build: $(VENV)/.built ## build the native side and install pyvgpu (editable) into .venv
@@ -96,10 +96,10 @@ test: build $(VENV)/.cluster-tools ## C unit tests, then every Python test that 
 	    --parallel $$(nproc) --output-on-failure --no-tests=error
 	@$(BIN)/python -m pytest -m "not browser and not clients and not drivers and not e2e and not gpu and not rehearsal and not wheels" -n 4 $(PYTESTFLAGS)
 
-fire: build $(VENV)/.test-tools ## a million random operations by 16 processes, killed, stopped, survived by children, their quota lowered
+fire: build $(VENV)/.test-tools ## a million random operations by 16 processes that are killed, stopped and forked, while the quota is lowered
 	@PYVGPU_FIRE_OPERATIONS=1000000 $(BIN)/python -m pytest -m fire $(PYTESTFLAGS)
 
-test-share: build $(VENV)/.test-tools ## the rows of make bench-share that any change may break first
+test-share: build $(VENV)/.test-tools ## the rows of make bench-share that changes are most likely to break
 	@$(BIN)/python benchmarks/share.py --quick
 
 soak: build $(VENV)/.cluster-tools ## the node agent: 200 pods while agent, kubelet and containerd are killed
@@ -115,7 +115,7 @@ soak-share: build $(VENV)/.test-tools ## shares for minutes, while programs, sup
 test-browser: build $(VENV)/.browser-tools ## the status page in Chromium (apt-get install chromium)
 	@$(BIN)/python -m pytest -m browser -n 2 $(PYTESTFLAGS)
 
-browser-pictures: build $(VENV)/.browser-tools ## the pictures of docs/status.md, taken anew
+browser-pictures: build $(VENV)/.browser-tools ## retake the pictures of docs/status.md
 	@PYVGPU_PICTURES="$$PWD/docs/pictures" $(BIN)/python -m pytest -q -m browser -k picture $(PYTESTFLAGS)
 
 test-clients: build $(VENV)/.cluster-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator
@@ -128,33 +128,33 @@ wheels: $(VENV)/.wheel-tools $(VENV)/.test-tools ## build dist/*.whl for x86-64 
 	@BIN=$(BIN) sh .ci/wheels
 	@$(BIN)/python -m pytest -m wheels $(PYTESTFLAGS)
 
-release: $(VENV)/.release-tools ## wheels, the sdist, a bill of materials and sums in dist/, of a tagged commit
+release: $(VENV)/.release-tools ## wheels, the sdist, a bill of materials and checksums in dist/, of a tagged commit
 	@$(BIN)/python deploy/release.py check
 	@$(MAKE) wheels
 	@$(BIN)/python deploy/release.py bill dist
 
-manifests: build $(VENV)/.cluster-tools ## deploy/plain, which `pyvgpu manifests` prints: the chart, rendered anew by helm
+manifests: build $(VENV)/.cluster-tools ## render the chart into deploy/plain, which `pyvgpu manifests` prints
 	@$(BIN)/python deploy/render.py deploy/plain
 
-images: build ## dist/pyvgpu*.tar: OCI archives of what runs in a cluster, without a registry
+images: build ## dist/pyvgpu*.tar: OCI archives of the cluster's images, without a registry
 	@rm -rf dist/.wheel
 	@$(PIP) wheel . --no-build-isolation --no-deps --wheel-dir dist/.wheel -C build-dir=dist/.build
 	@$(BIN)/python deploy/images.py dist dist/.wheel/*.whl
 
-# WHEELS=dist takes what `make wheels` has just left there.
+# WHEELS=dist uses the wheels that `make wheels` has just built.
 gpu-kit: build $(VENV)/.wheel-tools ## dist/pyvgpu-gpu-kit.tar.gz: measures a GPU on a machine without a network
 	@test -n "$(WHEELS)" || BIN=$(BIN) MACHINES=$$(uname -m) DIST=build/gpu-kit sh .ci/wheels
 	@mkdir -p dist
 	@$(BIN)/python benchmarks/gpukit/build.py "$${WHEELS:-build/gpu-kit}"/pyvgpu-*_$$(uname -m).whl dist
 
-gpu-rehearsal: gpu-kit $(VENV)/.test-tools ## the kit from its tar, as a user without rights or network, on the simulator
+gpu-rehearsal: gpu-kit $(VENV)/.test-tools ## the kit from its tar, as an unprivileged user without network, on the simulator
 	@$(BIN)/python -m pytest -m rehearsal $(PYTESTFLAGS)
 
 cross: $(VENV)/.wheel-tools ## C unit tests for aarch64, under qemu-user
 	@BIN=$(BIN) sh .ci/cross
 
-# What steps through instructions is left out, and of ThreadSanitizer's run what has no threads.
-# It knows no fences, of which the gcc warns; what has one is not run there.
+# Excludes the tests that single-step instructions, and under ThreadSanitizer those without threads.
+# ThreadSanitizer does not support fences, hence -Wno-tsan; no code with a fence runs under it.
 sanitize: build $(VENV)/.test-tools ## C unit tests under AddressSanitizer, UBSan and ThreadSanitizer
 	@set -e; for kind in address,undefined thread; do \
 	    tree=build/sanitize-$${kind%%,*}; \
@@ -169,41 +169,41 @@ sanitize: build $(VENV)/.test-tools ## C unit tests under AddressSanitizer, UBSa
 	            --parallel $$(nproc) --output-on-failure --no-tests=error; \
 	done
 
-test-gpu: build $(VENV)/.test-tools ## what needs an NVIDIA GPU
+test-gpu: build $(VENV)/.test-tools ## the tests that need an NVIDIA GPU
 	@$(BIN)/python -m pytest -m gpu $(PYTESTFLAGS)
 
-lint: build $(VENV)/.test-tools ## ruff, mypy, clang-format, the import contract, shellcheck
+lint: build $(VENV)/.test-tools ## ruff, mypy, clang-format, the import contract, shellcheck, words
 	@BIN=$(BIN) sh .ci/lint
 
 format: $(VENV)/.test-tools ## let ruff and clang-format rewrite the sources
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
 	@find csrc tests benchmarks -name '*.[ch]' | xargs $(BIN)/clang-format -i
 
-docs: build $(VENV)/.docs-tools ## the documentation as a site in build/site; every link is checked
+docs: build $(VENV)/.docs-tools ## the documentation site in build/site; every link is checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: build $(VENV)/.test-tools ## what the shim costs, as ratios against the bare driver
 	@$(BIN)/python benchmarks/run.py $(BENCHFLAGS)
 
-bench-share: build $(VENV)/.test-tools ## whether each container has its share of a device's time
+bench-share: build $(VENV)/.test-tools ## whether each container gets its share of a device's time
 	@$(BIN)/python benchmarks/share.py $(BENCHFLAGS)
 
 bench-replay: build $(VENV)/.test-tools ## recorded launches of real programs under shares
 	@$(BIN)/python benchmarks/replay.py $(BENCHFLAGS)
 
-bench-sidecar: build $(VENV)/.cluster-tools ## how soon sidecars end, and how many, in a real cluster
+bench-sidecar: build $(VENV)/.cluster-tools ## how soon sidecars are ended, and how many, in a real cluster
 	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/sidecar.py $(BENCHFLAGS)
 
 bench-agent: build $(VENV)/.test-tools ## what the node agent costs kubelet and its node
 	@$(BIN)/python benchmarks/agent.py $(BENCHFLAGS)
 
-bench-agent-load: build $(VENV)/.cluster-tools ## what the node agent asks of a real API server
+bench-agent-load: build $(VENV)/.cluster-tools ## load of the node agent on a real API server
 	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/agentload.py $(BENCHFLAGS)
 
 bench-claims: build $(VENV)/.test-tools ## how long a pod waits for its claim
 	@$(BIN)/python benchmarks/claims.py $(BENCHFLAGS)
 
-bench-claim-pods: build $(VENV)/.cluster-tools ## how soon a pod with a claim runs, in a real cluster
+bench-claim-pods: build $(VENV)/.cluster-tools ## how soon a pod with a claim starts, in a real cluster
 	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/claimpods.py $(BENCHFLAGS)
 
 bench-webhook: build $(VENV)/.test-tools ## how soon the webhook answers the API server
@@ -212,17 +212,17 @@ bench-webhook: build $(VENV)/.test-tools ## how soon the webhook answers the API
 bench-filter: build $(VENV)/.test-tools ## how long kube-scheduler waits for an answer about 5,000 nodes
 	@$(BIN)/python benchmarks/scheduler.py $(BENCHFLAGS)
 
-bench-compiled: build $(VENV)/.test-tools ## what Cython makes of loops, beside the same loops as Python
+bench-compiled: build $(VENV)/.test-tools ## loops compiled by Cython, compared with the same loops in Python
 	@$(BIN)/python benchmarks/compiled.py $(BENCHFLAGS)
 
 bench-scheduler: build $(VENV)/.cluster-tools ## a burst of pods through the real kube-scheduler, with us and without
 	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/schedulerburst.py $(BENCHFLAGS)
 
-pictures: $(VENV)/.picture-tools ## the last records, in the tables and pictures of the docs
+pictures: $(VENV)/.picture-tools ## update the tables and pictures of the docs from the last records
 	@$(BIN)/python benchmarks/publish.py
 
-e2e: build $(VENV)/.cluster-tools ## a real Kubernetes, brought up and taken down; SUITE=sidecar is a part
+e2e: build $(VENV)/.cluster-tools ## end-to-end tests in a real Kubernetes; SUITE=sidecar runs one suite
 	@BIN=$(BIN) tests/e2e/run "$(SUITE)" $(PYTESTFLAGS)
 
-clean: ## remove what was built, keep .venv
+clean: ## remove build outputs, keep .venv
 	@rm -rf build dist $(VENV)/.built

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Make an OCI image archive from files, with nothing but the standard library.
+"""Build an OCI image archive from files, with the standard library only.
 
 image.py out.tar localhost/name:tag [--on below.tar] --file SOURCE=/path --link /path=target
     [--level N] [--stop-signal NAME] [--entrypoint A [B...]]
 
-A folder given to --file is added with all it holds. The same files give the same bytes. `ctr -n
-k8s.io images import` takes the result, as do skopeo and a registry's own tools.
+A folder given to --file is added with its contents. Builds are reproducible: the same files give
+the same bytes. `ctr -n k8s.io images import`, skopeo and registry tools accept the result.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import pathlib
 import platform
 import tarfile
 
-# What container runtimes mount over, and where anybody may write: of every image.
+# In every image: mount points of container runtimes, and /tmp, writable by all users.
 FOLDERS = {"tmp": 0o1777, "proc": 0o755, "sys": 0o755, "dev": 0o755, "etc": 0o755}
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def layer(files: list[str], links: list[str]) -> bytes:
-    """Return a layer with these files and links, everything root's and readable by all."""
+    """Return a layer with these files and links, owned by root and readable by all."""
     buffer = io.BytesIO()
     given = {pair.partition("=")[2].strip("/") for pair in files}
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, mode in FOLDERS.items():
             if name in given:
-                continue  # Podman takes no layer with a path twice
+                continue  # Podman rejects a layer that has a path twice
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, mode
             tar.addfile(folder)
@@ -48,7 +48,7 @@ def layer(files: list[str], links: list[str]) -> bytes:
 
 
 def rootless(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Forget whose the file was, and when."""
+    """Set owner root, and drop the modification time."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = "root"
     entry.mtime = 0
@@ -58,7 +58,7 @@ def rootless(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 @dataclasses.dataclass
 class Below:
-    """The image on which another is made."""
+    """A base image."""
 
     layers: list[dict[str, object]] = dataclasses.field(default_factory=list)  # descriptors
     unpacked: list[str] = dataclasses.field(default_factory=list)  # their digests
@@ -69,7 +69,7 @@ class Below:
 
     @classmethod
     def read(cls, archive: str) -> Below:
-        """Read an archive of one image, as they are made here."""
+        """Read an archive with one image that this script built."""
         with tarfile.open(archive) as tar:
 
             def content(name: str) -> bytes:
@@ -88,17 +88,17 @@ class Below:
 
 
 def main() -> None:
-    """Write the archive that the command line asks for."""
+    """Write the archive given on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("archive")
     parser.add_argument("reference", help="such as localhost/busybox:1")
-    parser.add_argument("--on", metavar="ARCHIVE", help="the image that is below it")
+    parser.add_argument("--on", metavar="ARCHIVE", help="archive of the base image")
     parser.add_argument("--file", action="append", default=[], metavar="SOURCE=/PATH")
     parser.add_argument("--link", action="append", default=[], metavar="/PATH=TARGET")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--user", default="")
     parser.add_argument("--stop-signal", default="", metavar="NAME", help="such as SIGUSR1")
-    parser.add_argument("--level", type=int, default=6, help="how much it is compressed: 1 to 9")
+    parser.add_argument("--level", type=int, default=6, help="gzip compression level: 1 to 9")
     parser.add_argument("--entrypoint", nargs="+", default=[])
     options = parser.parse_args()
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Make the images of pyvgpu as OCI archives, without a registry, a daemon or root: `make images`.
+"""Build pyvgpu's images as OCI archives, without a registry, a daemon or root: `make images`.
 
 images.py FOLDER WHEEL
 images.py --trees FOLDER WHEEL
 
-The second lays out what is in the images instead, for deploy/Dockerfile: FOLDER/pyvgpu and
-FOLDER/pyvgpu-fast-exit. The images are of the machine that this runs on: amd64 or arm64.
+The second writes the images' root file systems instead, for deploy/Dockerfile: FOLDER/pyvgpu and
+FOLDER/pyvgpu-fast-exit. The images are for the architecture of this machine: amd64 or arm64.
 
-- pyvgpu.tar: the Python that runs this script, with WHEEL and what its extra `kubernetes` needs;
-  the programs that live in a cluster start from it.
-- pyvgpu-fast-exit.tar: one static program, which ends at once with 0 whatever it is called.
+- pyvgpu.tar: the Python that runs this script, with WHEEL and the dependencies of its extra
+  `kubernetes`; all programs of the cluster run from it.
+- pyvgpu-fast-exit.tar: one static program that exits at once with 0, under whatever name.
 
-What is left out of Python is what no program in a cluster imports.
+Python modules that no program in a cluster imports are left out.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ import image
 import release
 
 HERE = pathlib.Path(__file__).parent
-PREFIX = "usr/local"  # wherever this Python lives, there it finds its library beside itself
+PREFIX = "usr/local"  # Python finds its library relative to its executable
 LIBRARIES = f"{PREFIX}/lib/native"
-# Where this Python looks for packages: Debian's own looks elsewhere than others do.
+# Where this Python looks for packages: Debian's Python uses another folder than others.
 PACKAGES = "dist-packages" if "deb_system" in sysconfig.get_scheme_names() else "site-packages"
-NEEDLESS = (  # below the folder of the standard library, and of the packages
+NEEDLESS = (  # left out, below the folder of the standard library
     *("config-*", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test"),
     *("tkinter", "turtledemo", "dist-packages", "lib-dynload/_test*", "lib-dynload/_tkinter*"),
 )
-IMAGES = {  # and how each starts
+IMAGES = {  # options of image.py for each
     "pyvgpu": ("--env", "PYTHONUNBUFFERED=1", "--entrypoint", f"/{PREFIX}/bin/pyvgpu"),
     "pyvgpu-fast-exit": ("--user", "65534", "--entrypoint", "/pyvgpu-exit"),
 }
@@ -45,7 +45,7 @@ NEEDLESS_PACKAGES = ("bin", "kubernetes/aio", "*/tests")
 
 
 def main() -> None:
-    """Write both archives into a folder, or what is in them."""
+    """Write both archives, or their root file systems, into a folder."""
     trees = sys.argv[1:2] == ["--trees"]
     folder, wheel = map(pathlib.Path, sys.argv[2 if trees else 1 :])
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def main() -> None:
         for name in IMAGES:
             stand(folder / name)
         return
-    version = release.version()  # which manifests and the chart name
+    version = release.version()  # the one that manifests and the chart name
     with tempfile.TemporaryDirectory() as work:
         lay_out(pathlib.Path(work), wheel)
         for name, options in IMAGES.items():
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def lay_out(folder: pathlib.Path, wheel: pathlib.Path) -> None:
-    """Make the roots of both images."""
+    """Write the root file systems of both images."""
     root = folder / "pyvgpu"
     python(root)
     packages(root / PREFIX / "lib" / f"python{short()}" / PACKAGES, wheel)
@@ -77,37 +77,37 @@ def lay_out(folder: pathlib.Path, wheel: pathlib.Path) -> None:
 
 
 def stand(root: pathlib.Path) -> None:
-    """Make the folders that image.py gives to every image."""
+    """Create the folders that image.py adds to every image."""
     for name, mode in image.FOLDERS.items():
         (root / name).mkdir(exist_ok=True)
         (root / name).chmod(mode)
 
 
 def short() -> str:
-    """Return such as 3.11."""
+    """Return Python's version, such as 3.11."""
     return sysconfig.get_python_version()
 
 
 def top(root: pathlib.Path) -> list[str]:
-    """Return what is in *root*."""
+    """Return the names in *root*."""
     return [path.name for path in root.iterdir()]
 
 
 def entry(path: pathlib.Path) -> str:
-    """Return the option by which image.py takes what is at the top of an image."""
+    """Return the option of image.py that adds *path* to the top of an image."""
     if path.is_symlink():
         return f"--link=/{path.name}={path.readlink()}"
     return f"--file={path}=/{path.name}"
 
 
 def archive(file: pathlib.Path, reference: str, *options: str) -> None:
-    """Write one archive, and say how large it is."""
+    """Write one archive, and print its size."""
     subprocess.run([sys.executable, HERE / "image.py", file, reference, *options], check=True)
     print(f"{file}\t{reference}\t{file.stat().st_size / 1e6:.1f} MB")
 
 
 def fast_exit(wheel: pathlib.Path, root: pathlib.Path) -> None:
-    """Take the static program out of the wheel, and call it whatever one may ask for."""
+    """Extract the static program from the wheel, and link it under the names of shells."""
     (root / "bin").mkdir(parents=True)
     program = root / "pyvgpu-exit"
     with zipfile.ZipFile(wheel) as opened:
@@ -137,20 +137,20 @@ def python(root: pathlib.Path) -> None:
 
 
 def packages(folder: pathlib.Path, wheel: pathlib.Path) -> None:
-    """Install the wheel and what it needs in a cluster, and compile everything once."""
+    """Install the wheel with its dependencies for a cluster, and compile everything once."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
     subprocess.run([*pip, "--no-compile", "--target", folder, f"{wheel}[kubernetes]"], check=True)
     for pattern in NEEDLESS_PACKAGES:
         for path in folder.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     command = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
-    # Said to be where they will be, so that a traceback is of use.
+    # Compile with the paths inside the image, so that tracebacks show them.
     root = folder.parents[4]
     subprocess.run([*command, "-j0", "-s", root, "-p", "/", folder.parent], check=True)
 
 
 def libraries(root: pathlib.Path) -> None:
-    """Copy the shared libraries that anything in *root* needs, and the loader."""
+    """Copy the shared libraries that files in *root* need, and the loader."""
     native = root / LIBRARIES
     native.mkdir(parents=True)
     programs = [root / PREFIX / "bin" / f"python{short()}", *root.glob("**/*.so")]
@@ -164,14 +164,14 @@ def libraries(root: pathlib.Path) -> None:
             loader.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, loader)
     subprocess.run(["strip", "--strip-unneeded", *programs, *native.iterdir()], check=True)
-    # The loader's cache and no variable: what is started without an environment finds them, too.
+    # The loader's cache and not LD_LIBRARY_PATH: it also works without an environment.
     (root / "etc").mkdir()
     tool = shutil.which("ldconfig", path="/usr/sbin:/sbin") or "ldconfig"
     subprocess.run([tool, "-r", root, f"/{LIBRARIES}"], check=True)
 
 
 def copy(source: pathlib.Path, target: pathlib.Path, needless: tuple[str, ...]) -> None:
-    """Copy a folder without what is needless and what was compiled."""
+    """Copy a folder without the *needless* files and compiled bytecode."""
     left_out = {path for pattern in needless for path in source.glob(pattern)}
 
     def ignore(folder: str, found: list[str]) -> list[str]:

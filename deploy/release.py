@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What a release must be, and what goes with it: `make release`.
+"""Release checks and bill of materials: `make release`.
 
-release.py check            say what keeps the commit that is checked out from being a release
+release.py check            list what prevents the checked-out commit from being released
 release.py bill FOLDER      write the bill of materials (CycloneDX) of this machine's wheel in
-                            FOLDER with all that it brings, and the sums of everything there
+                            FOLDER with its dependencies, and checksums of all files there
 
-A release is a commit with a tag such as v0.1.0, from which the package has its version. What else
-says a version (the changelog, the chart, images in manifests) says that of the release to come.
+A release is a commit with a tag such as v0.1.0, which gives the package its version. The
+changelog, the chart and the images in manifests have the version of the coming release.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sysconfig
 import tempfile
 
 HERE = pathlib.Path(__file__).parents[1]
-EXTRAS = "kubernetes,node"  # of which the bill tells, too
+EXTRAS = "kubernetes,node"  # also in the bill of materials
 _ENTRY = re.compile(r"^## \[([^]]+)\](?: - (.*))?$", re.MULTILINE)
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -29,7 +29,7 @@ UNRELEASED = "unreleased"
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command given on the command line."""
     match sys.argv[1:]:
         case ["check"]:
             found = complaints(changelog(), charted(), tags())
@@ -42,9 +42,9 @@ def main() -> None:
 
 
 def complaints(text: str, chart: tuple[str, str], tagged: list[str]) -> list[str]:
-    """Return what is wrong with a release of the commit that is *tagged* so.
+    """Return what is wrong with a release of a commit that has the tags *tagged*.
 
-    *text* is the changelog's, *chart* the version and appVersion of the chart.
+    *text* is the changelog, *chart* the version and appVersion of the chart.
     """
     if not tagged:
         return [
@@ -54,14 +54,14 @@ def complaints(text: str, chart: tuple[str, str], tagged: list[str]) -> list[str
     wrong = disagreements(text, chart)
     version, date = next(iter(entries(text)), ("", ""))
     if tagged != [f"v{version}"]:
-        wrong.append(f"tag {' and '.join(tagged)}: must be v{version}, as the changelog begins")
+        wrong.append(f"tag {' and '.join(tagged)}: must be v{version}, as in the changelog")
     if date == UNRELEASED:
-        wrong.append(f"CHANGELOG.md [{version}]: must have its day, such as 2026-12-01")
+        wrong.append(f"CHANGELOG.md [{version}]: must have its date, such as 2026-12-01")
     return wrong
 
 
 def disagreements(text: str, chart: tuple[str, str]) -> list[str]:
-    """Return where what says a version is not alike, or is not written as it should be."""
+    """Return versions that differ between changelog and chart, or are malformed."""
     found = list(entries(text))
     wrong = [
         f"CHANGELOG.md [{version}]: must be a version, such as 0.2.0"
@@ -69,7 +69,7 @@ def disagreements(text: str, chart: tuple[str, str]) -> list[str]:
         if not _VERSION.fullmatch(version)
     ]
     wrong += [
-        f"CHANGELOG.md [{version}] - {date}: must be a day, such as 2026-12-01"
+        f"CHANGELOG.md [{version}] - {date}: must be a date, such as 2026-12-01"
         + (f", or {UNRELEASED}" if at == 0 else "")
         for at, (version, date) in enumerate(found)
         if not (_DATE.fullmatch(date) or (at == 0 and date == UNRELEASED))
@@ -77,18 +77,18 @@ def disagreements(text: str, chart: tuple[str, str]) -> list[str]:
     if not wrong:
         ordered = [tuple(map(int, version.split("."))) for version, _ in found]
         if sorted(set(ordered), reverse=True) != ordered:
-            wrong.append("CHANGELOG.md: versions must go down, each once")
+            wrong.append("CHANGELOG.md: versions must descend, each once")
     newest = found[0][0] if found else ""
     wrong += [
-        f"Chart.yaml {name} {told}: must be {newest}, as the changelog begins"
-        for name, told in zip(("version", "appVersion"), chart, strict=True)
-        if told != newest
+        f"Chart.yaml {name} {given}: must be {newest}, as in the changelog"
+        for name, given in zip(("version", "appVersion"), chart, strict=True)
+        if given != newest
     ]
     return wrong
 
 
 def entries(text: str) -> list[tuple[str, str]]:
-    """Return the versions of a changelog, the newest first, each with its day."""
+    """Return the versions of a changelog, the newest first, each with its date."""
     return [(version, date or "") for version, date in _ENTRY.findall(text)]
 
 
@@ -98,30 +98,30 @@ def changelog() -> str:
 
 
 def version() -> str:
-    """Return the version of the release to come, or of this one."""
+    """Return the version of the coming release, or of the checked-out one."""
     return entries(changelog())[0][0]
 
 
 def charted() -> tuple[str, str]:
-    """Return what the chart says: its own version, and the program's."""
+    """Return the chart's version and appVersion."""
     text = (HERE / "deploy/chart/pyvgpu/Chart.yaml").read_text()
-    told = dict(re.findall(r"^(version|appVersion): *\"?([^\s\"#]+)", text, re.MULTILINE))
-    return told["version"], told["appVersion"]
+    fields = dict(re.findall(r"^(version|appVersion): *\"?([^\s\"#]+)", text, re.MULTILINE))
+    return fields["version"], fields["appVersion"]
 
 
 def tags() -> list[str]:
-    """Return the versions that git has this commit tagged with, whatever other tags it has."""
+    """Return the version tags of this commit; other tags are ignored."""
     return _git("tag", "--points-at", "HEAD", "--list", "v[0-9]*").split()
 
 
 def unclean() -> list[str]:
-    """Return whether files differ from the commit."""
+    """Return one complaint if files differ from the commit."""
     changed = _git("status", "--porcelain", "--untracked-files=no").splitlines()
     return [f"{len(changed)} files differ from the commit: {changed[0]}"] if changed else []
 
 
 def bill(folder: pathlib.Path) -> None:
-    """Write a wheel's bill of materials, and the sums of all files of *folder*."""
+    """Write a wheel's bill of materials, and the checksums of all files in *folder*."""
     machine = sysconfig.get_platform().removeprefix("linux-")
     (wheel,) = folder.glob(f"pyvgpu-*_{machine}.whl")
     number = wheel.name.split("-")[1]
@@ -131,15 +131,15 @@ def bill(folder: pathlib.Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", made], check=True)
         pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
         subprocess.run([*pip, "install", f"{wheel}[{EXTRAS}]"], check=True)
-        # What installs, and what pip brings, is in no installed pyvgpu.
+        # The installer and pip's own dependencies are not part of an installed pyvgpu.
         subprocess.run([*pip, "uninstall", "--yes", "setuptools", "pip"], check=True)
         tool = pathlib.Path(sys.executable).with_name("cyclonedx-py")
         options = ["--output-reproducible", "--pyproject", HERE / "pyproject.toml"]
         options += ["--output-format", "JSON", "--output-file", written]
         subprocess.run([tool, "environment", *options, python], check=True)
-    told = json.loads(written.read_text())
-    told["metadata"]["component"]["version"] = number  # which pyproject.toml leaves to git
-    written.write_text(json.dumps(told, indent=2) + "\n")
+    document = json.loads(written.read_text())
+    document["metadata"]["component"]["version"] = number  # pyproject.toml takes it from git
+    written.write_text(json.dumps(document, indent=2) + "\n")
     sums = folder / "SHA256SUMS"
     files = sorted(it for it in folder.iterdir() if it.is_file() and it != sums)
     sums.write_text(

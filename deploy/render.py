@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Render the sets of `pyvgpu manifests` by helm, into deploy/plain: `make manifests`.
+"""Render the manifests of `pyvgpu manifests` with helm, into deploy/plain: `make manifests`.
 
-render.py FOLDER            write them there, by the helm beside this Python, or that of PATH
+render.py FOLDER            write them to FOLDER, with the helm beside this Python, or in PATH
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEAD = """\
 #
 """
 _NAMESPACE = f"""\
-# Of all but the agents. The part that ends sidecars on nodes has folders of them: hence the label.
+# Namespace of all programs but the agents. Privileged: sidecar-node mounts folders of nodes.
 apiVersion: v1
 kind: Namespace
 metadata:
@@ -31,7 +31,7 @@ metadata:
 
 
 def main() -> None:
-    """Write all sets into a folder."""
+    """Write all manifests into a folder."""
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     folder = pathlib.Path(sys.argv[1])
@@ -40,13 +40,13 @@ def main() -> None:
 
 
 def render(name: str) -> str:
-    """Return a set as the chart is now."""
+    """Return the manifest *name*, rendered from the current chart."""
     options = [word for it in manifests.SETS[name][0] for word in ("--set", it)]
     return _HEAD.format(" ".join(options) or "no --set") + _NAMESPACE + template(*options)
 
 
 def template(*options: str, namespace: str = manifests.NAMESPACE) -> str:
-    """Return what helm renders with these options; CalledProcessError has its reason."""
+    """Return helm's output with these options; CalledProcessError if helm fails."""
     where = ("--namespace", namespace, "--kube-version", manifests.KUBERNETES)
     command = [HELM, "template", manifests.RELEASE, CHART, *where, *options]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

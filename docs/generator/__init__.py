@@ -1,4 +1,4 @@
-"""Makes the site of the documentation: its navigation, its reference pages, its links.
+"""Documentation site generator: navigation, reference pages and links.
 
-`hook` is what mkdocs loads. All else is text from text, and needs no mkdocs.
+mkdocs loads `hook`. The other modules turn text into text and do not need mkdocs.
 """

@@ -1,4 +1,4 @@
-"""The reference of commands: what each parser knows, as `--help` says it."""
+"""Command reference page, generated from the argument parsers with the texts of `--help`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 WIDTH = 95
 HEAD = """# Commands and options
 
-`pyvgpu COMMAND --help` says the same. Options are those of this version; `pyvgpu --version` says
-which one you have.
+`pyvgpu COMMAND --help` prints the same text. Options are those of this version; `pyvgpu --version`
+prints yours.
 
 """
-# The pages that say more, where they are not called as the command.
+# Pages with details about a command, where the page's name differs from the command's.
 PAGES = {
     "device-plugin": "agent",
     "dra-driver": "dra",
@@ -37,7 +37,7 @@ PROGRAMS = {PYVGPU: PAGES, KUBECTL: dict.fromkeys(("top", "ps", "audit"), "kubec
 
 
 def parser_of(called: str, module: str) -> argparse.ArgumentParser:
-    """Return the parser of the command that is *called* so, such as `pyvgpu run`."""
+    """Return the parser of the command named *called*, such as `pyvgpu run`."""
     found = argparse.ArgumentParser(
         prog=called,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, width=WIDTH),
@@ -70,7 +70,7 @@ def _is_page(root: Path, page: str) -> bool:
 
 
 def _of_parser(parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
-    """Give the usage of a parser, its options group by group, and the commands below it."""
+    """Yield the usage of a parser, its options group by group, and its subcommands."""
     yield f"```text\n{parser.format_usage().removeprefix('usage: ').strip()}\n```\n\n"
     for group in parser._action_groups:
         rows = [

@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: pages that are made, the navigation, the links."""
+"""mkdocs hooks: generated pages, navigation and link rewriting."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 LOST_ITEM = re.compile(r"<p>(?:(?!</p>).)*?^((?:\d+\.|-) .{,30})", re.MULTILINE | re.DOTALL)
 ELSEWHERE = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?https?:[^>]*>""")
-titles: dict[str, str] = {}  # of pages of the site, by their paths
+titles: dict[str, str] = {}  # page titles by path on the site
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made, and those that show files to which pages link."""
+    """Add the generated pages, and a page for each project file that a page links to."""
     texts = {it.src_uri: it.content_string for it in files.documentation_pages()}
     for name, text in pages.made(ROOT).items():
         texts[name] = text
@@ -48,16 +48,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(text: str, /, page: Page, **_: Any) -> str:
-    """Take away what a page says of its place, and let its links lead to pages of the site."""
+    """Remove a page's navigation line, and rewrite its links to pages of the site."""
     name = page.file.src_uri
     if name.startswith("source/"):
         return text
-    told = links.labelled(navigation.without_line(text), lambda to: _title(name, to))
-    return links.rewritten(told, lambda target: pages.target(ROOT, name, target))
+    titled = links.labelled(navigation.without_line(text), lambda to: _title(name, to))
+    return links.rewritten(titled, lambda target: pages.target(ROOT, name, target))
 
 
 def on_page_content(content: str, /, page: Page, **_: Any) -> str:
-    """Let buttons copy commands alone; refuse a list that has become a part of a paragraph."""
+    """Make buttons copy commands only; refuse a list that Markdown joined to a paragraph."""
     found = LOST_ITEM.search(content)
     if found:
         raise PluginError(f"{page.file.src_uri}: '{found[1]}...': needs an empty line before it")
@@ -65,21 +65,21 @@ def on_page_content(content: str, /, page: Page, **_: Any) -> str:
 
 
 def on_post_page(output: str, /, page: Page, **_: Any) -> str:
-    """Refuse a page that would load something from elsewhere."""
+    """Refuse a page that loads anything from another host."""
     found = ELSEWHERE.search(output)
     if found:
-        raise PluginError(f"{page.file.src_uri}: {found[0]}: nothing is loaded from elsewhere")
+        raise PluginError(f"{page.file.src_uri}: {found[0]}: pages must not load from other hosts")
     return output
 
 
 def _title(name: str, link: str) -> str | None:
-    """Return the title of the page that a link of the page *name* leads to, if it is one."""
+    """Return the title of the page that a link in page *name* leads to; None if it is no page."""
     to = pages.target(ROOT, name, link).partition("#")[0]
     return titles.get(posixpath.normpath(posixpath.join(posixpath.dirname(name), to)))
 
 
 def _sources(texts: dict[str, str]) -> set[str]:
-    """Return the files and folders of the project that pages link to and that are no pages."""
+    """Return the project's files and folders that pages link to and that are not pages."""
     found: set[str] = set()
     for name, text in texts.items():
 

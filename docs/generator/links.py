@@ -1,8 +1,7 @@
-"""Links of pages to files of the project that are no pages: each becomes a page of the site.
+"""Link rewriting: links to source files lead to generated pages that show those files.
 
-In the project's own folders a page links to a file as it lies there, such as
-`../csrc/cuda/reviewed.def`. On the site that file is the page `source/csrc/cuda/reviewed.def.md`,
-which shows it.
+In the repository a page links to a file by its relative path, such as `../csrc/cuda/reviewed.def`.
+On the site the page `source/csrc/cuda/reviewed.def.md` shows that file.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ LINK = re.compile(r"(?P<before>!?\[(?:[^\]\\]|\\.)*\]\()(?P<target>[^)\s]+)(?P<a
 CALLED = re.compile(r"\[(?P<label>[\w/-]+\.md)\]\((?P<target>[^)\s]+)\)")
 OUTSIDE = re.compile(r"[a-z]+:")
 FENCE = re.compile(r"^(?P<fence> *`{3,})[^\n]*\n.*?^(?P=fence)`*$", re.MULTILINE | re.DOTALL)
-LONGEST = 200_000  # characters of a file that is shown
+LONGEST = 200_000  # characters shown of a file
 LANGUAGES = {
     ".c": "c",
     ".h": "c",
@@ -34,7 +33,7 @@ LANGUAGES = {
 
 
 def rewritten(text: str, change: Callable[[str], str]) -> str:
-    """Return *text* with the target of each link changed, but for those in fenced blocks."""
+    """Return *text* with the target of each link changed, except in fenced blocks."""
 
     def changed(found: re.Match[str]) -> str:
         return found["before"] + change(found["target"]) + found["after"]
@@ -43,7 +42,7 @@ def rewritten(text: str, change: Callable[[str], str]) -> str:
 
 
 def labelled(text: str, title: Callable[[str], str | None]) -> str:
-    """Return *text* with the titles of pages, where links are called by names of files."""
+    """Return *text* with page titles as labels of the links that are labelled by file name."""
 
     def changed(found: re.Match[str]) -> str:
         return f"[{title(found['target']) or found['label']}]({found['target']})"
@@ -58,14 +57,14 @@ def title(text: str) -> str:
 
 
 def inside(target: str) -> bool:
-    """Tell whether a link leads to a file, and not elsewhere or within its own page."""
+    """Return whether a link leads to a file, not to another host or an anchor of its own page."""
     return not OUTSIDE.match(target) and not target.startswith("#")
 
 
 def resolved(folder: str, target: str) -> tuple[str, str]:
-    """Return the path of a link from a file in *folder*, and what stands behind it (`#...`).
+    """Return the path of a link from a file in *folder*, and its anchor (`#...`).
 
-    Both paths are those of the project, such as `docs` and `csrc/shim.c`.
+    Both paths are relative to the repository, such as `docs` and `csrc/shim.c`.
     """
     path, mark, anchor = target.partition("#")
     return posixpath.normpath(posixpath.join(folder, path)), mark + anchor

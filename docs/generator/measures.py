@@ -1,6 +1,6 @@
-"""The reference of metrics: every figure that a program of pyvgpu shows to Prometheus.
+"""Metrics reference page: every metric that a pyvgpu program exports to Prometheus.
 
-A figure is wherever its name and its help stand side by side in the code.
+A metric is found in the code wherever its name and its help text are adjacent.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 HEAD = """# Metrics
 
-What the programs show at `/metrics`, where `--listen` says. Times are seconds, sizes bytes, and
-what ends in `_ratio` goes from 0 to 1 of one device. A counter ends in `_total`; of a histogram
-there are `_bucket`, `_sum` and `_count`. Each program shows `process_*` too, Prometheus' own
-figures of a process.
+Each program serves these at `/metrics`, on the address given by `--listen`. Times are in seconds,
+sizes in bytes; a name that ends in `_ratio` is a fraction of one device, from 0 to 1. A counter
+ends in `_total`; a histogram has `_bucket`, `_sum` and `_count`. Each program also exports
+Prometheus' standard `process_*` metrics.
 
-[agent-outside.md](../agent-outside.md#figures) says how the agent's are meant, and which questions
+[agent-outside.md](../agent-outside.md#figures) explains the agent's metrics, and which questions
 they answer.
 
 """
 NAME = re.compile(r"pyvgpu_[a-z0-9_]+")
 AGENT = "`pyvgpu device-plugin`, `pyvgpu dra-driver`: the agent of a node"
 ALL = "All programs of the cluster side"
-# Whose a figure is, by the beginning of its file and the class around it; the first that fits.
+# The program that exports a metric, by the beginning of its file's path and the class around it;
+# the first match counts.
 PROGRAMS = (
     ("deviceplugin/", "", AGENT),
     ("controller/metrics.py", "Meter", ALL),
@@ -49,7 +50,7 @@ PROGRAMS = (
     ("pyvgpu/cli/claim_controller.py", "", "`pyvgpu claim-controller`"),
     ("", "", "Others"),
 )
-# Labels that stand beside no name: the agent's figures are made for all that it knows at once.
+# Labels that are not written beside a metric's name: the agent builds its metrics in bulk.
 LABELS = {
     "pyvgpu_container_": metrics.CONTAINER_LABELS,
     "pyvgpu_device_": metrics.DEVICE_LABELS,
@@ -61,7 +62,7 @@ LABELS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure, of one program."""
+    """One metric of one program."""
 
     program: str
     name: str
@@ -81,7 +82,7 @@ def text(root: Path) -> str:
             parts.append(f"## {program}\n\n")
             parts.append(
                 table(
-                    ("figure", "kind", "labels", "what it says"),
+                    ("metric", "kind", "labels", "meaning"),
                     ((code(it.name), it.kind, ", ".join(it.labels), it.text) for it in found),
                 )
             )
@@ -89,8 +90,8 @@ def text(root: Path) -> str:
 
 
 def measures(root: Path) -> Iterator[Measure]:
-    """Give every figure, each once for each program."""
-    told = set()
+    """Yield every metric, once for each program."""
+    yielded = set()
     for found in sources.walk(root):
         beside = _beside(found.node)
         if len(beside) < 2 or beside[0] is None or beside[1] is None:
@@ -104,13 +105,13 @@ def measures(root: Path) -> Iterator[Measure]:
             labels=_labels(beside[0]) or tuple(it for it in beside[2:] if it),
             text=beside[1],
         )
-        if (measure.program, measure.name) not in told:
-            told.add((measure.program, measure.name))
+        if (measure.program, measure.name) not in yielded:
+            yielded.add((measure.program, measure.name))
             yield measure
 
 
 def _beside(node: ast.AST) -> list[str | None]:
-    """Return what stands in one call or tuple: texts, None for all else."""
+    """Return the elements of one call or tuple: texts, and None for anything else."""
     if isinstance(node, ast.Call):
         return [sources.text_of(it) for it in node.args]
     return [sources.text_of(it) for it in node.elts] if isinstance(node, ast.Tuple) else []

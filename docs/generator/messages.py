@@ -1,7 +1,7 @@
-"""The reference of messages: every error that pyvgpu says, every event, and what to do about it.
+"""Message reference page: every error and event of pyvgpu, and what to do about each.
 
-They are read from the code: what is raised with a text is here with that text, in which `…` stands
-for what is known only then.
+They are read from the code: each raised error is listed with its text, in which `…` stands for
+values that are known only at run time.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ if TYPE_CHECKING:
 
 HEAD = """# Messages: errors and events
 
-An error is one line that names what was given, the rule, and what would do. On the command line it
-begins with `pyvgpu: ` and goes to standard error; of a pod it stands in an event. `…` below is
-where a value stands. If you look for a symptom rather than for a message:
+An error is one line that names the given value, the rule, and a valid example. On the command
+line it begins with `pyvgpu: ` and goes to standard error; for a pod it is in an event. Below, `…`
+stands for a value. To search by symptom instead of by message, see
 [troubleshooting](../troubleshooting.md).
 
-## What kind it is
+## Exit codes
 
-The exit code says the kind.
+The exit code tells the kind of error.
 
 """
-# What a person does about each kind; a class without a line does what the class above it does.
+# What a user does about each kind; a class that is not listed has the answer of its base class.
 ANSWERS = {
-    errors.PyVgpuError: "read on in the message: it says what failed",
-    errors.UsageError: "write what the message says would be valid",
-    errors.DataError: "mend or replace the file or object that is named",
-    errors.UnavailableError: "bring what is named, or wait until it is there: a driver, a device, "
-    "room, a service; `pyvgpu doctor` says how",
-    errors.OutputError: "give it room, or a reader that stays",
-    errors.PermissionDeniedError: "take the right that is named: another user, another mode, a "
+    errors.PyVgpuError: "read the rest of the message: it says what failed",
+    errors.UsageError: "use a value that is valid by the rule in the message",
+    errors.DataError: "repair or replace the named file or object",
+    errors.UnavailableError: "provide the named resource (a driver, a device, free capacity, a "
+    "service), or wait until it is available; `pyvgpu doctor` says how",
+    errors.OutputError: "free disk space, or use a reader that does not close the pipe early",
+    errors.PermissionDeniedError: "get the named permission: another user, another file mode, a "
     "mount that is not read-only",
 }
-SHIM = """## What the shim says
+SHIM = """## Refusals of the shim
 
-In a program's standard error, once, when `cuInit` or `nvmlInit` refuses; the call itself fails. It
-begins with `pyvgpu: CUDA and NVML are refused: `. Nothing is ever run without a quota instead.
+The shim writes one of these to a program's standard error, once, when `cuInit` or `nvmlInit` fails
+because of it. The line begins with `pyvgpu: CUDA and NVML are refused: `. The shim never lets a
+program run without a quota instead.
 
 """
 SHIM_FILES = ("csrc/shim.c", "csrc/region.c")
@@ -66,7 +67,7 @@ PARTS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """A text that is raised."""
+    """An error message in the code."""
 
     path: str
     kind: type[errors.PyVgpuError]
@@ -78,19 +79,21 @@ def text(root: Path) -> str:
     parts = [HEAD, table(("exit code", "error", "what it is", "what to do"), _kinds(root))]
     parts += [SHIM, table(("text",), ([code(it)] for it in shim_says(root)))]
     parts += ["## Events\n\n`kubectl describe pod` shows them.\n\n"]
-    parts += [table(("reason", "when"), ([code(name), said] for name, said in events(root)))]
-    told = list(messages(root))
+    parts += [table(("reason", "when"), ([code(name), meaning] for name, meaning in events(root)))]
+    raised = list(messages(root))
     for title, folders in PARTS:
         rows = sorted(
-            {(it.text, str(it.kind.exit_code)) for it in told if it.path.startswith(folders)}
+            {(it.text, str(it.kind.exit_code)) for it in raised if it.path.startswith(folders)}
         )
         parts.append(f"## {title}\n\n")
-        parts.append(table(("text", "exit code"), ((code(said), number) for said, number in rows)))
+        parts.append(
+            table(("text", "exit code"), ((code(message), number) for message, number in rows))
+        )
     return "".join(parts)
 
 
 def kinds(root: Path) -> list[type[errors.PyVgpuError]]:
-    """Return every class of errors, those that others are kinds of first."""
+    """Return every error class, base classes first."""
     for name in sources.modules(root):
         importlib.import_module(name)
     found = [errors.PyVgpuError]
@@ -100,12 +103,12 @@ def kinds(root: Path) -> list[type[errors.PyVgpuError]]:
 
 
 def answer(kind: type[errors.PyVgpuError]) -> str:
-    """Return what a person does about an error of this class."""
+    """Return what a user does about an error of this class."""
     return next(ANSWERS[it] for it in kind.__mro__ if it in ANSWERS)
 
 
 def messages(root: Path) -> Iterator[Message]:
-    """Give every text that is given to a class of errors."""
+    """Yield every text with which an error class is constructed."""
     by_name = {it.__name__: it for it in kinds(root)}
     everything = list(sources.walk(root))
     named = _named(everything)
@@ -124,7 +127,7 @@ def messages(root: Path) -> Iterator[Message]:
 
 
 def _named(everything: list[sources.Found]) -> dict[tuple[str, str, str], list[str]]:
-    """Return the texts that names stand for, by file, outermost class or function, and name."""
+    """Return the texts assigned to names, by file, outermost class or function, and name."""
     texts: dict[tuple[str, str, str], list[str]] = {}
     for found in everything:
         if isinstance(found.node, ast.Assign):
@@ -136,7 +139,7 @@ def _named(everything: list[sources.Found]) -> dict[tuple[str, str, str], list[s
 
 
 def shim_says(root: Path) -> list[str]:
-    """Return every reason that the shim gives for a refusal."""
+    """Return every reason for which the shim refuses to initialise."""
     found = {}
     for file in SHIM_FILES:
         for match in SHIM_SAYS.finditer((root / file).read_text()):
@@ -146,7 +149,7 @@ def shim_says(root: Path) -> list[str]:
 
 
 def events(root: Path) -> Iterator[tuple[str, str]]:
-    """Give every reason of an event and what it is about: a constant `VGPU...` and its comment."""
+    """Yield every event reason and its meaning: a constant `VGPU...` and its comment."""
     for folder in sources.FOLDERS:
         for file in sorted((root / folder).rglob("*.py")):
             for match in EVENT.finditer(file.read_text()):

@@ -1,8 +1,8 @@
-"""Where each page of docs/ stands in the navigation, which the page itself says.
+"""Site navigation, built from the first line of each page of docs/.
 
-Its first line may be `<!-- nav: SECTION, NUMBER -->`: the section is one of SECTIONS, and within
-it pages stand by their numbers. Readers of the file never see that line. A page that says nothing
-stands under MORE, so that a new page is never left out and no list has to be edited for it.
+That line may be `<!-- nav: SECTION, NUMBER -->`: the section is one of SECTIONS, and pages of a
+section are sorted by number. The line is not rendered. A page without it is listed under MORE, so
+a new page is never left out and no list has to be edited for it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SECTIONS = (
     "Contributing",
     MORE,
 )
-LAST = 1000  # the number of a page that says none
+LAST = 1000  # the number of a page that gives none
 LINE = re.compile(r"\A<!-- nav: (?P<section>[^,\n]+?)(?:, (?P<number>\d+))? -->\n+")
 
 
 class NavigationError(ValueError):
-    """A page says that it stands where nothing stands."""
+    """A page names a navigation section that does not exist."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where a page stands."""
+    """Position of a page in the navigation."""
 
     section: int  # the index in SECTIONS
     number: int
@@ -45,26 +45,26 @@ class Place:
 
 
 def place(page: str, text: str) -> Place:
-    """Return where the page of this *text* stands; NavigationError where its section is none."""
-    said = LINE.match(text)
-    if said is None:
+    """Return the position of the page *text*; raise NavigationError if its section is unknown."""
+    line = LINE.match(text)
+    if line is None:
         return Place(SECTIONS.index(MORE), LAST, page)
-    section = said["section"]
+    section = line["section"]
     if section not in SECTIONS:
         raise NavigationError(
             f"docs/{page}: nav: {section!r}: must be one of {', '.join(SECTIONS)}, "
             f"such as <!-- nav: {SECTIONS[0]}, 10 -->"
         )
-    return Place(SECTIONS.index(section), int(said["number"] or LAST), page)
+    return Place(SECTIONS.index(section), int(line["number"] or LAST), page)
 
 
 def without_line(text: str) -> str:
-    """Return the text of a page without what it says of its place."""
+    """Return the text of a page without its navigation line."""
     return LINE.sub("", text)
 
 
 def navigation(pages: Mapping[str, str]) -> list[dict[str, list[str]]]:
-    """Return the navigation as mkdocs has it, of the texts of all pages by their paths."""
+    """Return the navigation in the form of mkdocs, from the texts of all pages by path."""
     found: dict[str, list[str]] = {}
     for it in sorted(place(page, text) for page, text in pages.items()):
         found.setdefault(SECTIONS[it.section], []).append(it.page)

@@ -1,4 +1,4 @@
-"""The pages of the site that no file of docs/ is: those from other files, and those from code."""
+"""Pages of the site that are not files of docs/: copies of other files, and generated pages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-# Files beside docs/ that are pages: where they stand on the site, and in its navigation.
+# Files outside docs/ that are pages: their path on the site, and their place in its navigation.
 BESIDE = {
     "README.md": ("index.md", "Get started, 0"),
     "CONTRIBUTING.md": ("contributing.md", "Contributing, 0"),
     "CHANGELOG.md": ("changelog.md", "More, 900"),
 }
-# Pages that are made from code, in the order of the navigation: what makes their text.
+# Pages generated from code, in the order of the navigation, and the function that generates each.
 REFERENCE: dict[str, Callable[[Path], str]] = {
     "reference/commands.md": commands.text,
     "reference/names.md": vocabulary.text,
@@ -26,7 +26,7 @@ REFERENCE: dict[str, Callable[[Path], str]] = {
 
 
 def made(root: Path) -> dict[str, str]:
-    """Return the texts of all pages that are made, by their paths on the site."""
+    """Return the texts of all these pages, by path on the site."""
     found = {
         name: f"<!-- nav: Reference, {number} -->\n\n{make(root)}"
         for number, (name, make) in enumerate(REFERENCE.items())
@@ -37,7 +37,7 @@ def made(root: Path) -> dict[str, str]:
 
 
 def origin(name: str) -> str:
-    """Return the path in the project of a page of the site."""
+    """Return the path in the repository of a page of the site."""
     for file, (page, _) in BESIDE.items():
         if page == name:
             return file
@@ -45,7 +45,7 @@ def origin(name: str) -> str:
 
 
 def source(root: Path, name: str, target: str) -> str | None:
-    """Return the file or folder that a link of the page *name* leads to, None if it is a page."""
+    """Return the file or folder that a link in page *name* leads to; None if it is a page."""
     if not links.inside(target):
         return None
     folder = origin(name).rpartition("/")[0]
@@ -56,7 +56,7 @@ def source(root: Path, name: str, target: str) -> str | None:
 
 
 def target(root: Path, name: str, link: str) -> str:
-    """Return where a link of the page *name* leads on the site."""
+    """Return the target on the site of a link in page *name*."""
     if not links.inside(link):
         return link
     path, anchor = links.resolved(origin(name).rpartition("/")[0], link)

@@ -1,4 +1,4 @@
-"""The Python files of pyvgpu, read as syntax: what they say is found without running it."""
+"""Syntax trees of pyvgpu's Python files, to find texts in them without running the code."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDERS = ("pyvgpu", "volumes", "deviceplugin", "controller")
-GAP = "…"  # where a text has something that is known only when it is said
+GAP = "…"  # stands for a value that is known only at run time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """A piece of syntax, and where it stands."""
+    """A syntax node and its location."""
 
-    path: str  # of its file, in the project
-    where: str  # the outermost class or function around it; empty: none
+    path: str  # of its file, relative to the repository
+    where: str  # the outermost class or function around it; empty if none
     node: ast.AST
 
 
 def modules(root: Path) -> Iterator[str]:
-    """Give the names by which all of them are imported."""
+    """Yield the import names of all modules."""
     for folder in FOLDERS:
         for file in sorted((root / folder).rglob("*.py")):
             parts = file.relative_to(root).with_suffix("").parts
@@ -34,7 +34,7 @@ def modules(root: Path) -> Iterator[str]:
 
 
 def walk(root: Path) -> Iterator[Found]:
-    """Give all syntax of all files, in their order."""
+    """Yield every syntax node of all files, in order."""
     for folder in FOLDERS:
         for file in sorted((root / folder).rglob("*.py")):
             path = str(file.relative_to(root))
@@ -45,7 +45,7 @@ def walk(root: Path) -> Iterator[Found]:
 
 
 def text_of(node: ast.AST) -> str | None:
-    """Return a literal text, with GAP for what is put in; None where it is no literal."""
+    """Return a literal text, with GAP for interpolated values; None if it is not a literal."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -59,7 +59,7 @@ def text_of(node: ast.AST) -> str | None:
 
 
 def name_of(call: ast.Call) -> str:
-    """Return the last word of what is called."""
+    """Return the last part of the called function's name."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""

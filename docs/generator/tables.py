@@ -1,4 +1,4 @@
-"""Tables in Markdown."""
+"""Markdown tables."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table of *rows*, with an empty line behind it."""
+    """Return a table of *rows*, followed by an empty line."""
     columns = list(head)
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines) + "\n"
 
 
 def code(text: str) -> str:
-    """Return *text* as it is to be typed."""
+    """Return *text* as inline code."""
     marks = "``" if "`" in text else "`"
     space = " " if "`" in text else ""
     return f"{marks}{space}{text}{space}{marks}"

@@ -1,8 +1,8 @@
 """Run pyvgpu's command line as another user: as_user.py UID LIBRARIES ARGUMENT...
 
-The interpreter may lie where that user cannot read, so everything is imported first, by a run
-of root's own, and the user's run is a fork of it. LIBRARIES is a copy of the built libraries that
-everybody can read.
+The interpreter may be in a folder that the user cannot read, so a run as root imports everything
+first, and the user's run is a fork of it. LIBRARIES is a copy of the built libraries that every
+user can read.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ PR_SET_DUMPABLE = 4
 
 if __name__ == "__main__":
     uid = int(sys.argv[1])
-    _region.__file__ = f"{sys.argv[2]}/../_region.py"  # beside which shim.py looks
+    _region.__file__ = f"{sys.argv[2]}/../_region.py"  # shim.py searches beside it
     simulate = sys.argv[sys.argv.index("--simulate") + 1]
     if main(["run", "--simulate", simulate, "--vmemory", "1GiB", "true"]):
         sys.exit("the run of root's own failed")
@@ -24,6 +24,6 @@ if __name__ == "__main__":
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
-    # A change of user without an exec takes /proc/self away; an ordinary login has it.
+    # A change of user without exec makes /proc/self unreadable; an ordinary login can read it.
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
     sys.exit(main(sys.argv[3:]))

@@ -13,7 +13,7 @@ BOOKS = (Path("/run/pyvgpu"), Path("/tmp/pyvgpu"))
 
 @pytest.fixture
 def runner():
-    """Return a runner whose folders every user can reach."""
+    """Return a runner whose folders every user can access."""
     with tempfile.TemporaryDirectory(prefix="pyvgpu-test-") as name:
         Path(name).chmod(0o755)
         yield Runner(Path(name))
@@ -27,7 +27,7 @@ def name():
 
 @pytest.fixture(scope="session")
 def probe():
-    """Return a CUDA program, see probe.c, where every user can reach it."""
+    """Return a CUDA program, see probe.c, that every user can execute."""
     with tempfile.TemporaryDirectory(prefix="pyvgpu-probe-") as folder:
         Path(folder).chmod(0o755)
         program = Path(folder) / "probe"
@@ -38,7 +38,7 @@ def probe():
 
 
 def promised(name: str) -> list[Path]:
-    """Return the folders of the promises that are called *name*."""
+    """Return the folders of the reservations named *name*."""
     found = []
     for book in BOOKS:
         for path in book.glob("*/promise.json"):

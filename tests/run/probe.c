@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* probe.c -- a CUDA program that says what it is given; no header, no library at link time.
+/* probe.c -- a CUDA program that prints what it gets; no header, no library at link time.
  *
  *   probe LIBRARY [BYTES] [wait]
  *
- * Prints "init CODE", "total BYTES", "alloc CODE", each on a line; then waits for its standard
- * input to end if told to.
+ * Prints "init CODE", "total BYTES", "alloc CODE", each on a line; then, with "wait", reads
+ * standard input to its end.
  */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""Runs and their arbiter: it is there before the program, and is nobody's business otherwise."""
+"""Runs and their arbiter: it runs before the program starts, and only if a run needs it."""
 
 import json
 
@@ -23,13 +23,13 @@ def ask(runner, *options, wait=("wait",)):
     return json.loads(ran.stdout), ran.stderr
 
 
-def test_program_with_a_share_of_time_finds_its_clock(runner):
+def test_program_with_a_vcore_quota_has_a_clock(runner):
     shown, said = ask(runner, "--vcore", "10")
     assert shown == [True, ffi.sizeof("struct clock_file")]
     assert said == ""
 
 
-def test_run_leaves_no_clock_behind(runner):
+def test_run_removes_its_clock(runner):
     with runner.started("--vcore", "5", "--vmemory", "2GiB", "sh", "-c", "echo; read x") as run:
         run.stdout.readline()
         (tree,) = runner.trees()

@@ -1,4 +1,4 @@
-"""A run on a driver that can hold cgroups to limits of memory itself: it holds the run, too."""
+"""Runs on a driver that can limit the memory of cgroups itself, in addition to the shim."""
 
 import json
 import os
@@ -19,8 +19,8 @@ pytestmark = cgroup_room.needs_cgroups
 
 GIB, MIB = 1 << 30, 1 << 20
 
-# Takes 64 MiB at a time of the library that it is told of, for each line of standard input, until
-# it is refused; writes how much it has, and what CUDA said.
+# For each line of standard input, allocates 64 MiB at a time from the library in its argument
+# until it is refused; prints how much it has, and CUDA's result.
 PROGRAM = """
 import ctypes, sys
 cuda = ctypes.CDLL(sys.argv[1])
@@ -49,7 +49,7 @@ def fixture_limited(tmp_path_factory):
 
 @pytest.fixture(name="own_driver")
 def fixture_own_driver(tmp_path):
-    """Return a copy of the driver, which no mount namespace puts the shim in the place of."""
+    """Return a copy of the driver, over which no mount namespace puts the shim."""
     (library,) = shim.simulator_libraries().glob("libcuda.so.*")
     return shutil.copy(library, tmp_path)
 
@@ -75,7 +75,7 @@ def test_the_shim_refuses_first(limited, name):
         assert found["driver_limit_bytes"] == 2 * GIB + memorylimit.MARGIN_BYTES
 
 
-def test_a_program_with_a_driver_of_its_own_is_refused_by_the_driver(limited, name, own_driver):
+def test_the_driver_refuses_a_program_that_bypasses_the_shim(limited, name, own_driver):
     options = ("--name", name, "--vmemory", "2GiB", "python3", "-c", PROGRAM, own_driver)
     with limited.started(*options) as ran:
         assert ran.stdout.readline() == "ready\n"
@@ -95,7 +95,7 @@ def test_the_limit_follows_the_quota(limited, name, own_driver):
             assert asked(ran) == [held + 64 - 256, 2]
 
 
-def test_the_doctor_says_which_of_the_two_holds_a_run(limited, runner):
+def test_the_doctor_names_what_limits_a_run(limited, runner):
     for it, found in ((limited, "the driver limits the memory, too"), (runner, "the shim alone")):
         said = json.loads(it("--vmemory", "2GiB", PYVGPU, "doctor", "--json").stdout)
         (row,) = [check for check in said["checks"] if check["check"] == "driver's limit"]
@@ -103,7 +103,7 @@ def test_the_doctor_says_which_of_the_two_holds_a_run(limited, runner):
         assert found in row["found"]
 
 
-def test_nothing_is_left_of_the_cgroup(limited, name):
+def test_the_cgroup_is_removed(limited, name):
     options = ("--name", name, "--vmemory", "2GiB", "python3", "-c", PROGRAM, "libcuda.so.1")
     for end in ("closed", "killed"):
         with limited.started(*options) as ran:
@@ -132,7 +132,7 @@ def test_a_child_that_outlives_the_run_keeps_the_limit_until_the_next_run(limite
     assert not cgroup.exists()
 
 
-def test_where_the_driver_has_no_limits_there_is_no_cgroup(runner, name):
+def test_no_cgroup_without_limits_of_the_driver(runner, name):
     with runner.started("--name", name, "python3", "-c", PROGRAM, "libcuda.so.1") as ran:
         assert ran.stdout.readline() == "ready\n"
         assert listed(runner, name) == (None, None)
@@ -141,8 +141,8 @@ def test_where_the_driver_has_no_limits_there_is_no_cgroup(runner, name):
         assert not (cgroups.of_process() / f"pyvgpu-{folder.name}").exists()
 
 
-def test_why_a_run_is_not_held_is_said(limited, name):
-    """Where no cgroup of version 2 is to be seen, as in a container without them."""
+def test_the_reason_for_no_driver_limit_is_reported(limited, name):
+    """No cgroup v2 is visible, as in a container without them."""
     without = 'umount -a -t cgroup2 && exec "$@"'
     command = ["unshare", "-m", "sh", "-c", without, "sh"]
     options = ("--name", name, "python3", "-c", PROGRAM, "libcuda.so.1")

@@ -1,4 +1,4 @@
-"""A run ends as its program ends, and leaves nothing."""
+"""Exit codes and signals of runs, and cleanup after their ends."""
 
 import os
 import pty
@@ -28,7 +28,7 @@ def state(pid):
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 64, 126, 255])
-def test_exit_code_is_the_programs_own(runner, name, code):
+def test_exit_code_is_that_of_the_program(runner, name, code):
     ran = runner("--name", name, "--vmemory", "2GiB", "sh", "-c", f"echo out; exit {code}")
     assert ran.returncode == code
     assert ran.stdout == "out\n"
@@ -39,7 +39,7 @@ def test_exit_code_is_the_programs_own(runner, name, code):
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE]
 )
-def test_death_by_signal_is_the_same_death(runner, number):
+def test_run_dies_of_the_programs_signal(runner, number):
     ran = runner("--vmemory", "2GiB", "sh", "-c", f"kill -{number.value} $$")
     assert ran.returncode == -number
     assert runner.trees() == []
@@ -54,7 +54,7 @@ def test_death_by_signal_is_the_same_death(runner, number):
         pytest.param("/etc", 126, "is a directory", id="folder"),
     ],
 )
-def test_program_that_cannot_start_is_named(runner, command, code, complaint):
+def test_program_that_cannot_start_is_named_in_the_error(runner, command, code, complaint):
     ran = runner("--vmemory", "2GiB", command)
     assert ran.returncode == code
     assert (
@@ -64,7 +64,7 @@ def test_program_that_cannot_start_is_named(runner, command, code, complaint):
     assert runner.trees() == []
 
 
-def test_program_whose_interpreter_is_missing_is_named(runner, tmp_path):
+def test_script_with_a_missing_interpreter_is_named_in_the_error(runner, tmp_path):
     script = tmp_path / "script"
     script.write_text("#!/nonexistent/interpreter\n")
     script.chmod(0o755)
@@ -73,7 +73,7 @@ def test_program_whose_interpreter_is_missing_is_named(runner, tmp_path):
     assert runner.trees() == []
 
 
-def test_script_without_first_line_is_the_shells(runner, tmp_path):
+def test_script_without_shebang_is_run_by_the_shell(runner, tmp_path):
     script = tmp_path / "script"
     script.write_text('echo "$1"\n')
     script.chmod(0o755)
@@ -123,7 +123,7 @@ def test_program_has_no_descriptors_of_ours(runner):
 
 
 @pytest.mark.parametrize("end", ["exit 3", "kill -TERM $$"])
-def test_closed_standard_streams_are_no_matter(runner, end):
+def test_closed_standard_streams_are_accepted(runner, end):
     command = shlex.join(runner.command("--vmemory", "2GiB", "sh", "-c", end))
     ran = subprocess.run(
         ["sh", "-c", f"{command} <&- >&- 2>&-"], env=runner.environment, check=False
@@ -145,7 +145,7 @@ print(f"count={count[0]}.", flush=True)
 
 
 def in_terminal(command, environment):
-    """Start *command* as the leader of a terminal of its own; return its pid and our end."""
+    """Start *command* as the leader of a new terminal; return its pid and our end."""
     pid, terminal = pty.fork()
     if not pid:
         os.execve(command[0], command, environment)
@@ -195,7 +195,7 @@ def test_ctrl_z_stops_both_and_fg_continues_both(runner):
     wait_until(lambda: runner.trees() == [])
 
 
-def test_kill_9_of_the_run_ends_the_program_and_leaves_nothing(runner, name):
+def test_sigkill_of_the_run_ends_the_program_and_cleans_up(runner, name):
     with runner.started(
         "--name", name, "--vmemory", "2GiB", "sh", "-c", "echo $$; exec sleep 1000"
     ) as run:
@@ -209,7 +209,7 @@ def test_kill_9_of_the_run_ends_the_program_and_leaves_nothing(runner, name):
         wait_until(lambda: runner.trees() == [])
 
 
-def test_kill_9_of_run_and_janitor_is_tidied_by_the_next_run(runner, name):
+def test_next_run_cleans_up_after_sigkill_of_run_and_janitor(runner, name):
     with runner.started(
         "--name", name, "--vmemory", "80000MiB", "sh", "-c", "echo $$; exec sleep 1000"
     ) as run:
@@ -228,8 +228,8 @@ def test_kill_9_of_run_and_janitor_is_tidied_by_the_next_run(runner, name):
     assert runner.trees() == []
 
 
-def test_a_promise_is_kept_as_long_as_a_forked_child_keeps_the_memory(runner, name):
-    """The program is killed; a child that it forked has the driver's descriptors still."""
+def test_a_reservation_lasts_while_a_forked_child_keeps_the_memory(runner, name):
+    """The program is killed; a child that it forked still has the driver's descriptors."""
     source = """
 import ctypes, os
 assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
@@ -245,7 +245,7 @@ os.kill(os.getpid(), 9)
         (folder,) = promised(name)
         with (folder / "usage").open("rb") as usage:
             assert region.is_used(usage.fileno())
-        assert runner("--vmemory", "2GiB", "true").returncode == 0  # which tidies the dead away
+        assert runner("--vmemory", "2GiB", "true").returncode == 0  # which cleans up after dead runs
         assert promised(name) == [folder]
         run.stdin.close()
         wait_until(lambda: promised(name) == [])

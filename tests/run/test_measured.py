@@ -1,4 +1,4 @@
-"""Memory that no call asks for by its size: measured, and counted like a charge."""
+"""Memory that no call requests by size is measured, and counted like a charge."""
 
 import json
 
@@ -69,7 +69,7 @@ wait_until(lambda: available() == whole)
 """
 
 
-def test_a_usage_file_that_was_damaged_is_read_again_when_it_is_whole(runner, name):
+def test_a_usage_file_is_read_again_after_damage_is_repaired(runner, name):
     program = PRELUDE + DAMAGED + COUNTED
     options = ("--name", name, "--vmemory", "2GiB")
     with runner.started(*options, "python3", "-c", program) as ran:
@@ -90,7 +90,7 @@ sys.stdin.readline()
 """
 
 
-def test_what_is_measured_is_held_as_others_see_it_too(runner, name):
+def test_other_processes_see_the_measured_memory(runner, name):
     options = ("--name", name, "--vmemory", "2GiB")
     with runner.started(*options, "python3", "-c", PRELUDE + SHOWN) as ran:
         used = int(ran.stdout.readline())

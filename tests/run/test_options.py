@@ -1,4 +1,4 @@
-"""What `pyvgpu run` says to wrong and to missing options: one line, an exit code of its own."""
+"""Errors of `pyvgpu run` for wrong and missing options: one line and a distinct exit code."""
 
 import re
 import subprocess
@@ -123,7 +123,7 @@ def test_options_after_the_command_are_the_commands(runner):
         ),
     ],
 )
-def test_what_is_left_out_is_said_in_a_line(runner, options, lines):
+def test_defaults_are_reported_in_one_line(runner, options, lines):
     ran = runner(*options, "true")
     said = ran.stderr.splitlines()
     assert len(said) == len(lines)
@@ -134,7 +134,7 @@ def test_what_is_left_out_is_said_in_a_line(runner, options, lines):
 @pytest.mark.parametrize(
     "options", [[], ["--driver-libraries", "{empty}"]], ids=["usual", "given"]
 )
-def test_no_driver_is_said_in_one_line(runner, tmp_path, options):
+def test_missing_driver_is_reported_in_one_line(runner, tmp_path, options):
     command = [PYVGPU, "run", *(option.format(empty=tmp_path) for option in options), "true"]
     ran = subprocess.run(
         command, env=runner.environment, capture_output=True, text=True, check=False
@@ -147,7 +147,7 @@ def test_no_driver_is_said_in_one_line(runner, tmp_path, options):
     assert len(ran.stderr.splitlines()) == 1
 
 
-def test_help_has_examples_and_is_no_error(runner):
+def test_help_has_examples_and_succeeds(runner):
     ran = subprocess.run([PYVGPU, "run", "--help"], capture_output=True, text=True, check=False)
     assert ran.returncode == 0
     assert "pyvgpu run --vmemory 8GiB -- python train.py" in ran.stdout
@@ -171,7 +171,7 @@ def test_two_runs_with_one_name_are_refused(runner, name):
         assert f"--name '{name}': a run of user" in second.stderr
 
 
-def test_promises_of_several_runs_add_up(runner, name):
+def test_reservations_of_several_runs_add_up(runner, name):
     with runner.started("--name", name, "--vmemory", "70GiB", "sh", "-c", "echo; read x") as first:
         first.stdout.readline()
         second = runner("--vmemory", "20GiB", "true")

@@ -1,4 +1,4 @@
-"""Another libcuda that the program would find, or was to find, is named and refused."""
+"""A run is refused if its program would load another libcuda, which is named."""
 
 import shutil
 import subprocess
@@ -87,14 +87,14 @@ def test_drivers_own_folder_is_no_rival(runner):
     assert ran.returncode == 0, ran.stderr
 
 
-def test_run_inside_a_run_is_refused_in_these_words(runner):
+def test_run_inside_a_run_is_refused(runner):
     ran = runner("--vmemory", "4GiB", *runner.command("--vmemory", "2GiB", "true"))
     assert ran.returncode == 64
     assert "LD_LIBRARY_PATH names" in ran.stderr
     assert "a run inside a run is not possible" in ran.stderr
 
 
-def test_program_that_is_no_elf_file_is_left_to_the_kernel(runner, tmp_path):
+def test_program_that_is_not_an_elf_file_is_left_to_the_kernel(runner, tmp_path):
     program = tmp_path / "program"
     shutil.copy("/etc/hostname", program)
     program.write_bytes(b"\x7fELF" + b"\0" * 100)

@@ -23,7 +23,7 @@ from .conftest import promised
 
 GIB, MIB = 1 << 30, 1 << 20
 
-# Does what it is told by lines of standard input: bytes to allocate, or "free" for all of it.
+# Executes lines of standard input: a number of bytes to allocate, or "free" for all of it.
 PROGRAM = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -64,7 +64,7 @@ def set_quota(runner, *arguments):
 
 @contextlib.contextmanager
 def tenant(runner, name, *options):
-    """Run PROGRAM; yield what asks it for something and returns the answer."""
+    """Run PROGRAM; yield a function that sends it a line and returns the answer."""
     with runner.started("--name", name, *options, "python3", "-c", PROGRAM) as process:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         wait_until(lambda: all((x / "control").exists() for x in promised(name)))
@@ -96,8 +96,8 @@ def test_memory_grows_and_shrinks_while_the_program_runs(runner, name):
         assert ask(2 * GIB) == "0"
         assert set_quota(runner, name, "--vmemory", "1GiB").returncode == 0
         assert ask("info") == f"0 {GIB}"
-        assert ask(2 * MIB) == "2", "what is above the quota stays, and nothing comes on top"
-        assert ask("free") == "0", "the old was still there"
+        assert ask(2 * MIB) == "2", "memory above the quota stays, and new allocations fail"
+        assert ask("free") == "0", "the old memory was still allocated"
         assert ask(64 * MIB) == "0"
 
 
@@ -114,7 +114,7 @@ def test_memory_above_a_lowered_quota_stays_reserved_until_it_is_freed(runner, n
         assert f"{name} 50.5GiB (held; its quota is 1GiB)" in refused.stderr
         assert "valid would be --vmemory 29288MiB" in refused.stderr
         with tenant(runner, other, "--vmemory", "20GiB") as ask_other:
-            assert ask_other(19 * GIB) == "0", "the device has what was promised"
+            assert ask_other(19 * GIB) == "0", "the device has what was reserved"
             grown = set_quota(runner, other, "--vmemory", "30GiB")
             assert (grown.returncode, grown.stdout) == (69, "")
             assert set_quota(runner, other, "--vmemory", "10GiB").returncode == 0
@@ -150,7 +150,7 @@ def test_run_over_its_quota_is_marked_for_users_and_for_programs(runner, name):
             assert "! holds more than its quota: new allocations fail" in shown(*look)
 
 
-def test_what_outlives_a_killed_supervisor_stays_reserved_too(runner, name):
+def test_memory_of_survivors_of_a_killed_supervisor_stays_reserved(runner, name):
     forks = "import os, sys\nif os.fork():\n    sys.stdin.read()\n    sys.exit()\nos.setsid()\n"
     report = "print(os.getpid(), cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), "
     program = PROGRAM.replace('print("ready"', f"{report}ctypes.c_size_t(50 << 30))").partition(
@@ -177,7 +177,7 @@ def test_what_outlives_a_killed_supervisor_stays_reserved_too(runner, name):
         )
 
 
-def test_quota_lowered_while_a_program_allocates_is_never_passed_by_more_than_was_said(
+def test_concurrent_allocation_never_exceeds_a_lowered_quota_more_than_reported(
     runner, name
 ):
     churn = """
@@ -209,14 +209,14 @@ input()
         with control.Supervisor(promise) as supervisor:
             for _ in range(100):
                 said = supervisor.change(quota.Change(vmemory=low)).held
-                # By the device's own account: the ledger shows what is asked for and refused, too.
+                # As the device counts: the ledger also shows requests that are then refused.
                 assert max(judge.counted_bytes(machine, looks=500)) <= max(low, said)
                 above += said > low
                 supervisor.change(quota.Change(vmemory=8 * GIB))
         assert above, "no time was more held than the lowered quota"
 
 
-def test_vcore_is_promised_and_written_for_the_shim(runner, name):
+def test_vcore_is_reserved_and_written_for_the_shim(runner, name):
     with tenant(runner, name, "--vmemory", "2GiB"):
         assert limits_of(name)[0] == 0
         assert set_quota(runner, name, "--vcore", "30").returncode == 0
@@ -253,7 +253,7 @@ def test_vcore_is_promised_and_written_for_the_shim(runner, name):
         pytest.param([], 64, "nothing to change is given, such as", id="nothing"),
     ],
 )
-def test_nonsense_is_refused_in_one_line_and_the_old_stays(runner, name, options, code, complaint):
+def test_invalid_changes_are_refused_and_change_nothing(runner, name, options, code, complaint):
     with tenant(runner, name, "--vmemory", "2GiB", "--vcore", "25"):
         before = limits_of(name)
         ran = set_quota(runner, name, *options)
@@ -263,7 +263,7 @@ def test_nonsense_is_refused_in_one_line_and_the_old_stays(runner, name, options
         assert limits_of(name) == before
 
 
-def test_no_more_is_given_than_the_others_leave(runner, name):
+def test_quota_cannot_exceed_what_is_not_reserved(runner, name):
     other = f"{name}-b"
     with (
         tenant(runner, name, "--vmemory", "2GiB", "--vcore", "60"),
@@ -279,7 +279,7 @@ def test_no_more_is_given_than_the_others_leave(runner, name):
         assert set_quota(runner, name, "--vcore", "70").returncode == 0
 
 
-def test_run_that_is_not_there_is_named_with_those_that_are(runner, name):
+def test_unknown_run_is_refused_with_the_active_runs(runner, name):
     with tenant(runner, name, "--vmemory", "2GiB"):
         ran = set_quota(runner, f"{name}-x", "--vcore", "30")
     assert ran.returncode == 64
@@ -287,7 +287,7 @@ def test_run_that_is_not_there_is_named_with_those_that_are(runner, name):
     assert name in ran.stderr.partition("valid: ")[2]
 
 
-def test_stopped_supervisor_is_not_waited_for_in_vain(runner, name, monkeypatch):
+def test_waiting_for_a_stopped_supervisor_times_out(runner, name, monkeypatch):
     monkeypatch.setattr(control, "ANSWER_SECONDS", 0.3)
     with tenant(runner, name, "--vmemory", "2GiB"):
         (promise,) = [x for x in promises.Books().live() if x.holder.name == name]
@@ -305,7 +305,7 @@ def test_stopped_supervisor_is_not_waited_for_in_vain(runner, name, monkeypatch)
             os.kill(promise.holder.pid, signal.SIGCONT)
 
 
-def test_thousand_changes_on_end_are_each_answered_and_the_last_one_holds(runner, name):
+def test_thousand_consecutive_changes_are_answered_and_the_last_one_applies(runner, name):
     with spinning(runner, name, "10") as share_comes_to:
         share_comes_to(1, 20)
         (promise,) = [x for x in promises.Books().live() if x.holder.name == name]
@@ -337,12 +337,12 @@ def test_another_user_may_not_change_it(runner, name):
         assert limits_of(name)[1].vcore == 100
 
 
-def test_questions_that_are_none_get_an_error_and_the_next_an_answer(runner, name):
+def test_malformed_requests_get_an_error_and_the_next_an_answer(runner, name):
     with tenant(runner, name, "--vmemory", "2GiB"):
         (promise,) = [x for x in promises.Books().live() if x.holder.name == name]
         with control.Supervisor(promise) as supervisor:
             for nonsense in (b"\0", b"[]", b'{"vcore": "5"}', b'{"policy": 7}', b"[" * 4000):
-                with pytest.raises(DataError, match=r"no change of a quota|no packet of ours"):
+                with pytest.raises(DataError, match=r"not a change of a quota|not a valid packet"):
                     supervisor._asker.exchange(nonsense)
             for beyond in ({"vcore": 0}, {"vcore": 101}, {"vmemory": -1}, {"vcore_limit": 10**9}):
                 with pytest.raises(UsageError):
@@ -350,7 +350,7 @@ def test_questions_that_are_none_get_an_error_and_the_next_an_answer(runner, nam
             assert supervisor.change(quota.Change(vcore=7)).vcore == 7
 
 
-def test_program_gets_another_share_of_time_without_a_restart(runner, name):
+def test_share_of_time_changes_without_a_restart(runner, name):
     with spinning(runner, name, "10") as share_comes_to:
         share_comes_to(1, 20)
         assert set_quota(runner, name, "--vcore", "60").returncode == 0
@@ -361,7 +361,7 @@ def test_program_gets_another_share_of_time_without_a_restart(runner, name):
 
 @contextlib.contextmanager
 def spinning(runner, name, vcore):
-    """Have a run that wants all the time it can get; yield what waits for a share, percent."""
+    """Start a run that uses all available time; yield a function that awaits a share (%)."""
     spin = [str(shim.tenant_program()), "spin", "500"]
     options = ("--vmemory", "2GiB", "--vcore", vcore)
     with runner.started("--name", name, *options, "--", *spin) as process:

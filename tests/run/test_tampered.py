@@ -1,4 +1,4 @@
-"""A run that overwrites its own ledger: what it holds is counted all the same, and is marked."""
+"""A run that overwrites its own ledger: its memory is still counted, and the run is marked."""
 
 import subprocess
 
@@ -39,7 +39,7 @@ sys.stdin.readline()
         pytest.param("file.truncate(65536)", id="cut off"),
     ],
 )
-def test_a_ledger_that_its_run_changes_is_restored_and_marked(runner, name, change):
+def test_a_ledger_changed_by_its_run_is_restored_and_marked(runner, name, change):
     options = ("--name", name, "--vmemory", "2GiB")
     with runner.started(*options, "python3", "-c", PROGRAM, change) as ran:
         assert ran.stdout.readline() == "0\n"

@@ -1,4 +1,4 @@
-"""A tenant meets the shim and its quota, whatever it does to its environment."""
+"""A tenant cannot avoid the shim and its quota by changing its environment."""
 
 import os
 import shlex
@@ -21,7 +21,7 @@ WITHIN, BEYOND = 512 * MIB, 4096 * MIB
 
 
 def held(ran, vmemory=2048 * MIB):
-    """Return whether the probe saw *vmemory* in all and was refused what is beyond."""
+    """Return whether the probe saw *vmemory* as the total and was refused more."""
     return ran.stdout.splitlines() == ["init 0", f"total {vmemory}", "alloc 2"]
 
 
@@ -29,7 +29,7 @@ def driver(name):
     return shim.simulator_libraries() / name
 
 
-def test_program_is_held_to_its_quota(runner, probe):
+def test_program_is_limited_to_its_quota(runner, probe):
     assert held(runner("--vmemory", "2GiB", probe, "libcuda.so.1", BEYOND))
     within = runner("--vmemory", "2GiB", probe, "libcuda.so.1", WITHIN)
     assert within.stdout.splitlines() == ["init 0", f"total {2048 * MIB}", "alloc 0"]
@@ -53,14 +53,14 @@ def test_forged_variables_lift_no_limit(runner, probe, forged):
 
 @rights.needs_namespace
 @pytest.mark.parametrize("library", ["libcuda.so.1", "libcuda.so.999.1"])
-def test_absolute_path_and_empty_environment_meet_the_shim(runner, probe, library):
+def test_absolute_path_and_empty_environment_load_the_shim(runner, probe, library):
     ran = runner("--vmemory", "2GiB", "env", "-i", probe, driver(library), BEYOND)
     assert held(ran)
 
 
 @rights.as_root
 @rights.needs_user_namespace
-def test_ordinary_user_with_an_empty_environment_meets_the_shim(runner, probe):
+def test_ordinary_user_with_an_empty_environment_loads_the_shim(runner, probe):
     runner.machines.chmod(0o1777)
     library = readable(runner) / "simulator" / "libcuda.so.999.1"
     ran = as_user(runner, "env", "-i", probe, library, BEYOND)
@@ -94,7 +94,7 @@ def as_user(runner, *command):
 
 
 def readable(runner):
-    """Return a copy of the built libraries: others cannot read what lies in /root."""
+    """Return a copy of the built libraries: other users cannot read /root."""
     folder = runner.cache.parent / "installed" / "lib"
     if not folder.exists():
         shutil.copytree(shim.shim_library().parent, folder)
@@ -108,14 +108,14 @@ def writable(runner):
     return folder / "cache"
 
 
-def test_without_a_namespace_the_library_path_still_leads_to_the_shim(runner, probe):
+def test_without_a_namespace_the_library_path_selects_the_shim(runner, probe):
     ran = runner("--no-namespace", "--vmemory", "2GiB", probe, "libcuda.so.1", BEYOND)
     assert held(ran)
     assert ran.stderr == ""
 
 
 @rights.needs_user_namespace
-def test_where_no_namespace_is_allowed_one_line_says_so_and_the_run_goes_on(runner, probe):
+def test_run_warns_and_continues_where_namespaces_are_forbidden(runner, probe):
     command = shlex.join(runner.command("--vmemory", "2GiB", probe, "libcuda.so.1", BEYOND))
     forbid = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all"
     ran = subprocess.run(
@@ -127,13 +127,13 @@ def test_where_no_namespace_is_allowed_one_line_says_so_and_the_run_goes_on(runn
     )
     assert held(ran)
     (line,) = ran.stderr.splitlines()
-    assert line.startswith("pyvgpu: no private mount namespace here (unshare: ")
+    assert line.startswith("pyvgpu: cannot use a private mount namespace (unshare: ")
 
 
 @rights.needs_namespace
-def test_namespace_is_the_runs_own(runner):
+def test_namespace_is_private_to_the_run(runner):
     def laid(mountinfo):
-        """What is laid over the driver; others may mount elsewhere meanwhile."""
+        """Return the mounts over the driver; other processes may mount elsewhere meanwhile."""
         folder = PurePosixPath(shim.simulator_libraries().resolve())
         return [point for _, point in mounts.parsed(mountinfo.encode()) if point == folder]
 
@@ -150,7 +150,7 @@ def test_namespace_is_the_runs_own(runner):
     assert ran.stdout.strip() == str(Path("/proc/self/ns/mnt").readlink())
 
 
-def test_process_left_in_the_background_keeps_the_promise_and_lets_no_other_start(
+def test_background_process_keeps_the_reservation_but_starts_no_other(
     runner, name, probe
 ):
     place = runner.cache.parent
@@ -195,7 +195,7 @@ def test_process_left_in_the_background_keeps_the_promise_and_lets_no_other_star
         ),
     ],
 )
-def test_spoilt_region_lets_no_program_start(runner, probe, damage, complaint):
+def test_program_does_not_start_with_a_damaged_region(runner, probe, damage, complaint):
     script = f"R=${{LD_LIBRARY_PATH%%/lib64*}}/region; {damage}; {probe} libcuda.so.1 {WITHIN}"
     ran = runner("--vmemory", "2GiB", "sh", "-c", script)
     assert "alloc" not in ran.stdout
@@ -205,7 +205,7 @@ def test_spoilt_region_lets_no_program_start(runner, probe, damage, complaint):
 
 @rights.needs_namespace
 @pytest.mark.parametrize("strange", ["a:b", "a,b", "a\\b", "a b", "a'b", "a%b", "ä"])
-def test_overlay_lies_on_folders_of_any_name(tmp_path, strange):
+def test_overlay_works_on_folders_of_any_name(tmp_path, strange):
     folder, layer = tmp_path / strange, tmp_path / f"layer {strange}"
     folder.mkdir()
     layer.mkdir()
@@ -225,7 +225,7 @@ def test_overlay_lies_on_folders_of_any_name(tmp_path, strange):
 
 
 @rights.needs_mounts
-def test_full_disk_is_one_line(runner, tmp_path):
+def test_full_disk_gives_a_one_line_error(runner, tmp_path):
     script = (
         "mkdir -p /run/pyvgpu; mount -t tmpfs -o size=16k,mode=1777 x /run/pyvgpu; "
         + shlex.join(runner.command("--vmemory", "2GiB", "true"))

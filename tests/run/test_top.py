@@ -1,4 +1,4 @@
-"""`pyvgpu ps` and `pyvgpu top`: what runs are held to and hold, for people and for programs."""
+"""`pyvgpu ps` and `pyvgpu top`: quotas and usage of runs, for users and for programs."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ def show(runner, *arguments):
 
 @contextlib.contextmanager
 def holder(runner, name, size, *options):
-    """Have a run that holds *size* bytes."""
+    """Start a run that holds *size* bytes."""
     tenant = [str(shim.tenant_program()), "hold", str(size)]
     with runner.started("--name", name, *options, "--", *tenant) as process:
         while '"held"' not in (line := process.stdout.readline()):
@@ -38,7 +38,7 @@ def entry(document, name):
     return found
 
 
-def test_ps_lists_what_runs_are_held_to_and_hold(runner, name):
+def test_ps_lists_quotas_and_usage(runner, name):
     with holder(runner, name, GIB, "--vmemory", "2GiB", "--vcore", "30"):
         found = entry(json.loads(show(runner, "ps", "--json").stdout), name)
         assert (found["vcore"], found["vmemory_bytes"], found["policy"]) == (30, 2 * GIB, "hard")
@@ -71,7 +71,7 @@ def test_the_variable_of_hami_is_a_priority(runner, name, monkeypatch, value, pr
         assert entry(json.loads(show(runner, "ps", "--json").stdout), name)["priority"] == "normal"
 
 
-def test_top_looks_once_where_nobody_watches(runner, name):
+def test_top_prints_once_without_a_terminal(runner, name):
     options = ("--vmemory", "2GiB", "--vcore", "20", "--policy", "elastic", "--vcore-limit", "70")
     with holder(runner, name, GIB, *options):
         shown = show(runner, "top", "--interval", "0.1").stdout
@@ -99,7 +99,7 @@ def test_top_is_shown_in_any_encoding(runner, name, encoding):
     assert "#####" in line
 
 
-def test_top_writes_a_line_for_each_look_until_nobody_reads(runner, name):
+def test_top_writes_a_line_per_sample_until_the_pipe_closes(runner, name):
     with (
         holder(runner, name, GIB, "--vmemory", "2GiB"),
         subprocess.Popen(
@@ -118,7 +118,7 @@ def test_top_writes_a_line_for_each_look_until_nobody_reads(runner, name):
 
 
 @pytest.mark.parametrize("kind", ["xterm", "dumb", "unknown"])
-def test_terminal_shows_a_picture_until_q(runner, name, kind):
+def test_terminal_is_redrawn_until_q(runner, name, kind):
     with holder(runner, name, GIB, "--vmemory", "2GiB"):
         pid, terminal = pty.fork()
         if not pid:
@@ -136,7 +136,7 @@ def test_terminal_shows_a_picture_until_q(runner, name, kind):
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "0.05", "61", "1s", "1e1", "nan"])
-def test_interval_that_is_none_is_refused_in_one_line(runner, interval):
+def test_invalid_interval_is_refused_in_one_line(runner, interval):
     ran = show(runner, "top", "--interval", interval)
     assert (ran.returncode, ran.stdout) == (64, "")
     assert "must be seconds from 0.1 to 60, such as 1" in ran.stderr

@@ -18,7 +18,7 @@ SONAMES = (
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory):
-    """A folder with one library per SONAME, each called like its SONAME."""
+    """A folder with one library per SONAME, named by its SONAME."""
     folder = tmp_path_factory.mktemp("libraries")
     for soname in SONAMES:
         # The loader's name is text in the file, so a longer name makes no two files alike.
@@ -28,7 +28,7 @@ def libraries(tmp_path_factory):
 
 
 class DriverFolder:
-    """A folder in which a driver is, or is about to be, installed."""
+    """A folder in which a driver is or will be installed."""
 
     def __init__(self, path, libraries):
         self.path = path
@@ -36,7 +36,7 @@ class DriverFolder:
         path.mkdir(parents=True)
 
     def add(self, name, soname, more=b""):
-        """Put a library there; *more* bytes at its end change its content, not its meaning."""
+        """Install a library; *more* bytes at its end change its content, not its meaning."""
         target = self.path / name
         target.write_bytes((self._libraries / soname).read_bytes() + more)
         return target

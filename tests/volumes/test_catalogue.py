@@ -52,8 +52,8 @@ def test_folders_are_absolute():
     assert len(set(folders)) == len(folders)
 
 
-def test_configuration_of_gpu_manager_names_what_the_catalogue_knows():
-    """Its libraries, each by the beginning of a name; those of old drivers among them."""
+def test_catalogue_has_the_files_of_gpu_managers_configuration():
+    """It names libraries by the beginning of a name, including those of old drivers."""
     named = (
         "libnvidia-ml libcuda libnvidia-ptxjitcompiler libnvidia-fatbinaryloader libnvidia-opencl "
         "libnvidia-compiler libvdpau_nvidia libnvidia-encode libnvcuvid libnvidia-fbc "

@@ -56,7 +56,7 @@ def test_volume_is_mounted_whole_and_read_only():
         ("firmware/nvidia/580.1/gsp_ga10x.bin", "/lib/firmware/nvidia/580.1/gsp_ga10x.bin"),
     ],
 )
-def test_what_is_found_by_its_place_is_mounted_there(path, place):
+def test_files_found_by_path_are_mounted_at_their_path(path, place):
     entries = [entry(f"shared/{path}"), entry(f"exclusive/{path}")]
     document = cdi.specification(TREE, entries, [volume(), volume("exclusive", False)], [])
     for name in ("shared", "exclusive"):
@@ -66,7 +66,7 @@ def test_what_is_found_by_its_place_is_mounted_there(path, place):
         }
 
 
-def test_share_gets_the_nodes_of_all_devices_and_none_that_reach_beyond_it():
+def test_shared_volume_has_no_device_node_that_bypasses_the_share():
     volumes = [volume(), volume("exclusive", False)]
     given = edits(cdi.specification(TREE, [], volumes, [CONTROL, TOOLS, FIRST]))
     control = {"path": "/dev/nvidiactl", "type": "c", "major": 195, "minor": 255}
@@ -87,7 +87,7 @@ def test_library_path_is_set_only_by_a_device_of_its_own():
 
 
 @pytest.mark.parametrize("name", ["library-path", "nvidia0", "_shared", "shared-", "-"])
-def test_volume_that_no_device_can_be_called_after_is_refused(name):
+def test_volume_with_an_invalid_device_name_is_refused(name):
     with pytest.raises(errors.DataError, match="CDI needs a name"):
         cdi.specification(TREE, [], [volume(name)], [FIRST])
 
@@ -127,7 +127,7 @@ def test_specification_follows_the_driver_and_is_written_once(driver_folder, shi
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 
-def test_specification_that_cannot_be_written_leaves_nothing_and_is_said(tmp_path):
+def test_failed_write_of_a_specification_is_reported_and_leaves_nothing(tmp_path):
     (tmp_path / "cdi").write_text("in the way")
     with pytest.raises(errors.UnavailableError, match="the CDI specification cannot be written"):
         cdi.write({}, tmp_path / "cdi" / "x.json")
@@ -139,6 +139,6 @@ def test_specification_that_cannot_be_written_leaves_nothing_and_is_said(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["driver", "driver.conf", "driver.yaml", ".json"])
-def test_file_that_no_runtime_would_read_is_refused(name):
+def test_file_that_runtimes_would_ignore_is_refused(name):
     with pytest.raises(errors.UsageError, match=r"name ends in \.json"):
         cdi.check_name(Path("/var/run/cdi") / name)

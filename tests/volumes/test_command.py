@@ -1,4 +1,4 @@
-"""`pyvgpu mirror` as it is typed."""
+"""`pyvgpu mirror` on the command line."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def mirror(*arguments):
     return subprocess.run(command(*arguments), capture_output=True, text=True)
 
 
-def test_mirror_says_where_it_is_and_is_there(root, output):
+def test_mirror_prints_the_path_of_the_mirror(root, output):
     done = mirror("--driver-root", root, "--output", output)
     current = (output / "current").resolve()
     assert (done.returncode, done.stderr) == (0, "")
@@ -43,7 +43,7 @@ def test_mirror_says_where_it_is_and_is_there(root, output):
     assert (document["driver"], document["path"]) == ("present", str(current))
 
 
-def test_what_was_read_is_kept_for_the_next_time(root, output):
+def test_read_facts_are_cached_for_the_next_time(root, output):
     for path in (root / "usr/lib64").iterdir():
         os.utime(path, (1_700_000_000, 1_700_000_000), follow_symlinks=False)
     mirror("--driver-root", root, "--output", output)
@@ -59,7 +59,7 @@ def test_specification_that_cannot_be_written_ends_with_an_error_and_a_mirror(ro
     assert json.loads((output / "state.json").read_text())["driver"] == "present"
 
 
-def test_library_of_an_odd_name_is_left_out_and_said_once(root, output):
+def test_library_with_an_odd_name_is_left_out_and_reported_once(root, output):
     library = root / "usr/lib64/libnvidia-ptxjitcompiler.so.580.65.06"
     library.with_name("libnvidia-a\nb.so.580.65.06").write_bytes(library.read_bytes())
     done = mirror("--driver-root", root, "--output", output)
@@ -68,17 +68,17 @@ def test_library_of_an_odd_name_is_left_out_and_said_once(root, output):
     assert said.endswith("libnvidia-a\\nb.so.580.65.06: no driver has a file of this name")
 
 
-def test_what_a_part_says_comes_under_our_name(root, output, tmp_path):
+def test_log_lines_have_the_prefix_pyvgpu(root, output, tmp_path):
     components = {"binaries": ["nvidia-smi"], "devices": ["x"]}
     volume = {"name": "nvidia", "base": "/etc/gpu-manager/vdriver", "components": components}
     (tmp_path / "volume.conf").write_text(json.dumps({"volume": [volume]}))
     options = ("--output", output, "--volume-config", tmp_path / "volume.conf")
     done = mirror("--driver-root", root, *options)
     assert done.returncode == 0
-    assert done.stderr.startswith("pyvgpu: passed over volume[0].components.'devices'")
+    assert done.stderr.startswith("pyvgpu: ignored volume[0].components.'devices'")
 
 
-def test_dry_run_shows_the_tree_and_makes_nothing(root, output):
+def test_dry_run_shows_the_tree_and_creates_nothing(root, output):
     done = mirror("--driver-root", root, "--output", output, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.lstrip("│├└─ ") for line in done.stdout.splitlines()]
@@ -145,14 +145,14 @@ def test_volumes_with_two_bases_need_an_output(root, tmp_path):
         (["elsewhere"], "unrecognized arguments: elsewhere"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(arguments, complaint):
+def test_invalid_arguments_are_refused(arguments, complaint):
     done = mirror(*arguments)
     assert (done.returncode, done.stdout) == (64, "")
     assert complaint in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_driver_that_vanished_is_said_and_marked(root, output):
+def test_missing_driver_is_reported_and_recorded(root, output):
     mirror("--driver-root", root, "--output", output)
     for path in (root / "usr/lib64").iterdir():
         path.unlink()
@@ -165,7 +165,7 @@ def test_driver_that_vanished_is_said_and_marked(root, output):
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_follower_says_each_change_and_ends_when_it_is_asked(root, output, end):
+def test_follower_reports_each_change_and_ends_on_a_signal(root, output, end):
     (root / "usr/lib64").rename(root / "usr/aside")
     asked = command("--driver-root", root, "--output", output, "--follow", "--json")
     process = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

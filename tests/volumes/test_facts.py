@@ -7,7 +7,7 @@ from installed import installation_of
 
 from pyvgpu.volumes import elf, facts, node, store
 
-AGO = 1_700_000_000  # seconds since the epoch; such files have settled
+AGO = 1_700_000_000  # seconds since the epoch; files this old count as unchanged
 WITHOUT_PARSER = """
 import pathlib, sys
 sys.modules["elftools"] = None
@@ -20,7 +20,7 @@ with store.Store(pathlib.Path(sys.argv[1]), "").remembering():
 
 @pytest.fixture
 def library(libraries, tmp_path):
-    """Give a copy of a library that nobody has written to lately."""
+    """Return a function that copies a library with an old modification time."""
 
     def put(soname):
         path = tmp_path / soname
@@ -45,7 +45,7 @@ def read_without_a_parser(folder, *paths):
 
 
 def damage(path, when=AGO):
-    """Make *path* another file of the same size and, unless *when* says otherwise, time."""
+    """Overwrite *path* but keep its size and, by default, its time."""
     with path.open("r+b") as file:
         file.write(b"none")
     os.utime(path, (when, when))
@@ -89,7 +89,7 @@ def test_next_process_needs_no_parser(library, kept):
     assert "ModuleNotFoundError" in done.stderr
 
 
-def test_what_nobody_asks_for_is_forgotten(library, kept):
+def test_unused_facts_are_forgotten(library, kept):
     script = (
         "import pathlib, sys; from pyvgpu.volumes import facts, store\n"
         "with store.Store(pathlib.Path(sys.argv[1]), '').remembering():\n"
@@ -116,7 +116,7 @@ def test_what_nobody_asks_for_is_forgotten(library, kept):
         b"[" * 100_000,
     ],
 )
-def test_what_is_not_understood_is_read_again_and_written_anew(library, kept, text):
+def test_invalid_facts_are_read_again_and_rewritten(library, kept, text):
     (kept.folder / "facts.json").write_bytes(text)
     with kept.remembering():
         facts.read(library("libcuda.so.1"))

@@ -40,7 +40,7 @@ def test_driver_is_everything_of_one_release(driver_folder):
     ]
 
 
-def test_links_are_resolved_to_where_the_driver_is(driver_folder, tmp_path):
+def test_links_are_resolved_to_the_folder_of_the_driver(driver_folder, tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libcuda.so.1").symlink_to(driver_folder.path / "libcuda.so.1")
     driver = find.find_driver(tmp_path / "lib")
@@ -71,7 +71,7 @@ def test_relative_folder_gives_absolute_files(driver_folder, monkeypatch):
     assert find.find_driver(Path("driver")).libcuda.is_absolute()
 
 
-def test_siblings_that_are_not_ours_to_load_are_left_out(driver_folder):
+def test_siblings_that_cannot_be_loaded_are_left_out(driver_folder):
     (driver_folder.path / f"libold.so.{RELEASE}").write_bytes(elf_header(32, 3))
     foreign = elf_header(64, _foreign_machine())
     (driver_folder.path / f"libforeign.so.{RELEASE}").write_bytes(foreign)
@@ -203,7 +203,7 @@ def test_bad_folder_is_refused_with_the_reason(driver_folder, spoil, exit_code, 
     assert "\n" not in str(caught.value)
 
 
-def test_folder_that_is_not_there_is_refused(tmp_path):
+def test_missing_folder_is_refused(tmp_path):
     with pytest.raises(find.DriverMissingError, match="there is no such folder"):
         find.find_driver(tmp_path / "nowhere")
 
@@ -235,7 +235,7 @@ def test_search_takes_the_first_driver_for_this_machine(driver_folder, tmp_path)
     assert found.folder == driver_folder.path
 
 
-def test_search_does_not_pass_over_a_half_upgraded_driver(driver_folder, tmp_path, libraries):
+def test_search_does_not_skip_a_half_upgraded_driver(driver_folder, tmp_path, libraries):
     half = tmp_path / "half"
     half.mkdir()
     (half / "libcuda.so.581.1").write_bytes((libraries / "libcuda.so.1").read_bytes())
@@ -243,7 +243,7 @@ def test_search_does_not_pass_over_a_half_upgraded_driver(driver_folder, tmp_pat
         find.first_originals((half, driver_folder.path))
 
 
-def test_nothing_found_says_everywhere_it_looked_and_what_to_do(tmp_path):
+def test_missing_driver_names_the_searched_folders_and_the_remedy(tmp_path):
     other = tmp_path / "lib32"
     other.mkdir()
     (other / "libcuda.so.1").write_bytes(elf_header(32, 3))

@@ -11,7 +11,7 @@ from installed import installation_of
 from pyvgpu.volumes import flexvolume, node
 
 APART = ("unshare", "--mount", "--propagation", "private")
-# As kubelet adds them to the pod's own.
+# Options that kubelet adds to those of the pod.
 KUBELETS = {
     "kubernetes.io/fsType": "",
     "kubernetes.io/pod.name": "train",
@@ -45,12 +45,12 @@ def run_apart(script, *arguments):
 
 
 def command(kept, *arguments):
-    """The lines of Python that call the driver as kubelet does."""
+    """Return Python code that calls the driver as kubelet does."""
     words = ["flexvolume", "--output", str(kept.output), *map(str, arguments)]
     return f"from pyvgpu.cli.main import main; code = main({words!r})\n"
 
 
-def test_kubelet_is_told_to_change_no_file():
+def test_init_declares_that_kubelet_must_not_change_files():
     answer = flexvolume.answer(node.Node(Path("/none"), Path("/none")), "init", [])
     assert answer["status"] == "Success"
     assert answer["capabilities"] == {
@@ -96,7 +96,7 @@ def test_volume_is_mounted_once_read_only_and_unmounted(mirrored, tmp_path, name
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
-def test_tree_that_a_pod_has_mounted_stays_when_the_driver_changes(
+def test_tree_mounted_by_a_pod_is_kept_when_the_driver_changes(
     mirrored, driver_folder, tmp_path
 ):
     target = tmp_path / "driver"
@@ -123,25 +123,25 @@ def test_tree_that_a_pod_has_mounted_stays_when_the_driver_changes(
 
 
 @pytest.mark.parametrize("operation", ["attach", "mountdevice", "expandvolume", "", "--x"])
-def test_operation_that_is_not_ours_is_not_supported(mirrored, operation):
+def test_other_operations_are_not_supported(mirrored, operation):
     assert flexvolume.answer(mirrored, operation, ["x"]) == {"status": "Not supported"}
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "the options are no JSON"),
-        ("[" * 100_000, "the options are no JSON"),
+        ("", "the options are not JSON"),
+        ("[" * 100_000, "the options are not JSON"),
         ("[]", "the options must be a JSON object"),
         ('{"kubernetes.io/readwrite": "rw"}', "must be declared with readOnly: true"),
-        ('{"volume": 1}', "option 'volume': the only one is volume"),
-        ('{"server": "x"}', "option 'server': the only one is volume"),
+        ('{"volume": 1}', "option 'volume': must be volume,"),
+        ('{"server": "x"}', "option 'server': must be volume,"),
         ('{"volume": ".."}', "volume '..': must be one of exclusive, shared"),
         ('{"volume": "shared/lib64"}', "must be one of exclusive, shared"),
         ('{"volume": "\\u0000"}', "must be one of exclusive, shared"),
     ],
 )
-def test_options_without_a_meaning_are_refused(mirrored, tmp_path, options, message):
+def test_invalid_options_are_refused(mirrored, tmp_path, options, message):
     assert message in failure(mirrored, "mount", str(tmp_path / "pod"), options)
     assert not (tmp_path / "pod").exists()
 
@@ -159,18 +159,18 @@ def test_wrong_number_of_arguments_is_refused(mirrored, operation, arguments):
     assert f"must be called as {operation}" in failure(mirrored, operation, *arguments)
 
 
-def test_node_without_a_mirror_gives_none(tmp_path, shim):
+def test_mount_without_a_mirror_fails(tmp_path, shim):
     empty = node.Node(tmp_path / "output", shim)
     assert "no mirror of a driver" in failure(empty, "mount", str(tmp_path / "pod"), "{}")
 
 
-def test_folder_that_cannot_be_made_is_a_failure(mirrored, tmp_path):
+def test_folder_that_cannot_be_created_is_a_failure(mirrored, tmp_path):
     (tmp_path / "pods").write_text("in the way")
     message = failure(mirrored, "mount", str(tmp_path / "pods" / "x"), "{}")
     assert message.endswith(("Not a directory", "File exists"))
 
 
-def test_failure_ends_with_an_exit_code_and_an_answer(mirrored):
+def test_failure_has_an_exit_code_and_an_answer(mirrored):
     done = subprocess.run(
         [sys.executable, "-c", command(mirrored, "mount", "pod", "{}") + "raise SystemExit(code)"],
         capture_output=True,

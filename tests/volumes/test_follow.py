@@ -11,11 +11,11 @@ from installed import installation_of
 
 from pyvgpu.volumes import find, follow, node, watch
 
-PATIENCE = 60  # seconds; what is awaited comes within ten
+PATIENCE = 60  # seconds; awaited events come within ten
 
 
 class Folder:
-    """A finder whose driver is that of one folder."""
+    """A finder of the driver in one folder."""
 
     def __init__(self, path):
         self._path = path
@@ -28,7 +28,7 @@ class Folder:
 
 
 class Followed:
-    """A follower at work in a thread, and what it has told."""
+    """A follower that runs in a thread, and its reports."""
 
     def __init__(self, path, mirrored, *, inotify):
         self.node = mirrored
@@ -39,7 +39,7 @@ class Followed:
         self._thread.start()
 
     def next(self, wanted):
-        """The first news that are *wanted*; what comes before is of a driver half there."""
+        """Return the first *wanted* report; earlier ones are about a half installed driver."""
         while True:
             news = self._news.get(timeout=PATIENCE)
             if wanted(news.state):
@@ -60,7 +60,7 @@ def mirrored(tmp_path, shim):
     return node.Node(tmp_path / "output", shim)
 
 
-@pytest.fixture(params=[True, False], ids=["told", "by looking"])
+@pytest.fixture(params=[True, False], ids=["inotify", "polling"])
 def start(request, mirrored):
     with contextlib.ExitStack() as stack:
 
@@ -95,7 +95,7 @@ def test_folder_that_appears_later_is_mirrored(driver_folder, start):
     followed.release("580.65.06")
 
 
-def test_vanished_driver_is_said_and_its_tree_stays(driver_folder, start):
+def test_missing_driver_is_reported_and_its_tree_kept(driver_folder, start):
     followed = start(driver_folder.path)
     made = followed.release("580.65.06").state
     empty(driver_folder)
@@ -107,7 +107,7 @@ def test_vanished_driver_is_said_and_its_tree_stays(driver_folder, start):
     assert followed.release("580.65.06").state == made
 
 
-def test_half_upgraded_driver_is_said_and_mirrored_when_it_is_whole(driver_folder, start):
+def test_half_upgraded_driver_is_reported_and_mirrored_when_complete(driver_folder, start):
     followed = start(driver_folder.path)
     followed.release("580.65.06")
     (driver_folder.path / "libcuda.so.1").unlink()
@@ -121,7 +121,7 @@ def test_half_upgraded_driver_is_said_and_mirrored_when_it_is_whole(driver_folde
     followed.release("580.95.05")
 
 
-def test_output_that_cannot_be_used_is_said_and_tried_again(driver_folder, start, mirrored):
+def test_unusable_output_is_reported_and_retried(driver_folder, start, mirrored):
     mirrored.output.write_text("in the way")
     followed = start(driver_folder.path)
     assert "File exists" in followed.next(lambda state: state.driver == "unusable").state.reason
@@ -129,14 +129,14 @@ def test_output_that_cannot_be_used_is_said_and_tried_again(driver_folder, start
     followed.release("580.65.06")
 
 
-def test_specification_that_cannot_be_written_is_said_and_tried_again(
+def test_failed_write_of_the_specification_is_reported_and_retried(
     driver_folder, tmp_path, shim
 ):
     blocked = tmp_path / "not watched" / "cdi"
     blocked.parent.mkdir()
     blocked.write_text("in the way")
     mirrored = node.Node(tmp_path / "output", shim, blocked / "driver.json")
-    mirrored.output.mkdir()  # later it would be a change that is noticed
+    mirrored.output.mkdir()  # later it would be noticed as a change
     followed = Followed(driver_folder.path, mirrored, inotify=True)
     try:
         assert "Not a directory" in followed.release("580.65.06").state.specification
@@ -147,7 +147,7 @@ def test_specification_that_cannot_be_written_is_said_and_tried_again(
 
 
 class Looking:
-    """A finder that finds nothing, and does something each time; the second time is the last."""
+    """A finder that finds nothing and acts on each call; the second call ends the follower."""
 
     def __init__(self, folder, act):
         self._folder = folder
@@ -167,7 +167,7 @@ class Looking:
 
 
 class Restless(watch.Watch):
-    """A watch that tells of some changes that come one after the other."""
+    """A watch that reports several consecutive changes."""
 
     changes = 5
 
@@ -189,7 +189,7 @@ def look_twice(mirrored, watched, finder):
     assert in_time
 
 
-def test_driver_is_looked_at_when_changes_have_ceased(tmp_path, mirrored):
+def test_driver_is_examined_when_changes_have_ceased(tmp_path, mirrored):
     watched, seen = Restless(inotify=False), []
     look_twice(mirrored, watched, Looking(tmp_path, lambda: seen.append(watched.changes)))
     assert seen[0] == 5
@@ -197,14 +197,14 @@ def test_driver_is_looked_at_when_changes_have_ceased(tmp_path, mirrored):
 
 
 @pytest.mark.parametrize("inotify", [True, False])
-def test_change_while_a_driver_is_looked_for_is_noticed(tmp_path, mirrored, inotify):
+def test_change_during_a_search_is_noticed(tmp_path, mirrored, inotify):
     def change():
         (tmp_path / "file").touch()
 
     look_twice(mirrored, watch.Watch(inotify=inotify), Looking(tmp_path, change))
 
 
-def test_wait_ends_when_it_is_woken():
+def test_wake_ends_a_wait():
     with watch.Watch() as watched:
         threading.Timer(0.05, watched.wake).start()
         assert watched.wait(PATIENCE)
@@ -222,21 +222,21 @@ def test_change_between_watch_and_wait_is_noticed(tmp_path, inotify):
         assert watched.wait(PATIENCE)
 
 
-def test_folder_that_is_no_longer_watched_says_nothing(tmp_path):
+def test_unwatched_folder_sends_no_events(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
     other.mkdir()
     with watch.Watch() as watched:
         watched.watch([one])
         watched.watch([other])
-        watched.wait(0)  # what the kernel says of the end of a watch
+        watched.wait(0)  # the kernel's event for the end of the watch
         (one / "file").write_text("")
         assert not watched.wait(0)
         (other / "file").write_text("")
         assert watched.wait(0)
 
 
-def test_writing_to_a_file_in_place_is_told(tmp_path):
+def test_writing_to_a_file_in_place_is_noticed(tmp_path):
     (tmp_path / "file").write_text("old")
     with watch.Watch() as watched:
         watched.watch([tmp_path])
@@ -244,7 +244,7 @@ def test_writing_to_a_file_in_place_is_told(tmp_path):
         assert watched.wait(PATIENCE)
 
 
-def test_links_that_a_mirror_makes_are_no_change(tmp_path):
+def test_hard_links_of_a_mirror_are_not_a_change(tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "file").write_text("")
     with watch.Watch() as watched:
@@ -265,7 +265,7 @@ with watch.Watch() as watched:
 
 
 @rights.needs_user_namespace
-def test_kernel_that_has_no_inotify_left_is_said_and_looked_instead(tmp_path):
+def test_without_inotify_the_watch_warns_and_polls(tmp_path):
     command = ["unshare", "--user", "--map-root-user", "sh", "-c"]
     text = 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"'
     done = subprocess.run(
@@ -274,4 +274,4 @@ def test_kernel_that_has_no_inotify_left_is_said_and_looked_instead(tmp_path):
         text=True,
     )
     assert done.stdout == "True\n"
-    assert "cannot be told of changes" in done.stderr
+    assert "inotify is not available" in done.stderr

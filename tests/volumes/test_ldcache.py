@@ -30,7 +30,7 @@ SOUND = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_all_forms_say_the_same(form):
+def test_all_formats_give_the_same_entries(form):
     assert ldcache.parse(form(LINES)) == (
         ldcache.Entry("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "EM_X86_64"),
         ldcache.Entry("libcuda.so.1", "/usr/lib/i386-linux-gnu/libcuda.so.1", "EM_386"),
@@ -39,7 +39,7 @@ def test_all_forms_say_the_same(form):
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_cache_may_name_nothing(form):
+def test_cache_may_be_empty(form):
     assert ldcache.parse(form(())) == ()
 
 
@@ -54,7 +54,7 @@ def test_cache_may_name_nothing(form):
         pytest.param(0x0302, None, id="libc5"),
     ],
 )
-def test_flags_say_the_machine(flags, machine):
+def test_flags_name_the_machine(flags, machine):
     (entry,) = ldcache.parse(caches.new([caches.Line("a", "/a", flags)]))
     assert entry.machine == machine
 
@@ -73,11 +73,11 @@ def test_names_may_have_any_bytes():
 
 @pytest.mark.skipif(not shutil.which("ldconfig"), reason="needs ldconfig")
 @pytest.mark.parametrize("form", FORMS)
-def test_reads_what_ldconfig_writes_as_ldconfig_does(form, tmp_path):
+def test_reads_caches_as_ldconfig_does(form, tmp_path):
     cache = tmp_path / "cache"
     subprocess.run(["ldconfig", "-X", "-c", form, "-C", cache], check=True, capture_output=True)
-    told = subprocess.run(["ldconfig", "-p", "-C", cache], check=True, capture_output=True)
-    lines = [line for line in told.stdout.decode().splitlines() if " => " in line]
+    printed = subprocess.run(["ldconfig", "-p", "-C", cache], check=True, capture_output=True)
+    lines = [line for line in printed.stdout.decode().splitlines() if " => " in line]
     assert [f"{entry.name} {entry.path}" for entry in ldcache.read(cache)] == [
         f"{line.split()[0]} {line.split(' => ')[1]}" for line in lines
     ]
@@ -85,7 +85,7 @@ def test_reads_what_ldconfig_writes_as_ldconfig_does(form, tmp_path):
 
 
 @pytest.mark.parametrize("data", SOUND.values(), ids=SOUND)
-def test_cut_anywhere_is_damage(data):
+def test_truncation_is_damage(data):
     for length in range(len(data)):
         with pytest.raises(ldcache.CacheError):
             ldcache.parse(data[:length])
@@ -93,7 +93,7 @@ def test_cut_anywhere_is_damage(data):
 
 @pytest.mark.parametrize("data", SOUND.values(), ids=SOUND)
 @pytest.mark.parametrize("wild", [0xFFFFFFFF, 0x80000000, 0x7FFFFFFF, 0x01000000, 0])
-def test_wild_number_anywhere_is_damage_or_read_without_harm(data, wild):
+def test_random_number_is_damage_or_read_without_harm(data, wild):
     for where in range(0, len(data) - 3):
         spoiled = data[:where] + struct.pack("<I", wild) + data[where + 4 :]
         try:
@@ -124,8 +124,8 @@ def test_noise_alone_is_damage(noise):
 
 
 @pytest.mark.parametrize("endianness", [3, 0], ids=["said", "unsaid"])
-def test_other_order_of_bytes_is_refused_by_that_reason(endianness):
-    with pytest.raises(ldcache.CacheError, match="the other order of bytes"):
+def test_opposite_byte_order_is_refused(endianness):
+    with pytest.raises(ldcache.CacheError, match="the opposite byte order"):
         ldcache.parse(caches.new(LINES, order=">", endianness=endianness))
 
 
@@ -154,12 +154,12 @@ def test_other_order_of_bytes_is_refused_by_that_reason(endianness):
         ),
         pytest.param(
             caches.new([caches.Line("a", "/a", hwcap=HWCAPS | 7)], ("x86-64-v2",)),
-            "glibc-hwcaps with number 7; it names 1",
+            "glibc-hwcaps with number 7; it has 1",
             id="folder not named",
         ),
     ],
 )
-def test_damage_is_told_with_what_to_do(tmp_path, data, complaint):
+def test_damage_is_reported_with_the_remedy(tmp_path, data, complaint):
     path = tmp_path / "ld.so.cache"
     path.write_bytes(data)
     with pytest.raises(ldcache.CacheError) as caught:
@@ -168,8 +168,8 @@ def test_damage_is_told_with_what_to_do(tmp_path, data, complaint):
     assert "run ldconfig" in str(caught.value)
 
 
-def test_names_that_overlap_take_no_more_memory_than_the_file():
-    """Each entry names another part of one long text: 4 KiB for 24 bytes."""
+def test_overlapping_names_need_no_more_memory_than_the_file():
+    """Each entry names another part of one long string: 4 KiB for 24 bytes."""
     count = 20_000
     text = b"a" * 4000 + b"\0"
     first = 48 + 24 * count

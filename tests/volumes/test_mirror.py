@@ -55,7 +55,7 @@ def test_tree_has_the_shim_and_the_originals(driver, shim, cache):
         assert (folder / sibling.name).read_bytes() == sibling.read_bytes()
 
 
-def test_everybody_may_look_into_a_tree_whoever_makes_it(driver, shim, cache):
+def test_trees_are_readable_by_all_users_with_any_umask(driver, shim, cache):
     before = os.umask(0o077)
     try:
         path = mirror.ensure(driver, shim, cache).path
@@ -71,10 +71,10 @@ def test_driver_is_linked_and_the_shim_is_not(driver, shim, cache):
     assert not (tree.lib64 / "libcuda.so.1").samefile(shim)
 
 
-def test_progress_is_silent_where_nothing_is_copied(driver, shim, cache):
-    told = []
-    mirror.ensure(driver, shim, cache, lambda *step: told.append(step))
-    assert told == []
+def test_no_progress_is_reported_if_nothing_is_copied(driver, shim, cache):
+    steps = []
+    mirror.ensure(driver, shim, cache, lambda *step: steps.append(step))
+    assert steps == []
 
 
 def test_same_driver_gives_the_same_untouched_tree(driver, shim, cache):
@@ -121,7 +121,7 @@ def _append(path):
 
 
 def _same_size_and_time(path):
-    """Change the content as nothing but reading can tell."""
+    """Change the content so that only reading the file reveals it."""
     times = path.stat()
     content = path.read_bytes()
     path.chmod(0o755)
@@ -187,14 +187,14 @@ def test_damaged_tree_is_replaced(driver, shim, cache, entry, damage):
     assert unfinished(cache) == []
 
 
-def test_driver_written_to_in_place_is_noticed(driver, shim, cache):
+def test_change_of_the_driver_in_place_is_noticed(driver, shim, cache):
     first = mirror.ensure(driver, shim, cache)
     _append(driver.libnvidia_ml)
     second = mirror.ensure(find.find_driver(driver.folder), shim, cache)
     assert second.path != first.path
 
 
-def test_tree_that_was_copied_elsewhere_is_not_believed(driver, shim, cache, tmp_path):
+def test_copied_tree_is_not_trusted(driver, shim, cache, tmp_path):
     first = mirror.ensure(driver, shim, cache)
     moved = tmp_path / "moved"
     shutil.copytree(cache, moved, symlinks=True)
@@ -203,7 +203,7 @@ def test_tree_that_was_copied_elsewhere_is_not_believed(driver, shim, cache, tmp
     assert len(inodes(second.lib64, SHIM_NAMES)) == 1
 
 
-def test_leftovers_of_a_dead_maker_are_removed(driver, shim, cache):
+def test_leftovers_of_a_dead_process_are_removed(driver, shim, cache):
     (cache / "mirror" / ".pyvgpu-dead" / "lib64").mkdir(parents=True)
     (cache / "mirror" / ".pyvgpu-dead-link").symlink_to("nowhere")
     (cache / "mirror" / "known").mkdir()
@@ -215,14 +215,14 @@ def test_leftovers_of_a_dead_maker_are_removed(driver, shim, cache):
 
 @pytest.fixture
 def memory():
-    """A folder on another file system than the driver's."""
+    """A folder on a file system other than the driver's."""
     if Path("/dev/shm").stat().st_dev == Path(tempfile.gettempdir()).stat().st_dev:
         pytest.skip("needs /dev/shm and the temporary folder on two file systems")
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="pyvgpu-test-") as folder:
         yield Path(folder)
 
 
-def test_driver_that_changes_while_it_is_mirrored_is_one_clear_error(driver, shim, memory):
+def test_driver_that_changes_while_it_is_mirrored_is_an_error(driver, shim, memory):
     def change(*_):
         os.utime(driver.libnvidia_ml, (1, 1))
 
@@ -232,16 +232,16 @@ def test_driver_that_changes_while_it_is_mirrored_is_one_clear_error(driver, shi
     assert mirror.ensure(driver, shim, memory / "cache").lib64.exists()
 
 
-def test_maker_may_die_at_any_step_of_copying(driver, shim, memory):
-    assert_maker_may_die(driver, shim, memory / "cache", damaged=False)
+def test_death_at_any_step_of_copying_leaves_no_partial_tree(driver, shim, memory):
+    assert_death_leaves_no_partial_tree(driver, shim, memory / "cache", damaged=False)
 
 
 @pytest.mark.parametrize("damaged", [False, True], ids=["from nothing", "over a damaged tree"])
-def test_maker_may_die_at_any_step(driver, shim, cache, damaged):
-    assert_maker_may_die(driver, shim, cache, damaged)
+def test_death_at_any_step_leaves_no_partial_tree(driver, shim, cache, damaged):
+    assert_death_leaves_no_partial_tree(driver, shim, cache, damaged)
 
 
-def assert_maker_may_die(driver, shim, cache, damaged):
+def assert_death_leaves_no_partial_tree(driver, shim, cache, damaged):
     def make():
         mirror.ensure(driver, shim, cache)
 
@@ -256,7 +256,7 @@ def assert_maker_may_die(driver, shim, cache, damaged):
         died = dying.die_at(step, make)
         if died and not damaged and (cache / "mirror").exists() and trees(cache):
             published = cache / "mirror" / trees(cache)[0]
-            assert (published / "manifest.json").exists(), f"half a tree after step {step}"
+            assert (published / "manifest.json").exists(), f"partial tree after step {step}"
             assert len(inodes(published / "lib64", SHIM_NAMES)) == 1
         tree = mirror.ensure(driver, shim, cache)
         assert (tree.origin / "libcuda-origin.so.1").read_bytes() == driver.libcuda.read_bytes()
@@ -265,7 +265,7 @@ def assert_maker_may_die(driver, shim, cache, damaged):
     assert step > 40
 
 
-def test_many_makers_at_once_agree(driver, shim, cache):
+def test_concurrent_processes_create_one_tree(driver, shim, cache):
     children = []
     reader, writer = os.pipe()
     for _ in range(12):
@@ -288,7 +288,7 @@ def test_many_makers_at_once_agree(driver, shim, cache):
 
 @rights.as_root
 def test_file_of_another_user_is_copied(driver, shim, cache):
-    """Linux refuses hard links to what one does not own (fs.protected_hardlinks)."""
+    """Linux refuses hard links to files of other users (fs.protected_hardlinks)."""
     for folder in (cache.parent, *cache.parent.parents):
         if folder.owner() == "root" and str(folder) != "/tmp":
             folder.chmod(folder.stat().st_mode | 0o755)
@@ -296,24 +296,24 @@ def test_file_of_another_user_is_copied(driver, shim, cache):
     os.chown(cache, forked.OTHER_UID, forked.OTHER_UID)
 
     def make():
-        told = []
-        return mirror.ensure(driver, shim, cache, lambda *step: told.append(step)), told
+        steps = []
+        return mirror.ensure(driver, shim, cache, lambda *step: steps.append(step)), steps
 
-    tree, told = forked.call(make, uid=forked.OTHER_UID)
+    tree, steps = forked.call(make, uid=forked.OTHER_UID)
     total = sum(file.path.stat().st_size for file in driver.files)
     copied = tree.origin / driver.libcuda.name
     assert copied.read_bytes() == driver.libcuda.read_bytes()
     assert not copied.samefile(driver.libcuda)
     assert copied.stat().st_mode & 0o222 == 0
-    assert told[-1][1:] == (total, total)
+    assert steps[-1][1:] == (total, total)
     shim.write_bytes(shim.read_bytes() + b"new")
-    again, told = forked.call(make, uid=forked.OTHER_UID)
+    again, steps = forked.call(make, uid=forked.OTHER_UID)
     assert (again.origin / driver.libcuda.name).samefile(copied)
-    assert told == []
+    assert steps == []
 
 
 def in_namespace(commands, script, *arguments):
-    """Run shell *commands*, then Python, in a mount namespace of their own."""
+    """Run shell *commands*, then Python, in a new mount namespace."""
     command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-e", "-c"]
     text = f'{commands}\nexec "$@"'
     python = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
@@ -327,13 +327,13 @@ MAKE = """
     from pyvgpu.volumes import find, mirror, store
     folder, shim, cache = map(Path, sys.argv[1:])
     driver = find.find_driver(folder)
-    told = []
+    steps = []
     try:
-        tree = mirror.ensure(driver, shim, cache, lambda *step: told.append(step))
+        tree = mirror.ensure(driver, shim, cache, lambda *step: steps.append(step))
     except errors.PyVgpuError as exc:
         left = [path.name for path in (cache / "mirror").glob("*")] if cache.exists() else []
         sys.exit(f"{exc.exit_code} {exc} {left}")
-    print(len(told) > 0, (tree.origin / "libcuda-origin.so.1").stat().st_nlink)
+    print(len(steps) > 0, (tree.origin / "libcuda-origin.so.1").stat().st_nlink)
 """
 
 
@@ -345,19 +345,19 @@ def test_other_file_system_gets_copies(driver, shim, cache):
 
 
 @rights.needs_user_namespace
-def test_full_disk_is_one_clear_error_and_leaves_nothing(driver_folder, driver, shim, cache):
+def test_full_disk_is_an_error_and_leaves_nothing(driver_folder, driver, shim, cache):
     cache.mkdir()
     with driver.libcuda.open("ab") as file:
         file.write(b"\1" * (1 << 20))
     done = in_namespace(
         f"mount -t tmpfs -o size=256k none {cache}", MAKE, driver.folder, shim, cache
     )
-    assert done.stderr.startswith(f"69 {cache}/mirror: no room for the driver's mirror, which")
+    assert done.stderr.startswith(f"69 {cache}/mirror: no space for the driver's mirror, which")
     assert done.stderr.endswith("XDG_CACHE_HOME ['lock']\n")
 
 
 @rights.needs_user_namespace
-def test_read_only_target_is_one_clear_error(driver, shim, cache):
+def test_read_only_target_is_an_error(driver, shim, cache):
     cache.mkdir()
     done = in_namespace(f"mount -t tmpfs -o ro none {cache}", MAKE, driver.folder, shim, cache)
     assert done.stderr.startswith(f"77 {cache}/mirror: cannot be used for the driver's mirror (")
@@ -365,7 +365,7 @@ def test_read_only_target_is_one_clear_error(driver, shim, cache):
 
 
 @rights.needs_user_namespace
-def test_finished_tree_on_a_read_only_file_system_is_used(driver, shim, cache):
+def test_existing_tree_on_a_read_only_file_system_is_used(driver, shim, cache):
     tree = mirror.ensure(driver, shim, cache)
     done = in_namespace(
         f"mount --bind {cache} {cache}; mount -o remount,ro,bind {cache}",

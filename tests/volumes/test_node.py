@@ -41,7 +41,7 @@ def trees(mirrored):
 
 
 def collect(mirrored, after=LATER):
-    """What is removed so long after `current` was switched."""
+    """Return what is removed *after* seconds from the switch of `current`."""
     return [tree.name.split("-")[0] for tree in mirrored.collect(time.time() + after)]
 
 
@@ -59,7 +59,7 @@ def test_current_leads_to_both_volumes(driver_folder, mirrored):
 
 
 @rights.needs_pid_namespace
-def test_nothing_is_removed_where_not_all_processes_are_seen(upgraded, tmp_path):
+def test_nothing_is_removed_unless_all_processes_are_visible(upgraded, tmp_path):
     script = (
         "import pathlib, sys, time; from pyvgpu.volumes import node\n"
         "node.Node(*map(pathlib.Path, sys.argv[1:])).collect(time.time() + 100)"
@@ -69,11 +69,11 @@ def test_nothing_is_removed_where_not_all_processes_are_seen(upgraded, tmp_path)
         capture_output=True,
         text=True,
     )
-    assert "UnseenError: not all processes of this machine can be seen" in done.stderr
+    assert "UnseenError: not all processes of this machine are visible" in done.stderr
     assert trees(upgraded) == ["580.65.06", "580.95.05"]
 
 
-def test_region_of_a_container_has_a_place_in_a_share(driver_folder, mirrored):
+def test_shared_volume_has_a_folder_for_the_region(driver_folder, mirrored):
     mirrored.mirror(installation_of(driver_folder.path))
     made = mirrored.current()
     assert list((made / "shared/region").iterdir()) == []
@@ -103,14 +103,14 @@ def test_new_release_becomes_current_and_the_old_tree_is_as_it_was(driver_folder
     assert (old / "exclusive/lib64/libcuda.so.580.65.06").exists()
 
 
-def test_going_back_takes_the_tree_that_is_there(driver_folder, upgraded):
+def test_downgrade_reuses_the_existing_tree(driver_folder, upgraded):
     upgrade(driver_folder, "580.65.06")
     upgraded.mirror(installation_of(driver_folder.path))
     assert upgraded.current().name.startswith("580.65.06-")
     assert trees(upgraded) == ["580.65.06", "580.95.05"]
 
 
-def test_vanished_driver_keeps_the_last_tree_and_is_said(driver_folder, mirrored):
+def test_missing_driver_keeps_the_last_tree_and_is_reported(driver_folder, mirrored):
     made = mirrored.mirror(installation_of(driver_folder.path))
     said = mirrored.mark(find.DriverMissingError("none in /usr/lib64\nnor elsewhere"))
     assert mirrored.current().name == made.tree
@@ -121,7 +121,7 @@ def test_vanished_driver_keeps_the_last_tree_and_is_said(driver_folder, mirrored
     assert datetime.datetime.fromisoformat(written["since"]).tzinfo is not None
 
 
-def test_driver_that_comes_back_is_said(driver_folder, mirrored):
+def test_returned_driver_is_reported(driver_folder, mirrored):
     mirrored.mirror(installation_of(driver_folder.path))
     mirrored.mark(find.DriverError("half upgraded"))
     assert mirrored.state().driver == "unusable"
@@ -129,7 +129,7 @@ def test_driver_that_comes_back_is_said(driver_folder, mirrored):
     assert mirrored.state().driver == "present"
 
 
-def test_node_without_a_mirror_is_left_without_a_trace(mirrored):
+def test_node_without_a_mirror_is_not_changed(mirrored):
     state = mirrored.mark(find.DriverMissingError("none"))
     assert (state.tree, state.release) == ("", "")
     assert not mirrored.output.exists()
@@ -137,7 +137,7 @@ def test_node_without_a_mirror_is_left_without_a_trace(mirrored):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"layout": 2}', '{"layout": 1, "driver": "x"}'])
-def test_state_that_is_not_understood_is_none_and_is_written_anew(driver_folder, mirrored, text):
+def test_invalid_state_is_ignored_and_rewritten(driver_folder, mirrored, text):
     made = mirrored.mirror(installation_of(driver_folder.path))
     (mirrored.output / "state.json").write_text(text)
     assert mirrored.state() is None
@@ -156,7 +156,7 @@ def test_current_that_leads_to_no_tree_is_replaced(driver_folder, mirrored, targ
     assert mirrored.current() is not None
 
 
-def test_other_files_in_the_output_are_left_alone(driver_folder, mirrored):
+def test_other_files_in_the_output_are_kept(driver_folder, mirrored):
     (mirrored.output / ".ssh").mkdir(parents=True)
     (mirrored.output / ".new-hope").write_text("mine")
     (mirrored.output / "580.1-notes").mkdir()
@@ -170,14 +170,14 @@ def test_other_files_in_the_output_are_left_alone(driver_folder, mirrored):
 
 
 @rights.needs_first_pid_namespace
-def test_old_tree_goes_when_nobody_uses_it(upgraded):
+def test_unused_old_tree_is_removed(upgraded):
     assert trees(upgraded) == ["580.65.06", "580.95.05"]
     assert collect(upgraded) == ["580.65.06"]
     assert trees(upgraded) == ["580.95.05"]
     assert list(upgraded.output.glob(".*")) == []
 
 
-def test_old_tree_stays_for_containers_that_are_being_made(upgraded):
+def test_old_tree_stays_for_containers_that_are_being_created(upgraded):
     assert collect(upgraded, after=1.0) == []
     assert len(trees(upgraded)) == 2
 
@@ -242,7 +242,7 @@ def test_old_tree_stays_while_a_process_has_mapped_a_file_of_it(upgraded):
     assert collect(upgraded) == ["580.65.06"]
 
 
-def test_specification_that_cannot_be_written_is_said_of_a_mirror_that_is_there(
+def test_failed_write_of_the_specification_names_the_existing_mirror(
     driver_folder, shim, tmp_path
 ):
     (tmp_path / "cdi").write_text("in the way")
@@ -256,13 +256,13 @@ def test_specification_that_cannot_be_written_is_said_of_a_mirror_that_is_there(
     assert (tmp_path / "cdi/driver.json").exists()
 
 
-def test_output_that_cannot_be_made_is_one_clear_error(driver_folder, shim, tmp_path):
+def test_output_that_cannot_be_created_is_an_error(driver_folder, shim, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(store.MirrorError, match=r"the driver's mirror cannot be made"):
+    with pytest.raises(store.MirrorError, match=r"the driver's mirror cannot be created"):
         node.Node(tmp_path / "file", shim).mirror(installation_of(driver_folder.path))
 
 
-def test_marking_where_nothing_can_be_written_raises_nothing_more(mirrored):
+def test_mark_raises_nothing_if_the_output_cannot_be_written(mirrored):
     mirrored.output.mkdir()
     (mirrored.output / "lock").mkdir()
     assert mirrored.mark(errors.UnavailableError("why")).reason == "why"

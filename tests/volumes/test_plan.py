@@ -30,7 +30,7 @@ def test_shim_is_one_file_with_four_names():
     )
 
 
-def test_originals_are_apart_under_their_own_and_private_names():
+def test_originals_have_their_own_folder_and_private_names():
     assert set(plan.plan(driver_with(), SHIM).entries[4:]) == {
         plan.File("origin/libcuda.so.580.1", FOLDER / "libcuda.so.580.1"),
         plan.File("origin/libnvidia-ml.so.580.1", FOLDER / "libnvidia-ml.so.580.1"),
@@ -62,7 +62,7 @@ def test_siblings_are_found_from_both_folders():
         pytest.param("manifest.json", id="no library's"),
     ],
 )
-def test_soname_that_is_taken_or_no_name_gets_no_link(soname):
+def test_used_or_invalid_soname_gets_no_link(soname):
     made = plan.plan(driver_with(("libx.so.580.1", soname)), SHIM).entries
     without = plan.plan(driver_with(), SHIM).entries
     assert set(made) - set(without) == {
@@ -80,7 +80,7 @@ def test_of_two_libraries_with_one_soname_the_first_gets_the_link():
     ]
 
 
-def test_every_path_is_named_once_and_after_what_it_names():
+def test_every_path_occurs_once_and_after_its_target():
     entries = plan.plan(driver_with(("liba.so.580.1", "libb.so.580.1")), SHIM).entries
     paths = [entry.path for entry in entries]
     assert len(set(paths)) == len(paths)

@@ -11,7 +11,7 @@ SHIM = Path("/build/libcuda-control.so")
 
 
 def file(place, *links):
-    """The installed file that belongs at *place* in a tree."""
+    """Return the installed file for *place* in a tree."""
     folder, _, name = place.rpartition("/")
     return installation.InstalledFile(HOST / place, folder, name, links)
 
@@ -132,7 +132,7 @@ DRIVER_ENTRIES = {
         ),
     ],
 )
-def test_volume_is_the_driver_and_in_a_shared_one_the_shim(found, shared, exclusive):
+def test_volumes_have_the_driver_and_shared_ones_the_shim(found, shared, exclusive):
     assert planned(*found) == SHIM_ENTRIES | shared
     assert planned(*found, shared=False) == DRIVER_ENTRIES | exclusive
 
@@ -144,7 +144,7 @@ def test_shared_volume_has_an_empty_folder_for_the_region_of_a_container():
     assert "shared/region" in made.plan.folders
 
 
-def test_no_32_bit_file_is_in_a_shared_volume_and_that_is_said():
+def test_32_bit_files_are_left_out_of_a_shared_volume_with_a_remark():
     files = (CUDA, NVML, file("lib/libcuda.so.580.1"), file("lib/vdpau/libv.so.580.1"))
     made = plan.plan_node(
         installation.Installation(
@@ -182,7 +182,7 @@ def test_shared_volume_without_the_originals_is_refused():
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", ".hidden", "a\nb", "\udcff"])
-def test_name_of_a_volume_is_that_of_a_folder(name):
+def test_name_of_a_volume_must_be_a_folder_name(name):
     with pytest.raises(errors.DataError, match="must be the name of a folder"):
         installation.Volume(name, False, ())
 
@@ -191,11 +191,11 @@ def test_name_of_a_volume_is_that_of_a_folder(name):
     ("folder", "name"),
     [("..", "x"), ("/etc", "x"), ("lib64", ".."), ("lib64", "a/b"), ("", "x"), ("a//b", "x")],
 )
-def test_file_belongs_within_the_tree(folder, name):
+def test_file_must_be_within_the_tree(folder, name):
     with pytest.raises(ValueError, match="must be a path within a tree"):
         installation.InstalledFile(HOST, folder, name)
 
 
-def test_folders_come_after_those_they_are_in():
+def test_folders_come_after_their_parents():
     made = plan.Plan("1.1", (plan.Link("a/b/c/x", "y"), plan.Link("a/d/x", "y")))
     assert made.folders == ("a", "a/b", "a/b/c", "a/d")

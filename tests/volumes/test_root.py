@@ -27,7 +27,7 @@ def within(tmp_path):
         pytest.param("lib/../lib/./file", id="with detours"),
     ],
 )
-def test_links_lead_where_they_lead_after_a_chroot(within, target):
+def test_links_resolve_as_after_a_chroot(within, target):
     (within.path / "usr" / "link").symlink_to(target)
     assert within.real(within.path / "usr" / "link") == within.path / "usr" / "lib" / "file"
 
@@ -41,7 +41,7 @@ def test_links_out_of_the_root_are_never_followed(within, tmp_path, target):
         within.real(within.path / "usr" / "link")
 
 
-def test_folder_on_the_way_may_be_a_link(within):
+def test_intermediate_folder_may_be_a_link(within):
     (within.path / "lib").symlink_to("/usr/lib")
     assert within.real(within.path / "lib" / "file") == within.path / "usr" / "lib" / "file"
     assert within.names(within.path / "lib") == ["file"]
@@ -65,7 +65,7 @@ def test_chain_of_links_is_followed_as_far_as_the_kernel_does(within):
         within.real(within.path / "41")
 
 
-def test_paths_are_translated_both_ways(within):
+def test_paths_are_translated_in_both_directions(within):
     assert within.outside("/usr/lib") == within.path / "usr" / "lib"
     assert within.inside(within.path / "usr" / "lib") == Path("/usr/lib")
 

@@ -11,7 +11,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_folders_are_those_of_libraries_and_of_the_loaders_cache(root):
+def test_folders_of_libraries_and_of_the_loaders_cache(root):
     found = survey.folders(root)
     assert root / "usr/lib/x86_64-linux-gnu" in found
     assert root / "usr/lib64" in found  # not there yet
@@ -19,7 +19,7 @@ def test_folders_are_those_of_libraries_and_of_the_loaders_cache(root):
     assert all(folder.is_relative_to(root) for folder in found)
 
 
-def test_folders_are_also_those_that_links_pass_through(root):
+def test_folders_include_those_of_intermediate_links(root):
     """Debian's: /usr/lib/... -> /etc/alternatives -> /usr/lib/nvidia/current."""
     (root / "usr/lib/nvidia/current").mkdir(parents=True)
     (root / "usr/lib/nvidia/current/libcuda.so.1").symlink_to("libcuda.so.580.1")
@@ -29,7 +29,7 @@ def test_folders_are_also_those_that_links_pass_through(root):
     assert {root / "etc/alternatives", root / "usr/lib/nvidia/current"} <= set(found)
 
 
-def test_folders_are_also_those_of_what_is_no_library(root):
+def test_folders_include_those_of_other_files(root):
     (root / "lib/firmware/nvidia/580.1").mkdir(parents=True)
     assert {
         root / "usr/bin",
@@ -42,8 +42,8 @@ def test_folders_are_also_those_of_what_is_no_library(root):
 
 
 @pytest.mark.parametrize("inotify", [True, False])
-def test_driver_that_another_link_leads_to_is_noticed(root, inotify):
-    """NixOS: the link is absolute, and leads nowhere where the root is mounted in a container."""
+def test_retargeted_link_to_the_driver_is_noticed(root, inotify):
+    """NixOS: the link is absolute, and dangling where the root is mounted in a container."""
     for name in ("one", "two"):
         (root / f"nix/store/{name}/lib").mkdir(parents=True)
     (root / "run").mkdir()

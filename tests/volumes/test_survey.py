@@ -20,7 +20,7 @@ FLAGS = {"x86_64": caches.X86_64, "aarch64": caches.AARCH64}[platform.machine()]
 
 
 class Machine:
-    """The root of a machine on which things are installed; places in it are absolute."""
+    """The root of a machine with installed files; paths in it are absolute."""
 
     def __init__(self, path, libraries):
         self.path = path
@@ -39,7 +39,7 @@ class Machine:
         self.at(place).symlink_to(target)
 
     def library(self, place, soname=None, needed=(), note=None):
-        """Put a library there that says *soname* and *needed*, and perhaps an ABI note."""
+        """Install a library with *soname* and *needed*, and perhaps an ABI note."""
         target = self.at(place)
         lines = ['.section .note.GNU-stack,"",@progbits']
         if note:
@@ -59,7 +59,7 @@ class Machine:
         )
 
     def original(self, place, soname):
-        """Put libcuda or NVML there; many tests want them, so nothing is compiled."""
+        """Install libcuda or NVML; many tests need them, so nothing is compiled."""
         self.put(place, (self._libraries / soname).read_bytes())
 
     def driver(self, folder=LIB, release=RELEASE, siblings=("libnvidia-ptxjitcompiler",)):
@@ -82,7 +82,7 @@ class Machine:
         return survey.find_installation(self.path, volumes)
 
     def files(self, volumes=None):
-        """Return where each file goes, and where it is on the machine."""
+        """Return the place of each file in a volume and its path on the machine."""
         found = self.find(volumes)
         return {
             f"{file.folder}/{file.name}": f"/{file.path.relative_to(self.path)}"
@@ -107,7 +107,7 @@ def core(folder, release=RELEASE):
     }
 
 
-# Where drivers are.
+# Locations of drivers.
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def core(folder, release=RELEASE):
         pytest.param(f"{LIB}/nvidia/current", id="Debian without its alternatives"),
     ],
 )
-def test_driver_is_found_where_systems_have_it(machine, folder):
+def test_driver_is_found_in_the_folders_of_distributions(machine, folder):
     assert machine.driver(folder).files() == core(folder)
 
 
@@ -166,7 +166,7 @@ def test_driver_of_nixos_is_found_through_its_store(machine):
     assert machine.files() == {**core(f"{store}/lib"), vendor: f"{store}/{vendor}"}
 
 
-def test_driver_of_wsl_has_its_release_from_nvmls_text(machine, libraries):
+def test_release_of_a_wsl_driver_is_read_from_nvml(machine, libraries):
     wsl, windows = "/usr/lib/wsl/lib", "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_0"
     machine.original(f"{wsl}/libcuda.so.1.1", "libcuda.so.1")
     machine.link(f"{wsl}/libcuda.so.1", "libcuda.so.1.1")
@@ -186,14 +186,14 @@ def test_driver_of_wsl_has_its_release_from_nvmls_text(machine, libraries):
 def test_driver_without_a_release_anywhere_is_refused(machine):
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         machine.original(f"/usr/lib/wsl/lib/{name}", name)
-    with pytest.raises(find.DriverError, match="neither its name nor its text says"):
+    with pytest.raises(find.DriverError, match="neither its name nor its text has"):
         machine.find()
 
 
-# Which driver is current.
+# Choice of the current driver.
 
 
-def test_of_two_releases_the_one_that_the_cache_names_is_current_and_one_line_says_so(machine):
+def test_of_two_releases_the_one_in_the_cache_is_current_with_a_remark(machine):
     machine.driver("/usr/lib64", OLDER).driver("/opt/new").cache("/opt/new/libcuda.so.1")
     found = machine.find()
     assert found.release == RELEASE
@@ -203,7 +203,7 @@ def test_of_two_releases_the_one_that_the_cache_names_is_current_and_one_line_sa
     )
 
 
-def test_of_two_releases_in_one_folder_the_one_that_the_link_leads_to_is_current(machine):
+def test_of_two_releases_in_a_folder_the_target_of_the_link_is_current(machine):
     machine.driver()
     for stem in ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"):
         machine.original(f"{LIB}/{stem}.so.{OLDER}", f"{stem}.so.1")
@@ -213,27 +213,27 @@ def test_of_two_releases_in_one_folder_the_one_that_the_link_leads_to_is_current
     assert len(found.remarks) == 1
 
 
-def test_other_release_lends_no_library_that_the_current_one_lacks(machine):
+def test_missing_library_is_not_taken_from_another_release(machine):
     machine.driver("/usr/lib64", OLDER).driver("/opt/new").cache("/opt/new/libcuda.so.1")
     machine.library(f"/usr/lib64/libnvidia-nvvm.so.{OLDER}", "libnvidia-nvvm.so.4")
     machine.link("/usr/lib64/libnvidia-nvvm.so.4", f"libnvidia-nvvm.so.{OLDER}")
     assert machine.files() == core("/opt/new")
 
 
-def test_cache_says_which_libcuda_is_current_wherever_it_says_so(machine):
+def test_cache_determines_the_current_libcuda_from_any_line(machine):
     machine.driver("/usr/lib64", OLDER).driver("/opt/new")
     machine.cache("/usr/lib64/libnvidia-ptxjitcompiler.so.1", "/opt/new/libcuda.so.1")
     assert machine.find().release == RELEASE
 
 
-def test_hosts_own_driver_goes_before_that_of_a_driver_container(machine):
+def test_driver_of_the_host_precedes_that_of_a_driver_container(machine):
     machine.driver("/usr/lib64").driver("/run/nvidia/driver/usr/lib64", OLDER)
     found = machine.find()
     assert (found.root, found.release) == (machine.path, RELEASE)
     assert OLDER in found.remarks[0]
 
 
-def test_driver_of_a_container_is_read_by_the_containers_own_links(machine):
+def test_links_of_a_driver_container_resolve_in_its_root(machine):
     inner = Machine(machine.at("/run/nvidia/driver"), machine._libraries)
     inner.driver("/opt/odd").link("/usr/lib64/libcuda.so.1", "/opt/odd/libcuda.so.1")
     inner.link("/usr/lib64/libnvidia-ml.so.1", "/opt/odd/libnvidia-ml.so.1")
@@ -242,11 +242,11 @@ def test_driver_of_a_container_is_read_by_the_containers_own_links(machine):
     assert found.volumes[0].files[0].path == inner.path / f"opt/odd/libcuda.so.{RELEASE}"
 
 
-def test_damaged_cache_is_passed_over_and_said(machine):
+def test_damaged_cache_is_ignored_with_a_remark(machine):
     machine.driver().put("/etc/ld.so.cache", caches.new([caches.Line("a", "/a")])[:50])
     (remark,) = machine.find().remarks
     assert re.match(
-        f"looked without the loader's cache, {machine.path}/etc/ld.so.cache .cut", remark
+        f"searched without the loader's cache, {machine.path}/etc/ld.so.cache .cut", remark
     )
 
 
@@ -255,7 +255,7 @@ def test_cache_of_another_machine_names_folders_without_harm(machine):
     assert machine.files() == core(LIB)
 
 
-def test_nothing_found_says_everywhere_it_looked(machine):
+def test_missing_driver_names_the_searched_folders(machine):
     machine.put("/etc/ld.so.conf", b"/opt/odd\n")
     with pytest.raises(find.DriverMissingError) as caught:
         machine.find()
@@ -272,16 +272,16 @@ def test_nothing_found_says_everywhere_it_looked(machine):
     assert "--driver-root" in str(caught.value)
 
 
-# Which libraries.
+# Choice of libraries.
 
 
-def test_library_that_a_newer_driver_adds_comes_along(machine):
+def test_libraries_added_by_newer_drivers_are_included(machine):
     machine.driver().library(f"{LIB}/libnvidia-next.so.{RELEASE}", "libnvidia-next.so.9")
     file = next(f for f in machine.find().volumes[0].files if "next" in f.name)
     assert (file.folder, file.links, file.capability) == ("lib64", ("libnvidia-next.so.9",), "")
 
 
-def test_libraries_say_what_they_are_for_and_their_other_names(machine):
+def test_libraries_have_their_capability_and_other_names(machine):
     machine.driver(siblings=("libnvidia-encode",)).link(f"{LIB}/libcuda.so", "libcuda.so.1")
     machine.library(f"{LIB}/libGLX_nvidia.so.{RELEASE}", "libGLX_nvidia.so.0")
     found = {file.name: file for file in machine.find().volumes[0].files}
@@ -307,7 +307,7 @@ def test_of_two_alike_the_first_of_the_search_is_taken(machine, order):
     assert taken == [f"{LIB}/libnvidia-api.so.1"]
 
 
-def test_glvnd_is_taken_and_mesa_left_out(machine):
+def test_glvnd_is_included_and_mesa_left_out(machine):
     machine.driver()
     machine.library(f"{LIB}/libGL.so.1.7.0", "libGL.so.1", ["libGLdispatch.so.0"])
     machine.library(f"{LIB}/libEGL.so.1.0.0", "libEGL.so.1", ["libgbm.so.1"])
@@ -318,8 +318,7 @@ def test_glvnd_is_taken_and_mesa_left_out(machine):
     names = [file.name for file in found.volumes[0].files if "GL" in file.name]
     assert names == ["libGL.so.1.7.0", "libGLESv2.so.2", "libGLdispatch.so.0"]
     assert found.remarks == (
-        f"left out {machine.path}{LIB}/libEGL.so.1.0.0: not NVIDIA's, nor one that would choose "
-        "NVIDIA's",
+        f"left out {machine.path}{LIB}/libEGL.so.1.0.0: neither NVIDIA's nor GLVND's",
     )
 
 
@@ -362,7 +361,7 @@ def test_32_bit_libraries_have_a_folder_of_their_own(machine):
         pytest.param("lib\udcff.so.580.65.06", header(64, 62), "file of this name", id="no UTF-8"),
     ],
 )
-def test_library_that_cannot_be_one_is_left_out_and_said(machine, name, content, complaint):
+def test_invalid_library_is_left_out_with_a_remark(machine, name, content, complaint):
     machine.driver().put(f"{LIB}/{name}", content)
     found = machine.find()
     assert machine.files() == core(LIB)
@@ -371,7 +370,7 @@ def test_library_that_cannot_be_one_is_left_out_and_said(machine, name, content,
     assert remark.isprintable()
 
 
-def test_soname_that_is_no_name_of_a_file_is_not_linked(machine):
+def test_soname_that_is_not_a_file_name_is_not_linked(machine):
     machine.driver().library(f"{LIB}/libx.so.{RELEASE}", "../../etc/passwd")
     file = next(file for file in machine.find().volumes[0].files if file.name.startswith("libx"))
     assert file.links == ()
@@ -385,25 +384,25 @@ def test_soname_that_is_no_name_of_a_file_is_not_linked(machine):
         pytest.param("/proc/self/environ", "a link to nothing", id="absolute"),
     ],
 )
-def test_link_that_leads_out_of_the_root_leads_to_nothing(machine, target, complaint):
+def test_link_out_of_the_root_is_dangling(machine, target, complaint):
     machine.driver().link(f"{LIB}/libx.so.{RELEASE}", target)
     assert machine.files() == core(LIB)
     assert complaint in machine.find().remarks[0]
 
 
-def test_pipe_among_the_libraries_keeps_nobody_waiting(machine):
+def test_pipe_among_the_libraries_does_not_block(machine):
     machine.driver()
     os.mkfifo(machine.at(f"{LIB}/libx.so.{RELEASE}"))
     assert "must be a regular file" in machine.find().remarks[0]
 
 
-def test_shim_that_lies_about_is_left_out(machine):
+def test_installed_shim_is_left_out(machine):
     machine.driver().library(f"{LIB}/libx.so.{RELEASE}", catalogue.SHIM_SONAME)
     assert machine.files() == core(LIB)
 
 
 @rights.as_root
-def test_library_that_may_not_be_read_ends_the_search(machine):
+def test_unreadable_library_ends_the_search(machine):
     machine.driver()
     for folder in (machine.path, *machine.path.parents):
         if folder.owner() == "root" and folder != Path("/tmp"):
@@ -415,7 +414,7 @@ def test_library_that_may_not_be_read_ends_the_search(machine):
     assert "libnvidia-ptxjitcompiler" in str(answer)
 
 
-# What is not a library.
+# Files that are not libraries.
 
 
 def test_programs_firmware_and_data_belong_to_the_driver(machine):
@@ -447,7 +446,7 @@ def test_programs_firmware_and_data_belong_to_the_driver(machine):
     assert "nvidia-debugdump: not an ELF" in remark
 
 
-# What a configuration of gpu-manager's wants.
+# Volumes of gpu-manager's configuration.
 
 
 def volume(name, libraries=(), binaries=()):
@@ -456,7 +455,7 @@ def volume(name, libraries=(), binaries=()):
     return volumeconf.parse({"volume": [document]})
 
 
-def test_volume_has_what_it_names_and_nothing_else(machine):
+def test_volume_has_only_the_files_it_names(machine):
     machine.driver(siblings=("libnvidia-ptxjitcompiler", "libnvidia-encode"))
     machine.put("/usr/share/vulkan/icd.d/nvidia_icd.json")
     assert machine.files(volume("origin", ["libcuda.so", "libnvidia-encode.so"])) == {
@@ -474,7 +473,7 @@ def test_volume_with_the_shim_always_has_the_originals(machine):
     ]
 
 
-def test_volume_may_name_what_no_catalogue_lists(machine):
+def test_volume_may_name_files_outside_the_catalogue(machine):
     machine.driver().library("/opt/odd/libodd.so.3", "libodd.so.3")
     machine.put("/etc/ld.so.conf", b"/opt/odd\n")
     machine.put("/opt/bin/odd", header(64, {"x86_64": 62, "aarch64": 183}[platform.machine()]))
@@ -482,6 +481,6 @@ def test_volume_may_name_what_no_catalogue_lists(machine):
     assert found == {"lib64/libodd.so.3": "/opt/odd/libodd.so.3", "bin/odd": "/opt/bin/odd"}
 
 
-def test_root_that_is_no_folder_is_refused(tmp_path):
-    with pytest.raises(errors.UnavailableError, match="no folder to look for a driver in"):
+def test_root_that_is_not_a_folder_is_refused(tmp_path):
+    with pytest.raises(errors.UnavailableError, match="not a folder that can be searched for a driver"):
         survey.find_installation(tmp_path / "nowhere")

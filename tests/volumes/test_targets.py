@@ -1,4 +1,4 @@
-"""Targets that cannot do everything, and makers that are stopped in the middle."""
+"""Mirrors on file systems with limited features, and processes that die while they create one."""
 
 import json
 import os
@@ -23,11 +23,11 @@ MAKE = """
     from pyvgpu import errors
     from pyvgpu.volumes import node
     folder, shim, output = map(Path, sys.argv[1:])
-    told = []
+    result = []
     try:
         mirrored = node.Node(output, shim)
         for _ in range(2):
-            mirrored.mirror(installation_of(folder), lambda *step: told.append(step))
+            mirrored.mirror(installation_of(folder), lambda *step: result.append(step))
     except errors.PyVgpuError as exc:
         sys.exit(f"{exc.exit_code} {exc}")
     tree = mirrored.current()
@@ -35,7 +35,7 @@ MAKE = """
         str(path.relative_to(tree)): "link" if path.is_symlink() else path.stat().st_nlink
         for path in tree.rglob("*") if not path.is_dir()
     }
-    print(json.dumps({"copied": len({name for name, _, _ in told}), "kinds": kinds,
+    print(json.dumps({"copied": len({name for name, _, _ in result}), "kinds": kinds,
                       "broken": [str(p) for v in tree.iterdir() if v.is_dir()
                                  for p in v.rglob("*")
                                  if not p.resolve().is_relative_to(v) or not p.exists()]}))
@@ -65,7 +65,7 @@ REFLINKS = """
 
 
 def made(arguments, *, before=(), variables=()):
-    """What a maker in a process of its own tells of the tree."""
+    """Create a mirror in a separate process; return its report."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | dict(variables)
     command = [*before, sys.executable, "-c", textwrap.dedent(MAKE), *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -79,9 +79,9 @@ def mirrored(tmp_path, shim):
 
 
 def without_links(folder, more=""):
-    """The variables of a process whose file systems have no hard links.
+    """Return the environment of a process whose file systems have no hard links.
 
-    As many network file systems are; a library that answers for link(2) stands for one.
+    Many network file systems have none; a preloaded link(2) simulates one.
     """
     source, library = folder / "nolinks.c", folder / "nolinks.so"
     source.write_text(more + NO_LINKS)
@@ -94,12 +94,12 @@ def test_file_system_without_hard_links_gets_copies_and_links_within_a_volume(
     driver_folder, mirrored, tmp_path
 ):
     (driver_folder.path / "libcuda.so.580.65.06").chmod(0o755)
-    told = made(
+    result = made(
         (driver_folder.path, mirrored.shim, mirrored.output), variables=without_links(tmp_path)
     )
-    kinds = told["kinds"]
-    assert told["copied"] == 4
-    assert told["broken"] == []
+    kinds = result["kinds"]
+    assert result["copied"] == 4
+    assert result["broken"] == []
     assert kinds["shared/lib64/libcuda.so.1"] == 1
     assert kinds["shared/lib64/libnvidia-ml.so.1"] == "link"
     assert kinds["shared/origin/libcuda.so.580.65.06"] == 1
@@ -110,13 +110,13 @@ def test_file_system_without_hard_links_gets_copies_and_links_within_a_volume(
 
 
 def test_file_system_that_can_share_blocks_gets_no_copies(driver_folder, mirrored, tmp_path):
-    """A library that copies when it is asked to share the blocks stands for one."""
-    told = made(
+    """A preloaded ioctl() that copies for FICLONE simulates one."""
+    result = made(
         (driver_folder.path, mirrored.shim, mirrored.output),
         variables=without_links(tmp_path, REFLINKS),
     )
-    assert (told["copied"], told["broken"]) == (0, [])
-    assert told["kinds"]["exclusive/lib64/libcuda.so.580.65.06"] == 1
+    assert (result["copied"], result["broken"]) == (0, [])
+    assert result["kinds"]["exclusive/lib64/libcuda.so.580.65.06"] == 1
     own = driver_folder.path / "libcuda.so.580.65.06"
     made_of_it = mirrored.current() / "exclusive/lib64/libcuda.so.580.65.06"
     assert made_of_it.read_bytes() == own.read_bytes()
@@ -142,18 +142,18 @@ def test_other_file_system_gets_one_copy_for_both_volumes(
     layers.mkdir()
     mirrored.output.mkdir()
     text = mount.format(output=mirrored.output, layers=layers) + ' && exec "$@"'
-    told = made(
+    result = made(
         (driver_folder.path, mirrored.shim, mirrored.output),
         before=("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", text, "sh"),
     )
-    assert told["copied"] == 4
-    assert told["broken"] == []
-    assert told["kinds"]["shared/origin/libcuda.so.580.65.06"] == 2
-    assert told["kinds"]["shared/lib64/libcuda.so"] == 4
+    assert result["copied"] == 4
+    assert result["broken"] == []
+    assert result["kinds"]["shared/origin/libcuda.so.580.65.06"] == 2
+    assert result["kinds"]["shared/lib64/libcuda.so"] == 4
 
 
 @rights.as_root
-def test_permission_denied_in_the_middle_is_one_clear_error(driver_folder, mirrored, tmp_path):
+def test_permission_denied_midway_is_an_error(driver_folder, mirrored, tmp_path):
     for folder in (tmp_path, *tmp_path.parents):
         if folder.owner() == "root" and str(folder) != "/tmp":
             folder.chmod(folder.stat().st_mode | 0o755)
@@ -178,7 +178,7 @@ def assert_whole(tree):
         assert (tree / path).exists()
 
 
-def test_maker_may_die_at_any_step_of_an_upgrade(driver_folder, mirrored):
+def test_death_at_any_step_of_an_upgrade_leaves_a_complete_tree(driver_folder, mirrored):
     before = installation_of(driver_folder.path.rename(driver_folder.path.with_name("old")))
     driver_folder.path.mkdir()
     after = installation_of(driver_folder.add_driver("580.95.05").path)

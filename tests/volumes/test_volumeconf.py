@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pyvgpu.volumes import volumeconf
 
-# As gpu-manager has it: two volumes, and in the first what gpu-manager brings itself.
+# Like gpu-manager's: two volumes; the first has files that gpu-manager itself brings.
 LIKE_GPU_MANAGERS = {
     "volume": [
         {
@@ -40,7 +40,7 @@ def test_configuration_of_gpu_manager_is_accepted_as_it_is(file):
     )
 
 
-def test_volume_called_nvidia_is_the_one_with_the_shim(file):
+def test_volume_named_nvidia_has_the_shim(file):
     shared, exclusive = volumeconf.parse(LIKE_GPU_MANAGERS)
     assert (shared.shared, exclusive.shared) == (True, False)
 
@@ -59,20 +59,20 @@ def test_libraries_are_named_by_their_beginning(name, wanted):
     assert exclusive.wants_library(name) == wanted
 
 
-def test_volume_without_libraries_wants_none():
+def test_volume_without_libraries_selects_none():
     (volume,) = volumeconf.parse({"volume": [changed(components={})]})
     assert not volume.wants_library("libcuda.so.1")
 
 
-def test_null_is_what_is_not_there():
+def test_null_is_like_a_missing_field():
     (volume,) = volumeconf.parse({"volume": [changed(mode=None, components={"binaries": None})]})
     assert (volume.mode, volume.binaries) == ("ro", ())
 
 
-def test_component_that_nobody_knows_is_passed_over_and_said(caplog):
+def test_unknown_component_is_ignored_with_a_warning(caplog):
     (volume,) = volumeconf.parse({"volume": [changed(components={"devices": ["/dev/null"]})]})
     assert volume.libraries == ()
-    assert "passed over volume[0].components.'devices'" in caplog.text
+    assert "ignored volume[0].components.'devices'" in caplog.text
 
 
 def changed(**fields):
@@ -94,7 +94,7 @@ def changed(**fields):
         pytest.param({"volume": [changed(name="a/b")]}, "the name of a folder", id="two folders"),
         pytest.param({"volume": [changed(name="a\n")]}, "the name of a folder", id="newline"),
         pytest.param(
-            {"volume": [changed(), changed()]}, "two have one name: a, a", id="one name twice"
+            {"volume": [changed(), changed()]}, "names must be unique: a, a", id="one name twice"
         ),
         pytest.param({"volume": [changed(base="b")]}, "must be an absolute path", id="relative"),
         pytest.param({"volume": [changed(base="/../b")]}, "must be an absolute path", id="up"),
@@ -110,7 +110,7 @@ def changed(**fields):
         pytest.param(
             {"volume": [changed(components={"libraries": [""]})]},
             "'' must be the name of a file",
-            id="empty, the beginning of all",
+            id="empty, which all names start with",
         ),
         pytest.param(
             {"volume": [changed(components={"binaries": ["../../etc/passwd"]})]},
@@ -124,7 +124,7 @@ def changed(**fields):
         ),
     ],
 )
-def test_what_is_not_valid_is_refused_by_name(document, complaint, file):
+def test_invalid_values_are_refused_by_name(document, complaint, file):
     path = file(json.dumps(document).encode())
     with pytest.raises(volumeconf.VolumeConfigError) as caught:
         volumeconf.read(path)
@@ -143,12 +143,12 @@ def test_what_is_not_valid_is_refused_by_name(document, complaint, file):
         pytest.param(b'{"volume":' * 100_000, id="deeper than any"),
     ],
 )
-def test_what_is_no_json_is_refused(content, file):
+def test_invalid_json_is_refused(content, file):
     with pytest.raises(volumeconf.VolumeConfigError, match="must be JSON"):
         volumeconf.read(file(content))
 
 
-def test_file_that_is_not_there_is_refused(tmp_path):
+def test_missing_file_is_refused(tmp_path):
     with pytest.raises(volumeconf.VolumeConfigError, match="cannot be read: No such file"):
         volumeconf.read(tmp_path / "volume.conf")
 
@@ -170,7 +170,7 @@ _JSON = st.recursive(
 
 
 @given(_JSON)
-def test_any_document_is_volumes_or_refused(value):
+def test_any_document_is_parsed_or_refused(value):
     for document in (value, {"volume": value}, {"volume": [value]}):
         try:
             volumeconf.parse(document)

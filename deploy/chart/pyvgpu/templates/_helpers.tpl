@@ -1,4 +1,4 @@
-{{/* What templates share. */}}
+{{/* Shared template helpers. */}}
 
 {{- define "pyvgpu.image" -}}
 {{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
@@ -8,12 +8,12 @@
 {{ .Values.fastExitImage.name }}:{{ .Values.fastExitImage.tag | default .Chart.AppVersion }}
 {{- end -}}
 
-{{/* Of everything that is made, so that it is found. */}}
+{{/* Labels of every object of the chart. */}}
 {{- define "pyvgpu.labels" -}}
 {app.kubernetes.io/name: pyvgpu, app.kubernetes.io/instance: {{ .Release.Name }}}
 {{- end -}}
 
-{{/* The same, and those by which Prometheus' operator selects. */}}
+{{/* The same, and the labels by which Prometheus' operator selects. */}}
 {{- define "pyvgpu.monitoringLabels" -}}
 app.kubernetes.io/name: pyvgpu
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -22,7 +22,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end -}}
 
-{{/* Where pods go; of the values of one part. */}}
+{{/* Scheduling fields of a pod, from the values of one component. */}}
 {{- define "pyvgpu.placing" -}}
 {{- with .priorityClassName }}
 priorityClassName: {{ . }}
@@ -44,7 +44,7 @@ imagePullSecrets: {{- toYaml . | nindent 0 }}
 {{- end }}
 {{- end -}}
 
-{{/* Of a pod on any node: no root, and nothing of the node's. */}}
+{{/* Security context of a pod that is not root and mounts nothing of the node. */}}
 {{- define "pyvgpu.podSecurity" -}}
 {runAsNonRoot: true, runAsUser: 65534, seccompProfile: {type: RuntimeDefault}}
 {{- end -}}
@@ -53,18 +53,18 @@ imagePullSecrets: {{- toYaml . | nindent 0 }}
 {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
 {{- end -}}
 
-{{/* Of a container that needs folders of its node: root, since kubelet's sockets and the runtime's are. */}}
+{{/* Security context of a container that mounts folders of its node: root, since the sockets of kubelet and the runtime belong to root. */}}
 {{- define "pyvgpu.nodeSecurity" -}}
 {runAsUser: 0, allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}}
 {{- end -}}
 
-{{/* The agent, as the API server calls it. */}}
+{{/* The agent's user name at the API server. */}}
 {{- define "pyvgpu.agent" -}}
 system:serviceaccount:{{ .Values.agentNamespace.name }}:agent
 {{- end -}}
 
-{{/* How kube-scheduler is told of our extender: what stands under `extenders:` but for the address
-and the certificates. */}}
+{{/* The entry under `extenders:` of kube-scheduler's configuration, without the address and the
+certificates. */}}
 {{- define "pyvgpu.extender" -}}
 enableHTTPS: true
 filterVerb: filter
@@ -74,7 +74,7 @@ preemptVerb: preempt
 weight: 10
 httpTimeout: 30s # a gang waits up to 20 s for its last pod
 nodeCacheCapable: true # it is sent names: 66 kB for 5,000 nodes, not 24 MB
-ignorable: false # without it pods with devices wait; all others do not
+ignorable: false # while the extender is down, pods with devices wait; all others do not
 managedResources:
 - {name: pyvgpu.io/vcore, ignoredByScheduler: false}
 - {name: pyvgpu.io/vmemory, ignoredByScheduler: false}
@@ -84,11 +84,11 @@ managedResources:
 {{- end }}
 {{- end -}}
 
-{{/* What the second kube-scheduler is told. */}}
+{{/* Configuration of the second kube-scheduler. */}}
 {{- define "pyvgpu.kubeSchedulerConfiguration" -}}
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
-percentageOfNodesToScore: 100 # else it asks about some nodes alone
+percentageOfNodesToScore: 100 # by default it asks about some of the nodes only
 clientConnection: {qps: 1000, burst: 2000}
 leaderElection:
   leaderElect: true
@@ -106,7 +106,7 @@ extenders:
   {{- include "pyvgpu.extender" . | nindent 2 }}
 {{- end -}}
 
-{{/* Whether pods ask for devices; CEL. */}}
+{{/* CEL: whether a pod requests devices. */}}
 {{- define "pyvgpu.asks" -}}
 (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c,
     has(c.resources) && [
@@ -117,17 +117,17 @@ extenders:
         || "tencent.com/vcuda-core" in r || "tencent.com/vcuda-memory" in r))
 {{- end -}}
 
-{{/* Whether a pod's namespace is one of a pattern; CEL. */}}
+{{/* CEL: whether a pod's namespace matches a pattern. */}}
 {{- define "pyvgpu.inNamespace" -}}
 request.namespace.matches({{ printf "^%s$" (. | replace "[!" "[^" | replace "*" ".*" | replace "?" ".") | toJson }})
 {{- end -}}
 
-{{/* Annotations in which components say what they have decided, beside those of predicates; CEL. */}}
+{{/* CEL: annotations that hold the components' decisions, except those of predicates. */}}
 {{- define "pyvgpu.stateAnnotations" -}}
 ["pyvgpu.io/devices", "pyvgpu.io/sidecar-stop", "pyvgpu.io/swapped", "tencent.com/gpu-assigned"]
 {{- end -}}
 
-{{/* The node that a token names; CEL. */}}
+{{/* CEL: the node named in the token. */}}
 {{- define "pyvgpu.tokensNode" -}}
 request.userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([""])[0]
 {{- end -}}

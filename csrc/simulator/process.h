@@ -130,6 +130,7 @@ enum builtin {
     BUILTIN_WORK,
     BUILTIN_FILL,
     BUILTIN_ADD,
+    BUILTIN_SAXPY,
     BUILTIN_COPY,
     BUILTIN_HOLD,
 };

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* builtin.c -- sim_spin, sim_work, sim_fill, sim_add, sim_copy, sim_hold.
+/* builtin.c -- sim_spin, sim_work, sim_fill, sim_add, sim_saxpy, sim_copy, sim_hold.
  *
  *   sim_spin(u64 ns)                                 occupies its SMs for so long
  *   sim_work(u64 ns, u64 out)                        the same; writes when it began and ended, ns
  *   sim_fill(u64 address, u32 value, u64 count)      count words of 32 bits
  *   sim_add(u64 out, u64 a, u64 b, u64 count)        out[i] = a[i] + b[i] in f32
+ *   sim_saxpy(u64 y, u64 x, f32 a, u64 count)        y[i] = a * x[i] + y[i] in f32
  *   sim_copy(u64 out, u64 in, u64 bytes)
  *   sim_hold(u64 ns, u64 count)                      occupies so many SMs, whatever its grid
  *
@@ -29,6 +30,7 @@ static const struct {
     [BUILTIN_WORK] = {"sim_work", 2, BUILTIN_ARGUMENTS},
     [BUILTIN_FILL] = {"sim_fill", 3, 1},
     [BUILTIN_ADD] = {"sim_add", 4, BUILTIN_ARGUMENTS},
+    [BUILTIN_SAXPY] = {"sim_saxpy", 4, 2},
     [BUILTIN_COPY] = {"sim_copy", 3, BUILTIN_ARGUMENTS},
     [BUILTIN_HOLD] = {"sim_hold", 2, BUILTIN_ARGUMENTS},
 };
@@ -104,6 +106,16 @@ static void add_piece(char *const *bytes, uint64_t count, uint64_t value)
         ((float *) bytes[0])[i] = ((const float *) bytes[1])[i] + ((const float *) bytes[2])[i];
 }
 
+static void saxpy_piece(char *const *bytes, uint64_t count, uint64_t value)
+{
+    uint32_t bits = (uint32_t) value;
+    float factor;
+
+    memcpy(&factor, &bits, sizeof(factor));
+    for (uint64_t i = 0; i < count; i++)
+        ((float *) bytes[0])[i] += factor * ((const float *) bytes[1])[i];
+}
+
 static void copy_piece(char *const *bytes, uint64_t count, uint64_t value)
 {
     (void) value;
@@ -127,6 +139,17 @@ static void add(struct effect *effect)
     CUresult result = (arguments[0] | arguments[1] | arguments[2]) % 4
                           ? CUDA_ERROR_MISALIGNED_ADDRESS
                           : walk(arguments, 3, arguments[3], 4, 0, add_piece);
+
+    if (result != CUDA_SUCCESS)
+        fail(effect, result);
+}
+
+static void saxpy(struct effect *effect)
+{
+    const uint64_t *arguments = effect->arguments;
+    CUresult result = (arguments[0] | arguments[1]) % 4
+                          ? CUDA_ERROR_MISALIGNED_ADDRESS
+                          : walk(arguments, 2, arguments[3], 4, arguments[2], saxpy_piece);
 
     if (result != CUDA_SUCCESS)
         fail(effect, result);
@@ -187,6 +210,10 @@ void builtin_order(enum builtin builtin, const uint64_t *arguments,
     case BUILTIN_ADD:
         bytes = 12 * (double) arguments[3];
         order->effect.apply = add;
+        break;
+    case BUILTIN_SAXPY:
+        bytes = 12 * (double) arguments[3];
+        order->effect.apply = saxpy;
         break;
     case BUILTIN_COPY:
         bytes = 2 * (double) arguments[2];

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "cuda/notice.h"
 #include "visible.h"
 
 enum { DEFAULT_CUDA_VERSION = 13000 }; /* if there is no machine */
@@ -109,5 +110,6 @@ CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
     REQUIRE(table && id);
     *table = NULL;
+    notice_private_table();
     return CUDA_ERROR_NOT_FOUND;
 }

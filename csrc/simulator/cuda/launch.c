@@ -7,6 +7,7 @@
 #include "cuda/builtin.h"
 #include "cuda/capture.h"
 #include "cuda/entry.h"
+#include "cuda/notice.h"
 
 enum {
     THREADS_OF_BLOCK = 1024,
@@ -113,7 +114,9 @@ CUresult launch_order(struct work_context *work, const struct launch *launch,
         .units = blocks < config->sm_count ? (uint32_t) blocks : config->sm_count,
         .effect = {.work = work},
     };
-    if (function->builtin != BUILTIN_NONE)
+    if (function->builtin == BUILTIN_NONE)
+        notice_kernel(function->name);
+    else
         builtin_order(function->builtin, arguments, config, order);
     order->ns += process.machine->config.law.launch_ns;
     return CUDA_SUCCESS;

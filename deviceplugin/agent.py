@@ -111,6 +111,17 @@ class Agent:
             resources = ids.GAIA if settings.profile is Profile.GAIA else ids.OURS
             listing = podresources.PodResources(settings.pod_resources)
             offers = {it.kind: service.Offer(it) for it in resources}
+            own, known = None, None
+            if api:
+                stack.callback(api.close)
+                own, known = ownnode.OwnNode(api, settings.node), pods.Pods(api, settings.node)
+                self._add_watches(own, known)
+            observers = surroundings.Observers()
+            granter: granting.Granter
+            found: devices.Devices
+            scheduled = scheduling.add(
+                self._parts, settings, own, known, observers, lambda: granter, lambda: found.minors
+            )
             granter = granting.Granter(
                 kept,
                 made,
@@ -119,43 +130,49 @@ class Agent:
                     settings.unit, settings.packing, settings.bind_seconds, settings.shares
                 ),
                 offers,
+                scheduled.policy,
+                observers,
             )
             kept_out = cordons.Cordons(settings.state)
             gates = moving.Doors(settings.state, settings.doors, settings.door_seconds)
-            found = devices.Devices(settings, granter, made, kept_out, gates, self._meter.ended)
+            watched = stack.enter_context(watch.Watch())
+            found = devices.Devices(
+                settings, granter, made, kept_out, gates, self._meter.ended, watched.wake
+            )
             stack.callback(found.stop)
             stack.callback(found.limits.stop)
-            granter.grow = found.limits.grow
-            own, known = None, None
+            observers.growing.add(found.limits.grow)
             marks: Callable[[str], display.Marks] = display.no_marks
-            if api:
-                stack.callback(api.close)
-                own, known = ownnode.OwnNode(api, settings.node), pods.Pods(api, settings.node)
+            if own and known:
                 marks = self._add_cluster(own, known, granter, found)
             if own is None and not settings.beside_nvidia and not settings.simulate:
                 log.warning(
                     "cannot detect another device plugin, such as NVIDIA's, that gives out this "
                     "node's GPUs: that needs the API server (run as a pod, or give --kubeconfig)"
                 )
-            unplaced = scheduling.add(
-                self._parts, settings, own, known, granter, lambda: found.minors
-            )
             node_of = driver.Node(granter, made, found, gates)
-            sockets = driver.add(self._parts, settings, own, node_of)
-            if sockets:
-                sockets.count = self._meter.called
+            sockets = driver.add(self._parts, settings, own, node_of, self._meter.called)
             ordering = orders.Orders(settings.state, self._hands(granter, made, found))
             stack.callback(ordering.stop)
             ordering.start()
-            watched = stack.enter_context(watch.Watch())
             collecting = self._add_inside(granter, made, found, self._follower(found, watched))
             registrar = self._add_plugins(granter, offers)
+            trouble = scheduled.trouble
             inside = outside.Inside(
-                *(granter, found, places, collecting, registrar, marks, self._recent, unplaced),
+                *(granter, found, places, collecting, registrar, marks, self._recent, trouble),
                 sockets,
             )
             stack.enter_context(outside.showing(settings, self._parts, self._meter, inside))
             self._parts.run()
+
+    def _add_watches(self, own: ownnode.OwnNode, known: pods.Pods) -> None:
+        for seen in (own, known):
+            try:
+                seen.sync()
+            except apiserver.ServerError as exc:
+                log.warning("the API server is not available yet: %s", exc)
+        self._parts.add("node", own.run, own.stop)
+        self._parts.add("pods", known.run, known.stop)
 
     def _add_cluster(
         self,
@@ -165,20 +182,12 @@ class Agent:
         found: devices.Devices,
     ) -> Callable[[str], display.Marks]:
         """Add the components that use the API server; return a lookup of a pod's marks by uid."""
-        for seen in (own, known):
-            try:
-                seen.sync()
-            except apiserver.ServerError as exc:
-                log.warning("the API server is not available yet: %s", exc)
-        self._parts.add("node", own.run, own.stop)
-        self._parts.add("pods", known.run, known.stop)
         teller = events.Teller(known, own.name, self._written)
-        granter.tell, granter.withdraw = teller.tell, teller.withdraw
-        granter.starts.find_name = known.name_of
-        granter.endings.ask = known.is_over
+        granter.observers.reported.add(teller.tell)
+        granter.observers.withdrawn.add(teller.withdraw)
         self._parts.add("events", teller.run, teller.stop)
         following = wishes.Wishes(known, granter, teller.tell)
-        known.changed = following.changed
+        known.changed.add(following.changed)
         self._parts.add("wishes", following.run, following.stop)
         noted = cordons.Follower(
             own, lambda: {it.uuid for it in granter.devices}, found.follow_cordons
@@ -221,9 +230,9 @@ class Agent:
         folder, unit = self._settings.plugins, self._settings.unit
         gaias = self._settings.profile is Profile.GAIA
         decider = gaia.Dressed(granter, unit) if gaias else granter
-        plugins = [service.Plugin(folder, it, decider) for it in offers.values()]
-        for plugin in plugins:
-            plugin.count = self._meter.called
+        plugins = [
+            service.Plugin(folder, it, decider, self._meter.called) for it in offers.values()
+        ]
         registrar = registration.Registrar(self._settings.plugins, plugins)
 
         def register() -> None:
@@ -258,7 +267,6 @@ class Agent:
         files = survey.Finder(settings.driver_root, settings.volumes)
         finder = files if settings.volumes is None else gaia.Volumes(files)
         known: list[node.State] = []
-        found.wake = watched.wake
 
         def tell(news: follow.News) -> None:
             if [news.state] != known or found.outdated:

@@ -43,6 +43,7 @@ class Devices:
         cordons: Cordons,
         gates: moving.Doors,
         ended: Callable[[], None] = lambda: None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._granter = granter
@@ -59,7 +60,7 @@ class Devices:
         self._looked_at: tuple[Path | None, node.State] | None = None  # the source of _seen
         self._other_plugin = ""
         self.outdated = False  # a device left MIG mode, so the inventory must be read again
-        self.wake: Callable[[], None] = lambda: None  # called when it is outdated
+        self._wake = wake  # called when it is outdated
         self._away = False
         self._watcher: health.Watcher | None = None
         self._auditor: auditor.Auditor | None = None
@@ -100,7 +101,10 @@ class Devices:
         self._watcher = health.Watcher(found.library, sick, rules, self._hear)
         self._watcher.start()
         means = auditor.Means(
-            self._settings.audit_action, self._granter.tell, self._ended, self.limits.look
+            self._settings.audit_action,
+            self._granter.observers.reported,
+            self._ended,
+            self.limits.look,
         )
         self._auditor = self._made.auditor(found.library, lambda: self._granter.known, means)
         threading.Thread(target=self._auditor.run, name="auditor", daemon=True).start()
@@ -199,14 +203,14 @@ class Devices:
             log.warning("device %s is %s", uuid, f"unhealthy: {reason}" if reason else "healthy")
             for grant in self._granter.known.values():
                 if any(share.uuid == uuid for share in grant.shares):
-                    self._granter.tell(_news(grant, uuid, reason))
+                    self._granter.observers.reported(_news(grant, uuid, reason))
         with self._changing:
             left = [it for it in news if self._sick.get(it) == nvml.MIG_MODE]
             self._sick |= news
             self.outdated |= any(news[it] != nvml.MIG_MODE for it in left)
         self.show()
         if self.outdated:
-            self.wake()
+            self._wake()
 
     def show(self) -> None:
         """Pass the current state of the devices to the granter."""

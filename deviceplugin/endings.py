@@ -50,7 +50,12 @@ class _Past:
 class Endings:
     """Tracks the pods and grants that this run of kubelet has had, and grants unknown to it."""
 
-    def __init__(self, clock: Callable[[], float], is_used: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        is_used: Callable[[str], bool],
+        is_over: Callable[[Owner], bool] | None = None,
+    ) -> None:
         self._clock = clock
         self._is_used = is_used  # whether a process uses the grant with that id
         self._noting = threading.Lock()
@@ -60,7 +65,7 @@ class Endings:
         self._unknown: dict[str, float] = {}  # since when its checkpoint lacks a grant
         self._unknown_to: Life | None = None  # the run of kubelet for which that holds
         self._asked: dict[str, float] = {}  # by grant: the last API request about its listed pod
-        self.ask: Callable[[Owner], bool] | None = None  # whether a pod is over, by the API server
+        self._is_over = is_over  # whether a pod is over, by the API server; None: there is none
 
     def note(self, said: Said) -> _Past:
         """Record a kubelet's listing and checkpoint, both of one run; return its whole past."""
@@ -113,8 +118,8 @@ class Endings:
         listed = _name(owner) in said.listing.names
         if since is None and (listed or not owner.pod):
             return False
-        if self.ask is not None:
-            if not (listed and self._was_asked(grant.id, now)) and self.ask(owner):
+        if self._is_over is not None:
+            if not (listed and self._was_asked(grant.id, now)) and self._is_over(owner):
                 return True
             if not pods.is_static(owner.uid):
                 return False

@@ -60,6 +60,8 @@ class Granter:
         sources: surroundings.Sources,
         sizes: surroundings.Sizes,
         offers: dict[Kind, service.Offer],
+        policy: surroundings.StartPolicy,
+        observers: surroundings.Observers,
     ) -> None:
         self._checkpoint = checkpoint
         self._folders = folders
@@ -72,17 +74,13 @@ class Granter:
         self._doubts = doubts.Doubts(sizes.bind_seconds, sizes.clock)
         self._waiting: dict[str, frozenset[str]] = {}  # the grants of waiting pods, by uid
         self._queue: dict[str, None] = {}  # uids of pods that wait for room, in order of arrival
-        finder = finding.Finder(
-            sources, self._doubts, lambda: self.known, lambda event: self.tell(event)
+        finder = finding.Finder(sources, self._doubts, lambda: self.known, observers.reported)
+        self._starts = starting.Starts(
+            finder.prepare, finder.find, self._bind_all, self._refused, policy
         )
-        self.starts = starting.Starts(finder.prepare, finder.find, self._bind_all, self._refused)
         self._fresh = fresh.Fresh(sizes.clock)
-        self.endings = endings.Endings(sizes.clock, folders.is_used)
-        self.tell: Callable[[events.Event], None] = lambda _: None
-        self.withdraw: Callable[[str, events.Reason], None] = lambda *_: None  # an unsent event
-        self.given: Callable[[identity.Pod, placing.Shares], None] = lambda *_: None
-        self.grow: Callable[[grants.Grant], None] = lambda _: None  # before a quota is raised
-        self.changed: Callable[[], None] = lambda: None  # a grant or a device has changed
+        self._endings = endings.Endings(sizes.clock, folders.is_used, policy.is_over)
+        self.observers = observers
 
     @property
     def devices(self) -> tuple[facts.Device, ...]:
@@ -148,7 +146,7 @@ class Granter:
             after = alter(before)
             self._checkpoint.put(after)
             try:
-                self.grow(after)
+                self.observers.growing(after)
                 self._folders.mend(after)
             except errors.PyVgpuError:
                 self._checkpoint.put(before)
@@ -157,7 +155,9 @@ class Granter:
         if after.owner is not None:
             owner, text = after.owner, f"a container's quota is now: {resize.describe(after)}"
             reason = events.Reason.RESIZED
-            self.tell(events.Event(owner.uid, owner.namespace, owner.pod, text, reason))
+            self.observers.reported(
+                events.Event(owner.uid, owner.namespace, owner.pod, text, reason)
+            )
         return after
 
     @property
@@ -212,7 +212,7 @@ class Granter:
         if self._start_known(kind, held):
             done(None)
         else:
-            self.starts.begin(binding.Held(kind, held), done)
+            self._starts.begin(binding.Held(kind, held), done)
 
     def _refused(self, pod: identity.Pod, exc: Exception) -> None:
         """Write an event for a waiting pod; evict one that can never start, or is too late."""
@@ -221,15 +221,19 @@ class Granter:
             with self._deciding:
                 self._waiting[pod.uid] = frozenset(it.grant for it in pod.containers)
             reason = events.Reason.WAITS
-            self.tell(events.Event(pod.uid, pod.namespace, pod.name, str(exc), reason))
+            self.observers.reported(
+                events.Event(pod.uid, pod.namespace, pod.name, str(exc), reason)
+            )
         elif isinstance(exc, RefusedError) and (exc.final or self._doubts.is_late(pod.uid)):
-            self.tell(events.Event(pod.uid, pod.namespace, pod.name, str(exc), evict=True))
+            self.observers.reported(
+                events.Event(pod.uid, pod.namespace, pod.name, str(exc), evict=True)
+            )
 
     def prefer(self, kind: Kind, asked: answers.Choice) -> tuple[str, ...]:
         """Return the free ids that kubelet should take; a hint that binds nothing."""
         known = self._checkpoint.grants.values()
         held = self._book.held(known)
-        kubelets = self.endings.known(self._sources.pods.life())
+        kubelets = self._endings.known(self._sources.pods.life())
         lost = [it for it in known if it.bound and it.id not in kubelets]
         offered = preference.Offered(
             facts.Node(self._devices, held),
@@ -259,7 +263,7 @@ class Granter:
         for grant in new:
             log.info("granted %s to %s", grant.id, grant.label)
         if new:
-            self.changed()
+            self.observers.changed()
 
     def end(self, over: Callable[[grants.Grant], bool], *, used: bool = True) -> None:
         """End the grants for which *over* is true; those in use by processes only if *used*."""
@@ -281,7 +285,7 @@ class Granter:
         if self._sources.pods.life() != listing.life:
             return  # kubelet has restarted: the entries may be those of the new one
         said = endings.Said(listing, entries)
-        over = self.endings.over(before.values(), said)
+        over = self._endings.over(before.values(), said)
         with self._deciding:
             uids = {it.uid for it in entries}
             self._doubts.keep(uids)
@@ -290,7 +294,7 @@ class Granter:
             self._fresh.keep(self._checkpoint.grants)
             known = self._checkpoint.grants
             self._end(it for it in over if known.get(it.id) == it)
-            self.endings.keep(self._checkpoint.grants.values())
+            self._endings.keep(self._checkpoint.grants.values())
 
     # --- binding --------------------------------------------------------------------------------
 
@@ -329,17 +333,17 @@ class Granter:
         entries = None
         with contextlib.suppress(errors.UnavailableError):
             entries = self._sources.state.read()
-        return self.endings.known(self._sources.pods.life(), entries)
+        return self._endings.known(self._sources.pods.life(), entries)
 
     def _bind(self, one: binding.Found, written: state.Entries, *, alone: bool) -> binding.Bound:
         """Bind the unbound grants of a pod to the devices chosen for it."""
         identity.check(one.pod.uid, one.entries, written)
         if self._sources.pods.life() != one.listing.life:
             raise identity.DoubtError("kubelet has restarted since it listed the pod")
-        self.endings.note(endings.Said(one.listing, written))
+        self._endings.note(endings.Said(one.listing, written))
         pod, chosen, known = one.pod, one.chosen, self._checkpoint.known
         own = binding.grants_of(pod, known.grants, time.time())
-        kubelets = self.endings.known(one.listing.life, written)
+        kubelets = self._endings.known(one.listing.life, written)
 
         def kept(grant_id: str) -> bool:
             return grant_id in written.grants and self._folders.is_used(grant_id)
@@ -350,7 +354,7 @@ class Granter:
         shares = self._place(one, wanting, written) if wanting else {}
         self._queue.pop(pod.uid, None)
         if self._waiting.pop(pod.uid, None) is not None:
-            self.withdraw(pod.uid, events.Reason.WAITS)
+            self.observers.withdrawn(pod.uid, events.Reason.WAITS)
         new = binding.bound(pod, own, shares, chosen)
         if new:
             self._checkpoint.note(*new.values(), soon=alone)
@@ -375,7 +379,7 @@ class Granter:
         said = endings.Said(one.listing, written)
         before = [it for it in one.before.values() if it.claim is None and not it.over]
         known = self._checkpoint.grants
-        over = [it for it in self.endings.dropped(before, said) if known.get(it.id) == it]
+        over = [it for it in self._endings.dropped(before, said) if known.get(it.id) == it]
         self._end(over)
         return bool(over)
 
@@ -391,11 +395,11 @@ class Granter:
         for name, grant in bound.new.items():
             log.info("bound %s to %s/%s/%s", grant.id, pod.namespace, pod.name, name)
         if bound.new:
-            self.given(pod, {name: it.shares for name, it in bound.everything.items()})
+            self.observers.bound(pod, {name: it.shares for name, it in bound.everything.items()})
         if any(it.whole for it in bound.new.values()):
             self._offer()  # a whole device also takes the memory that its pod did not request
         else:
-            self.changed()
+            self.observers.changed()
         self._doubts.forget(pod.uid)
 
     def _room(self) -> binding.Room:
@@ -415,7 +419,7 @@ class Granter:
             self._doubts.forget(owner.uid)
         except RefusedError as exc:
             if exc.final or self._doubts.is_late(owner.uid):
-                self.tell(
+                self.observers.reported(
                     events.Event(owner.uid, owner.namespace, owner.pod, str(exc), evict=True)
                 )
             raise
@@ -464,7 +468,7 @@ class Granter:
             if len(everything) != count:
                 everything = offer.resource.ids(count)
             offer.set(count, ids.unhealthy(everything, stands, given, offer.unhealthy))
-        self.changed()
+        self.observers.changed()
 
 
 def _ids(grant: grants.Grant, kind: Kind) -> frozenset[str]:

@@ -12,10 +12,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu.deviceplugin import watching
+from pyvgpu.deviceplugin.observers import Subscribers
 from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pyvgpu.deviceplugin.grants import Owner
 
@@ -28,20 +29,14 @@ _STATIC = re.compile(r"[0-9a-f]{32}")  # such a uid: the digest of a file
 _METADATA = ("name", "namespace", "uid", "annotations", "ownerReferences")
 
 
-def ignore(_: str) -> None:
-    """Do nothing about a pod that has changed."""
-
-
 class Pods(watching.Watching[dict[str, Any]]):
     """The pods bound to one node; thread-safe.
 
-    *changed* is called with the key of each pod that is added, changed or removed.
+    Subscribers of *changed* are called with the key of each pod that is added, changed or removed.
     """
 
-    def __init__(
-        self, api: apiserver.ApiServer, node: str, changed: Callable[[str], None] = ignore
-    ) -> None:
-        self.changed = changed
+    def __init__(self, api: apiserver.ApiServer, node: str) -> None:
+        self.changed: Subscribers[[str]] = Subscribers()
         self._indexing = threading.Lock()
         self._by_uid: dict[str, dict[str, Any]] = {}
         self._uids: dict[str, tuple[str, ...]] = {}  # by the keys of pods

@@ -69,12 +69,13 @@ class Registrar:
         self._plugins = plugins
         self._watch = watch.Watch()
         self._stopped = False
+        self._ended = False  # the watch is closed, or about to be
         self._known: object = None
         self._complaint = "kubelet has not been seen yet"
         self._patience = Patience()
         self._ask_again = 0.0  # when to probe the servers next, by time.monotonic
         for plugin in plugins:
-            plugin.tell_left = self._watch.wake
+            plugin.left.add(self._wake)
 
     def run(self) -> None:
         """Keep registered until :meth:`stop`; then stop serving.
@@ -106,9 +107,13 @@ class Registrar:
             while not self._stopped:
                 self._watch.watch([self._folder])
                 self._watch.wait(_LOOK_SECONDS if self._look() else self._patience.lose())
+            self._ended = True
             for plugin in self._plugins:
-                plugin.tell_left = lambda: None
                 plugin.stop()
+
+    def _wake(self) -> None:
+        if not self._ended:
+            self._watch.wake()
 
     @property
     def trouble(self) -> str:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import choices, gaia, predicates, publishing
+from pyvgpu.deviceplugin import choices, gaia, predicates, publishing, surroundings
 from pyvgpu.deviceplugin.settings import Placement, Profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.deviceplugin import ownnode, pods
+    from pyvgpu.deviceplugin import identity, ownnode, placing, pods
     from pyvgpu.deviceplugin.granting import Granter
     from pyvgpu.deviceplugin.parts import Parts
     from pyvgpu.deviceplugin.settings import Settings
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scheduling:
+    """The agent's link to the scheduler."""
+
+    policy: surroundings.StartPolicy
+    trouble: Callable[[], str]  # why no pod can be placed here yet; '' if pods can
 
 
 def add(
@@ -23,13 +32,14 @@ def add(
     settings: Settings,
     node: ownnode.OwnNode | None,
     known: pods.Pods | None,
-    granter: Granter,
+    observers: surroundings.Observers,
+    granter: Callable[[], Granter],
     minors: predicates.Minors,
-) -> Callable[[], str]:
+) -> Scheduling:
     """Add the components that exchange placements through the API server, if there is one.
 
-    Returns a function that tells why no pod can be placed here yet, '' if pods can. UsageError if
-    the settings need an API server; DataError for a malformed key.
+    *granter* and *minors* are called once the components run. UsageError if the settings need an
+    API server; DataError for a malformed key.
     """
     if node is None or known is None:
         if settings.placement is Placement.EXTENDER:
@@ -37,33 +47,48 @@ def add(
                 "--placement extender: needs the API server, which stores the extender's choice: "
                 "run as a pod, or give --kubeconfig FILE"
             )
-        return str
-    granter.starts.choose = choices.Wished(known).choose
-    if settings.profile is Profile.GAIA:
-        noting = predicates.Predicates(known, settings.node, minors)
-        granter.starts.choose, granter.given = noting.choose, noting.note
-        parts.add("predicates", noting.run, noting.stop)
-    trouble: Callable[[], str] = str
-    if settings.placement_key is not None:
-        keys = choices.Keys(settings.placement_key)
-        with contextlib.suppress(errors.UnavailableError):  # the scheduler has yet to create it
-            keys.read()
-        granter.starts.choose = choices.Sealed(known, settings.node, keys.read).choose
-        trouble = lambda: keys.trouble  # noqa: E731
+        return Scheduling(surroundings.StartPolicy(), str)
+    choose, trouble = _chooser(parts, settings, known, observers, minors)
 
     def text() -> str:
-        granted = granter.known.values()
-        return publishing.text_of(settings.unit, granter.devices, minors(), granted)
+        granted = granter().known.values()
+        return publishing.text_of(settings.unit, granter().devices, minors(), granted)
 
     def labels() -> dict[str, str]:
         found = dict(settings.labels)
         if settings.profile is Profile.GAIA:
-            found |= gaia.labels(granter.devices)
+            found |= gaia.labels(granter().devices)
         return found
 
     publisher = publishing.Publisher(node, text, labels)
-    granter.changed = publisher.changed
-    if settings.placement is Placement.AGENT:
-        granter.starts.until_known = publisher.wait
+    observers.changed.add(publisher.changed)
     parts.add("publisher", publisher.run, publisher.stop)
-    return trouble
+    policy = surroundings.StartPolicy(
+        find_name=known.name_of,
+        choose=choose,
+        wait_published=publisher.wait if settings.placement is Placement.AGENT else None,
+        is_over=known.is_over,
+    )
+    return Scheduling(policy, trouble)
+
+
+def _chooser(
+    parts: Parts,
+    settings: Settings,
+    known: pods.Pods,
+    observers: surroundings.Observers,
+    minors: predicates.Minors,
+) -> tuple[Callable[[identity.Pod], placing.Chosen], Callable[[], str]]:
+    """Return what reads a pod's chosen devices, and why it cannot yet, '' if it can."""
+    if settings.profile is Profile.GAIA:
+        noting = predicates.Predicates(known, settings.node, minors)
+        observers.bound.add(noting.note)
+        parts.add("predicates", noting.run, noting.stop)
+        if settings.placement_key is None:
+            return noting.choose, str
+    if settings.placement_key is None:
+        return choices.Wished(known).choose, str
+    keys = choices.Keys(settings.placement_key)
+    with contextlib.suppress(errors.UnavailableError):  # the scheduler has yet to create it
+        keys.read()
+    return choices.Sealed(known, settings.node, keys.read).choose, lambda: keys.trouble

@@ -16,6 +16,7 @@ from pyvgpu import errors, grpcsocket
 from pyvgpu._api import device_plugin_pb2 as api
 from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
 from pyvgpu.deviceplugin import answers, counting, ids, placing
+from pyvgpu.deviceplugin.observers import Subscribers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,15 +104,21 @@ class Offer:
 class Plugin:
     """The gRPC server of a resource, which can be restarted."""
 
-    def __init__(self, folder: Path, offer: Offer, decider: Decider) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        offer: Offer,
+        decider: Decider,
+        count: counting.Count = lambda *_: None,
+    ) -> None:
         resource = self.resource = offer.resource
         self.socket = folder / f"pyvgpu-{resource.kind.value}.sock"
         self._offer = offer
         self._decider = decider
         self._server: grpcsocket.Server | None = None
         self._left = threading.Event()
-        self.tell_left: Callable[[], None] = lambda: None
-        self.count: counting.Count = lambda *_: None
+        self._count = count
+        self.left: Subscribers[[]] = Subscribers()  # called when a ListAndWatch stream ends
 
     @property
     def is_left(self) -> bool:
@@ -133,7 +140,7 @@ class Plugin:
     def serve(self) -> None:
         """Serve on a new socket; UnavailableError if it cannot be created."""
         self.stop()
-        calls = _Calls(self.resource, self._decider, self._listed, lambda *it: self.count(*it))
+        calls = _Calls(self.resource, self._decider, self._listed, self._count)
         self._server = grpcsocket.listen(
             self.socket, lambda made: api_grpc.add_DevicePluginServicer_to_server(calls, made)
         )
@@ -151,7 +158,7 @@ class Plugin:
                 yield from self._offer.changes(context.is_active)
         finally:
             left.set()
-            self.tell_left()
+            self.left()
 
 
 class _Calls(api_grpc.DevicePluginServicer):

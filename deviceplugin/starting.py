@@ -16,7 +16,7 @@ from pyvgpu.deviceplugin import binding, gathered
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.deviceplugin import identity, placing
+    from pyvgpu.deviceplugin import identity, surroundings
 
 _ASKING = 8  # threads that call the API server
 _AT_ONCE = 10  # containers bound as one batch, which start once all of them are on the disk
@@ -55,21 +55,17 @@ class Starts:
         find: Callable[[Sequence[binding.Held]], Sequence[binding.Found | Exception]],
         bind: Callable[[Sequence[binding.Found]], Sequence[None | Exception]],
         refused: Callable[[identity.Pod, Exception], None],
+        policy: surroundings.StartPolicy,
     ) -> None:
         self._prepare = prepare
         self._find = find
         self._bind = bind
         self._refused = refused
+        self._policy = policy
         self._workers = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="starts")
         self._asking = concurrent.futures.ThreadPoolExecutor(_ASKING, thread_name_prefix="asks")
         self._finding = gathered.Gathered(self._find_all, self._workers.submit, self._pause)
         self._binding = gathered.Gathered(self._bind_all, self._workers.submit)
-        # Calls to the API server, if there is one: the namespace and name of a pod by its uid;
-        # its chosen or requested devices, or RefusedError; and a wait until the grants are
-        # published.
-        self.find_name: Callable[[str], tuple[str, str]] | None = None
-        self.choose: Callable[[identity.Pod], placing.Chosen] | None = None
-        self.until_known: Callable[[], object] | None = None
 
     def begin(self, held: binding.Held, done: Done) -> None:
         """Start the container that holds these ids; *done* is called from another thread."""
@@ -88,7 +84,9 @@ class Starts:
         for start, found in zip(batch, results, strict=True):
             if isinstance(found, Exception):
                 start.done(found)
-            elif self.choose is None and (found.pod.name or self.find_name is None):
+            elif self._policy.choose is None and (
+                found.pod.name or self._policy.find_name is None
+            ):
                 ready.append(_Known(start, found))
             else:
                 self._asking.submit(self._ask, _Known(start, found))
@@ -99,12 +97,12 @@ class Starts:
         found, pod = one.found, one.found.pod
         try:
             # PodResources omits a pod if only init containers of it have devices here.
-            if not pod.name and self.find_name is not None:
-                namespace, name = self.find_name(pod.uid)
+            if not pod.name and self._policy.find_name is not None:
+                namespace, name = self._policy.find_name(pod.uid)
                 pod = dataclasses.replace(pod, namespace=namespace, name=name)
                 found = dataclasses.replace(found, pod=pod)
-            if self.choose is not None:
-                found = dataclasses.replace(found, chosen=self.choose(pod))
+            if self._policy.choose is not None:
+                found = dataclasses.replace(found, chosen=self._policy.choose(pod))
         except Exception as exc:
             self._refused(pod, exc)
             one.start.done(exc)
@@ -130,15 +128,15 @@ class Starts:
                 one.start.done(failure)
         if not well:
             return
-        if self.until_known is not None:
-            self._asking.submit(self._end, well, self.until_known)
+        if self._policy.wait_published is not None:
+            self._asking.submit(self._end, well, self._policy.wait_published)
         else:
             self._end(well)
 
     def _end(
-        self, well: Sequence[_Start], until_known: Callable[[], object] | None = None
+        self, well: Sequence[_Start], wait_published: Callable[[], object] | None = None
     ) -> None:
-        if until_known is not None:
-            until_known()
+        if wait_published is not None:
+            wait_published()
         for it in well:
             it.done(None)

@@ -7,11 +7,12 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin.observers import Subscribers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.deviceplugin import answers, grants, podresources, state
+    from pyvgpu.deviceplugin import answers, events, grants, identity, placing, podresources, state
 
 BIND_SECONDS = 60.0  # for matching a grant to its pod, before the pod is evicted
 
@@ -58,3 +59,35 @@ class Sizes:
     bind_seconds: float = BIND_SECONDS
     shares: bool = True  # else the node gives whole devices only
     clock: Callable[[], float] = time.monotonic
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StartPolicy:
+    """How a container's pod is asked about before the start; None: there is nothing to ask."""
+
+    # The namespace and name of the pod with that uid.
+    find_name: Callable[[str], tuple[str, str]] | None = None
+    # The devices that were chosen or requested for a pod; RefusedError if its request is invalid.
+    choose: Callable[[identity.Pod], placing.Chosen] | None = None
+    # Returns once the grants that were made are published.
+    wait_published: Callable[[], object] | None = None
+    # Whether the API server says that a pod is over.
+    is_over: Callable[[grants.Owner], bool] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observers:
+    """What other parts hear of the grant manager."""
+
+    reported: Subscribers[[events.Event]] = dataclasses.field(default_factory=Subscribers)
+    # An event of that reason about a pod, by uid, is outdated.
+    withdrawn: Subscribers[[str, events.Reason]] = dataclasses.field(default_factory=Subscribers)
+    bound: Subscribers[[identity.Pod, placing.Shares]] = dataclasses.field(
+        default_factory=Subscribers
+    )
+    growing: Subscribers[[grants.Grant]] = dataclasses.field(  # before its quota is raised
+        default_factory=Subscribers
+    )
+    changed: Subscribers[[]] = dataclasses.field(  # a grant or a device has changed
+        default_factory=Subscribers
+    )

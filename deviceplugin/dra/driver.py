@@ -16,7 +16,7 @@ from pyvgpu.deviceplugin.dra import looking, preparing, publishing, serving, sli
 from pyvgpu.deviceplugin.dra.doors import Door
 
 if TYPE_CHECKING:
-    from pyvgpu.deviceplugin import ownnode
+    from pyvgpu.deviceplugin import counting, ownnode
     from pyvgpu.deviceplugin.devices import Devices
     from pyvgpu.deviceplugin.dra.moving import Doors
     from pyvgpu.deviceplugin.granting import Granter
@@ -36,7 +36,11 @@ class Node:
 
 
 def add(
-    parts: Parts, settings: Settings, own: ownnode.OwnNode | None, node: Node
+    parts: Parts,
+    settings: Settings,
+    own: ownnode.OwnNode | None,
+    node: Node,
+    count: counting.Count,
 ) -> serving.Sockets | None:
     """Add the components if DRA allocates any device; return the sockets.
 
@@ -64,15 +68,14 @@ def add(
         prepared=lambda _: telling.look(),
     )
     sockets = serving.Sockets(
-        settings.registry, settings.drivers, preparing.Preparer(granter, means), health
+        settings.registry, settings.drivers, preparing.Preparer(granter, means), health, count
     )
     publisher = publishing.Publisher(own, node.devices.slice, lambda: sockets.met)
-    sockets.registered = publisher.changed
-    before, last = granter.changed, granter.devices
+    sockets.registered.add(publisher.changed)
+    last = granter.devices
 
     def changed() -> None:
         nonlocal last
-        before()
         telling.look()
         known = granter.devices
         if known is last:
@@ -82,7 +85,7 @@ def add(
         publisher.changed()
         shown.follow()
 
-    granter.changed = changed
+    granter.observers.changed.add(changed)
 
     def held(door: Door) -> set[str] | None:
         if door is Door.PLUGIN:

@@ -22,6 +22,7 @@ from pyvgpu._api import (
 )
 from pyvgpu.deviceplugin import counting
 from pyvgpu.deviceplugin.dra import claims
+from pyvgpu.deviceplugin.observers import Subscribers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,7 +94,14 @@ class Health(dra_health_pb2_grpc.DRAResourceHealthServicer):
 class Sockets:
     """Both sockets, while :meth:`run` runs; *folder* is for the one that kubelet calls."""
 
-    def __init__(self, registry: Path, folder: Path, preparer: Preparer, health: Health) -> None:
+    def __init__(
+        self,
+        registry: Path,
+        folder: Path,
+        preparer: Preparer,
+        health: Health,
+        count: counting.Count = lambda *_: None,
+    ) -> None:
         self._found = registry / f"{names.DRA_DRIVER}-reg.sock"
         self._asked = folder / names.DRA_DRIVER / "dra.sock"
         self._preparer = preparer
@@ -101,8 +109,8 @@ class Sockets:
         self._servers: dict[Path, grpcsocket.Server] = {}
         self.trouble = "kubelet has not queried the DRA driver's registration socket yet"
         self.met = False  # whether kubelet has registered the driver
-        self.registered: Callable[[], None] = lambda: None  # called at each registration
-        self.count: counting.Count = lambda *_: None
+        self.registered: Subscribers[[]] = Subscribers()  # called at each registration
+        self._count = count
 
     def run(self, wait: Callable[[float], bool]) -> None:
         """Serve until *wait*, which sleeps for some seconds, returns true."""
@@ -143,7 +151,7 @@ class Sockets:
         plugin_registration_pb2_grpc.add_RegistrationServicer_to_server(calls, made)
 
     def _add_driver(self, made: grpc.Server) -> None:
-        calls = _Driver(self._preparer, lambda *it: self.count(*it))
+        calls = _Driver(self._preparer, self._count)
         dra_pb2_grpc.add_DRAPluginServicer_to_server(calls, made)
         dra_health_pb2_grpc.add_DRAResourceHealthServicer_to_server(self._health, made)
 

@@ -106,6 +106,7 @@ def running(
     folder: Path,
     has: tuple[facts.Device, ...],
     resources: tuple[ids.Resource, ids.Resource] = ids.OURS,
+    policy: surroundings.StartPolicy = surroundings.StartPolicy(),  # noqa: B008 - it is frozen
     **sizes: object,
 ) -> Iterator[Room]:
     """Run an agent on a node with these devices; yield once kubelet has its resources."""
@@ -119,6 +120,8 @@ def running(
             surroundings.Sources(state.State(kubelet.folder), pods),
             surroundings.Sizes(UNIT, **sizes),  # type: ignore[arg-type]
             offers,
+            policy,
+            surroundings.Observers(),
         )
         granter.see(has)
         granter.recover()

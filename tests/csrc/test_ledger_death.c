@@ -115,7 +115,7 @@ static void death_at_any_instruction_loses_nothing(void)
 
     CHECK("the survivor has a slot", join(&scratch) == 0);
     for (enum section section = CHARGE; section < SECTIONS; section++) {
-        unsigned stride = sections[section].stride;
+        unsigned stride = sections[section].stride * check_one_of();
         unsigned first = seed % stride;
         unsigned steps = first;
 

@@ -316,7 +316,7 @@ static int play(const struct scene *scene, unsigned steps, int finish)
 
 static void play_everywhere(const struct scene *scene, int finish)
 {
-    unsigned stride = scene->stride[carried];
+    unsigned stride = scene->stride[carried] * check_one_of();
     unsigned first = seed % stride;
     unsigned steps = first;
 

@@ -11,7 +11,7 @@ from grant_room import UNIT
 
 from pyvgpu import errors, names
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.deviceplugin import choices
+from pyvgpu.deviceplugin import choices, surroundings
 
 OTHER = b"o" * 32
 NAME = names.DEVICES_ANNOTATION
@@ -20,12 +20,13 @@ CLASSES = names.DEVICE_CLASSES_ANNOTATION
 
 @pytest.fixture
 def room(kubelet, tmp_path, cluster):
-    with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as made:
-        made.keys = [KEY]
+    keys = [KEY]
+    chooser = choices.Sealed(cluster.pods, NODE, lambda: tuple(keys))
+    policy = surroundings.StartPolicy(choose=chooser.choose)
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(2), policy=policy) as made:
+        made.keys = keys
         made.posted = []
-        made.granter.tell = made.posted.append
-        chooser = choices.Sealed(cluster.pods, NODE, lambda: tuple(made.keys))
-        made.granter.starts.choose = chooser.choose
+        made.granter.observers.reported.add(made.posted.append)
         yield made
 
 
@@ -166,13 +167,12 @@ def test_pod_waits_for_the_first_key_without_eviction(kubelet, tmp_path, cluster
     secret.mkdir()
     keys = choices.Keys(secret)
     late = iter(range(0, 100_000, 1000))  # seconds; each reading advances by a thousand
+    policy = surroundings.StartPolicy(choose=choices.Sealed(cluster.pods, NODE, keys.read).choose)
     with grant_room.running(
-        kubelet, tmp_path, grant_room.devices(2), clock=lambda: next(late)
+        kubelet, tmp_path, grant_room.devices(2), policy=policy, clock=lambda: next(late)
     ) as room:
         posted = []
-        room.granter.tell = posted.append
-        chooser = choices.Sealed(cluster.pods, NODE, keys.read)
-        room.granter.starts.choose = chooser.choose
+        room.granter.observers.reported.add(posted.append)
         one = room.kubelet.admit(pod("p", container("a", 30, 2)))
         cluster.add(one, sealed(one, a="30 2 GPU-1"), owned=True)
         for _ in range(3):
@@ -181,7 +181,7 @@ def test_pod_waits_for_the_first_key_without_eviction(kubelet, tmp_path, cluster
         assert {(it.reason, it.evict) for it in posted} == {("VGPUWaits", False)}
         assert room.granter.waiting == set(room.checkpoint.grants)
         withdrawn = []
-        room.granter.withdraw = lambda uid, reason: withdrawn.append((uid, reason))
+        room.granter.observers.withdrawn.add(lambda uid, reason: withdrawn.append((uid, reason)))
         assert [it for it in caplog.messages if it.startswith("no pod can start")] == [
             f"no pod can start for which the scheduler chose devices: {keys.trouble}"
         ]
@@ -237,10 +237,10 @@ def test_empty_file_is_no_key_yet(tmp_path):
 def wishing(kubelet, tmp_path, cluster):
     slow, fast = grant_room.devices(2)
     fast = dataclasses.replace(fast, compute_class="fast")
-    with grant_room.running(kubelet, tmp_path, (slow, fast)) as made:
+    policy = surroundings.StartPolicy(choose=choices.Wished(cluster.pods).choose)
+    with grant_room.running(kubelet, tmp_path, (slow, fast), policy=policy) as made:
         made.posted = []
-        made.granter.tell = made.posted.append
-        made.granter.starts.choose = choices.Wished(cluster.pods).choose
+        made.granter.observers.reported.add(made.posted.append)
         yield made
 
 

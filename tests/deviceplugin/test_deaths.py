@@ -112,6 +112,8 @@ def agent(tmp_path, machine, driver, kubelet):
                 surroundings.Sources(state.State(kubelet.folder), kubelet),
                 surroundings.Sizes(GIB),
                 {it.kind: service.Offer(it) for it in ids.OURS},
+                surroundings.StartPolicy(),
+                surroundings.Observers(),
             )
             granter.see(has)
             granter.recover()

@@ -43,10 +43,20 @@ def fresh(now, used):
 
 
 @pytest.fixture
-def known(fresh):
+def asking(now, used):
+    """Returns the endings of an agent that asks the API server by this function."""
+    return lambda is_over: endings.Endings(lambda: now[0], used.__contains__, is_over)
+
+
+def listed_once(fresh):
     """The endings after a kubelet has listed the pod."""
     assert fresh.over([ONE], said(listed=True)) == []
     return fresh
+
+
+@pytest.fixture
+def known(fresh):
+    return listed_once(fresh)
 
 
 def test_pod_no_longer_listed_by_its_kubelet_is_over(known):
@@ -60,9 +70,9 @@ def test_restarted_kubelet_with_an_empty_list_ends_nothing(known):
     assert known.over([ONE], said(listed=False, life=2)) == [ONE]
 
 
-def test_api_server_decides_on_pods_a_new_kubelet_does_not_list(known):
+def test_api_server_decides_on_pods_a_new_kubelet_does_not_list(asking):
     asked = []
-    known.ask = lambda owner: asked.append(owner.uid) or len(asked) > 1
+    known = listed_once(asking(lambda owner: asked.append(owner.uid) or len(asked) > 1))
     assert known.over([ONE], said(listed=False, life=2)) == []
     assert known.over([ONE], said(listed=False, life=2)) == [ONE]
     assert asked == [ONE.owner.uid] * 2
@@ -78,8 +88,8 @@ def lost(**more):
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_grant_never_known_to_a_new_kubelet_is_not_over(known, now, listed):
-    known.ask = lambda owner: False
+def test_grant_never_known_to_a_new_kubelet_is_not_over(asking, now, listed):
+    known = listed_once(asking(lambda owner: False))
     for _ in range(3):
         assert known.over([ONE], lost(listed=listed)) == []
         now[0] += 100
@@ -91,17 +101,17 @@ def test_checkpoint_older_than_kubelet_does_not_count(known):
     assert known.over([ONE], lost(listed=True)) == []
 
 
-def test_new_agent_after_a_lost_checkpoint_ends_nothing(fresh):
-    fresh.ask = lambda owner: False
+def test_new_agent_after_a_lost_checkpoint_ends_nothing(asking):
+    fresh = asking(lambda owner: False)
     for listed in (False, True, True):
         assert fresh.over([ONE], lost(listed=listed)) == []
     assert fresh.over([ONE], lost(listed=False)) == [ONE]
 
 
-def test_listed_pod_with_lost_devices_is_queried_periodically(known, now):
+def test_listed_pod_with_lost_devices_is_queried_periodically(asking, now):
     """The pod may have ended without being deleted, or be another of its name."""
     answers, asked = [False, True], []
-    known.ask = lambda owner: asked.append(now[0]) or answers.pop(0)
+    known = listed_once(asking(lambda owner: asked.append(now[0]) or answers.pop(0)))
     found = []
     while not found:
         now[0] += 1
@@ -128,9 +138,9 @@ def test_unused_grant_ends_after_a_while_without_api_server(known, now, used):
 STATIC = grants.Owner("b2f1" * 8, ONE.owner.namespace, ONE.owner.pod, ONE.owner.container)
 
 
-def test_static_pod_without_mirror_ends_after_a_while(known, now):
+def test_static_pod_without_mirror_ends_after_a_while(asking, now):
     static = dataclasses.replace(ONE, owner=STATIC)
-    known.ask = lambda owner: False
+    known = listed_once(asking(lambda owner: False))
     assert known.over([static], lost(listed=False)) == []
     now[0] += 61
     assert known.over([static], lost(listed=False)) == [static]
@@ -154,15 +164,15 @@ def test_pod_bound_during_the_listing_is_kept(fresh):
     assert fresh.over([ONE], said(listed=False)) == []
 
 
-def test_late_list_of_an_old_kubelet_does_not_count_for_a_new_one(fresh):
+def test_late_list_of_an_old_kubelet_does_not_count_for_a_new_one(asking):
     """A start is bound with the old kubelet's list during a request to the API server."""
 
-    def ask(owner):
+    def is_over(owner):
         fresh.note(said(listed=True))
         return False
 
     other = dataclasses.replace(ONE, id=f"{7:016x}")
-    fresh.ask = ask
+    fresh = asking(is_over)
     assert fresh.over([ONE, other], said(listed=False, life=2)) == []
     assert fresh.dropped([ONE], said(listed=False, life=2)) == []
 

@@ -276,7 +276,7 @@ def test_final_refusal_evicts_at_once_and_a_doubt_after_its_deadline(kubelet, tm
     sizes = {"clock": lambda: now[0]}
     posted = []
     with grant_room.running(kubelet, tmp_path, grant_room.devices(1), **sizes) as room:
-        room.granter.tell = posted.append
+        room.granter.observers.reported.add(posted.append)
         big = kubelet.admit(pod("big", container("a", 30, 2), container("b", 10, 0)))
         with pytest.raises(StartError):
             room.start(big, "a")

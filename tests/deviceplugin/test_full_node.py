@@ -1,5 +1,6 @@
 """Pods on a full node wait, and are never evicted for that."""
 
+import contextlib
 import dataclasses
 
 import grant_room
@@ -7,7 +8,7 @@ import pytest
 from fake_kubelet import VCORE, StartError, container, pod
 
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.deviceplugin import choices
+from pyvgpu.deviceplugin import choices, surroundings
 
 LATE = 24 * 3600.0  # far beyond --bind-deadline
 NO_ROOM = "there is no room on this node for now: "
@@ -23,7 +24,7 @@ class Node:
     def __init__(self, room, now):
         self.room, self.now, self.posted = room, now, []
         self.kubelet = room.kubelet
-        room.granter.tell = self.posted.append
+        room.granter.observers.reported.add(self.posted.append)
 
     def fill(self, vcore=60):
         """Start a pod on each device."""
@@ -63,12 +64,18 @@ class Node:
         return {it.name for it in self.posted if it.reason == "VGPUWaits"}
 
 
+@contextlib.contextmanager
+def running(kubelet, tmp_path, **policy):
+    now = [1000.0]
+    has, starts = grant_room.devices(2), surroundings.StartPolicy(**policy)
+    with grant_room.running(kubelet, tmp_path, has, policy=starts, clock=lambda: now[0]) as room:
+        yield Node(room, now)
+
+
 @pytest.fixture
 def here(kubelet, tmp_path):
-    now = [1000.0]
-    has = grant_room.devices(2)
-    with grant_room.running(kubelet, tmp_path, has, clock=lambda: now[0]) as room:
-        yield Node(room, now)
+    with running(kubelet, tmp_path) as made:
+        yield made
 
 
 def test_pod_waits_while_the_node_is_full_and_then_runs(here):
@@ -245,11 +252,15 @@ def test_of_two_deadlocked_pods_the_second_is_evicted(kubelet, tmp_path):
 
 
 @pytest.fixture
-def sealed(here, cluster):
+def sealed(kubelet, tmp_path, cluster):
     """The same with a scheduler's choices, which assign the first device twice."""
     key = b"k" * 32
-    here.room.granter.starts.choose = choices.Sealed(cluster.pods, "node-1", lambda: (key,)).choose
+    chooser = choices.Sealed(cluster.pods, "node-1", lambda: (key,))
+    with running(kubelet, tmp_path, choose=chooser.choose) as here:
+        yield _sealing(here, cluster, key)
 
+
+def _sealing(here, cluster, key):
     def admit(name, vcore):
         one = here.admit(name, vcore)
         share = facts.Share("GPU-0", vcore, 4 * grant_room.UNIT)

@@ -303,7 +303,7 @@ def test_restart_on_an_unhealthy_device_is_evicted_after_the_deadline(kubelet, t
     with grant_room.running(
         kubelet, tmp_path, grant_room.devices(1), clock=lambda: now[0]
     ) as room:
-        room.granter.tell = posted.append
+        room.granter.observers.reported.add(posted.append)
         both = kubelet.admit(pod("p", container("i", 30, 2, init=True), container("a", 30, 2)))
         room.start(both, "i")
         room.granter.see(grant_room.devices(1, sick="XID 79"))

@@ -8,16 +8,23 @@ import grant_room
 import pytest
 from fake_kubelet import VCORE, StartError, container, pod
 
-from pyvgpu.deviceplugin import ids, placing
+from pyvgpu.deviceplugin import ids, placing, surroundings
 
 
 @pytest.fixture
-def room(kubelet, tmp_path):
-    with grant_room.running(kubelet, tmp_path, grant_room.devices(1)) as made:
+def choosers():
+    """The last of these functions says which devices are chosen for a starting pod."""
+    return [lambda _: placing.NOTHING]
+
+
+@pytest.fixture
+def room(kubelet, tmp_path, choosers):
+    policy = surroundings.StartPolicy(choose=lambda one: choosers[-1](one))
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(1), policy=policy) as made:
         yield made
 
 
-def test_slow_start_does_not_bind_reallocated_ids(room):
+def test_slow_start_does_not_bind_reallocated_ids(room, choosers):
     asked, answered = threading.Event(), threading.Event()
     old = room.kubelet.admit(pod("old", container("a", 100, 2)))
 
@@ -27,7 +34,7 @@ def test_slow_start_does_not_bind_reallocated_ids(room):
             assert answered.wait(30)
         return placing.NOTHING
 
-    room.granter.starts.choose = choose
+    choosers.append(choose)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         slow = pool.submit(room.start, old, "a")
         assert asked.wait(30)
@@ -44,7 +51,7 @@ def test_slow_start_does_not_bind_reallocated_ids(room):
     assert room.start(new, "a") == grant
 
 
-def test_list_from_before_a_kubelet_restart_binds_nothing(room):
+def test_list_from_before_a_kubelet_restart_binds_nothing(room, choosers):
     one = room.kubelet.admit(pod("p", container("a", 60, 2)))
     restarts = [True]
 
@@ -56,7 +63,7 @@ def test_list_from_before_a_kubelet_restart_binds_nothing(room):
             room.kubelet.until_offered()
         return placing.NOTHING
 
-    room.granter.starts.choose = choose
+    choosers.append(choose)
     answered = queue.Queue()
     room.granter.start(ids.Kind.VCORE, room.kubelet.ids(one, "a", VCORE), answered.put)
     assert "kubelet has restarted" in str(answered.get(timeout=30))

@@ -36,7 +36,7 @@ def test_seen_pod_is_not_read_again(watched, cluster):
 
 def test_changes_and_deletions_are_reported(watched, cluster):
     keys = []
-    watched.changed = keys.append
+    watched.changed.add(keys.append)
     cluster.add(ONE, {})
     waiting.wait_until(lambda: watched.seen(ONE.uid))
     cluster.api.put(PATH, {**cluster.api.read(PATH), "status": {"phase": "Failed"}})

@@ -8,7 +8,7 @@ from cluster_of_one import NODE
 from fake_kubelet import StartError, container, pod
 
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import identity, placing, predicates
+from pyvgpu.deviceplugin import identity, placing, predicates, surroundings
 
 MINORS = {"GPU-0": 4, "GPU-1": 2, "GPU-2": 10}
 FIRST, SECOND = (f"tencent.com/predicate-gpu-idx-{it}" for it in (0, 1))
@@ -74,11 +74,12 @@ def test_granted_devices_are_annotated_once():
 
 @pytest.fixture
 def room(kubelet, tmp_path, cluster):
-    with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as made:
-        noting = predicates.Predicates(cluster.pods, NODE, lambda: MINORS)
-        made.granter.starts.choose, made.granter.given = noting.choose, noting.note
+    noting = predicates.Predicates(cluster.pods, NODE, lambda: MINORS)
+    policy = surroundings.StartPolicy(choose=noting.choose)
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(2), policy=policy) as made:
+        made.granter.observers.bound.add(noting.note)
         made.posted = []
-        made.granter.tell = made.posted.append
+        made.granter.observers.reported.add(made.posted.append)
         made.noting = noting
         yield made
 

@@ -51,7 +51,7 @@ def agent() -> Iterator[None]:
         agents.running(Path(folder)) as made,
     ):
         second = made.machine.devices[1].uuid
-        made.begin("--door", f"{second}=dra")
+        made.begin("--allocation-api", f"{second}=dra")
         made.wait(lambda: set(claimed.published()) == {second})
         made.wait(lambda: made.allocatable().get("pyvgpu.io/vcore") == "100")
         yield

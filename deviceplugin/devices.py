@@ -56,7 +56,7 @@ class Devices:
         self._seen: tuple[inventory.Seen, ...] = ()
         self._driver = slices.Driver()
         self._nvml: arbiter.Nvml | None = None
-        self._sick: dict[str, str] = {}
+        self._unhealthy: dict[str, str] = {}
         self._looked_at: tuple[Path | None, node.State] | None = None  # the source of _seen
         self._other_plugin = ""
         self.outdated = False  # a device left MIG mode, so the inventory must be read again
@@ -79,10 +79,10 @@ class Devices:
             return False
         self.stop()
         with self._changing:
-            before = self._sick if (tree, now) == self._looked_at else {}
+            before = self._unhealthy if (tree, now) == self._looked_at else {}
             self._looked_at, self.outdated = (tree, now), False
             self._seen, self._away = found.seen, False
-            self._sick = {it.device.uuid: _first_reason(it, before) for it in found.seen}
+            self._unhealthy = {it.device.uuid: _first_reason(it, before) for it in found.seen}
             self._driver = slices.Driver(now.release, found.cuda_version)
             able = found.limits and self._settings.driver_limits and uses.sees_all()
             hook = self.limits.meet(found.library if able else None)
@@ -90,15 +90,15 @@ class Devices:
             self._nvml = _nvml(found.library) if uses.sees_all() else None
         self._doors.meet((it.device.uuid for it in found.seen), self._granter.known.values())
         log.info("found driver %s with %d devices", now.release, len(found.seen))
-        for uuid, reason in self._sick.items():
+        for uuid, reason in self._unhealthy.items():
             if reason:
                 log.warning("device %s is unhealthy: %s", uuid, reason)
         self.show()
         self._granter.recover()
         with contextlib.suppress(errors.PyVgpuError):  # the collector retries, and logs it
             self._made.fill()  # so the first containers to start do not wait for it
-        sick, rules = dict(self._sick), self._settings.health
-        self._watcher = health.Watcher(found.library, sick, rules, self._hear)
+        unhealthy, rules = dict(self._unhealthy), self._settings.health
+        self._watcher = health.Watcher(found.library, unhealthy, rules, self._hear)
         self._watcher.start()
         means = auditor.Means(
             self._settings.audit_action,
@@ -126,7 +126,7 @@ class Devices:
             known = [
                 it
                 for it in self._granter.devices
-                if self._doors.published(it.uuid) and it.sick != nvml.MIG_MODE
+                if self._doors.published(it.uuid) and it.unhealthy != nvml.MIG_MODE
             ]
         return slices.devices_of(seen, known, driver, able) if seen else None
 
@@ -205,12 +205,15 @@ class Devices:
                 if any(share.uuid == uuid for share in grant.shares):
                     self._granter.observers.reported(_news(grant, uuid, reason))
         with self._changing:
-            left = [it for it in news if self._sick.get(it) == nvml.MIG_MODE]
-            self._sick |= news
+            left = [it for it in news if self._unhealthy.get(it) == nvml.MIG_MODE]
+            self._unhealthy |= news
             self.outdated |= any(news[it] != nvml.MIG_MODE for it in left)
         self.show()
         if self.outdated:
             self._wake()
+
+    def _trouble(self, uuid: str) -> str:
+        return self._unhealthy.get(uuid, "")
 
     def show(self) -> None:
         """Pass the current state of the devices to the granter."""
@@ -218,7 +221,7 @@ class Devices:
             self._granter.see(
                 [
                     it.fact(
-                        "the driver is away" if self._away else self._sick.get(it.device.uuid, ""),
+                        "the driver is away" if self._away else self._trouble(it.device.uuid),
                         cordoned=it.device.uuid in self._cordons.uuids,
                         door=self._other_plugin or self._doors.elsewhere(it.device.uuid),
                     )
@@ -246,9 +249,9 @@ def _news(grant: Grant, uuid: str, reason: str) -> events.Event:
     uid, namespace, pod = (owner.uid, owner.namespace, owner.pod) if owner else ("", "", "")
     if not reason:
         text = f"device {uuid}, which this pod uses, is healthy again"
-        return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_WELL)
+        return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_HEALTHY)
     text = (
         f"device {uuid}, which this pod uses, is unhealthy: {reason}. Work on it may fail; a new "
         "pod gets another device"
     )
-    return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_SICK)
+    return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_UNHEALTHY)

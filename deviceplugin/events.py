@@ -47,16 +47,16 @@ class Reason(enum.StrEnum):
     WAITS = "VGPUWaits"  # a container cannot start yet, such as while the devices are full
     RESIZED = "VGPUResized"  # a container's quota has changed
     NOT_RESIZED = "VGPUNotResized"  # the quota in the pod's annotations is not possible
-    DEVICE_SICK = "VGPUDeviceSick"  # a device that the pod uses is unhealthy
-    DEVICE_WELL = "VGPUDeviceWell"  # the device is healthy again
-    BYPASSED = "VGPUBypassed"  # a process of the pod bypasses or exceeds its quota
+    DEVICE_UNHEALTHY = "VGPUDeviceUnhealthy"  # a device that the pod uses is unhealthy
+    DEVICE_HEALTHY = "VGPUDeviceHealthy"  # the device is healthy again
+    BYPASSED = "VGPUQuotaBypassed"  # a process of the pod bypasses or exceeds its quota
     TAMPERED = "VGPUTampered"  # a container's ledger was changed by something other than the shim
     ENDED = "VGPUProcessEnded"  # the audit killed a process of the pod for exceeding its quota
     NOT_OFFERED = "VGPUNotOffered"  # of a node: another device plugin gives out its GPUs
     OFFERED = "VGPUOffered"  # of a node: no other device plugin gives them out any more
 
 
-_NORMAL = frozenset({Reason.RESIZED, Reason.DEVICE_WELL, Reason.OFFERED})
+_NORMAL = frozenset({Reason.RESIZED, Reason.DEVICE_HEALTHY, Reason.OFFERED})
 _OF_NODES = "default"  # the namespace of events about objects that have none
 
 

@@ -409,10 +409,10 @@ class Granter:
     def _start_again(self, kind: Kind, grant: grants.Grant) -> None:
         """Prepare a bound grant for a restart; RefusedError while a device of it is unhealthy."""
         owner = grant.owner or grants.Owner("", "", "", "")
-        sick = holdings.sick(grant, self._devices)
+        unhealthy = holdings.unhealthy(grant, self._devices)
         try:
-            if sick:
-                raise RefusedError(f"a granted device is unhealthy: {sick}", final=False)
+            if unhealthy:
+                raise RefusedError(f"a granted device is unhealthy: {unhealthy}", final=False)
             if not self._fresh.take(grant.id, kind):
                 self._make(grant)
                 self._fresh.note(grant.id, kind)

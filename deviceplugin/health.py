@@ -99,13 +99,15 @@ def after_probe(before: Condition, trouble: str, now: float, rules: Rules) -> Co
 class Watcher:
     """Watches devices from a thread of its own, and reports changes."""
 
-    def __init__(self, library: Path, sick: Mapping[str, str], rules: Rules, tell: Tell) -> None:
+    def __init__(
+        self, library: Path, unhealthy: Mapping[str, str], rules: Rules, tell: Tell
+    ) -> None:
         self._library = library
         self._tell = tell
         self._rules = rules
         now = time.monotonic()
-        self._conditions = {uuid: Condition(reason, now) for uuid, reason in sick.items()}
-        self._reported = dict(sick)
+        self._conditions = {uuid: Condition(reason, now) for uuid, reason in unhealthy.items()}
+        self._reported = dict(unhealthy)
         self.answers: Mapping[str, Answer] = {}  # the last of each device that answered
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)

@@ -72,10 +72,12 @@ def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
         yield facts.Holding(share, holder)
 
 
-def sick(grant: Grant, devices: Iterable[facts.Device]) -> str:
+def unhealthy(grant: Grant, devices: Iterable[facts.Device]) -> str:
     """Name a grant's unhealthy devices, and why; empty if all are healthy."""
     uuids = {share.uuid for share in grant.shares}
-    return ", ".join(f"{it.uuid} ({it.sick})" for it in devices if it.sick and it.uuid in uuids)
+    return ", ".join(
+        f"{it.uuid} ({it.unhealthy})" for it in devices if it.unhealthy and it.uuid in uuids
+    )
 
 
 def _pod(grant: Grant) -> str:
@@ -126,7 +128,7 @@ def _stand(
         size,
         own,
         closed=device.cordoned or bool(device.door),
-        sick=bool(device.sick),
+        unhealthy=bool(device.unhealthy),
         taken=closed + len(given) - len(own),
     )
 

@@ -62,7 +62,7 @@ class Stand:
     size: int  # ids of the whole device
     given: frozenset[str]  # ids of the grants on it
     closed: bool = False  # it takes no new containers
-    sick: bool = False  # nor do the containers on it work
+    unhealthy: bool = False  # nor do the containers on it work
     # Ids that are free, but must not be allocated: the rest of a device that is granted whole, and
     # as many as grants on it hold of the other profile's resource.
     taken: int = 0
@@ -94,9 +94,9 @@ def unhealthy(
     given = [stand.given for stand in there]
     wanted = sum(map(len, given)) - len(frozenset[str]().union(*given))
     for stand in there:
-        if stand.sick:
+        if stand.unhealthy:
             own |= stand.given
-        if stand.sick or stand.closed:
+        if stand.unhealthy or stand.closed:
             wanted += stand.size - len(stand.given)
         else:
             wanted += stand.taken

@@ -46,7 +46,7 @@ class Seen:
     compute_capability: str = ""  # such as 9.0; empty: not reported
     pcie_root: str = ""  # its host bridge, such as pci0000:00; empty: not known
 
-    def fact(self, sick: str = "", *, cordoned: bool = False, door: str = "") -> facts.Device:
+    def fact(self, unhealthy: str = "", *, cordoned: bool = False, door: str = "") -> facts.Device:
         """Return the device in the allocator's form."""
         return facts.Device(
             uuid=self.device.uuid,
@@ -56,7 +56,7 @@ class Seen:
             compute_class=self.compute_class,
             numa=self.numa,
             links=self.links,
-            sick=sick,
+            unhealthy=unhealthy,
             cordoned=cordoned,
             door=door,
             least_bytes=self.device.context_bytes + share.LEAST_ROOM_BYTES,

@@ -73,7 +73,7 @@ class Stand:
 CONTAINER: tuple[tuple[Figure, Callable[[Part], float]], ...] = (
     (
         Figure(
-            "pyvgpu_container_vcore_promised_ratio",
+            "pyvgpu_container_vcore_allocated_ratio",
             "Part of a device's time that is allocated to a container, 0 to 1.",
         ),
         lambda it: it.vcore,
@@ -98,7 +98,7 @@ CONTAINER: tuple[tuple[Figure, Callable[[Part], float]], ...] = (
     ),
     (
         Figure(
-            "pyvgpu_container_memory_promised_bytes",
+            "pyvgpu_container_memory_allocated_bytes",
             "Device memory that is allocated to a container.",
         ),
         lambda it: it.vmemory,
@@ -124,14 +124,14 @@ CONTAINER: tuple[tuple[Figure, Callable[[Part], float]], ...] = (
     ),
     (
         Figure(
-            "pyvgpu_container_waits_total",
+            "pyvgpu_container_throttled_launches_total",
             "Launches of a container that were throttled.",
         ),
         lambda it: it.use.waits,
     ),
     (
         Figure(
-            "pyvgpu_container_waited_seconds_total",
+            "pyvgpu_container_throttled_seconds_total",
             "Total time for which launches of a container were throttled.",
         ),
         lambda it: it.use.waited_seconds,
@@ -148,7 +148,7 @@ DEVICE: tuple[tuple[Figure, Callable[[Stand], float]], ...] = (
         lambda it: it.device.memory_bytes,
     ),
     (
-        Figure("pyvgpu_device_memory_granted_bytes", "Device memory that is allocated."),
+        Figure("pyvgpu_device_memory_allocated_bytes", "Device memory that is allocated."),
         lambda it: sum(part.vmemory for part in it.parts),
     ),
     (
@@ -159,7 +159,9 @@ DEVICE: tuple[tuple[Figure, Callable[[Stand], float]], ...] = (
         lambda it: it.answer.used_bytes,
     ),
     (
-        Figure("pyvgpu_device_vcore_granted_ratio", "Part of a device's time that is allocated."),
+        Figure(
+            "pyvgpu_device_vcore_allocated_ratio", "Part of a device's time that is allocated."
+        ),
         lambda it: sum(part.vcore for part in it.parts),
     ),
     (
@@ -175,7 +177,7 @@ DEVICE: tuple[tuple[Figure, Callable[[Stand], float]], ...] = (
     ),
     (
         Figure("pyvgpu_device_healthy", "1 if a device is healthy; 0 if not, or without driver."),
-        lambda it: not it.device.sick,
+        lambda it: not it.device.unhealthy,
     ),
     (
         Figure("pyvgpu_device_cordoned", "1 if a device takes no new containers."),

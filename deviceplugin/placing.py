@@ -116,7 +116,7 @@ def place_pod(
         without = empty()
         if fits(without, pod, chosen):
             raise WaitsError(f"{exc.what}{explain.FOR_NOW}{exc.why}") from exc
-        well = tuple(dataclasses.replace(it, sick="") for it in without.devices)
+        well = tuple(dataclasses.replace(it, unhealthy="") for it in without.devices)
         passes = not well or fits(facts.Node(well, without.held), pod, chosen)
         raise RefusedError(str(exc), final=not passes) from exc
 

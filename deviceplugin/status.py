@@ -84,9 +84,9 @@ def document(seen: Facts, period: float) -> dict[str, Any]:
         problems=[
             *(documents.problem(part, text) for part, text in seen.troubles if text),
             *(
-                documents.problem(it.device.label, it.device.sick)
+                documents.problem(it.device.label, it.device.unhealthy)
                 for it in seen.stands
-                if it.device.sick
+                if it.device.unhealthy
             ),
             *(documents.problem("audit", it.text) for it in seen.findings),
         ],

@@ -58,7 +58,7 @@ DRA_CUDA_VERSION_TEXT = "cudaVersionText"
 DRA_NVLINK_GROUP = "nvlinkGroup"  # the same value for devices that are all linked to each other
 DRA_NUMA = "numa"
 DRA_PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
-DRA_SICK_TAINT = f"{DOMAIN}/sick"
+DRA_UNHEALTHY_TAINT = f"{DOMAIN}/unhealthy"
 DRA_CORDONED_TAINT = f"{DOMAIN}/cordoned"
 TOTAL_VCORE = f"{DOMAIN}/total-vcore"  # on a namespace: the limit for the sum of its claims
 TOTAL_VMEMORY = f"{DOMAIN}/total-vmemory"
@@ -101,10 +101,10 @@ DEVICE_NUMA_ANNOTATION = f"{DOMAIN}/device-numa"
 DEVICE_MEMORY_ANNOTATION = f"{DOMAIN}/device-memory"
 DEVICE_COUNT_ANNOTATION = f"{DOMAIN}/device-count"
 PACKING_ANNOTATION = f"{DOMAIN}/packing"
-NEARNESS_ANNOTATION = f"{DOMAIN}/nearness"
+TOPOLOGY_POLICY_ANNOTATION = f"{DOMAIN}/topology-policy"
 
 # Annotations of users on pods for the scheduler.
 PLACEMENT_ANNOTATION = f"{DOMAIN}/placement"  # of nodes: binpack, spread or topology
 GANG_ANNOTATION = f"{DOMAIN}/gang"  # the name of a gang: pods that are scheduled all together
 GANG_SIZE_ANNOTATION = f"{DOMAIN}/gang-size"  # number of pods
-GANG_SECONDS_ANNOTATION = f"{DOMAIN}/gang-seconds"  # timeout for binding all of them
+GANG_TIMEOUT_ANNOTATION = f"{DOMAIN}/gang-timeout"  # timeout for binding all of them

@@ -154,7 +154,7 @@ def _device(one: Object, index: int) -> facts.Device:
         model=str(said(names.DRA_MODEL, "string", "")),
         compute_class=str(said(names.DRA_COMPUTE_CLASS, "string", "")),
         numa=said(names.DRA_NUMA, "int", None),
-        sick=f"taint {', '.join(others)}" if others else "",
+        unhealthy=f"taint {', '.join(others)}" if others else "",
         cordoned=names.DRA_CORDONED_TAINT in taints,
         least_bytes=max(_bytes(least), 1),
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Rows = list[dict[str, object]]
 
 # Reasons of the events that `kubectl vgpu audit` shows.
-PAST_QUOTA = ("VGPUBypassed", "VGPUTampered", "VGPUProcessEnded")
+PAST_QUOTA = ("VGPUQuotaBypassed", "VGPUTampered", "VGPUProcessEnded")
 KINDS = {
     "no-shim": "noShim",
     "foreign": "foreign",

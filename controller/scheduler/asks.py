@@ -318,13 +318,13 @@ def _gang(noted: Object, namespace: str) -> Gang | None:
         for it in (
             names.GANG_ANNOTATION,
             names.GANG_SIZE_ANNOTATION,
-            names.GANG_SECONDS_ANNOTATION,
+            names.GANG_TIMEOUT_ANNOTATION,
         )
     )
     if name is None:
         for key, text in (
             (names.GANG_SIZE_ANNOTATION, size),
-            (names.GANG_SECONDS_ANNOTATION, seconds),
+            (names.GANG_TIMEOUT_ANNOTATION, seconds),
         ):
             if text is not None:
                 raise errors.UsageError(
@@ -340,7 +340,7 @@ def _gang(noted: Object, namespace: str) -> Gang | None:
     count = _from_to(size, names.GANG_SIZE_ANNOTATION, MOST_MEMBERS)
     given = GANG_SECONDS
     if seconds is not None:
-        given = float(_from_to(seconds, names.GANG_SECONDS_ANNOTATION, int(MOST_SECONDS)))
+        given = float(_from_to(seconds, names.GANG_TIMEOUT_ANNOTATION, int(MOST_SECONDS)))
     return Gang(sys.intern(f"{namespace}/{name}"), count, given)
 
 

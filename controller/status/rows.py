@@ -36,7 +36,7 @@ class Part:
 
     label: str
     model: str
-    state: str  # well, cordoned or sick
+    state: str  # healthy, cordoned or unhealthy
     why: str
     promised: float  # allocated ratio of its time
     memory: float  # allocated ratio of its memory
@@ -48,7 +48,7 @@ class Row:
     """State and allocation of one node."""
 
     name: str
-    state: str  # well, full, cordoned, sick, trouble or unknown
+    state: str  # healthy, full, cordoned, unhealthy, trouble or unknown
     why: str
     devices: tuple[Part, ...]
     pods: int
@@ -77,7 +77,7 @@ class Row:
     @property
     def troubled(self) -> bool:
         """Whether the node needs attention."""
-        return self.state in ("sick", "cordoned", "trouble", "unknown")
+        return self.state in ("unhealthy", "cordoned", "trouble", "unknown")
 
     def document(self) -> dict[str, Any]:
         """Return the row as the page takes it."""
@@ -142,12 +142,12 @@ def _state(stand: Stand, devices: Sequence[Part], agent: str, *, free: bool) -> 
         return "unknown", "it has published no devices: does its agent run?"
     if agent:
         return "trouble", agent
-    for state in ("sick", "cordoned"):
+    for state in ("unhealthy", "cordoned"):
         found = [device for device in devices if device.state == state]
         if found:
             what = ", ".join(device.label for device in found)
             return state, f"{what}: {found[0].why}" if found[0].why else what
-    return ("well", "") if free else ("full", "")
+    return ("healthy", "") if free else ("full", "")
 
 
 def without_agent(stand: Stand) -> list[dict[str, Any]]:
@@ -253,14 +253,14 @@ def _is(row: Row, show: Show) -> bool:
 def totals(listed: Iterable[Row]) -> dict[str, Any]:
     """Return the sums of all nodes."""
     sums: dict[str, Any] = dict.fromkeys(
-        ("nodes", "trouble", "devices", "sick", "cordoned", "memoryBytes", "pods"), 0
+        ("nodes", "trouble", "devices", "unhealthy", "cordoned", "memoryBytes", "pods"), 0
     )
     promised = memory = 0.0
     for row in listed:
         sums["nodes"] += 1
         sums["trouble"] += row.troubled
         sums["devices"] += len(row.devices)
-        sums["sick"] += sum(it.state == "sick" for it in row.devices)
+        sums["unhealthy"] += sum(it.state == "unhealthy" for it in row.devices)
         sums["cordoned"] += sum(it.state == "cordoned" for it in row.devices)
         sums["memoryBytes"] += row.memory_bytes
         sums["pods"] += row.pods

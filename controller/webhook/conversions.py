@@ -54,7 +54,7 @@ _ANNOTATIONS: tuple[tuple[str, str, dict[str, str] | None], ...] = (
         names.PLACEMENT_ANNOTATION,
         {"binpack": "binpack", "spread": "spread"},
     ),
-    ("nvidia.com/numa-bind", names.NEARNESS_ANNOTATION, {"true": "numa"}),
+    ("nvidia.com/numa-bind", names.TOPOLOGY_POLICY_ANNOTATION, {"true": "numa"}),
 )
 
 

@@ -259,10 +259,9 @@ def _shares(claim: Allocated, pieces: Sequence[Piece], around: Around) -> tuple[
             raise _refused(
                 claim.named, f"its device {piece.result.device} is {why} on this node", final=False
             )
-        if device.sick:
-            raise _refused(
-                claim.named, f"its device {device.label} is unhealthy: {device.sick}", final=False
-            )
+        if device.unhealthy:
+            text = f"its device {device.label} is unhealthy: {device.unhealthy}"
+            raise _refused(claim.named, text, final=False)
         if device.door not in ("", doors.Door.DRA):
             raise _refused(
                 claim.named,

@@ -28,7 +28,7 @@ _EXAMPLE = "such as dra, or GPU-8c9f5a3e-...=dra"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """The door of each device of a node, as --door sets it."""
+    """The door of each device of a node, as --allocation-api sets it."""
 
     default: Door = Door.PLUGIN
     of: Mapping[str, Door] = dataclasses.field(default_factory=dict)  # by UUID
@@ -39,7 +39,7 @@ class Wanted:
 
     @property
     def any_dra(self) -> bool:
-        """Whether --door puts any device behind DRA."""
+        """Whether --allocation-api puts any device behind DRA."""
         return Door.DRA in (self.default, *self.of.values())
 
 
@@ -52,14 +52,14 @@ def parse(words: Iterable[str], default: Door) -> Wanted:
             door = Door(name)
         except ValueError as exc:
             raise errors.UsageError(
-                f"--door {word!r}: {name!r} is no door; must be plugin or dra, or one of them for "
-                f"a device's UUID, {_EXAMPLE}"
+                f"--allocation-api {word!r}: {name!r} is no allocation API; must be plugin or "
+                f"dra, or one of them for a device's UUID, {_EXAMPLE}"
             ) from exc
         if not equals:
             default = door
         elif not uuid.startswith("GPU-") or uuid in own:
             wrong = "is given twice" if uuid in own else "is no device's UUID"
-            raise errors.UsageError(f"--door {word!r}: {uuid!r} {wrong}; {_EXAMPLE}")
+            raise errors.UsageError(f"--allocation-api {word!r}: {uuid!r} {wrong}; {_EXAMPLE}")
         else:
             own[uuid] = door
     return Wanted(default, own)

@@ -49,8 +49,8 @@ def add(
     if own is None:
         if settings.doors.any_dra:
             raise errors.UsageError(
-                "--door dra: needs the API server, which stores the claims: run as a pod, or give "
-                "--kubeconfig FILE"
+                "--allocation-api dra: needs the API server, which stores the claims: run as a "
+                "pod, or give --kubeconfig FILE"
             )
         return None
     api, granter, gates = own.api, node.granter, node.gates
@@ -81,7 +81,9 @@ def add(
         if known is last:
             return  # grants do not change the slice
         last = known
-        health.set({slices.device_name(it.uuid): it.sick for it in known if gates.gives(it.uuid)})
+        health.set(
+            {slices.device_name(it.uuid): it.unhealthy for it in known if gates.gives(it.uuid)}
+        )
         publisher.changed()
         shown.follow()
 

@@ -46,13 +46,13 @@ class Health(dra_health_pb2_grpc.DRAResourceHealthServicer):
     def __init__(self, pool: str) -> None:
         self._pool = pool
         self._changed = threading.Condition()
-        self._sick: dict[str, str] | None = None  # None: nothing is known yet
+        self._unhealthy: dict[str, str] | None = None  # None: nothing is known yet
 
-    def set(self, sick: Mapping[str, str]) -> None:
+    def set(self, unhealthy: Mapping[str, str]) -> None:
         """Set the health of all devices, by name: why each is unhealthy, empty if healthy."""
         with self._changed:
-            if self._sick != sick:
-                self._sick = dict(sick)
+            if self._unhealthy != unhealthy:
+                self._unhealthy = dict(unhealthy)
                 self._changed.notify_all()
 
     def _wake(self) -> None:
@@ -71,17 +71,17 @@ class Health(dra_health_pb2_grpc.DRAResourceHealthServicer):
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: not context.is_active() or self._sick != before  # noqa: B023
+                    lambda: not context.is_active() or self._unhealthy != before  # noqa: B023
                 )
-                if not context.is_active() or self._sick is None:
+                if not context.is_active() or self._unhealthy is None:
                     return
-                before = self._sick
+                before = self._unhealthy
             yield self._said(before)
 
-    def _said(self, sick: Mapping[str, str]) -> dra_health_pb2.NodeWatchResourcesResponse:
+    def _said(self, unhealthy: Mapping[str, str]) -> dra_health_pb2.NodeWatchResourcesResponse:
         answer = dra_health_pb2.NodeWatchResourcesResponse()
         now = int(time.time())
-        for name, reason in sick.items():
+        for name, reason in unhealthy.items():
             answer.devices.add(
                 device=dra_health_pb2.DeviceIdentifier(pool_name=self._pool, device_name=name),
                 health=dra_health_pb2.UNHEALTHY if reason else dra_health_pb2.HEALTHY,

@@ -185,7 +185,10 @@ def _attributes(
 
 def _taints(one: facts.Device) -> list[dict[str, str]]:
     """Return the taints that keep new claims away; running pods stay."""
-    wrong = {names.DRA_SICK_TAINT: bool(one.sick), names.DRA_CORDONED_TAINT: one.cordoned}
+    wrong = {
+        names.DRA_UNHEALTHY_TAINT: bool(one.unhealthy),
+        names.DRA_CORDONED_TAINT: one.cordoned,
+    }
     return [{"key": key, "effect": "NoSchedule"} for key, there in wrong.items() if there]
 
 

@@ -40,7 +40,7 @@ def devices_of(
     known = {slices.device_name(it.uuid): it for it in devices}
     found = []
     for grant in own:
-        sick = holdings.sick(grant, known.values())
+        unhealthy = holdings.unhealthy(grant, known.values())
         shares = {slices.device_name(it.uuid): it for it in grant.shares}
         for it in grant.claim.results if grant.claim else ():
             share = shares[it.device]
@@ -51,9 +51,9 @@ def devices_of(
                 "conditions": [
                     {
                         "type": "Ready",
-                        "status": "False" if sick else "True",
-                        "reason": "DeviceSick" if sick else "Granted",
-                        "message": sick,
+                        "status": "False" if unhealthy else "True",
+                        "reason": "DeviceUnhealthy" if unhealthy else "Granted",
+                        "message": unhealthy,
                     }
                 ],
                 "data": {

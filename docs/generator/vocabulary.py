@@ -80,7 +80,11 @@ WRITTEN_ON_PODS: tuple[Row, ...] = (
         "main=2,side=1",
     ),
     (names.PACKING_ANNOTATION, "`binpack` or `spread`, among the devices of a node", "spread"),
-    (names.NEARNESS_ANNOTATION, "for several devices: `preferred`, `nvlink` or `numa`", "nvlink"),
+    (
+        names.TOPOLOGY_POLICY_ANNOTATION,
+        "for several devices: `preferred`, `nvlink` or `numa`",
+        "nvlink",
+    ),
     (names.PLACEMENT_ANNOTATION, "`binpack`, `spread` or `topology`, among nodes", "topology"),
     (
         names.GANG_ANNOTATION,
@@ -88,7 +92,7 @@ WRITTEN_ON_PODS: tuple[Row, ...] = (
         "train-7",
     ),
     (names.GANG_SIZE_ANNOTATION, "number of pods in the gang", "4"),
-    (names.GANG_SECONDS_ANNOTATION, "seconds within which all of them must be bound", "60"),
+    (names.GANG_TIMEOUT_ANNOTATION, "seconds within which all of them must be bound", "60"),
     (
         names.SWAP_ANNOTATION,
         "other images for marked containers, while the pod runs",
@@ -233,7 +237,7 @@ DRA: tuple[Row, ...] = (
     ),
     (names.DRA_NUMA, "attribute", "its NUMA node"),
     (names.DRA_PCIE_ROOT, "attribute", "its PCIe root, under the name common to all drivers"),
-    (names.DRA_SICK_TAINT, "taint", "the device is unhealthy and gets no new claims"),
+    (names.DRA_UNHEALTHY_TAINT, "taint", "the device is unhealthy and gets no new claims"),
     (names.DRA_CORDONED_TAINT, "taint", "an administrator cordoned it: it gets no new claims"),
     (f"{names.DOMAIN}/v1alpha1", "apiVersion", "of a `VGPUConfig`, the parameters of a claim"),
 )

@@ -70,7 +70,7 @@ def publish(node: Published) -> str:
                     for uuid, link in one.links.items()
                     if uuid in at
                 },
-                "health": one.sick,
+                "health": one.unhealthy,
                 "cordoned": one.cordoned,
                 "door": one.door,
             }
@@ -211,7 +211,7 @@ def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> facts.Device:
             uuids[index]: facts.Link(facts.Path(_number(path)), _number(nvlinks))
             for index, (path, nvlinks) in found["links"].items()
         },
-        sick=_word(found["health"]),
+        unhealthy=_word(found["health"]),
         cordoned=found["cordoned"],
         door=_word(found["door"]),
         least_bytes=_number(found["least"], 1),

@@ -45,7 +45,7 @@ class Device:
     compute_class: str = ""  # the administrator's name for devices of its kind
     numa: int | None = None
     links: Mapping[str, Link] = dataclasses.field(default_factory=dict, hash=False)  # by UUID
-    sick: str = ""  # why it is unhealthy and cannot be allocated; empty: it is healthy
+    unhealthy: str = ""  # why it is unhealthy and cannot be allocated; empty: it is healthy
     cordoned: bool = False  # running containers stay, new ones are not placed on it
     door: str = ""  # the other API that offers it; empty: none
     least_bytes: int = 1  # the minimum of a useful share
@@ -57,13 +57,13 @@ class Device:
 
     @property
     def state(self) -> str:
-        """Its state for display: sick, cordoned or well."""
-        return "sick" if self.sick else "cordoned" if self.cordoned else "well"
+        """Its state for display: unhealthy, cordoned or well."""
+        return "unhealthy" if self.unhealthy else "cordoned" if self.cordoned else "healthy"
 
     @property
     def why(self) -> str:
         """Why it is not available, for display: its fault or the other API; empty if neither."""
-        return self.sick or (f"given out by {self.door}" if self.door else "")
+        return self.unhealthy or (f"given out by {self.door}" if self.door else "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

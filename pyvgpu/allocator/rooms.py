@@ -68,8 +68,8 @@ def unfit(device: facts.Device, selector: facts.Selector) -> str:
 
 def _shut(device: facts.Device) -> str:
     """Return why *device* takes no new shares of any pod."""
-    if device.sick:
-        return f"is unhealthy: {device.sick}"
+    if device.unhealthy:
+        return f"is unhealthy: {device.unhealthy}"
     if device.cordoned:
         return _CORDONED
     if device.door:

@@ -7,7 +7,7 @@
     pyvgpu.io/device-memory       with at least that much memory in total
     pyvgpu.io/device-count        number of devices, equal shares of each; for all or by container
     pyvgpu.io/packing             fill devices one after the other, or all evenly
-    pyvgpu.io/nearness            of several devices: as near as possible, or NVLink, or one node
+    pyvgpu.io/topology-policy     of several devices: as near as possible, or NVLink, or one node
 
 The component that chooses devices reads them: the agent or the scheduler.
 """
@@ -41,7 +41,7 @@ ANNOTATIONS = (
     names.DEVICE_MEMORY_ANNOTATION,
     names.DEVICE_COUNT_ANNOTATION,
     names.PACKING_ANNOTATION,
-    names.NEARNESS_ANNOTATION,
+    names.TOPOLOGY_POLICY_ANNOTATION,
 )
 
 
@@ -87,7 +87,7 @@ def read(annotations: Mapping[str, str]) -> Wanted:
     return Wanted(
         selector,
         _one_of(facts.Packing, names.PACKING_ANNOTATION, annotations),
-        _one_of(facts.Nearness, names.NEARNESS_ANNOTATION, annotations),
+        _one_of(facts.Nearness, names.TOPOLOGY_POLICY_ANNOTATION, annotations),
         count,
         counts,
     )

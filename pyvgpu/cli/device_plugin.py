@@ -147,7 +147,7 @@ SHARING = Group(
             many=True,
         ),
         Option(
-            "--door",
+            "--allocation-api",
             "[UUID=]plugin|dra",
             "doors",
             "the API that offers all devices, or device UUID: kubelet's device plugin API, or DRA "
@@ -155,7 +155,7 @@ SHARING = Group(
             many=True,
         ),
         Option(
-            "--door-seconds",
+            "--allocation-switch-delay",
             "SECONDS",
             "door_seconds",
             "the minimum time for which a device takes no new containers before it moves to the "

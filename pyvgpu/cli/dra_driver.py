@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Offer the devices of this node by dynamic resource allocation (Kubernetes 1.34 and newer), in a
-ResourceSlice from which claims get vcore and vmemory. It is `pyvgpu device-plugin` with --door
-dra, and takes the same options; --door UUID=plugin leaves a device to the device plugin API.
+ResourceSlice from which claims get vcore and vmemory. It is `pyvgpu device-plugin` with
+--allocation-api dra, and takes the same options; --allocation-api UUID=plugin leaves a device to
+the device plugin API.
 """
 _EXAMPLES = """\
 examples:
   pyvgpu dra-driver --node "$NODE_NAME"
-  pyvgpu dra-driver --door GPU-8c9f5a3e-0000-0000-0000-000000000000=plugin
+  pyvgpu dra-driver --allocation-api GPU-8c9f5a3e-0000-0000-0000-000000000000=plugin
 """
 
 

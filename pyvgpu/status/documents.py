@@ -62,7 +62,7 @@ def totals(devices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sums over *devices*, in the format of a document."""
     sums: dict[str, Any] = {
         "devices": len(devices),
-        "sick": sum(it["state"] == "sick" for it in devices),
+        "unhealthy": sum(it["state"] == "unhealthy" for it in devices),
         "cordoned": sum(it["state"] == "cordoned" for it in devices),
         "containers": sum(len(it["containers"]) for it in devices),
     }

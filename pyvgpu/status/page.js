@@ -99,8 +99,8 @@ function pill(node, text, kind) {
 }
 
 const KINDS = {
-  "well": "good", "runs": "good", "idle": "", "at its limit": "", "cordoned": "warn", "full": "",
-  "gets less than promised": "bad", "out of memory": "bad", "sick": "bad", "trouble": "bad", "unknown": "warn",
+  "healthy": "good", "runs": "good", "idle": "", "at its limit": "", "cordoned": "warn", "full": "",
+  "gets less than promised": "bad", "out of memory": "bad", "unhealthy": "bad", "trouble": "bad", "unknown": "warn",
 };
 
 function meter(kind) {
@@ -257,9 +257,9 @@ function showNode(view, found) {
   const [top, problems, devices, events] = view.children;
   const sums = found.totals;
   const short = found.devices.flatMap((it) => it.containers).filter((it) => KINDS[it.state] === "bad").length;
-  const spare = [sums.sick && `${sums.sick} sick`, sums.cordoned && `${sums.cordoned} cordoned`].filter(Boolean);
+  const spare = [sums.unhealthy && `${sums.unhealthy} unhealthy`, sums.cordoned && `${sums.cordoned} cordoned`].filter(Boolean);
   tiles(top, [
-    { name: "Devices", value: String(sums.devices), more: spare.join(", ") || "all are well" },
+    { name: "Devices", value: String(sums.devices), more: spare.join(", ") || "all are healthy" },
     { name: "Containers", value: String(sums.containers), more: short ? `${short} need a look` : found.unbound ? `${found.unbound} are starting` : "all have what they were promised" },
     { name: "Time", value: percent(part(sums.used, sums.devices)), more: `used, ${percent(part(sums.promised, sums.devices))} promised`,
       bar: "time", used: part(sums.used, sums.devices), promised: part(sums.promised, sums.devices) },
@@ -312,11 +312,11 @@ function showCluster(view, found) {
   }
   const [top, problems, past, waiting, nodes, events] = view.children;
   const sums = found.totals;
-  const spare = [sums.sick && `${sums.sick} sick`, sums.cordoned && `${sums.cordoned} cordoned`].filter(Boolean);
+  const spare = [sums.unhealthy && `${sums.unhealthy} unhealthy`, sums.cordoned && `${sums.cordoned} cordoned`].filter(Boolean);
   const [time, memory] = [part(sums.promised, sums.devices), part(sums.promisedBytes, sums.memoryBytes)];
   tiles(top, [
-    { name: "Nodes", value: sums.nodes.toLocaleString("en"), more: sums.trouble ? `${sums.trouble.toLocaleString("en")} with a problem` : "all are well" },
-    { name: "Devices", value: sums.devices.toLocaleString("en"), more: spare.join(", ") || "all are well" },
+    { name: "Nodes", value: sums.nodes.toLocaleString("en"), more: sums.trouble ? `${sums.trouble.toLocaleString("en")} with a problem` : "all are healthy" },
+    { name: "Devices", value: sums.devices.toLocaleString("en"), more: spare.join(", ") || "all are healthy" },
     { name: "Pods", value: sums.pods.toLocaleString("en"), more: found.waiting.count ? `${found.waiting.count.toLocaleString("en")} wait` : "none waits" },
     { name: "Time", value: percent(time), more: `promised of ${count(sums.devices, "device")}`, bar: "time", used: time, promised: null },
     { name: "Memory", value: percent(memory), more: `${size(sums.promisedBytes)} promised of ${size(sums.memoryBytes)}`, bar: "memory", used: memory, promised: null },
@@ -369,7 +369,7 @@ function showNodes(section, found) {
     (row, it) => {
       const [name, devices, time, memory, state] = row.children;
       say(name.lastChild, `${it.model ? `${it.devices.length} × ${it.model}, ` : ""}${count(it.pods, "pod")}`);
-      mark(devices.firstChild, "aria-label", it.devices.map((one) => `${one.label}: ${percent(one.promised)} of time, ${percent(one.memory)} of memory promised${one.state === "well" ? "" : `, ${one.state}`}`).join("; ") || "no device");
+      mark(devices.firstChild, "aria-label", it.devices.map((one) => `${one.label}: ${percent(one.promised)} of time, ${percent(one.memory)} of memory promised${one.state === "healthy" ? "" : `, ${one.state}`}`).join("; ") || "no device");
       keep(devices.firstChild, it.devices, (one) => one.label,
         () => element("span", {}, element("i"), element("i")),
         (node, one) => {
@@ -445,7 +445,7 @@ function show(found) {
   (found.kind === "node" ? showNode : showCluster)(view, found);
   view.hidden = false;
   const wrong = found.problems.length;
-  pill($("health"), wrong ? count(wrong, "problem") : "all is well", wrong ? "bad" : "good");
+  pill($("health"), wrong ? count(wrong, "problem") : "no problems", wrong ? "bad" : "good");
   say($("version"), `pyvgpu ${found.version}`);
   document.title = `${wrong ? `(${wrong}) ` : ""}${$("title").textContent} · pyvgpu`;
 }

@@ -122,7 +122,7 @@ def test_one_numa_node_or_nothing():
 @pytest.mark.parametrize(
     ("fields", "selector", "said"),
     [
-        ({"sick": "XID 79, it has fallen off the bus"}, {}, "is unhealthy: XID 79"),
+        ({"unhealthy": "XID 79, it has fallen off the bus"}, {}, "is unhealthy: XID 79"),
         ({"cordoned": True}, {}, "is cordoned"),
         ({"door": "dra"}, {}, "is given out by dra"),
         ({"model": "Tesla T4"}, {"models": {"h100"}}, "is a Tesla T4, not h100"),

@@ -96,8 +96,8 @@ def many():
     found = []
     for number in range(5000):
         stand = stands.Stand(f"node-{number}")
-        sick = "Xid 79" if number % 100 == 7 else ""
-        had = scheduling_api.devices(stand.name, sick=sick)
+        unhealthy = "Xid 79" if number % 100 == 7 else ""
+        had = scheduling_api.devices(stand.name, unhealthy=unhealthy)
         stand.update(annotations.Published(scheduling_api.UNIT, had), "")
         found.append(rows.row_of(stand, ""))
     return found

@@ -318,7 +318,7 @@ def test_finding_is_reported_once(audited, places, driver, tmp_path):
     with running(places, first, tmp_path, bare) as pid:
         look()
         _, ((reason, uid, text),) = look(all_of_it=True)
-        assert (reason, uid) == ("VGPUBypassed", "uid")
+        assert (reason, uid) == ("VGPUQuotaBypassed", "uid")
         assert text.startswith(f"process {pid} of team/pod-1/main uses without the shim gpu0")
         assert look(all_of_it=True)[1] == []
 
@@ -336,7 +336,7 @@ def test_only_the_bypassing_process_is_killed(audited, places, driver, tmp_path)
         assert Path(f"/proc/{pid}").exists()
         found, reported = look("kill", all_of_it=True)
         assert [(kind, pids) for kind, pids, _, _ in found] == [("no-shim", [pid])]
-        assert [reason for reason, _, _ in reported] == ["VGPUBypassed", "VGPUProcessEnded"]
+        assert [reason for reason, _, _ in reported] == ["VGPUQuotaBypassed", "VGPUProcessEnded"]
         waiting.wait_until(lambda: look("kill") == [])
         assert not Path(f"/proc/{pid}/maps").read_bytes()
         assert Path(f"/proc/{innocent}/maps").read_bytes()

@@ -254,8 +254,8 @@ def test_metrics_show_a_grant_until_it_ends(node):
     labels = f'{{namespace="default",pod="p",container="a",uuid="{uuid}"}}'
     status, text = node.ask("/metrics")
     assert status == 200
-    assert f"pyvgpu_container_vcore_promised_ratio{labels} 0.3\n" in text
-    assert f"pyvgpu_container_memory_promised_bytes{labels} 2147483648.0\n" in text
+    assert f"pyvgpu_container_vcore_allocated_ratio{labels} 0.3\n" in text
+    assert f"pyvgpu_container_memory_allocated_bytes{labels} 2147483648.0\n" in text
     assert f"pyvgpu_container_busy_seconds_total{labels} 0.0\n" in text
     assert "pyvgpu_cdi_required 1.0\n" in text
     assert 'pyvgpu_kubelet_call_seconds_count{call="allocate",result="done"} 2.0\n' in text

@@ -99,13 +99,13 @@ def test_room_freed_a_moment_ago_is_used_at_the_next_start(here):
     assert grant_room.text(here.room.start(new, "a")) == "70 4 GPU-0"
 
 
-SICK, CORDONED, DRA = {"sick": "Xid 79"}, {"cordoned": True}, {"door": "dra"}
+UNHEALTHY, CORDONED, DRA = {"unhealthy": "Xid 79"}, {"cordoned": True}, {"door": "dra"}
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        pytest.param(({}, SICK), "gpu1 is unhealthy: Xid 79", id="one sick"),
+        pytest.param(({}, UNHEALTHY), "gpu1 is unhealthy: Xid 79", id="one unhealthy"),
         pytest.param(({}, CORDONED), "gpu1 is cordoned", id="one cordoned"),
         pytest.param((CORDONED, CORDONED), "gpu0 is cordoned", id="both cordoned"),
         pytest.param(({}, DRA), "gpu1 is given out by dra", id="one for claims"),
@@ -122,7 +122,7 @@ def test_pod_that_fits_an_empty_node_waits(here, changes, words):
 
 def test_pod_is_evicted_when_all_devices_stay_unhealthy(here):
     new = here.admit("new", 70)
-    here.see(SICK, SICK)
+    here.see(UNHEALTHY, UNHEALTHY)
     assert "gpu0 is unhealthy: Xid 79; gpu1 is unhealthy: Xid 79" in here.refused(new)
     assert (here.waiting, here.evicted) == (set(), {"new"})
 

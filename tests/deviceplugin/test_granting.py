@@ -288,7 +288,7 @@ def test_unhealthy_device_withdraws_its_own_and_free_ids_only(room):
     second = kubelet.admit(pod("q", container("a", 60, 4)))
     assert [room.start(it, "a").shares[0].uuid for it in (first, second)] == ["GPU-0", "GPU-1"]
     well, ill = grant_room.devices(2)
-    room.granter.see([well, *grant_room.devices(2, sick="XID 79")[1:]])
+    room.granter.see([well, *grant_room.devices(2, unhealthy="XID 79")[1:]])
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 100)
     kubelet.until(lambda: len(kubelet.healthy(VMEMORY)) == grant_room.UNITS)
     assert kubelet.ids(first, "a", VCORE) <= kubelet.healthy(VCORE)
@@ -306,7 +306,7 @@ def test_restart_on_an_unhealthy_device_is_evicted_after_the_deadline(kubelet, t
         room.granter.observers.reported.add(posted.append)
         both = kubelet.admit(pod("p", container("i", 30, 2, init=True), container("a", 30, 2)))
         room.start(both, "i")
-        room.granter.see(grant_room.devices(1, sick="XID 79"))
+        room.granter.see(grant_room.devices(1, unhealthy="XID 79"))
         for seconds in (0, 59, 2):
             now[0] += seconds
             assert not posted

@@ -14,17 +14,17 @@ from pyvgpu.deviceplugin import health
 from pyvgpu.deviceplugin.health import Condition, Rules
 
 RULES = Rules(recover_seconds=60)
-WELL, SICK = Condition(), Condition("Xid 48 (double-bit ECC error)", 100)
+HEALTHY, UNHEALTHY = Condition(), Condition("Xid 48 (double-bit ECC error)", 100)
 
 
 @pytest.mark.parametrize(
     ("before", "xid", "expected"),
     [
-        pytest.param(WELL, 79, "Xid 79 (it has fallen off the bus)", id="a device's own"),
-        pytest.param(WELL, 9999, "Xid 9999", id="an unknown one"),
-        pytest.param(WELL, 31, "", id="a program's own"),
-        pytest.param(SICK, 43, SICK.reason, id="a program's own on an unhealthy device"),
-        pytest.param(SICK, 95, "Xid 95 (uncontained ECC error)", id="another one"),
+        pytest.param(HEALTHY, 79, "Xid 79 (it has fallen off the bus)", id="a device's own"),
+        pytest.param(HEALTHY, 9999, "Xid 9999", id="an unknown one"),
+        pytest.param(HEALTHY, 31, "", id="a program's own"),
+        pytest.param(UNHEALTHY, 43, UNHEALTHY.reason, id="a program's own on an unhealthy device"),
+        pytest.param(UNHEALTHY, 95, "Xid 95 (uncontained ECC error)", id="another one"),
     ],
 )
 def test_condition_after_an_xid(before, xid, expected):
@@ -33,18 +33,18 @@ def test_condition_after_an_xid(before, xid, expected):
 
 def test_ignored_xids_are_configurable():
     rules = Rules(ignored_xids=frozenset({79}))
-    assert health.after_xid(WELL, 79, 1, rules) == WELL
-    assert health.after_xid(WELL, 31, 1, rules).reason == "Xid 31"
+    assert health.after_xid(HEALTHY, 79, 1, rules) == HEALTHY
+    assert health.after_xid(HEALTHY, 31, 1, rules).reason == "Xid 31"
 
 
 @pytest.mark.parametrize(
     ("before", "trouble", "now", "expected"),
     [
-        pytest.param(WELL, "", 1e9, WELL, id="well"),
-        pytest.param(WELL, "lost", 5, Condition("lost", 5), id="silent"),
-        pytest.param(SICK, "", 159, SICK, id="not yet well"),
-        pytest.param(SICK, "", 160, WELL, id="well again"),
-        pytest.param(SICK, "lost", 150, Condition("lost", 150), id="a new error"),
+        pytest.param(HEALTHY, "", 1e9, HEALTHY, id="healthy"),
+        pytest.param(HEALTHY, "lost", 5, Condition("lost", 5), id="silent"),
+        pytest.param(UNHEALTHY, "", 159, UNHEALTHY, id="not yet healthy"),
+        pytest.param(UNHEALTHY, "", 160, HEALTHY, id="healthy again"),
+        pytest.param(UNHEALTHY, "lost", 150, Condition("lost", 150), id="a new error"),
     ],
 )
 def test_condition_after_a_probe(before, trouble, now, expected):
@@ -68,8 +68,8 @@ if len(sys.argv) > 3:
     at[sys.argv[3]] = 99
     uuids.append(sys.argv[3])
 library = Path(sys.argv[1]) / "libnvidia-ml.so.1"
-sick = dict.fromkeys(uuids, "") | json.loads(os.environ.get("SICK", "{}"))
-watcher = health.Watcher(library, sick, health.Rules(recover_seconds=0.3), tell)
+unhealthy = dict.fromkeys(uuids, "") | json.loads(os.environ.get("UNHEALTHY", "{}"))
+watcher = health.Watcher(library, unhealthy, health.Rules(recover_seconds=0.3), tell)
 print(json.dumps("watching"), flush=True)
 watcher.start()
 sys.stdin.read()
@@ -78,14 +78,14 @@ watcher.stop()
 
 
 @contextlib.contextmanager
-def watched(machine, *more, folder=None, sick=None):
+def watched(machine, *more, folder=None, unhealthy=None):
     folder = folder or machine_room.driver_folder(machine)
     with subprocess.Popen(
         [sys.executable, "-c", WATCH, folder, machine.folder, *more],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**machine_room.environment(machine), "SICK": json.dumps(sick or {})},
+        env={**machine_room.environment(machine), "UNHEALTHY": json.dumps(unhealthy or {})},
     ) as process:
         assert json.loads(process.stdout.readline()) == "watching"
         yield lambda: json.loads(process.stdout.readline())
@@ -144,7 +144,7 @@ def test_device_in_mig_mode_is_unhealthy_until_it_is_off(machine):
 
 
 def test_recovery_of_an_initially_unhealthy_device_is_reported(machine):
-    with watched(machine, sick={machine.devices[2].uuid: nvml.MIG_MODE}) as news:
+    with watched(machine, unhealthy={machine.devices[2].uuid: nvml.MIG_MODE}) as news:
         assert news() == {"2": ""}
 
 

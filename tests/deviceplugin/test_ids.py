@@ -22,17 +22,22 @@ def stand(given=(), **more):
     ("stands", "held", "bad"),
     [
         pytest.param([stand(), stand()], (), (), id="all healthy"),
-        pytest.param([stand(sick=True), stand()], (), (4, 5, 6, 7), id="sick and empty"),
-        pytest.param([stand([0, 6], sick=True), stand()], (0, 6), (0, 4 + 1, 6, 7), id="its own"),
+        pytest.param([stand(unhealthy=True), stand()], (), (4, 5, 6, 7), id="unhealthy and empty"),
+        pytest.param(
+            [stand([0, 6], unhealthy=True), stand()], (0, 6), (0, 4 + 1, 6, 7), id="its own"
+        ),
         pytest.param([stand([0], closed=True), stand()], (0,), (5, 6, 7), id="closed: the free"),
         pytest.param(
-            [stand([0, 1, 2, 3], sick=True), stand([4, 5])], range(6), (0, 1, 2, 3), id="full"
+            [stand([0, 1, 2, 3], unhealthy=True), stand([4, 5])], range(6), (0, 1, 2, 3), id="full"
         ),
         pytest.param(
-            [stand([0], sick=True), stand([2, 3, 4, 5])], (0, 2, 3, 4, 5), (0, 1, 6, 7), id="both"
+            [stand([0], unhealthy=True), stand([2, 3, 4, 5])],
+            (0, 2, 3, 4, 5),
+            (0, 1, 6, 7),
+            id="both",
         ),
         pytest.param(
-            [stand([], sick=True), stand([0, 1])], (0, 1, 5, 6, 7), (2, 3, 4), id="not enough"
+            [stand([], unhealthy=True), stand([0, 1])], (0, 1, 5, 6, 7), (2, 3, 4), id="not enough"
         ),
         pytest.param(
             [stand([0, 1], closed=True), stand([0, 1], closed=True)],
@@ -50,7 +55,7 @@ def test_number_of_unhealthy_ids(stands, held, bad):
 
 def test_unhealthy_ids_stay_unhealthy():
     before = some(1, 2, 3, 4)
-    found = ids.unhealthy(EVERYTHING, [stand(sick=True), stand()], some(), before)
+    found = ids.unhealthy(EVERYTHING, [stand(unhealthy=True), stand()], some(), before)
     assert found == before
 
 
@@ -58,14 +63,14 @@ def test_unhealthy_ids_stay_unhealthy():
 def test_ids_of_other_devices_stay_healthy(devices):
     everything = VCORE.ids(4 * len(devices))
     stands, held, next_one = [], set(), 0
-    for used, sick in devices:
+    for used, unhealthy in devices:
         own = some(*range(next_one, next_one + used))
-        stands.append(ids.Stand(4, own, sick=sick))
+        stands.append(ids.Stand(4, own, unhealthy=unhealthy))
         held |= own
         next_one += used
     found = ids.unhealthy(everything, stands, frozenset(held))
-    assert not found & {it for one in stands if not one.sick for it in one.given}
-    assert len(found) == 4 * sum(sick for _, sick in devices)
+    assert not found & {it for one in stands if not one.unhealthy for it in one.given}
+    assert len(found) == 4 * sum(unhealthy for _, unhealthy in devices)
 
 
 def test_lowest_ids_are_preferred():

@@ -141,7 +141,7 @@ def test_allocator_device_has_the_minimum_share():
         compute_class="fast",
         numa=0,
         links={},
-        sick="Xid 79",
+        unhealthy="Xid 79",
         cordoned=True,
         door="dra",
         least_bytes=(512 << 20) + (64 << 20),

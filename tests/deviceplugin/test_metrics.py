@@ -31,7 +31,7 @@ GRANTS = [
 ]
 DEVICES = [
     facts.Device(A, 0, 80 * GIB, model="H100"),
-    facts.Device(B, 1, 80 * GIB, model="H100", sick="Xid 79", cordoned=True),
+    facts.Device(B, 1, 80 * GIB, model="H100", unhealthy="Xid 79", cordoned=True),
 ]
 USED = usage.Use(0.25, 12.5, GIB, 3, 4, 1.5, 2)
 FINDING = audit.Finding(audit.Kind.NO_SHIM, A, (1,), "", "u", GIB, "x")

@@ -21,7 +21,7 @@ def uuids(node):
 
 def published(cluster):
     """Return why each device is unhealthy, from the node's annotation."""
-    return {it.uuid: it.sick for it in cluster.published.devices} if cluster.text else {}
+    return {it.uuid: it.unhealthy for it in cluster.published.devices} if cluster.text else {}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_status_page_and_metrics_show_mig_mode(node, uuids):
     assert float(line.split()[-1]) == 0
     _, text = node.ask("/status.json")
     found = {it["uuid"]: (it["state"], it["why"]) for it in json.loads(text)["devices"]}
-    assert found == {uuids[0]: ("well", ""), uuids[1]: ("sick", nvml.MIG_MODE)}
+    assert found == {uuids[0]: ("healthy", ""), uuids[1]: ("unhealthy", nvml.MIG_MODE)}
 
 
 def test_mig_device_is_not_in_the_slice(node, cluster, uuids):
@@ -98,7 +98,7 @@ def test_mig_device_is_not_in_the_slice(node, cluster, uuids):
         return {it["name"] for one in cluster.api.under(SLICES) for it in one["spec"]["devices"]}
 
     simulator.set_faults(node.machine, "mig 0")
-    process = node.start("--door", "dra", *more)
+    process = node.start("--allocation-api", "dra", *more)
     node.until(claiming.listens)
     claiming.meet()
     node.until(devices)

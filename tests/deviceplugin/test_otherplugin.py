@@ -258,7 +258,7 @@ def test_claims_are_refused_beside_another_plugin(node, cluster):
         cluster.api.put(f"{folder}/{meta['name']}/status", one)
         return meta["namespace"], meta["uid"], meta["name"]
 
-    node.start("--door", "dra", "--kubeconfig", cluster.kubeconfig, *claiming.options)
+    node.start("--allocation-api", "dra", "--kubeconfig", cluster.kubeconfig, *claiming.options)
     node.until(claiming.listens)
     claiming.meet()
     node.until(devices)

@@ -97,8 +97,8 @@ def test_pod_waits_for_the_chosen_device_even_if_another_is_free():
 def test_temporary_causes_are_no_final_refusal(chosen):
     """Room becomes free some day; an unhealthy device may never recover."""
     held = [facts.Holding(share(0, 100, 16), "team/p")]
-    sick = [node(1, sick="Xid 79"), node(1, held, sick="Xid 79"), node(0)]
-    for it in sick:
+    unhealthy = [node(1, unhealthy="Xid 79"), node(1, held, unhealthy="Xid 79"), node(0)]
+    for it in unhealthy:
         exc = refused(it, one(), chosen=chosen)
         assert (exc.final, isinstance(exc, placing.WaitsError)) == (False, False)
     assert isinstance(refused(node(1, held), one(), chosen=chosen), placing.WaitsError)

@@ -92,7 +92,7 @@ def test_starts_do_not_wait_for_a_failing_server(publisher, cluster):
 
 
 def test_annotation_has_devices_and_local_placements(kubelet, tmp_path):
-    has = (*grant_room.devices(1, cordoned=True), *grant_room.devices(2, sick="Xid 79")[1:])
+    has = (*grant_room.devices(1, cordoned=True), *grant_room.devices(2, unhealthy="Xid 79")[1:])
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2)) as room:
         one = kubelet.admit(pod("p", container("a", 30, 4)))
         grant = room.start(one, "a")

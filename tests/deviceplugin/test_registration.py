@@ -137,12 +137,12 @@ def test_only_changes_are_sent(kubelet):
         assert [it for it, _ in kubelet.listings].count(VCORE) == sent + 1
 
 
-@pytest.mark.parametrize("sick", [False, True])
-def test_list_of_sixteen_large_devices_fits_a_message(kubelet, sick):
+@pytest.mark.parametrize("unhealthy", [False, True])
+def test_list_of_sixteen_large_devices_fits_a_message(kubelet, unhealthy):
     units = 16 * 288 * 4  # of 256 MiB
     with registered(kubelet, vmemory=units) as offers:
         kubelet.until_offered()
-        if sick:
+        if unhealthy:
             offers[ids.Kind.VMEMORY].set(units, frozenset(offers[ids.Kind.VMEMORY].everything))
             kubelet.until(lambda: not kubelet.healthy(VMEMORY))
         assert len(kubelet.devices[VMEMORY]) == units

@@ -30,16 +30,21 @@ def test_devices_show_usage_and_allocation(document):
 
 def test_devices_show_state_and_reason(document):
     assert [(it["state"], it["why"]) for it in document["devices"]] == [
-        ("well", ""),
-        ("well", ""),
+        ("healthy", ""),
+        ("healthy", ""),
         ("cordoned", ""),
-        ("sick", "Xid 94 (contained ECC error)"),
+        ("unhealthy", "Xid 94 (contained ECC error)"),
     ]
 
 
 def test_totals_are_sums_of_the_devices(document):
     sums = document["totals"]
-    assert (sums["devices"], sums["sick"], sums["cordoned"], sums["containers"]) == (4, 1, 1, 6)
+    assert (sums["devices"], sums["unhealthy"], sums["cordoned"], sums["containers"]) == (
+        4,
+        1,
+        1,
+        6,
+    )
     assert sums["promised"] == pytest.approx(2.75)
     assert sums["memoryBytes"] == 320 * GIB
 
@@ -89,7 +94,7 @@ def test_agent_troubles_are_problems():
 def test_events_are_listed_newest_first(document):
     assert [it["reason"] for it in document["events"]] == [
         "VGPURefused",
-        "VGPUDeviceSick",
+        "VGPUDeviceUnhealthy",
         "VGPUResized",
     ]
     assert document["events"][0]["object"] == "lab/sweep-12"

@@ -93,7 +93,7 @@ def test_each_alert_has_a_case_that_fires_and_one_that_does_not():
 
 
 def test_broken_rule_fails(promtool, tmp_path):
-    case = next(it for it in alerts.CASES if it.alert == "PyvgpuDeviceSick")
+    case = next(it for it in alerts.CASES if it.alert == "PyvgpuDeviceUnhealthy")
     document = yaml.safe_load(alerts.text([case]))
     broken = tmp_path / "rules.yaml"
     broken.write_text(alerts.RULES.read_text().replace("pyvgpu_device_healthy == 0", "vector(0)"))

@@ -119,14 +119,14 @@ def values(ask, query):
 
 def test_prometheus_has_scraped_the_metrics(prometheus):
     assert sorted(values(prometheus, "pyvgpu_device_healthy")) == [0, 1, 1, 1]
-    assert sum(values(prometheus, "pyvgpu_container_vcore_promised_ratio")) == pytest.approx(2.75)
+    assert sum(values(prometheus, "pyvgpu_container_vcore_allocated_ratio")) == pytest.approx(2.75)
     assert values(prometheus, 'pyvgpu_audit_findings{kind="no-shim"}') == [1]
     assert values(prometheus, "sum(pyvgpu_scheduler_answers_total)") == [1]
 
 
 def test_container_metrics_are_labelled_with_the_container_not_the_exporter(prometheus):
     for name in ("namespace", "pod", "container"):
-        used = f"count by ({name}) (pyvgpu_container_vcore_promised_ratio)"
+        used = f"count by ({name}) (pyvgpu_container_vcore_allocated_ratio)"
         found = {it["metric"][name] for it in prometheus("query", query=used)["result"]}
         assert found
         assert not found & {labels_of("agent")[name]}
@@ -165,7 +165,7 @@ def test_every_rule_is_evaluated_without_error(prometheus):
 def test_alerts_are_pending_before_they_fire(prometheus):
     def pending():
         found = prometheus("alerts")["alerts"]
-        return {"PyvgpuDeviceSick", "PyvgpuPastQuota"} <= {
+        return {"PyvgpuDeviceUnhealthy", "PyvgpuPastQuota"} <= {
             it["labels"]["alertname"] for it in found
         }
 

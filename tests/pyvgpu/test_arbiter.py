@@ -48,7 +48,7 @@ def environment():
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
 
 
-def test_run_with_a_part_of_the_time_has_a_clock_that_goes(place):
+def test_run_with_a_share_of_the_time_has_a_running_clock(place):
     with run_in(place) as run:
         run.attendant.look()
         (one,) = living(place)
@@ -57,7 +57,7 @@ def test_run_with_a_part_of_the_time_has_a_clock_that_goes(place):
         wait_until(lambda: arbiter.serves(run.clock()))
 
 
-def test_each_run_has_a_clock_for_as_long_as_it_lives(place):
+def test_each_run_has_a_clock_until_it_ends(place):
     with run_in(place, uuid=UUIDS[0]) as first:
         first.attendant.look()
         with run_in(place, uuid=UUIDS[1]) as second:
@@ -70,7 +70,7 @@ def test_each_run_has_a_clock_for_as_long_as_it_lives(place):
         assert arbiter.serves(first.clock())
 
 
-def test_run_with_a_whole_device_needs_none_until_it_has_a_part(place):
+def test_run_with_a_whole_device_needs_no_arbiter_until_it_has_a_share(place):
     with run_in(place, 100) as run:
         run.attendant.look()
         assert (living(place), run.clock().is_symlink()) == ((), False)
@@ -79,7 +79,7 @@ def test_run_with_a_whole_device_needs_none_until_it_has_a_part(place):
         wait_until(lambda: arbiter.serves(run.clock()))
 
 
-def test_run_with_a_whole_device_is_a_neighbour_of_those_with_a_part(place):
+def test_run_with_a_whole_device_counts_beside_runs_with_shares(place):
     with run_in(place, None) as whole:
         whole.attendant.start()
         with run_in(place) as other:
@@ -89,7 +89,7 @@ def test_run_with_a_whole_device_is_a_neighbour_of_those_with_a_part(place):
         wait_until(lambda: read_clock(whole.clock()).tenants == 1)
 
 
-def test_sixteen_runs_at_once_start_one(place):
+def test_sixteen_concurrent_runs_start_one_arbiter(place):
     body = "    run.attendant.look()\n    print(run.clock().readlink(), flush=True)\n    input()\n"
     started = [
         subprocess.Popen(
@@ -110,7 +110,7 @@ def test_sixteen_runs_at_once_start_one(place):
     wait_until(lambda: not processes(place))
 
 
-def test_one_that_is_killed_is_started_again(place):
+def test_killed_arbiter_is_restarted(place):
     with run_in(place) as run:
         run.attendant.look()
         run.attendant.start()
@@ -121,7 +121,7 @@ def test_one_that_is_killed_is_started_again(place):
             wait_until(lambda: arbiter.serves(run.clock()))
 
 
-def test_one_that_is_frozen_is_replaced(place):
+def test_frozen_arbiter_is_replaced(place):
     with run_in(place) as run:
         run.attendant.look()
         (one,) = living(place)
@@ -135,7 +135,7 @@ def test_one_that_is_frozen_is_replaced(place):
         assert one.pid not in processes(place)
 
 
-def test_it_ends_with_the_last_run_and_leaves_nothing(place):
+def test_arbiter_ends_with_the_last_run_and_leaves_nothing(place):
     with run_in(place) as first:
         first.attendant.look()
         with run_in(place) as second:
@@ -146,7 +146,7 @@ def test_it_ends_with_the_last_run_and_leaves_nothing(place):
     assert list(book.iterdir()) == []
 
 
-def test_one_that_is_told_to_end_leaves_nothing(place):
+def test_sigterm_ends_the_arbiter_and_leaves_nothing(place):
     with run_in(place) as run:
         run.attendant.look()
         (one,) = living(place)
@@ -154,7 +154,7 @@ def test_one_that_is_told_to_end_leaves_nothing(place):
         wait_until(lambda: not one.folder.exists())
 
 
-def test_it_keeps_nothing_of_the_run_that_started_it(place):
+def test_arbiter_inherits_nothing_from_the_run_that_started_it(place):
     reading, writing = os.pipe()
     body = "    run.attendant.look()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     with run_in(place) as other:
@@ -181,7 +181,7 @@ def test_it_keeps_nothing_of_the_run_that_started_it(place):
     os.close(reading)
 
 
-def test_signals_that_the_run_held_are_its_own(place):
+def test_arbiter_does_not_inherit_the_runs_signal_mask(place):
     body = (
         "    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
         "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -206,7 +206,7 @@ def write_file(folder, size):
 
 
 @pytest.mark.parametrize("forgery", ["unlocked", "open to all", "linked", "folder linked", "name"])
-def test_forged_arbiter_is_none(place, forgery):
+def test_forged_arbiter_is_ignored(place, forgery):
     book = place / "all"
     folder = book / f"arbiter-{os.geteuid()}{'-' if forgery == 'name' else ''}"
     folder.mkdir(parents=True)
@@ -225,7 +225,7 @@ def test_forged_arbiter_is_none(place, forgery):
         assert in_another_process(lambda: len(living(place))) == 0
 
 
-def test_what_the_forgeries_are_made_from_is_believed(place):
+def test_original_of_the_forgeries_is_accepted(place):
     folder = place / "all" / f"arbiter-{os.geteuid()}"
     folder.mkdir(parents=True)
     write_file(folder, 4096)
@@ -247,7 +247,7 @@ def in_another_process(question):
 
 
 @rights.as_root
-def test_folder_of_another_user_is_no_arbiter_of_ours(place):
+def test_arbiter_folder_of_another_user_is_ignored(place):
     folder = place / "all" / "arbiter-0"
     folder.mkdir(parents=True)
     write_file(folder, 4096)
@@ -257,7 +257,7 @@ def test_folder_of_another_user_is_no_arbiter_of_ours(place):
         assert in_another_process(lambda: len(living(place))) == 0
 
 
-def as_nobody(action):
+def fork_as_other_user(action):
     """Run *action* as another user in a child; return the child's pid."""
     pid = os.fork()
     if not pid:
@@ -280,12 +280,12 @@ def test_two_users_have_one_arbiter(place):
 
     with run_in(place) as run:
         run.attendant.look()
-        assert os.waitstatus_to_exitcode(os.waitpid(as_nobody(have_a_run), 0)[1]) == 0
+        assert os.waitstatus_to_exitcode(os.waitpid(fork_as_other_user(have_a_run), 0)[1]) == 0
         assert len(processes(place)) == 1
 
 
 @rights.as_root
-def test_arbiter_of_another_user_that_has_no_clock_for_us_is_left(place):
+def test_arbiter_of_another_user_without_a_clock_for_the_run_is_abandoned(place):
     folder = place / "root" / f"arbiter-{forked.OTHER_UID}"
 
     def beat_for_ever():
@@ -299,7 +299,7 @@ def test_arbiter_of_another_user_that_has_no_clock_for_us_is_left(place):
                 time.sleep(0.01)
 
     with run_in(place) as run:
-        liar = as_nobody(beat_for_ever)
+        liar = fork_as_other_user(beat_for_ever)
         try:
             wait_until(lambda: [one.uid for one in living(place)] == [forked.OTHER_UID])
             run.attendant.look()
@@ -313,7 +313,7 @@ def test_arbiter_of_another_user_that_has_no_clock_for_us_is_left(place):
             os.waitpid(liar, 0)
 
 
-def test_clock_is_that_of_processor_sharing(place):
+def test_clock_follows_processor_sharing(place):
     with (
         run_in(place) as first,
         run_in(place) as second,
@@ -336,7 +336,7 @@ def test_clock_is_that_of_processor_sharing(place):
         wait_until(lambda: read_clock(first.clock()).busy == 1)
 
 
-def test_work_of_the_dead_is_none(place):
+def test_work_of_dead_processes_is_ignored(place):
     begun = itertools.count(900_000_000, 100_000_000)
 
     def busy(*slots):
@@ -353,7 +353,7 @@ def test_work_of_the_dead_is_none(place):
         wait_until(lambda: busy(3) == 1)
 
 
-def test_share_of_the_idle_is_lent_to_the_elastic(place):
+def test_unused_shares_are_lent_to_elastic_runs(place):
     elastic = quota.Policy.ELASTIC
     with (
         run_in(place, 25, policy=elastic) as first,
@@ -377,7 +377,7 @@ def test_share_of_the_idle_is_lent_to_the_elastic(place):
         wait_until(lambda: lent() == pytest.approx(0, abs=0.1))
 
 
-def test_run_of_low_priority_is_told_whether_others_have_work(place):
+def test_clock_of_a_low_priority_run_shows_work_of_others(place):
     low, high = quota.Priority.LOW, quota.Priority.HIGH
     with run_in(place, None, priority=low) as first, first.process(0):
         first.attendant.look()
@@ -403,7 +403,7 @@ def test_run_of_low_priority_is_told_whether_others_have_work(place):
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "garbage", "gone"])
-def test_run_whose_files_are_damaged_harms_nobody(place, damage):
+def test_damaged_files_of_a_run_do_not_affect_others(place, damage):
     with run_in(place) as broken, run_in(place) as whole:
         whole.attendant.look()
         wait_until(lambda: arbiter.serves(whole.clock()))
@@ -422,7 +422,7 @@ def test_run_whose_files_are_damaged_harms_nobody(place, damage):
         assert [x.pid for x in living(place)] == [one.pid]
 
 
-def test_strange_entries_of_the_book_harm_nobody(place):
+def test_unexpected_entries_in_the_book_are_ignored(place):
     with run_in(place) as run:
         book = run.made.folder.parent
         os.mkfifo(book / ("a" * 16))
@@ -436,7 +436,7 @@ def test_strange_entries_of_the_book_harm_nobody(place):
 
 
 @rights.needs_mounts
-def test_full_disk_is_said_once_and_ends_nothing(place):
+def test_full_disk_is_reported_once_and_does_not_end_the_run(place):
     body = (
         "    with open(run.made.folder / 'filler', 'wb', 0) as filler:\n"
         "        try:\n"

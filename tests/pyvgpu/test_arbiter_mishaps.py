@@ -145,13 +145,13 @@ def end_all(place):
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("mishap", MISHAPS)
-def test_mishap_of_an_arbiter_is_no_reason_to_report_one_and_the_next_serves(
+def test_failure_of_one_arbiter_is_not_reported_and_the_next_serves(
     supervise, mishap, times
 ):
     assert supervise(MISHAPS[mishap] + "    look_until_it_serves()\n", times) == ""
 
 
-def test_arbiters_that_never_live_are_reported_once_and_the_next_serves(supervise):
+def test_arbiters_that_never_start_are_reported_once_and_the_next_serves(supervise):
     body = """
     size_limit(0)
     for _ in range(3 * arbiter.STARTS):
@@ -165,7 +165,7 @@ def test_arbiters_that_never_live_are_reported_once_and_the_next_serves(supervis
     assert "less than its vcore" in said
 
 
-def test_reason_why_no_arbiter_can_start_is_reported_at_once(supervise):
+def test_reason_for_a_failed_start_is_reported_immediately(supervise):
     body = """
     folder = run.made.folder.parent / f"arbiter-{os.geteuid()}"
     folder.write_text("in the way")
@@ -180,7 +180,7 @@ def test_reason_why_no_arbiter_can_start_is_reported_at_once(supervise):
 
 
 @stops.needs_strace
-def test_supervisor_that_stood_still_takes_no_arbiter_for_frozen(place, tmp_path_factory):
+def test_suspended_supervisor_does_not_consider_the_arbiter_frozen(place, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "calls"
     with run_in(place) as run:
         run.attendant.look()
@@ -222,7 +222,7 @@ def test_arbiter_that_starts_while_another_ends_is_found(place, tmp_path_factory
 
 
 @stops.needs_strace
-def test_arbiter_that_no_process_waits_for_any_more_begins(place, tmp_path_factory):
+def test_abandoned_arbiter_starts(place, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "calls"
     with run_in(place) as run:
         run.attendant.look()  # its link is why the next arbiter stays

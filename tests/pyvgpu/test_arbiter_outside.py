@@ -50,7 +50,7 @@ def says(run):
     return page.outside, page.tenants, page.busy
 
 
-def test_a_process_that_belongs_to_no_run_takes_turns(run, machine):
+def test_a_process_outside_of_runs_takes_turns(run, machine):
     wait_until(lambda: says(run)[:2] == (0, 1))
     with machine_room.holder(machine, kernel_ns=MINUTE_NS) as held:
         wait_until(lambda: says(run) == (1, 1, 2))
@@ -58,7 +58,7 @@ def test_a_process_that_belongs_to_no_run_takes_turns(run, machine):
     wait_until(lambda: says(run)[:2] == (0, 1))
 
 
-def test_the_clock_of_a_run_beside_it_goes_more_slowly(run, machine):
+def test_the_clock_of_a_concurrent_run_slows_down(run, machine):
     def grown():
         before = read_clock(run.clock())
         wait_until(lambda: read_clock(run.clock()).beat_ns > before.beat_ns + 100_000_000)
@@ -69,14 +69,14 @@ def test_the_clock_of_a_run_beside_it_goes_more_slowly(run, machine):
         wait_until(lambda: grown() < 0.9)  # a share of time that the model gave, not what passed
 
 
-def test_a_process_of_a_run_is_none(run, machine):
+def test_a_process_of_a_run_is_not_an_outside_process(run, machine):
     with machine_room.holder(machine, kernel_ns=MINUTE_NS) as held:
         wait_until(lambda: says(run)[0] == 1)
         run.own(SLOT, held.pid)
         wait_until(lambda: says(run)[0] == 0)
 
 
-def test_an_arbiter_goes_on_without_nvml(place, machine):
+def test_an_arbiter_continues_without_nvml(place, machine):
     nvml = arbiter.Nvml(Path("/nowhere/libnvidia-ml.so.1"))
     uuid = machine.devices[0].uuid
     with run_in(place, uuid=uuid, nvml=nvml) as run, run.process(SLOT):

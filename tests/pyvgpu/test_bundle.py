@@ -39,7 +39,7 @@ def planted(number):
         pytest.param({"a": f"x {JWT}"}, {"a": KEEP}, {"a": "x [left out]"}, id="a token"),
     ],
 )
-def test_only_what_a_shape_names_is_kept(thing, shape, kept):
+def test_only_fields_named_by_a_shape_are_kept(thing, shape, kept):
     assert shapes.kept(thing, shape) == kept
 
 
@@ -148,7 +148,7 @@ def bundle(tmp_path, monkeypatch, capsys):
     return {name.removeprefix("help/"): text for name, text in files.items()}, said, asked
 
 
-def test_no_planted_secret_gets_in(bundle):
+def test_no_planted_secret_is_packed(bundle):
     files, said, asked = bundle
     seal = json.loads(secretive_pod("train")["metadata"]["annotations"][names.DEVICES_ANNOTATION])
     for name, text in {**files, "what was said": said}.items():
@@ -157,7 +157,7 @@ def test_no_planted_secret_gets_in(bundle):
     assert not [path for _, path in asked if "secrets" in path or "configmaps" in path]
 
 
-def test_what_helps_is_there(bundle):
+def test_useful_facts_are_packed(bundle):
     files, said, _ = bundle
     assert json.loads(files["about.json"])["versions"][0].startswith("pyvgpu ")
     assert {it["check"] for it in json.loads(files["doctor/machine.json"])} >= {"shim", "driver"}
@@ -177,7 +177,7 @@ def test_what_helps_is_there(bundle):
     assert "PYVGPU_LOG" in json.loads(files["environment.json"])
 
 
-def test_what_went_in_is_listed_and_its_place_said(bundle):
+def test_content_is_listed_and_the_path_printed(bundle):
     files, said, _ = bundle
     *listed, path = said.splitlines()
     assert {line.split(maxsplit=1)[1] for line in listed} == set(files)
@@ -201,7 +201,7 @@ def granted(tmp_path, grant_id):
     return made
 
 
-def test_quotas_and_ledgers_are_packed_where_the_agent_has_them(tmp_path):
+def test_quotas_and_ledgers_are_packed_from_the_agents_folder(tmp_path):
     granted(tmp_path, "00000000000000aa")
     granted(tmp_path, ".draft")
     (found,) = of_grants(tmp_path).values()
@@ -210,7 +210,7 @@ def test_quotas_and_ledgers_are_packed_where_the_agent_has_them(tmp_path):
     assert (found["processes"], found["charged"]) == ([], (0,))
 
 
-def test_a_container_that_makes_a_pipe_of_its_ledger_keeps_nobody_waiting(tmp_path):
+def test_a_ledger_replaced_by_a_pipe_does_not_block(tmp_path):
     made = granted(tmp_path, "00000000000000aa")
     (made / "usage").unlink()
     os.mkfifo(made / "usage")
@@ -237,7 +237,7 @@ def test_no_file_is_overwritten(tmp_path, capsys):
     assert there.read_text() == "mine"
 
 
-def test_a_cluster_that_forbids_everything_is_said_and_packed(tmp_path):
+def test_a_cluster_that_forbids_everything_is_reported_and_packed(tmp_path):
     with small_api.running() as (api, connection):
         api.forbidden = ("/",)
         found = dict(cluster.documents(connection, ["pyvgpu"]))
@@ -245,7 +245,7 @@ def test_a_cluster_that_forbids_everything_is_said_and_packed(tmp_path):
     assert all("403" in it["error"] for it in found.values())
 
 
-def test_every_annotation_of_ours_was_thought_of():
+def test_every_pyvgpu_annotation_is_covered():
     ours = {it for name, it in vars(names).items() if name.endswith("_ANNOTATION")}
     left_out = {
         names.SWAP_ANNOTATION,  # a user's images

@@ -37,7 +37,7 @@ def run(folder, *arguments):
     )
 
 
-def test_the_table_has_what_is_assumed_and_what_was_measured(calibrate):
+def test_the_table_has_assumed_and_measured_values(calibrate):
     done = calibrate()
     assert (done.returncode, done.stderr) == (0, "")
     assert "NVIDIA H200, driver 580.159, 2026-11-23, by the GPU kit 0.1.0" in done.stdout
@@ -45,7 +45,7 @@ def test_the_table_has_what_is_assumed_and_what_was_measured(calibrate):
     assert re.search(r" 1 ms +2\.5 ms +programs beside others stop", row)
 
 
-def test_json_has_the_same(calibrate):
+def test_json_has_the_rows_of_the_table(calibrate):
     found = json.loads(calibrate("--json").stdout)
     assert found["record"]["device"] == "NVIDIA H200"
     assert found["machine"]["model"] == "h200"
@@ -66,7 +66,7 @@ UNKNOWN = (
 )
 
 
-def test_a_machine_like_it_is_written_and_runs_programs(calibrate, tmp_path):
+def test_a_machine_file_is_written_and_runs_programs(calibrate, tmp_path):
     done = calibrate("--write", "like.machine")
     assert done.returncode == 0
     said = " ".join(done.stdout.split())
@@ -99,7 +99,7 @@ def test_flags_are_written_as_words(calibrate, tmp_path):
     assert machines.read(tmp_path / "like.machine").law.fork_keeps
 
 
-def test_what_a_record_lacks_stays_as_assumed_and_is_said(calibrate, tmp_path):
+def test_missing_measurements_keep_the_assumption_and_are_reported(calibrate, tmp_path):
     done = calibrate("--write", "like.machine", queue=kit_records.stage("not reached", "over"))
     assert "stage queue: not reached: over; run the kit with --only queue" in done.stdout
     said = " ".join(done.stdout.split())
@@ -107,7 +107,7 @@ def test_what_a_record_lacks_stays_as_assumed_and_is_said(calibrate, tmp_path):
     assert machines.read(tmp_path / "like.machine").law.queue_depth == law.Law().queue_depth
 
 
-def test_a_broken_promise_is_named_and_is_the_exit_code(calibrate):
+def test_a_broken_promise_is_named_and_sets_the_exit_code(calibrate):
     done = calibrate(quota=kit_records.stage(promises={"the quota is held": False}))
     assert done.returncode == 70
     assert "did not hold: quota: the quota is held: 5 of 4" in done.stdout
@@ -115,7 +115,7 @@ def test_a_broken_promise_is_named_and_is_the_exit_code(calibrate):
 
 
 @pytest.mark.parametrize("simulated", ["h100", "like.machine"])
-def test_a_record_of_the_simulator_is_taken_only_where_that_is_wanted(calibrate, simulated):
+def test_a_record_of_the_simulator_needs_an_option(calibrate, simulated):
     done = calibrate(simulated=simulated)
     assert done.returncode == 65
     assert done.stderr.endswith(
@@ -154,7 +154,7 @@ NOTHING = kit_records.stage("crashed", "ended by SIGSEGV")
         ),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
+def test_errors_are_one_line_and_leave_nothing(
     calibrate, tmp_path, arguments, stages, code, complaint
 ):
     done = calibrate(*arguments, **stages)
@@ -164,7 +164,7 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     assert [it.name for it in tmp_path.iterdir()] == ["results"]
 
 
-def test_a_record_that_is_not_there_or_cut_short_is_one_line(tmp_path):
+def test_a_missing_or_truncated_record_gives_a_one_line_error(tmp_path):
     done = run(tmp_path, "nothing")
     assert done.returncode == 64
     assert done.stderr.startswith("pyvgpu: RECORD 'nothing': there is no file of that name; it is")

@@ -25,14 +25,14 @@ POINT = Path("/sys/fs/cgroup")
         pytest.param("/../x", "/", None, id="outside of what is mounted"),
     ],
 )
-def test_where_a_cgroup_is(monkeypatch, placed, top, found):
+def test_path_of_a_cgroup(monkeypatch, placed, top, found):
     monkeypatch.setattr(cgroups, "_own", lambda _: PurePosixPath("own/name"))
     where = cgroups.folder(PurePosixPath(placed), PurePosixPath(top), POINT)
     assert where == (None if found is None else POINT / found)
 
 
 @cgroup_room.needs_cgroups
-def test_a_process_is_found_in_its_cgroup_from_within_a_namespace_too():
+def test_a_process_is_found_in_its_cgroup_also_within_a_namespace():
     with cgroup_room.cgroup() as own, cgroup_room.cgroup() as other:
         sleeper = subprocess.Popen(
             [sys.executable, "-c", cgroup_room.joining(other) + "print(0, flush=True); input()"],

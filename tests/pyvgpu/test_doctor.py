@@ -50,7 +50,7 @@ def but(**states):
         ),
     ],
 )
-def test_verdict_follows_from_what_is_missing(rows, verdict):
+def test_verdict_follows_from_the_failed_checks(rows, verdict):
     assert doctor.judge(rows) == verdict
 
 
@@ -77,14 +77,14 @@ def test_rows_are_one_for_each_check_in_order(scene):
     assert [row.check for row in doctor.examine(scene)] == [c.name for c in doctor.CHECKS]
 
 
-def test_whatever_is_not_well_says_more_than_that(scene):
+def test_failed_checks_have_a_finding_and_a_remedy(scene):
     for row in doctor.examine(scene):
         assert row.found
         if row.state is State.LIMITED:
             assert row.remedy
 
 
-def test_build_is_found_well(scene):
+def test_build_is_ok(scene):
     rows = rows_of(scene)
     assert rows["shim"].state is State.OK
     assert int(rows["shim"].found.split()[0]) > 30
@@ -134,7 +134,7 @@ def test_driver_without_a_device_is_missing_with_a_remedy(scene):
     assert "--simulate" in row.remedy
 
 
-def test_absent_driver_is_missing_with_where_we_looked(environment, tmp_path):
+def test_missing_driver_names_the_searched_folders(environment, tmp_path):
     rows = rows_of(doctor.Scene(environment, tmp_path))
     assert rows["driver"].state is State.MISSING
     assert str(tmp_path) in rows["driver"].found
@@ -222,7 +222,7 @@ shift 2
 
 
 @rights.needs_user_namespace
-def test_no_folder_to_execute_from_means_no_run_at_all(environment, tmp_path, tmp_path_factory):
+def test_without_an_executable_folder_no_run_works(environment, tmp_path, tmp_path_factory):
     place = tmp_path_factory.mktemp("new")
     code, rows = in_namespace(environment, NOTHING_NEW, tmp_path, place)
     assert code == 69
@@ -232,7 +232,7 @@ def test_no_folder_to_execute_from_means_no_run_at_all(environment, tmp_path, tm
 
 
 @rights.needs_user_namespace
-def test_forbidden_namespaces_limit_runs_and_forbid_none(environment):
+def test_forbidden_namespaces_limit_runs_but_prevent_none(environment):
     code, rows = in_namespace(environment, "echo 0 > /proc/sys/user/max_mnt_namespaces")
     assert code == 0
     for check in ("mount namespaces", "overlay in them"):
@@ -242,7 +242,7 @@ def test_forbidden_namespaces_limit_runs_and_forbid_none(environment):
 
 
 @pytest.mark.parametrize("ability", [abilities.execution, abilities.lock_of_mapping])
-def test_abilities_of_a_folder_name_it_when_they_fail(ability, tmp_path):
+def test_failed_checks_of_a_folder_name_it(ability, tmp_path):
     assert ability(tmp_path) is None
     assert ability(tmp_path / "nowhere") == f"{tmp_path}/nowhere: No such file or directory"
 
@@ -254,13 +254,13 @@ def test_abilities_of_a_folder_name_it_when_they_fail(ability, tmp_path):
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "limits must ask for one, such as pyvgpu.io/"),
     ],
 )
-def test_a_program_that_nothing_holds_is_told_so(environment, variables, said):
+def test_a_program_without_a_quota_is_reported(environment, variables, said):
     wide = {**environment, **variables, "COLUMNS": "4000"}
     done = subprocess.run(DOCTOR, env=wide, capture_output=True, text=True)
     assert said in done.stdout
 
 
-def test_what_can_be_proven_on_no_device_is_said(environment, tmp_path):
+def test_prove_without_a_device_is_refused(environment, tmp_path):
     ask = [*DOCTOR, "--prove", "--driver-libraries", str(tmp_path)]
     done = subprocess.run(ask, env=environment, capture_output=True, text=True)
     assert done.returncode == 69

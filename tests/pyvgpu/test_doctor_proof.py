@@ -47,7 +47,7 @@ FAILED = {"event": "failed", "call": "cuInit", "result": 100, "name": "CUDA_ERRO
         ),
     ],
 )
-def test_memory_is_held_if_the_shim_itself_refused(events, refused, state, found):
+def test_memory_is_limited_if_the_shim_refused(events, refused, state, found):
     said = proof.judge_memory(GIB, events, refused)
     assert said.state is state
     assert found in said.found
@@ -73,13 +73,13 @@ def limits(vcore, limit=0, policy=Policy.HARD):
         pytest.param(limits(30, 60, Policy.ELASTIC), 99, 99, State.MISSING, id="past its limit"),
     ],
 )
-def test_time_is_held_if_both_words_say_so(given, spun, busy, state):
+def test_time_is_limited_if_program_and_ledger_agree(given, spun, busy, state):
     said = proof.judge_time(given, proof.Spun(2.0, int(spun * 2e7), 3.0, int(busy * 3e7)))
     assert said.state is state
     assert said.remedy or state is State.OK
 
 
-def test_who_may_use_all_is_not_tried():
+def test_unlimited_time_is_not_tested():
     # No ledger is read, and nothing is started.
     assert proof.time(limits(100), None).state is State.OK
     assert proof.time(limits(30, 100, Policy.ELASTIC), None).state is State.OK
@@ -101,7 +101,7 @@ def test_a_trial_that_fails_proves_nothing(output, complaints, found):
     assert all(found in row.found for row in rows)
 
 
-def test_a_trial_gives_the_proofs_of_the_doctor_in_it():
+def test_a_trial_returns_the_proofs_of_its_doctor():
     proofs = [
         {"check": name, "state": "missing", "found": "x", "remedy": "y"}
         for name in (inside.MEMORY, inside.TIME)
@@ -114,7 +114,7 @@ def doctor(*options):
     return (runner.PYVGPU, "doctor", "--json", *options)
 
 
-def test_a_doctor_in_a_run_proves_the_runs_own_quota(tmp_path):
+def test_a_doctor_in_a_run_proves_the_quota_of_the_run(tmp_path):
     ran = runner.Runner(tmp_path, "t4")("--vcore", "20", "--vmemory", "1GiB", *doctor())
     document = json.loads(ran.stdout)
     assert document["place"] == "run"
@@ -128,7 +128,7 @@ def test_a_doctor_in_a_run_proves_the_runs_own_quota(tmp_path):
     assert ran.returncode == 0
 
 
-def test_a_doctor_on_a_machine_proves_by_a_run(tmp_path):
+def test_a_doctor_on_a_machine_proves_with_a_run(tmp_path):
     environment = runner.Runner(tmp_path, "t4").environment
     done = subprocess.run(
         doctor("--prove", "--simulate", "t4"), env=environment, capture_output=True, text=True
@@ -142,7 +142,7 @@ def test_a_doctor_on_a_machine_proves_by_a_run(tmp_path):
     assert done.returncode == 0
 
 
-def test_a_proof_names_what_a_gpu_can_show_beyond_it(tmp_path):
+def test_a_proof_names_the_tests_for_a_real_gpu(tmp_path):
     environment = {**runner.Runner(tmp_path, "t4").environment, "COLUMNS": "300"}
     ask = (runner.PYVGPU, "doctor", "--prove", "--simulate", "t4")
     said = subprocess.run(ask, env=environment, capture_output=True, text=True).stdout

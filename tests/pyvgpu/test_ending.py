@@ -26,7 +26,7 @@ print("ended")
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize("thread", ["main", "other"])
-def test_it_ends(number, thread):
+def test_a_signal_ends_the_process(number, thread):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, number, thread],
         capture_output=True,
@@ -36,7 +36,7 @@ def test_it_ends(number, thread):
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 
 
-def test_many_signals_at_once_end_it():
+def test_many_concurrent_signals_end_the_process():
     source = """
 import os, signal, threading
 from pyvgpu import ending

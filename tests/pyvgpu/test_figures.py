@@ -5,7 +5,7 @@ from prometheus_client import parser
 from pyvgpu import figures
 
 
-def test_whatever_a_label_holds_is_read_back():
+def test_any_label_value_is_read_back():
     value = 'a"b\\c\nd{}, é'
     labels = figures.labels(("one", "other"), (value, "x"))
     text = figures.family("f_total", "counter", "What it says.", [(labels, 1.5), ("", 2)])

@@ -53,7 +53,7 @@ def called(path, **more):
         )
 
 
-def test_a_server_takes_the_place_of_whatever_stands_there(tmp_path):
+def test_a_server_replaces_any_existing_entry(tmp_path):
     path = tmp_path / "made" / "s.sock"
     add = adding(Call=lambda it, _: it)
     with pytest.raises(
@@ -78,7 +78,7 @@ def test_a_server_takes_the_place_of_whatever_stands_there(tmp_path):
     assert not path.exists()
 
 
-def test_it_takes_away_its_own_socket_and_no_other(path):
+def test_a_server_removes_only_its_own_socket(path):
     with served(path):
         path.unlink()
         path.write_text("another's")
@@ -94,7 +94,7 @@ def test_its_socket_has_the_mode_that_the_umask_leaves(path):
         os.umask(before)
 
 
-def test_a_path_that_is_too_long_is_said_and_nothing_stays(tmp_path):
+def test_a_path_that_is_too_long_is_refused_and_leaves_nothing(tmp_path):
     path = tmp_path / ("s" * (108 - len(str(tmp_path))))
     with pytest.raises(errors.UnavailableError, match="listen there: AF_UNIX path too long"):
         grpcsocket.listen(path, adding())
@@ -102,7 +102,7 @@ def test_a_path_that_is_too_long_is_said_and_nothing_stays(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 1, 70_000, 5 << 20])
-def test_messages_of_any_size_come_and_go_whole(path, size):
+def test_messages_of_any_size_are_transferred(path, size):
     content = bytes(it % 251 for it in range(997)) * (size // 997 + 1)
     with served(path, Echo=lambda it, _: it), called(path) as call:
         assert call("Echo", content[:size]) == content[:size]
@@ -120,7 +120,7 @@ def test_a_message_that_is_too_long_is_refused_at_both_ends(path):
         assert call("Echo", b"short") == b"short"
 
 
-def test_calls_that_wait_keep_no_other_waiting_and_are_bounded(path, monkeypatch):
+def test_waiting_calls_do_not_block_others_and_are_bounded(path, monkeypatch):
     monkeypatch.setattr(grpcsocket, "_CALLS", 30)
     begun, gate = threading.Semaphore(0), threading.Event()
 
@@ -148,7 +148,7 @@ def test_calls_that_wait_keep_no_other_waiting_and_are_bounded(path, monkeypatch
         assert [it.result() for it in waiting] == [b"%d" % it for it in range(30)]
 
 
-def test_a_client_that_does_not_read_keeps_no_other_waiting(path):
+def test_a_client_that_does_not_read_does_not_block_others(path):
     def stream(_, context):
         while context.is_active():
             yield bytes(1 << 20)
@@ -164,7 +164,7 @@ def test_a_client_that_does_not_read_keeps_no_other_waiting(path):
         assert made.serves()
 
 
-def test_a_server_that_stops_ends_what_is_heard(path):
+def test_stop_ends_open_streams(path):
     left = threading.Event()
 
     def stream(_, context):
@@ -199,7 +199,7 @@ def test_a_server_stops_though_a_call_does_not_return(path):
     gate.set()
 
 
-def test_each_channel_has_a_connection_to_what_listens_now(path):
+def test_each_channel_connects_to_the_current_server(path):
     with called(path) as call, pytest.raises(grpc.RpcError, match="No such file"):
         call("Call", b"")
     with served(path, Call=lambda *_: b"first"), called(path) as call:
@@ -216,7 +216,7 @@ def test_each_channel_has_a_connection_to_what_listens_now(path):
         pytest.param(PREFACE[:9], id="cut short"),
     ],
 )
-def test_a_client_that_does_not_speak_http2_harms_no_other(path, said):
+def test_a_client_that_does_not_speak_http2_does_not_affect_others(path, said):
     with served(path, Echo=lambda it, _: it) as made, called(path) as call:
         with socket.socket(socket.AF_UNIX) as theirs:
             theirs.settimeout(PROMPT)
@@ -240,7 +240,7 @@ def test_connections_that_are_aborted_before_they_are_accepted_do_not_end_servin
         assert call("Echo", b"x") == b"x"
 
 
-def test_it_answers_again_once_there_are_file_descriptors(path):
+def test_serving_resumes_when_file_descriptors_are_available(path):
     with (
         crowded.starved("grpc", str(path)) as (starved, _),
         grpcsocket.channel(path) as channel,

@@ -27,7 +27,7 @@ def test_a_program_without_arguments_shows_its_help(name, capsys):
         (["version"], ["--version"]),
     ],
 )
-def test_words_of_other_programs_are_options(words, options, capsys):
+def test_option_names_of_other_programs_are_accepted(words, options, capsys):
     said = []
     for it in (words, options):
         with pytest.raises(SystemExit):
@@ -56,7 +56,7 @@ def test_the_help_has_each_command_once_in_its_group(capsys):
         (["--verison"], "unrecognized arguments: --verison; did you mean --version?"),
     ],
 )
-def test_what_was_perhaps_meant_is_asked(given, said, capsys):
+def test_misspelt_commands_get_a_suggestion(given, said, capsys):
     assert cli.main(given) == errors.UsageError.exit_code
     assert said in capsys.readouterr().err
 

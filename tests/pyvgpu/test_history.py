@@ -11,7 +11,7 @@ def test_the_newest_points_are_kept():
     assert known.points("a")[-1] == (4, 40)
 
 
-def test_what_is_gone_is_forgotten_and_begins_anew():
+def test_a_missing_object_is_forgotten_and_starts_again():
     known = history.History(3)
     known.add({"a": (1,)})
     known.add({"b": (2,)})

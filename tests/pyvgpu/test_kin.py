@@ -13,7 +13,7 @@ with open(sys.argv[1], "r+b") as file:
 """
 
 
-def test_a_process_whose_first_thread_has_ended_still_has_its_slot(tmp_path):
+def test_a_process_whose_main_thread_has_ended_keeps_its_slot(tmp_path):
     path = tmp_path / "usage"
     path.write_bytes(bytes(4096))
     with path.open("rb") as usage, headless.running(MAP, path) as pid:

@@ -8,7 +8,7 @@ from pyvgpu import locks
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations((2, 5, 9))])
-def test_first_lock_is_found_whoever_took_his_first(tmp_path, order):
+def test_first_lock_is_found_in_any_order_of_locking(tmp_path, order):
     with contextlib.ExitStack() as stack:
 
         def descriptor() -> int:

@@ -30,7 +30,7 @@ def test_the_machine_of_a_file_has_its_law_and_figures(file, tmp_path):
     assert simulator.open_machine(str(file), tmp_path / "machines") == made
 
 
-def test_each_content_of_a_file_has_a_machine_of_its_own(file, tmp_path):
+def test_each_content_of_a_file_has_its_own_machine(file, tmp_path):
     first = simulator.open_machine(str(file), tmp_path)
     file.write_text(f"{LIKE}# the same but for this\n")
     assert simulator.open_machine(str(file), tmp_path).folder == first.folder
@@ -40,7 +40,7 @@ def test_each_content_of_a_file_has_a_machine_of_its_own(file, tmp_path):
     assert simulator.open_machine("h100", tmp_path).folder not in (first.folder, other.folder)
 
 
-def test_a_law_given_in_python_is_used_in_place_of_the_files(file, tmp_path):
+def test_a_law_from_python_overrides_that_of_the_file(file, tmp_path):
     given = law.Law(slice_ns=7)
     assert simulator.open_machine(str(file), tmp_path, law=given).law == given
 
@@ -72,27 +72,27 @@ def test_a_file_may_have_several_devices(file, tmp_path):
         pytest.param(LIKE.replace("h100", "a.machine"), "must name models", id="a file"),
     ],
 )
-def test_what_a_file_must_not_say_is_named(file, text, complaint):
+def test_invalid_files_are_refused_with_the_reason(file, text, complaint):
     file.write_text(text)
     with pytest.raises(machines.MachineFileError, match=complaint):
         machines.describe(str(file))
 
 
-def test_a_file_that_is_not_there_is_named_with_what_makes_it(tmp_path):
+def test_a_missing_file_is_refused_with_the_command_that_writes_it(tmp_path):
     with pytest.raises(errors.UsageError, match="no such file; `pyvgpu calibrate RECORD --write"):
         machines.describe(str(tmp_path / "none.machine"))
     with pytest.raises(errors.UsageError, match="or a file that describes one, such as h100.mach"):
         machines.describe("none")
 
 
-def test_nothing_is_written_of_what_is_not_valid(tmp_path):
+def test_invalid_machines_are_not_written(tmp_path):
     path = tmp_path / "new.machine"
     with pytest.raises(machines.MachineFileError, match="queue_depth=0: must be from 1"):
         machines.write(path, "h100", {"queue_depth": "0"}, ())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_replaced_in_one_step(tmp_path):
+def test_a_file_is_replaced_atomically(tmp_path):
     path = tmp_path / "new.machine"
     for depth in ("16", "17"):
         machines.write(path, "h100", {"queue_depth": depth}, ("by a test",))
@@ -100,6 +100,6 @@ def test_a_file_is_replaced_in_one_step(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_is_not_there_is_no_place_to_write(tmp_path):
+def test_writing_to_a_missing_folder_fails(tmp_path):
     with pytest.raises(errors.UnavailableError, match="cannot be written: No such file"):
         machines.write(tmp_path / "none" / "new.machine", "h100", {}, ())

@@ -1,7 +1,7 @@
 from pyvgpu import namespace
 
 
-def test_shimmed_are_the_drivers_files_the_names_there_and_the_two_that_the_shim_needs(tmp_path):
+def test_files_that_the_shim_covers(tmp_path):
     files = [tmp_path / "libcuda.so.580.1", tmp_path / "libnvidia-ml.so.580.1"]
     for file in files:
         file.touch()

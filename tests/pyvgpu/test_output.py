@@ -14,7 +14,7 @@ BUFFERED = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "un
 
 @BUFFERED
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_reader_that_went_away_ends_it_in_silence(arguments, unbuffered):
+def test_closed_pipe_ends_the_command_silently(arguments, unbuffered):
     reader, writer = os.pipe()
     os.close(reader)
     ran = subprocess.run(
@@ -31,7 +31,7 @@ def test_reader_that_went_away_ends_it_in_silence(arguments, unbuffered):
 
 @BUFFERED
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_output_on_a_full_disk_is_said_in_one_line(arguments, unbuffered):
+def test_full_disk_gives_a_one_line_error(arguments, unbuffered):
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
             [PYVGPU, *arguments],
@@ -46,7 +46,7 @@ def test_output_on_a_full_disk_is_said_in_one_line(arguments, unbuffered):
 
 
 @pytest.mark.parametrize("command", ["run", "demo", "doctor"])
-def test_unknown_option_leads_to_the_help_of_its_command(command):
+def test_unknown_option_names_the_help_of_its_command(command):
     ran = subprocess.run(
         [PYVGPU, command, "--frobnicate"], capture_output=True, text=True, check=False
     )

@@ -39,26 +39,26 @@ def ask(folder, question):
         b'"' + b"x" * 9000,
     ],
 )
-def test_nonsense_is_refused_and_the_next_is_answered(listening, question):
+def test_malformed_requests_are_refused_and_the_next_is_answered(listening, question):
     with pytest.raises(errors.DataError, match="not a valid packet"):
         ask(listening, question)
     assert ask(listening, b'{"number": 7}') == {"number": 7}
 
 
-def test_a_refusal_that_says_a_long_question_again_comes_whole(listening):
+def test_a_refusal_that_quotes_a_long_request_is_complete(listening):
     name = "é" * 1900
     with pytest.raises(errors.UsageError, match="nobody is called that"):
         ask(listening, f'{{"name": "{name}"}}'.encode())
 
 
-def test_a_fault_is_an_answer_and_the_next_is_answered(listening, caplog):
+def test_an_internal_error_is_answered_and_the_next_request_too(listening, caplog):
     with pytest.raises(errors.PyVgpuError, match="internal error, see the log"):
         ask(listening, b"{}")
     assert "KeyError" in caplog.text
     assert ask(listening, b'{"number": 7}') == {"number": 7}
 
 
-def test_who_comes_while_too_many_files_are_open_is_answered_later(tmp_path, monkeypatch):
+def test_a_client_refused_by_emfile_is_answered_later(tmp_path, monkeypatch):
     refusals = [errno.EMFILE, errno.ECONNABORTED]
     accept = socket.socket.accept
 

@@ -32,39 +32,39 @@ def served():
         yield port, says
 
 
-def test_figures_are_there_and_all_is_well(served):
+def test_metrics_and_health(served):
     port, _ = served
     assert ask(port, "/metrics") == (200, "up 1\n")
     assert ask(port, "/healthz") == ask(port, "/readyz?verbose") == (200, "ok\n")
 
 
-def test_one_of_our_programs_asks_another_and_reads_so_much(served):
+def test_ask_reads_at_most_the_given_bytes(served):
     where = ("127.0.0.1", served[0])
     answer = pages.ask(where, "/metrics", waiting.PROMPT, 4)
     assert (answer.code, answer.kind, answer.content) == (200, pages.FIGURES, b"up 1")
 
 
-def test_where_nobody_answers_is_said_to_who_asks():
+def test_refused_connection_raises_unavailable():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         with pytest.raises(errors.UnavailableError, match="refused"):
             pages.ask(closed.getsockname(), "/metrics", waiting.PROMPT, 4)
 
 
-def test_who_is_not_ready_says_why_and_is_not_restarted(served):
+def test_readyz_fails_with_the_reason_while_healthz_succeeds(served):
     port, says = served
     says["ready"] = "has not read the pods"
     assert ask(port, "/readyz") == (503, "has not read the pods\n")
     assert ask(port, "/healthz")[0] == 200
 
 
-def test_who_is_not_well_is_not_ready_either(served):
+def test_readyz_fails_when_healthz_fails(served):
     port, says = served
     says["alive"] = "a thread has died"
     assert ask(port, "/healthz") == ask(port, "/readyz") == (503, "a thread has died\n")
 
 
-def test_a_file_that_a_page_cannot_read_is_a_fault_of_ours(caplog):
+def test_an_unreadable_file_of_a_page_is_an_internal_error(caplog):
     def fail():
         raise FileNotFoundError("a figure's file")
 
@@ -74,18 +74,18 @@ def test_a_file_that_a_page_cannot_read_is_a_fault_of_ours(caplog):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_nothing_can_be_changed(served, method):
+def test_other_methods_are_refused(served, method):
     assert ask(served[0], "/metrics", method)[0] == 501
 
 
-def test_other_pages_are_not_there_and_head_has_no_body(served):
+def test_other_pages_are_not_found_and_head_has_no_body(served):
     port, _ = served
     assert ask(port, "/")[0] == 404
     assert ask(port, "/../etc/passwd")[0] == 404
     assert ask(port, "/metrics", "HEAD") == (200, "")
 
 
-def test_a_reader_who_says_nothing_holds_nobody(served):
+def test_a_silent_client_does_not_block_others(served):
     port, _ = served
     with socket.create_connection(("127.0.0.1", port)):
         assert ask(port, "/healthz")[0] == 200
@@ -100,7 +100,7 @@ def test_a_reader_who_says_nothing_holds_nobody(served):
         pytest.param(b"GET /metrics HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", id="keeps it"),
     ],
 )
-def test_readers_who_keep_their_places_make_room_for_who_asks(served, said):
+def test_idle_connections_are_closed_for_new_clients(served, said):
     port, _ = served
     with contextlib.ExitStack() as stack:
         for _ in range(3 * pages.MOST_READERS):
@@ -110,7 +110,7 @@ def test_readers_who_keep_their_places_make_room_for_who_asks(served, said):
             assert ask(port, "/healthz") == (200, "ok\n")
 
 
-def test_readers_who_do_not_read_make_room_for_who_asks():
+def test_clients_that_do_not_read_are_closed_for_new_clients():
     shown = pages.Pages(lambda: bytes(32 << 20))
     with pages.serving("0", shown) as port, contextlib.ExitStack() as stack:
         for _ in range(pages.MOST_READERS):
@@ -120,7 +120,7 @@ def test_readers_who_do_not_read_make_room_for_who_asks():
         assert ask(port, "/healthz") == (200, "ok\n")
 
 
-def test_who_leaves_in_between_is_no_news(served, caplog, capfd):
+def test_an_aborted_connection_is_not_logged(served, caplog, capfd):
     port, _ = served
     with socket.create_connection(("127.0.0.1", port)) as rude:
         rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -136,14 +136,14 @@ def test_a_program_may_have_more_pages():
         assert ask(port, "/")[1] == "there are /metrics, /healthz, /readyz, /usage\n"
 
 
-def test_a_fault_in_one_page_is_logged_and_the_others_are_there(caplog):
+def test_an_error_of_one_page_is_logged_and_the_others_work(caplog):
     with pages.serving("0", pages.Pages(lambda: 1 / 0)) as port:
         assert ask(port, "/metrics") == (500, "internal error, see the log\n")
         assert ask(port, "/healthz")[0] == 200
     assert caplog.messages == ["could not answer /metrics"]
 
 
-def test_so_many_may_ask_at_once_and_no_more():
+def test_concurrent_requests_are_limited():
     entered, go_on = threading.Semaphore(0), threading.Event()
 
     def wait():
@@ -194,12 +194,12 @@ def test_addresses(text, address):
 
 
 @pytest.mark.parametrize("text", ["", "x", "9470x", ":9470", "70000", "::1:9470", "a:", "-1", "٣"])
-def test_what_is_no_address_is_refused(text):
+def test_invalid_addresses_are_refused(text):
     with pytest.raises(errors.UsageError, match="such as 9470"):
         pages.read_address(text)
 
 
-def test_an_address_that_is_taken_is_said():
+def test_an_address_in_use_is_refused():
     shown = pages.Pages(lambda: b"")
     with (
         pages.serving("0", shown) as port,
@@ -209,14 +209,14 @@ def test_an_address_that_is_taken_is_said():
         pass
 
 
-def test_it_answers_again_once_there_are_file_descriptors():
+def test_serving_resumes_when_file_descriptors_are_available():
     with crowded.starved("http") as (starved, port):
         assert ask(int(port), "/metrics") == (200, "figures")
         said, _ = starved.report()
     assert sum("cannot accept connections at 127.0.0.1" in it for it in said) == 1
 
 
-def test_while_there_are_none_it_pauses_between_attempts_and_can_be_stopped(monkeypatch):
+def test_without_file_descriptors_the_server_pauses_and_can_be_stopped(monkeypatch):
     monkeypatch.setattr(httpserver, "PAUSE_SECONDS", 3600)
     tried = []
 

@@ -17,12 +17,12 @@ def run(patience, **options):
     return subprocess.run(command, capture_output="stderr" not in options, check=True, **options)
 
 
-def test_short_copy_is_not_worth_a_word():
+def test_short_copy_is_silent():
     done = run("60")
     assert (done.stdout, done.stderr) == (b"", b"")
 
 
-def test_long_copy_is_one_line_where_nobody_looks():
+def test_long_copy_is_one_line_without_a_terminal():
     done = run("0")
     assert done.stdout == b""
     assert done.stderr == b"pyvgpu: copying the driver's libraries, 4MiB, once\n"

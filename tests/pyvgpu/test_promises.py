@@ -57,7 +57,7 @@ def preamble(place, vmemory):
 
 
 @contextlib.contextmanager
-def somebody(action):
+def as_other_user(action):
     """Run *action* as another user until the block ends; yield what it returned."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -102,7 +102,7 @@ def test_book_is_sticky_and_open_to_all(books, place):
     assert book.stat().st_mode & 0o7777 == 0o1777
 
 
-def test_promises_add_up_to_the_device_and_no_further(books):
+def test_reservations_add_up_to_at_most_the_device(books):
     made = [promise(books, f"run-{i}", vmemory=40 * GIB) for i in range(2)]
     with pytest.raises(errors.UnavailableError) as caught:
         promise(books, "third", vmemory=GIB)
@@ -152,20 +152,20 @@ def free_bytes(books):
         pytest.param("header", 0, [0], 78, id="a ledger that cannot be read"),
     ],
 )
-def test_what_is_held_beyond_a_quota_is_reserved(books, lowered, field, at, words, free):
+def test_memory_held_beyond_a_quota_is_reserved(books, lowered, field, at, words, free):
     _, usage = lowered
     write_words(usage, field, *words, at=at)
     assert free_bytes(books) == free
 
 
-def test_what_was_measured_beyond_all_charges_is_reserved_too(books, lowered):
+def test_memory_measured_beyond_all_charges_is_reserved(books, lowered):
     made, usage = lowered
     write_words(usage, "charged", 2 * GIB)
     region.publish_extra(made.quota, {(0, 0): GIB})
     assert free_bytes(books) == 77
 
 
-def test_who_is_over_may_lower_and_set_its_time_and_grow_into_what_is_left(books, lowered):
+def test_run_over_its_quota_may_lower_it_and_grow_into_free_memory(books, lowered):
     made, usage = lowered
     write_words(usage, "charged", 50 * GIB)
     other = promise(books, "other", vmemory=30 * GIB)
@@ -179,7 +179,7 @@ def test_who_is_over_may_lower_and_set_its_time_and_grow_into_what_is_left(books
     os.close(other.quota)
 
 
-def test_each_device_of_a_run_reserves_what_is_held_of_it():
+def test_each_device_of_a_run_reserves_its_held_memory():
     shares = [share.Share(device, 10, 2 * GIB) for device in (DEVICE, SECOND)]
     limits = region.limits_of(1, 0, "999.1", shares)
     holder = holders.Holder("big", "train")
@@ -190,7 +190,7 @@ def test_each_device_of_a_run_reserves_what_is_held_of_it():
         room.check_memory(share.Share(SECOND, 10, 78 * GIB), [run])
 
 
-def test_refusal_names_a_size_that_would_do(books):
+def test_refusal_names_a_size_that_fits(books):
     made = promise(books, "first", vmemory=70 * GIB)
     with pytest.raises(errors.UnavailableError, match=r"valid would be --vmemory 10GiB$"):
         promise(books, "second", vmemory=20 * GIB)
@@ -224,7 +224,7 @@ def test_two_equal_names_are_refused_while_the_first_lives(books):
     os.close(promise(books, "train").quota)
 
 
-def test_names_are_made_from_the_command_where_none_is_given(books):
+def test_default_names_are_made_from_the_command(books):
     made = [promise(books, "") for _ in range(3)]
     found = {entry.holder.name for entry in books.live()}
     assert len(found) == 3
@@ -234,7 +234,7 @@ def test_names_are_made_from_the_command_where_none_is_given(books):
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "empty"])
-def test_folder_with_strange_things_in_it_stops_nobody(books, kind):
+def test_unexpected_entries_in_a_folder_are_ignored(books, kind):
     made = promise(books, "first")
     os.close(made.quota)
     folder = made.folder.parent / ("f" * 16)
@@ -260,14 +260,14 @@ def test_derived_names_are_valid(command):
     holders.check_name(holders.derive_name(command), "--name")
 
 
-def test_dead_promise_is_cleared_by_the_next_look(books):
+def test_dead_reservation_is_removed_by_the_next_scan(books):
     made = promise(books, "train")
     os.close(made.quota)
     assert books.live() == ()
     assert not made.folder.exists()
 
 
-def test_promise_lives_on_with_any_process_of_the_run(books):
+def test_reservation_lasts_while_any_process_of_the_run_lives(books):
     made = promise(books, "train", vmemory=80 * GIB)
     usage = os.open(made.folder / "usage", os.O_RDWR)
     assert locks.take(usage, ffi.integer_const("USAGE_LOCK_SLOT") + 5)
@@ -280,7 +280,7 @@ def test_promise_lives_on_with_any_process_of_the_run(books):
     assert not made.folder.exists()
 
 
-def test_killed_supervisor_leaves_nothing_that_counts(books, place):
+def test_reservation_of_a_killed_supervisor_does_not_count(books, place):
     code = (
         f"{preamble(place, 80 * GIB)}"
         "books.promise(wish, holders.Holder('doomed', 'x'))\n"
@@ -291,7 +291,7 @@ def test_killed_supervisor_leaves_nothing_that_counts(books, place):
 
 
 @pytest.mark.parametrize("make", ["link", "file", "not sticky"])
-def test_book_that_is_none_is_refused(books, place, make):
+def test_invalid_book_is_refused(books, place, make):
     book = place / ("root" if os.geteuid() == 0 else "all")
     if make == "link":
         (place / "elsewhere").mkdir()
@@ -315,7 +315,7 @@ def test_book_that_is_none_is_refused(books, place, make):
         pytest.param("9" * 60000, id="long number"),
     ],
 )
-def test_promise_without_a_readable_holder_stops_nobody(books, forged):
+def test_reservation_without_a_readable_holder_does_not_stop_others(books, forged):
     made = promise(books, "train", vmemory=80 * GIB)
     (made.folder / "promise.json").write_text(forged)
     os.close(promise(books, "next", vmemory=80 * GIB).quota)
@@ -334,7 +334,7 @@ def test_promise_without_a_readable_holder_stops_nobody(books, forged):
         {"created": float("inf")},
     ],
 )
-def test_holder_that_makes_no_sense_is_not_shown(books, false):
+def test_invalid_holder_is_not_shown(books, false):
     made = promise(books, "train")
     path = made.folder / "promise.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **false}))
@@ -343,7 +343,7 @@ def test_holder_that_makes_no_sense_is_not_shown(books, false):
 
 
 @rights.needs_namespace
-def test_full_disk_is_met_by_the_run_and_leaves_nothing(tmp_path):
+def test_full_disk_fails_the_run_and_leaves_nothing(tmp_path):
     code = (
         f"{preamble(tmp_path, GIB)}"
         "namespace.enter([])\n"
@@ -358,17 +358,17 @@ def test_full_disk_is_met_by_the_run_and_leaves_nothing(tmp_path):
 
 
 @rights.as_root
-def test_two_users_share_one_sum(books, place):
+def test_reservations_of_two_users_add_up(books, place):
     (place / "all").mkdir()
     (place / "all").chmod(0o1777)
-    with somebody(lambda: promise(books, "theirs", vmemory=70 * GIB).folder) as folder:
+    with as_other_user(lambda: promise(books, "theirs", vmemory=70 * GIB).folder) as folder:
         assert Path(folder).parent.name == "all"
         with pytest.raises(errors.UnavailableError, match="has 10GiB of 80GiB free.*theirs 70GiB"):
             promise(books, "ours", vmemory=20 * GIB)
         ours = promise(books, "ours", vmemory=10 * GIB)
         assert ours.folder.parent.name == "root"
         assert {found.uid for found in books.live()} == {0, forked.OTHER_UID}
-        with somebody(lambda: promise(books, "more", vmemory=GIB)) as refusal:
+        with as_other_user(lambda: promise(books, "more", vmemory=GIB)) as refusal:
             assert "UnavailableError" in refusal
             assert "ours 10GiB" in refusal
         os.close(ours.quota)
@@ -376,10 +376,10 @@ def test_two_users_share_one_sum(books, place):
 
 
 @rights.as_root
-def test_ordinary_user_writes_into_roots_book_and_clears_only_his_own(books):
+def test_ordinary_user_removes_only_own_entries_of_roots_book(books):
     ours = promise(books, "ours")
     os.close(ours.quota)  # dead, and root's
-    with somebody(lambda: promise(books, "theirs").folder) as folder:
+    with as_other_user(lambda: promise(books, "theirs").folder) as folder:
         assert Path(folder).parent.name == "root"
         assert ours.folder.exists()
     assert books.live() == ()
@@ -388,7 +388,7 @@ def test_ordinary_user_writes_into_roots_book_and_clears_only_his_own(books):
 
 
 @rights.as_root
-def test_promise_made_of_another_users_files_is_not_believed(books):
+def test_reservation_linked_to_files_of_another_user_is_ignored(books):
     ours = promise(books, "ours", vmemory=40 * GIB)
     folder = ours.folder.parent / ("f" * 16)
 
@@ -398,14 +398,14 @@ def test_promise_made_of_another_users_files_is_not_believed(books):
             (folder / name).symlink_to(ours.folder / name)
         return "forged"
 
-    with somebody(forge) as answer:
+    with as_other_user(forge) as answer:
         assert answer == "forged"
         assert [found.run_id for found in books.live()] == [ours.run_id]
     os.close(ours.quota)
 
 
 @rights.as_root
-def test_roots_book_must_be_roots(books, place):
+def test_roots_book_must_belong_to_root(books, place):
     (place / "root").mkdir()
     (place / "root").chmod(0o1777)
     os.chown(place / "root", forked.OTHER_UID, forked.OTHER_UID)
@@ -416,7 +416,7 @@ def test_roots_book_must_be_roots(books, place):
 
 
 @rights.as_root
-def test_roots_book_may_be_of_the_owner_of_the_folder_around_it(books, place):
+def test_roots_book_may_belong_to_the_owner_of_its_parent(books, place):
     # As in a user namespace that does not have root, where all that is root's is nobody's.
     (place / "root").mkdir()
     (place / "root").chmod(0o1777)
@@ -431,7 +431,7 @@ def test_roots_book_may_be_of_the_owner_of_the_folder_around_it(books, place):
         books.live()
 
 
-def test_concurrent_runs_never_promise_too_much(books, place):
+def test_concurrent_runs_never_reserve_too_much(books, place):
     code = (
         f"{preamble(place, 30 * GIB)}"
         "try:\n    books.promise(wish, holders.Holder(f'run-{os.getpid()}', 'x'))\n"
@@ -462,7 +462,7 @@ def test_region_of_a_live_promise_is_readable_by_its_folder(books):
     os.close(made.quota)
 
 
-def test_time_for_which_a_run_was_stopped_is_not_a_wait_for_the_lock(books, place):
+def test_time_while_a_run_was_stopped_does_not_count_as_waiting(books, place):
     """It stands still before its second try, for longer than it waits; then the lock is free."""
     os.close(promise(books, "first").quota)
     (book,) = place.iterdir()
@@ -507,5 +507,5 @@ def test_time_for_which_a_run_was_stopped_is_not_a_wait_for_the_lock(books, plac
         (["pythonic", "train.py"], "pythonic"),
     ],
 )
-def test_a_run_without_a_name_is_called_after_its_script(command, name):
+def test_a_run_without_a_name_is_named_after_its_script(command, name):
     assert holders.script(command) == name

@@ -58,11 +58,11 @@ def slot(number, *charged, pid=0, namespace=0, opened=None):
         ([slot(0, 400)], [{7: 503}], [slot(0, 400, opened=(100,))], {(0, 0): 3}),
     ],
 )
-def test_excess_is_what_no_charge_covers(before, held, after, excess):
+def test_excess_is_memory_that_no_charge_covers(before, held, after, excess):
     assert reconcile.find_excess(before, tuple(held), after, {7: 0, 8: 1}) == excess
 
 
-def test_only_what_was_seen_twice_counts():
+def test_only_excess_seen_twice_counts():
     assert reconcile.confirm({}, {(0, 0): 5}) == {}
     assert reconcile.confirm({(0, 0): 5}, {}) == {}
     assert reconcile.confirm({(0, 0): 5, (1, 0): 9}, {(0, 0): 7, (1, 0): 3}) == {
@@ -89,7 +89,7 @@ class Scene:
         )
 
 
-def test_an_excess_is_published_once_and_taken_back_once():
+def test_an_excess_is_published_once_and_withdrawn_once():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500),), ({7: 800},)
     scene.reconciler.look()
@@ -103,7 +103,7 @@ def test_an_excess_is_published_once_and_taken_back_once():
     assert scene.published == [{(0, 0): 300}, {}]
 
 
-def test_what_a_dead_process_left_to_its_children_is_kept_as_long_as_its_slot():
+def test_memory_left_to_children_is_kept_as_long_as_the_slot():
     """NVML does not name it any more, but its memory is held; nothing of it changes."""
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500), slot(1, 9)), ({7: 800},)
@@ -119,7 +119,7 @@ def test_what_a_dead_process_left_to_its_children_is_kept_as_long_as_its_slot():
     assert scene.published == [{(0, 0): 300}, {}]
 
 
-def test_what_a_dead_process_left_is_kept_on_the_devices_where_nvml_does_not_name_it():
+def test_memory_of_a_dead_process_is_kept_on_devices_where_nvml_omits_it():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500, 90),), ({7: 800}, {7: 100})
     for _ in range(2):
@@ -130,7 +130,7 @@ def test_what_a_dead_process_left_is_kept_on_the_devices_where_nvml_does_not_nam
     assert scene.published[-1] == {(0, 0): 300, (1, 0): 200}
 
 
-def test_what_was_measured_of_a_process_that_lives_goes_when_nvml_names_it_no_more():
+def test_excess_of_a_live_process_ends_when_nvml_omits_it():
     """Its other contexts are still charged, there and elsewhere."""
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500, 90),), ({7: 800}, {7: 90})
@@ -141,7 +141,7 @@ def test_what_was_measured_of_a_process_that_lives_goes_when_nvml_names_it_no_mo
     assert scene.published == [{(0, 0): 300}, {}]
 
 
-def test_what_was_measured_goes_with_the_context_that_held_it():
+def test_excess_ends_with_its_context():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500),), ({7: 800},)
     for _ in range(2):
@@ -151,7 +151,7 @@ def test_what_was_measured_goes_with_the_context_that_held_it():
     assert scene.published == [{(0, 0): 300}, {}]
 
 
-def test_what_was_measured_goes_when_no_slot_is_left():
+def test_excess_ends_when_no_slot_is_left():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500),), ({7: 800},)
     scene.reconciler.look()
@@ -161,7 +161,7 @@ def test_what_was_measured_goes_when_no_slot_is_left():
     assert scene.published == [{(0, 0): 300}, {}]
 
 
-def test_what_else_is_lacking_counts_although_no_slot_is_left():
+def test_other_lacking_memory_counts_without_a_slot():
     """A process can give up the lock of its slot."""
     scene = Scene()
     scene.lacking = {(0, 9): 800}
@@ -203,7 +203,7 @@ def test_what_else_is_lacking_counts_although_no_slot_is_left():
         ([(0, "EXPORT", 2, 5, 100), (1, "IMPORT", 0, 5, 0)], {}),
     ],
 )  # fmt: skip
-def test_what_others_are_charged_for_is_told_of_who_has_it_open(links, opened):
+def test_shared_memory_of_others_is_counted_per_importer(links, opened):
     table = [
         pyvgpu.links.Link(
             key << ffi.integer_const("LINK_HASH_SHIFT")
@@ -256,7 +256,7 @@ def usage(tmp_path):
         process.stdin.close()
 
 
-def test_a_process_is_known_by_the_file_it_has_mapped(usage):
+def test_a_process_is_recognized_by_its_mapped_file(usage):
     file, pid = usage
     relatives = kin.Kin(file)
     slots = [slot(3, 0, pid=pid), slot(4, 0, pid=os.getpid())]
@@ -265,20 +265,20 @@ def test_a_process_is_known_by_the_file_it_has_mapped(usage):
     assert relatives.slot_of(2**22 - 1, slots) is None
 
 
-def test_a_process_is_known_when_the_file_was_removed(usage, tmp_path):
+def test_a_process_is_recognized_after_the_file_was_removed(usage, tmp_path):
     file, pid = usage
     (tmp_path / "usage").unlink()
     assert kin.Kin(file).slot_of(pid, [slot(3, 0, pid=pid)]) == 3
 
 
-def test_of_two_with_one_pid_the_namespace_tells_which_it_is(usage):
+def test_the_namespace_distinguishes_equal_pids(usage):
     file, pid = usage
     here = Path("/proc/self/ns/pid").stat().st_ino
     slots = [slot(3, 0, pid=pid, namespace=here + 1), slot(4, 0, pid=pid, namespace=here)]
     assert kin.Kin(file).slot_of(pid, slots) == 4
 
 
-def test_a_process_has_ended_when_it_has_the_file_no_more(usage):
+def test_a_process_has_ended_when_the_file_is_unmapped(usage):
     file, pid = usage
     here = Path("/proc/self/ns/pid").stat().st_ino
     relatives = kin.Kin(file)
@@ -292,12 +292,12 @@ def test_a_process_has_ended_when_it_has_the_file_no_more(usage):
     assert kin.Kin(file).has_ended(claims[1])
 
 
-def test_of_two_that_cannot_be_told_apart_neither_is_blamed(usage):
+def test_ambiguous_processes_have_no_slot(usage):
     file, pid = usage
     assert kin.Kin(file).slot_of(pid, [slot(3, 0, pid=pid), slot(4, 0, pid=pid)]) is None
 
 
-def test_published_bytes_can_be_read_where_the_shim_reads_them(tmp_path):
+def test_published_bytes_have_the_layout_that_the_shim_reads(tmp_path):
     size = ffi.sizeof("struct quota_file")
     path = tmp_path / "quota"
     path.write_bytes(struct.pack("<8sII", b"pyvgpuQ1", 2, size).ljust(size, b"\0"))

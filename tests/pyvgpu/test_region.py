@@ -33,7 +33,7 @@ def structs():
     return list(ffi.list_types()[1])
 
 
-def test_every_offset_is_the_same_in_c(tmp_path):
+def test_every_offset_equals_that_in_c(tmp_path):
     expected, lines = [], []
     for name in structs():
         expected.append(f"{name} {ffi.sizeof('struct ' + name)}")
@@ -48,10 +48,10 @@ def test_every_offset_is_the_same_in_c(tmp_path):
     )
     program = tmp_path / "offsets"
     subprocess.run(["gcc", "-I", CSRC, source, "-o", program], check=True)
-    told = subprocess.run([program], check=True, capture_output=True, text=True)
+    printed = subprocess.run([program], check=True, capture_output=True, text=True)
     assert "quota_file" in structs()
     assert "usage_file" in structs()
-    assert told.stdout.splitlines() == expected
+    assert printed.stdout.splitlines() == expected
 
 
 def test_limits_are_read_back_as_written(folder):
@@ -89,7 +89,7 @@ def test_the_priority_is_read_back_and_changes(folder, priority):
     os.close(file)
 
 
-def test_new_region_takes_all_its_room_and_has_the_right_modes(folder, tmp_path):
+def test_new_region_allocates_all_its_space_with_the_right_modes(folder, tmp_path):
     os.close(region.create(folder, "1.0", [a_share()]))
     for name, mode in (("quota", 0o444), ("usage", 0o644)):
         found = (tmp_path / name).stat()
@@ -101,7 +101,7 @@ def test_new_region_takes_all_its_room_and_has_the_right_modes(folder, tmp_path)
     assert ids != {bytes(16)}
 
 
-def test_update_writes_the_other_copy_and_counts_on(folder):
+def test_update_writes_the_other_copy_and_increments(folder):
     file = region.create(folder, "1.0", [a_share()])
     for round_number, size in enumerate((5 * GIB, 6 * GIB, 7 * GIB), 2):
         region.update(file, "1.0", [a_share(size)])
@@ -135,7 +135,7 @@ def test_no_valid_copy_is_an_error(folder):
         pytest.param((12, b"\x09"), "too short", id="another size"),
     ],
 )
-def test_what_is_no_quota_file_is_refused(folder, damage, complaint):
+def test_invalid_quota_files_are_refused(folder, damage, complaint):
     file = region.create(folder, "1.0", [a_share()])
     os.pwrite(file, damage[1], damage[0])
     with pytest.raises(errors.DataError, match=complaint):
@@ -162,7 +162,7 @@ def test_region_lives_while_its_supervisor_or_a_slot_does(folder):
     assert not region.is_alive(folder)
 
 
-def test_who_waits_for_all_to_be_dead_waits_for_the_supervisor_too(folder):
+def test_wait_until_dead_includes_the_supervisor(folder):
     supervisor = region.create(folder, "1.0", [a_share()])
     found = []
 
@@ -179,7 +179,7 @@ def test_who_waits_for_all_to_be_dead_waits_for_the_supervisor_too(folder):
 
 
 @pytest.mark.parametrize("gone", [("quota",), ("usage",), ("quota", "usage")])
-def test_nobody_is_waited_for_by_a_file_that_is_gone(folder, gone):
+def test_wait_until_dead_ignores_missing_files(folder, gone):
     os.close(region.create(folder, "1.0", [a_share()]))
     for name in gone:
         os.unlink(name, dir_fd=folder)
@@ -247,7 +247,7 @@ def published(file):
     )
 
 
-def test_what_was_measured_is_published_by_slot_and_as_a_sum(folder):
+def test_measured_memory_is_published_by_slot_and_as_a_sum(folder):
     file = region.create(folder, "1.0", [a_share()])
     assert published(file) == ({}, [0, 0, 0])
     region.publish_extra(file, {(0, 3): 100, (0, 1023): 20, (1, 0): 7})
@@ -261,7 +261,7 @@ def test_what_was_measured_is_published_by_slot_and_as_a_sum(folder):
 @pytest.mark.parametrize(
     "extra", [{(0, 1024): 1}, {(0, -1): 1}, {(16, 0): 1}, {(0, 0): -1}, {(0, 0): 1 << 52}]
 )
-def test_nonsense_is_not_published(folder, extra):
+def test_invalid_measurements_are_not_published(folder, extra):
     file = region.create(folder, "1.0", [a_share()])
     region.publish_extra(file, {(0, 0): 5})
     with pytest.raises(errors.DataError, match="extra="):
@@ -296,7 +296,7 @@ def a_link(slot, kind, key=5, held=0, on=0):
         pytest.param([links.Link(2, 10), links.Link(0, 10)], 0, id="half-written"),
     ],
 )
-def test_what_the_dead_shared_is_charged_while_the_living_may_have_it(table, left):
+def test_exports_of_dead_processes_are_charged_while_others_may_hold_them(table, left):
     charged = [[100, 40, 50], [0, 0, 0]]
     assert links.orphaned(table, {0}, charged) == (left, 0)
 

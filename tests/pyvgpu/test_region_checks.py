@@ -37,7 +37,7 @@ def files(tmp_path):
         os.close(file)
 
 
-def test_what_a_shim_writes_is_well(files):
+def test_files_written_by_a_shim_are_valid(files):
     limits, usage = files
     assert region.find_impossible(usage, limits) == ()
 
@@ -58,7 +58,7 @@ def test_what_a_shim_writes_is_well(files):
         (None, bytes(16), "it is the usage file of another region"),
     ],
 )
-def test_what_no_shim_writes_is_named(files, where, what, expected):
+def test_invalid_values_are_named(files, where, what, expected):
     limits, usage = files
     if where is None:
         where = ffi.offsetof("struct region_header", "region_id")
@@ -75,14 +75,14 @@ def test_what_no_shim_writes_is_named(files, where, what, expected):
         (struct.pack("<Q", 1 | 3 << 11 | 0x8000), "link 0 is of device 3, of 1"),
     ],
 )
-def test_links_that_no_shim_writes_are_named(files, word, expected):
+def test_invalid_links_are_named(files, word, expected):
     limits, usage = files
     os.pwrite(usage, struct.pack("<I", 1), place("link_end"))
     os.pwrite(usage, word, place("links"))
     assert region.find_impossible(usage, limits) == (expected,)
 
 
-def test_a_charge_that_is_not_decided_yet_may_be_any(files):
+def test_a_charge_that_is_not_decided_may_have_any_value(files):
     limits, usage = files
     os.pwrite(usage, struct.pack("<Q", 1 << 52 | 81 * GIB), place("charged"))
     assert region.find_impossible(usage, limits) == ()

@@ -43,12 +43,12 @@ def measured(machine):
     )
 
 
-def test_the_driver_says_what_a_context_takes_and_a_green_one(driver, machine):
+def test_memory_of_contexts_and_green_contexts_is_measured(driver, machine):
     size = machine.devices[0].context_bytes
     assert reserve.measure(driver, machine.devices[0].uuid) == reserve.Taken(size, size // 10)
 
 
-def test_the_driver_takes_memory_that_it_counts_for_no_process(driver, tmp_path, monkeypatch):
+def test_memory_that_nvml_counts_for_no_process_is_measured(driver, tmp_path, monkeypatch):
     law = simulator.Law(green_context_percent=10, uncounted_bytes=9 * MIB)
     machine = simulator.open_machine("t4", tmp_path / "machines", law=law)
     monkeypatch.setenv(names.SIMULATED_MACHINE_VARIABLE, str(machine.folder))
@@ -73,11 +73,11 @@ def seen(used, **others):
         pytest.param(seen(100, one=5), seen(100 + 609 * MIB), None, id="another ended"),
     ],
 )
-def test_the_devices_own_figure_counts_where_nothing_else_changed(before, after, more):
+def test_uncounted_memory_needs_an_otherwise_unchanged_device(before, after, more):
     assert reserve.uncounted(600 * MIB, before, after) == more
 
 
-def test_what_could_not_be_told_is_measured_again(driver, machine, tmp_path, monkeypatch):
+def test_unknown_values_are_measured_again(driver, machine, tmp_path, monkeypatch):
     unknown = reserve.Taken(300 * MIB, 30 * MIB, None)
     monkeypatch.setattr(reserve, "measure", lambda *_: unknown)
     (first,) = reserve.with_measured(unmeasured(machine), driver, tmp_path, lambda _: None)
@@ -88,7 +88,7 @@ def test_what_could_not_be_told_is_measured_again(driver, machine, tmp_path, mon
     assert (again.context_bytes, again.uncounted_bytes) == (310 * MIB, 9 * MIB)
 
 
-def test_it_is_measured_once(driver, machine, tmp_path, monkeypatch):
+def test_contexts_are_measured_once(driver, machine, tmp_path, monkeypatch):
     said = []
     first = reserve.with_measured(unmeasured(machine), driver, tmp_path, said.append)
     assert first == measured(machine)
@@ -124,7 +124,7 @@ def test_another_release_is_measured_again(driver, machine, tmp_path, monkeypatc
         reserve.Taken(300 * MIB, 301 * MIB),
     ],
 )
-def test_where_it_cannot_be_measured_the_usual_reserve_stays(
+def test_failed_measurement_keeps_the_default_reserve(
     driver, machine, tmp_path, monkeypatch, taken
 ):
     said = []
@@ -136,7 +136,7 @@ def test_where_it_cannot_be_measured_the_usual_reserve_stays(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"x": -5}', '{"x": "7"}', '{"x": 1e99}'])
-def test_a_damaged_file_is_measured_over(driver, machine, tmp_path, text):
+def test_a_damaged_file_is_measured_again(driver, machine, tmp_path, text):
     (tmp_path / reserve.FILE).write_text(text)
     found = reserve.with_measured(unmeasured(machine), driver, tmp_path, lambda _: None)
     assert found == measured(machine)
@@ -147,7 +147,7 @@ def test_a_damaged_file_is_measured_over(driver, machine, tmp_path, text):
     ]
 
 
-def test_figures_of_a_version_that_knew_no_green_contexts_are_measured_over(
+def test_a_file_without_green_contexts_is_measured_again(
     driver, machine, tmp_path
 ):
     old = {f"{driver.release} {machine.devices[0].name}": 640 * MIB}

@@ -52,7 +52,7 @@ def shares(devices):
     return {part.name: part.share for device in devices for part in device.parts}
 
 
-def test_share_is_the_time_used_between_two_looks(books, promise):
+def test_share_is_the_time_used_between_two_samples(books, promise):
     first, second = promise("first"), promise("second", 70)
     used(first, busy_ns=5 * SECOND)
     watch = runs.Watch()
@@ -66,7 +66,7 @@ def test_share_is_the_time_used_between_two_looks(books, promise):
     assert shares(watch.see(look(books, 103.0))) == {"first": 0.0, "second": 0.0}
 
 
-def test_history_is_kept_while_the_run_lives_and_no_longer_than_it_may(books, promise):
+def test_history_is_bounded_and_ends_with_the_run(books, promise):
     made = promise("first")
     watch = runs.Watch()
     for second in range(runs.HISTORY + 10):
@@ -77,7 +77,7 @@ def test_history_is_kept_while_the_run_lives_and_no_longer_than_it_may(books, pr
     assert watch.see(look(books, 1000.0))[0].parts[0].history == ()
 
 
-def test_time_of_who_may_use_all_of_it_is_not_known(books, promise):
+def test_share_of_a_run_without_a_time_limit_is_unknown(books, promise):
     promise("first", None)
     watch = runs.Watch()
     watch.see(look(books, 1.0))
@@ -92,7 +92,7 @@ def test_time_of_who_may_use_all_of_it_is_not_known(books, promise):
         pytest.param(0, 2**64 - 1, 1.0, id="more than there is"),
     ],
 )
-def test_counters_that_lie_give_a_share_all_the_same(books, promise, before, after, share):
+def test_false_counters_still_give_a_valid_share(books, promise, before, after, share):
     made = promise("first")
     watch = runs.Watch()
     used(made, busy_ns=before)
@@ -101,7 +101,7 @@ def test_counters_that_lie_give_a_share_all_the_same(books, promise, before, aft
     assert shares(watch.see(look(books, 2.0))) == {"first": share}
 
 
-def test_devices_have_what_runs_have_of_them(books, promise):
+def test_devices_list_the_usage_of_their_runs(books, promise):
     promise("first"), promise("second", 50), promise("third", 20, OTHER)
     h100, t4 = runs.Watch().see(look(books, 1.0))
     assert (h100.name, h100.promised_vcore, h100.promised_bytes) == ("H100", 80, 8 * GIB)
@@ -110,7 +110,7 @@ def test_devices_have_what_runs_have_of_them(books, promise):
 
 
 @pytest.mark.parametrize("damage", ["cut", "link", "gone", "foreign"])
-def test_usage_that_cannot_be_read_is_unknown_and_its_run_is_shown(books, promise, damage):
+def test_a_run_with_an_unreadable_usage_file_is_shown(books, promise, damage):
     made = promise("first")
     (run,) = runs.look(books)
     path = made.folder / names.USAGE_FILE

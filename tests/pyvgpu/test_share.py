@@ -20,7 +20,7 @@ OTHER = dataclasses.replace(H100, uuid=UUID.replace("0f1e", "1f1e"), index=1)
         pytest.param(quota.Quota(vcore=30, vmemory=GIB), 30, GIB, id="both"),
     ],
 )
-def test_what_is_left_out_follows_the_rest(asked, vcore, vmemory):
+def test_defaults_follow_the_given_options(asked, vcore, vmemory):
     fitted = share.fit(asked, H100)
     assert (fitted.vcore, fitted.vmemory) == (vcore, vmemory)
 
@@ -32,7 +32,7 @@ def test_quota_below_context_and_64_mib_names_the_smallest_valid_size():
         share.fit(quota.Quota(vmemory=least - 1), H100)
 
 
-def test_quota_above_the_device_names_what_it_has():
+def test_quota_above_the_device_names_its_memory():
     with pytest.raises(errors.UsageError, match="has 80GiB; valid would be 80GiB"):
         share.fit(quota.Quota(vmemory=80 * GIB + 1), H100)
 
@@ -63,7 +63,7 @@ ELASTIC, HARD = quota.Policy.ELASTIC, quota.Policy.HARD
         ),
     ],
 )
-def test_change_leaves_what_it_does_not_name(held, wanted, reach):
+def test_change_keeps_unnamed_fields(held, wanted, reach):
     vcore, policy, limit = held
     before = share.fit(quota.Quota(vcore, GIB, policy, limit), H100)
     after = share.change(before, quota.Change(**wanted))
@@ -80,7 +80,7 @@ def test_change_leaves_what_it_does_not_name(held, wanted, reach):
         pytest.param((20, ELASTIC, None), {"vcore_limit": 101}, "to 100, such as", id="beyond"),
     ],
 )
-def test_change_to_what_cannot_be_says_what_could(held, wanted, complaint):
+def test_invalid_change_names_a_valid_one(held, wanted, complaint):
     vcore, policy, limit = held
     before = share.fit(quota.Quota(vcore, GIB, policy, limit), H100)
     with pytest.raises(errors.UsageError, match=complaint):
@@ -93,7 +93,7 @@ def test_limit_without_the_vcore_below_it_is_refused():
 
 
 @pytest.mark.parametrize("wrong", [{"vcore": 0}, {"vcore": 101}, {"vmemory": 0}])
-def test_invalid_quota_does_not_exist(wrong):
+def test_invalid_quota_cannot_be_created(wrong):
     with pytest.raises(errors.UsageError, match="must be from 1 to"):
         quota.Quota(**wrong)
 
@@ -110,7 +110,7 @@ def test_device_is_chosen_by_index_or_uuid():
     assert select((H100, OTHER), H100.uuid) == (H100,)
 
 
-def test_a_device_in_mig_mode_is_passed_over_and_refused_by_name():
+def test_a_device_in_mig_mode_is_skipped_and_refused_by_name():
     mig = dataclasses.replace(H100, mig=True)
     assert select((mig, OTHER), None) == (OTHER,)
     for wanted in ("0", H100.uuid):

@@ -43,7 +43,7 @@ def test_no_line_is_wider_than_the_terminal(room):
     assert "12.5 %" in lines[3]
 
 
-def test_what_is_cut_says_so_and_the_past_keeps_its_end():
+def test_cut_cells_are_marked_and_history_keeps_its_end():
     console = Console(width=29, force_terminal=False)
     with console.capture() as shown:
         console.print(sheet.table(COLUMNS, [tuple(map(Text, ROW))], 29))

@@ -36,24 +36,24 @@ def test_options_of_a_command_are_proposed(propose):
     assert propose("pyvgpu doctor --pro") == {"--prove"}
 
 
-def test_values_that_are_known_are_proposed(propose):
+def test_known_values_are_proposed(propose):
     assert {it for it in propose("pyvgpu run --simulate h") if it in models.BY_KEY} == MODELS
     assert propose("pyvgpu set train --policy ") == {"hard", "elastic"}
     assert propose("pyvgpu completion ") == set(completion.SHELLS)
 
 
-def test_files_are_proposed_for_what_is_run(propose, monkeypatch, tmp_path):
+def test_files_are_proposed_for_commands(propose, monkeypatch, tmp_path):
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
     assert propose("pyvgpu run --vmemory 8GiB -- python tr") == {"train.py"}
     assert propose("pyvgpu replay tr") == {"train.py"}
 
 
-def test_nothing_is_proposed_for_what_nobody_knows(propose):
+def test_nothing_is_proposed_for_free_values(propose):
     assert propose("pyvgpu doctor --agent ") == set()
 
 
-def test_a_shell_that_is_not_known_is_refused(capsys):
+def test_an_unknown_shell_is_refused(capsys):
     assert cli.main(["completion", "ksh"]) == 64
     assert "must be bash or zsh or fish, such as bash" in capsys.readouterr().err
 
@@ -69,12 +69,12 @@ def test_the_page_has_every_command_and_option():
     assert set(re.findall(r"^\.SS pyvgpu (\S+)$", plain, re.MULTILINE)) == NAMES
 
 
-def test_no_line_of_the_page_is_a_request_that_is_none():
+def test_the_page_uses_only_known_requests():
     requests = {line.split()[0] for line in PAGE.splitlines() if line[:1] in (".", "'")}
     assert requests <= {".TH", ".SH", ".SS", ".B", ".I", ".PP", ".TP", ".nf", ".fi"}
 
 
-def test_what_sets_pages_has_nothing_to_say_of_it():
+def test_groff_reports_no_warnings():
     shells.needed("groff", "groff-base")
     command = ["groff", "-man", "-ww", "-z", "-Tutf8"]
     done = subprocess.run(command, input=PAGE, capture_output=True, text=True, timeout=60)

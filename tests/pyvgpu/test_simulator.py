@@ -45,7 +45,7 @@ def test_specification_names_a_model_per_device(spec, keys):
         pytest.param("h100:9,t4:8", "1 to 16 devices", id="too many together"),
     ],
 )
-def test_bad_specification_says_what_would_do(spec, complaint):
+def test_bad_specification_gives_a_valid_example(spec, complaint):
     with pytest.raises(errors.UsageError, match=re.escape(complaint)):
         simulator.parse_machine(spec)
 
@@ -83,7 +83,7 @@ def test_devices_are_in_the_order_of_their_buses(tmp_path):
     assert addresses == sorted(set(addresses))
 
 
-def test_each_specification_has_a_folder_fit_for_path_lists(tmp_path):
+def test_folder_names_are_safe_in_path_lists(tmp_path):
     folders = {
         simulator.open_machine(spec, tmp_path).folder.name
         for spec in ("h100", "h100:2", "h100,t4", "t4,h100")
@@ -98,7 +98,7 @@ def test_folder_and_configuration_are_private(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777])
-def test_a_base_for_everybody_gives_machines_for_everybody(tmp_path, mode):
+def test_machines_in_a_shared_base_are_writable_by_all_users(tmp_path, mode):
     tmp_path.chmod(mode)
     folder = simulator.open_machine("t4", tmp_path).folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o777
@@ -201,7 +201,7 @@ def test_damaged_configuration_is_named(tmp_path, text, complaint):
         simulator.open_machine("t4", tmp_path)
 
 
-def test_value_that_is_no_number_is_named(tmp_path):
+def test_value_that_is_not_a_number_is_named(tmp_path):
     path = simulator.open_machine("t4", tmp_path).folder / "machine.conf"
     path.write_text(path.read_text().replace("sm_count=40", "sm_count=forty"))
     with pytest.raises(simulator.MachineError, match=r"machine\.conf: .*'forty'"):
@@ -215,7 +215,7 @@ def test_folder_of_another_machine_is_refused(tmp_path):
         simulator.open_machine("h100", tmp_path)
 
 
-def test_folder_without_configuration_is_no_machine(tmp_path):
+def test_folder_without_configuration_is_refused(tmp_path):
     with pytest.raises(simulator.MachineError, match=r"no machine\.conf in it"):
         simulator.read_machine(tmp_path)
 
@@ -233,7 +233,7 @@ def open_many_times(base, uuids):
         uuids.put(simulator.open_machine("t4", base).devices[0].uuid)
 
 
-def test_processes_that_open_at_once_get_one_machine(tmp_path):
+def test_concurrent_processes_open_one_machine(tmp_path):
     context = multiprocessing.get_context("spawn")
     uuids = context.Queue()
     workers = [context.Process(target=open_many_times, args=(tmp_path, uuids)) for _ in range(4)]
@@ -254,7 +254,7 @@ def test_faults_are_written_and_cleared(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["", "call cuInit", "lost", "xid 0", "burn 0", "lost 0\nlost 1"])
-def test_bad_fault_says_what_would_do(tmp_path, line):
+def test_bad_fault_gives_a_valid_example(tmp_path, line):
     machine = simulator.open_machine("t4", tmp_path)
     with pytest.raises(errors.UsageError, match="such as 'call cuMemAlloc_v2 3 2'"):
         simulator.set_faults(machine, line)

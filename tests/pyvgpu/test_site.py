@@ -1,4 +1,4 @@
-"""The page over HTTP: its files, what a browser is told to refuse, and what it has already."""
+"""The page over HTTP: its files, what a browser is numbers to refuse, and what it has already."""
 
 import http.client
 import json
@@ -21,17 +21,17 @@ def ask(port, path, method="GET", **fields):
 
 @pytest.fixture
 def served():
-    told = {"kind": "node", "n": 1}
+    numbers = {"kind": "node", "n": 1}
 
     def document(asked):
-        return site.answer(asked, {**told, "query": dict(asked.query)})
+        return site.answer(asked, {**numbers, "query": dict(asked.query)})
 
     with pages.serving("0", pages.Pages(lambda: b"", more=site.routes(document))) as port:
-        yield port, told
+        yield port, numbers
 
 
 @pytest.mark.parametrize("path", [*site.FILES, site.NUMBERS])
-def test_whatever_is_answered_forbids_the_browser_all_else(served, path):
+def test_every_response_has_a_strict_security_policy(served, path):
     answer, content = ask(served[0], path)
     assert answer.status == 200
     assert content
@@ -42,13 +42,13 @@ def test_whatever_is_answered_forbids_the_browser_all_else(served, path):
     assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-def test_the_address_without_a_path_leads_to_the_page(served):
+def test_the_root_redirects_to_the_page(served):
     answer, _ = ask(served[0], "/")
     assert (answer.status, answer.headers["Location"]) == (302, "status")
 
 
 @pytest.mark.parametrize("path", [*site.FILES, site.NUMBERS])
-def test_who_has_it_already_is_told_so(served, path):
+def test_a_matching_etag_gets_not_modified(served, path):
     first, _ = ask(served[0], path)
     again, content = ask(served[0], path, **{"If-None-Match": first.headers["ETag"]})
     assert (again.status, content) == (304, b"")
@@ -57,32 +57,32 @@ def test_who_has_it_already_is_told_so(served, path):
     assert content
 
 
-def test_other_numbers_have_another_tag(served):
-    port, told = served
+def test_changed_numbers_have_another_etag(served):
+    port, numbers = served
     first, _ = ask(port, site.NUMBERS)
-    told["n"] = 2
+    numbers["n"] = 2
     again, content = ask(port, site.NUMBERS, **{"If-None-Match": first.headers["ETag"]})
     assert again.status == 200
     assert json.loads(content)["n"] == 2
 
 
-def test_what_stands_behind_the_path_is_given_to_who_answers(served):
+def test_the_query_is_passed_to_the_document(served):
     _, content = ask(served[0], f"{site.NUMBERS}?node=a%2Fb&page=2&node=c")
     assert json.loads(content)["query"] == {"node": "c", "page": "2"}
 
 
-def test_a_thousand_names_behind_a_path_are_none(served):
+def test_a_query_with_a_thousand_names_is_ignored(served):
     names = "&".join(f"a{it}=1" for it in range(1000))
     _, content = ask(served[0], f"{site.NUMBERS}?{names}")
     assert json.loads(content)["query"] == {}
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_nothing_can_be_changed(served, method):
+def test_other_methods_are_refused(served, method):
     assert ask(served[0], site.NUMBERS, method)[0].status == 501
 
 
-def test_the_page_takes_nothing_from_anywhere_else():
+def test_the_page_loads_nothing_from_other_servers():
     for name, _ in site.FILES.values():
         text = site.content(name).decode().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?:|//[a-z]+\.", text), name
@@ -90,7 +90,7 @@ def test_the_page_takes_nothing_from_anywhere_else():
     assert b"innerHTML" not in site.content("page.js")
 
 
-def test_every_file_that_the_page_names_is_answered():
+def test_every_file_of_the_page_is_served():
     named = re.findall(rb'(?:href|src)="(status[^"]*)"', site.content("page.html"))
     known = {it.removeprefix("/") for it in (*site.FILES, site.NUMBERS)}
     assert {it.decode() for it in named} == known - {"status"}

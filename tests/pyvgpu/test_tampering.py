@@ -60,26 +60,26 @@ LATE = look([slot(0, 500 * MIB)], [{7: 1500 * MIB}], {7: 0})
         ),
     ],
 )
-def test_a_charge_that_no_shim_would_have_left_is_named(looks, texts):
+def test_charges_changed_by_other_programs_are_named(looks, texts):
     _, found = compared(*looks, alive=(7,))
     assert found[-1] == texts
     assert not any(found[:-1])
 
 
-def test_what_was_charged_while_nvml_was_asked_is_no_change():
+def test_charges_during_the_nvml_query_are_not_tampering():
     growing = look([slot(0, 0)], [{7: 900 * MIB}], {7: 0}, after=[slot(0, 900 * MIB)])
     _, found = compared(growing, growing, alive=(7,))
     assert found == [[], []]
 
 
-def test_a_process_that_leaves_the_device_is_no_change():
+def test_a_process_that_leaves_the_device_is_not_tampering():
     gone = look([slot(0, 0)], [{}], {})
     lacking, found = compared(HONEST, gone, gone, gone, alive=(7,))
     assert lacking == [{}, {}, {}, {}]
     assert not any(found)
 
 
-def test_what_children_keep_of_an_ended_process_is_restored_from_memory():
+def test_charges_kept_by_children_are_restored():
     """NVML names no process of it, so the charge at its end is all that says what is held."""
     ended = look([slot(0, 1400 * MIB)], [{}], {})  # it had freed a little since the last look
     zeroed = look([slot(0, 0)], [{}], {})
@@ -91,7 +91,7 @@ def test_what_children_keep_of_an_ended_process_is_restored_from_memory():
     ]
 
 
-def test_another_process_in_the_slot_owes_nothing_of_the_last_one():
+def test_a_new_process_in_a_slot_inherits_no_charges():
     ended = look([slot(0, 1400 * MIB)], [{}], {})
     another = look([slot(0, 0, started=2)], [{}], {})
     lacking, found = compared(HONEST, ended, another, another)
@@ -119,7 +119,7 @@ def test_another_process_in_the_slot_owes_nothing_of_the_last_one():
         ),
     ],
 )
-def test_processes_without_a_slot_are_counted_whole(slots, held, owners, lacking):
+def test_processes_without_a_slot_are_counted_completely(slots, held, owners, lacking):
     found = tampering.find_strangers(look(slots, held, owners), (7, 8).__contains__, LAST)
     assert found == lacking
 
@@ -135,7 +135,7 @@ class Processes:
 LIVE = (slot(0, 5), slot(1, 5))
 
 
-def test_a_process_keeps_its_slot_whatever_the_slot_says_later():
+def test_a_process_keeps_its_slot_after_the_slot_changes():
     known = Processes()
     assert known.owners.slot_of(7, LIVE) == 0
     known.slots = {}
@@ -150,7 +150,7 @@ def test_a_slot_of_another_process_cannot_be_taken_over():
     assert known.owners.slot_of(8, LIVE) is None
 
 
-def test_a_pid_that_is_given_out_again_is_another_process():
+def test_a_reused_pid_is_another_process():
     known = Processes()
     assert known.owners.slot_of(7, LIVE) == 0
     known.began[7], known.slots[7] = b"9", 1

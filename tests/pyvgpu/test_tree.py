@@ -51,7 +51,7 @@ def test_simulated_machine_is_beside_the_driver_and_in_the_layer(tmp_path, sourc
     assert (layer / names.LIBNVIDIA_ML_ORIGIN).read_text() == "libnvidia-ml.so.1.0"
 
 
-def test_failure_leaves_no_half_made_tree(tmp_path, source):
+def test_failure_leaves_no_partial_tree(tmp_path, source):
     (source.lib64 / names.LIBCUDA).unlink()
     with pytest.raises(errors.UnavailableError, match="the run's libraries cannot be created"):
         tree.make(tmp_path / "cache", "0" * 16, source, tmp_path)
@@ -87,7 +87,7 @@ def test_cache_is_the_first_usable_folder(tmp_path):
 
 
 @pytest.mark.parametrize("spoil", ["file", "link", "open to all"])
-def test_folder_that_is_not_safely_ours_is_passed_over(tmp_path, spoil):
+def test_unsafe_folder_is_skipped(tmp_path, spoil):
     folder = tmp_path / "pyvgpu"
     if spoil == "file":
         folder.touch()
@@ -102,7 +102,7 @@ def test_folder_that_is_not_safely_ours_is_passed_over(tmp_path, spoil):
 
 
 @pytest.mark.parametrize("name", ["a:b", "a;b", "a$LIB"])
-def test_cache_that_a_library_path_cannot_name_is_passed_over(tmp_path, name):
+def test_cache_that_a_library_path_cannot_name_is_skipped(tmp_path, name):
     found = tree.find_cache({"XDG_CACHE_HOME": str(tmp_path / name), "HOME": str(tmp_path)})
     assert found == tmp_path / ".cache" / "pyvgpu"
     assert not (tmp_path / name).exists()

@@ -41,7 +41,7 @@ def environment(tmp_path, monkeypatch):
     return {**kept, **places, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
-def test_extras_are_not_there():
+def test_extras_are_not_installed():
     assert {"pyvgpu", "cffi", "rich"} <= bare.installed()
     assert {"cryptography", "grpc", "kubernetes", "prometheus_client", "pytest"} <= set(
         bare.blocked()
@@ -51,7 +51,7 @@ def test_extras_are_not_there():
 
 @pytest.mark.parametrize("extra", ["", *EXTRAS])
 @pytest.mark.parametrize(("main", "name"), COMMANDS)
-def test_help_needs_no_extra_and_is_there_with_any(main, name, extra):
+def test_help_works_with_and_without_extras(main, name, extra):
     ran = bare.run(main, name, "--help", extra=extra)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith(f"usage: {MAINS[main].name} {name}")
@@ -81,7 +81,7 @@ def test_command_that_needs_an_extra_names_it_in_one_line(environment, main, nam
 
 
 @pytest.mark.parametrize("name", ["device-plugin", "dra-driver"])
-def test_the_extra_of_nodes_is_enough_for_the_agent(environment, tmp_path, name):
+def test_the_node_extra_suffices_for_the_agent(environment, tmp_path, name):
     options = ("--simulate", "h100", "--state", tmp_path / "state", "--kubeconfig", "none")
     ran = bare.run("main", name, *options, env=environment, extra="node")
     assert ran.returncode == 65, ran.stderr

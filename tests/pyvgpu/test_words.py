@@ -18,7 +18,7 @@ def test_a_number_is_the_one_that_was_written(written, shift):
 
 
 @given(st.lists(st.integers(0, (1 << 60) - 1), max_size=9), st.integers(0, (1 << 52) - 1))
-def test_what_is_held_is_the_sum_without_marks(written, mask):
+def test_held_bytes_are_the_sum_without_flags(written, mask):
     raw = struct.pack(f"<{len(written)}Q", *written)
     slots = tuple(range(0, len(written), 2))
     assert words.held(raw, slots, mask) == sum(written[it] & mask for it in slots)
@@ -39,6 +39,6 @@ def test_columns_are_those_asked_for(rows):
         lambda: words.columns(bytes(8), 2, 8, (0,)),
     ],
 )
-def test_beyond_the_end_there_is_nothing(read):
+def test_reads_beyond_the_end_raise_index_error(read):
     with pytest.raises(IndexError):
         read()

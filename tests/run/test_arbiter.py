@@ -1,4 +1,4 @@
-"""Runs and their arbiter: it runs before the program starts, and only if a run needs it."""
+"""The clock that the arbiter keeps for a run: from before the program starts to the end."""
 
 import json
 

@@ -245,7 +245,7 @@ os.kill(os.getpid(), 9)
         (folder,) = promised(name)
         with (folder / "usage").open("rb") as usage:
             assert region.is_used(usage.fileno())
-        assert runner("--vmemory", "2GiB", "true").returncode == 0  # which cleans up after dead runs
+        assert runner("--vmemory", "2GiB", "true").returncode == 0  # it cleans up after dead runs
         assert promised(name) == [folder]
         run.stdin.close()
         wait_until(lambda: promised(name) == [])

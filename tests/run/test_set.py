@@ -177,9 +177,7 @@ def test_memory_of_survivors_of_a_killed_supervisor_stays_reserved(runner, name)
         )
 
 
-def test_concurrent_allocation_never_exceeds_a_lowered_quota_more_than_reported(
-    runner, name
-):
+def test_concurrent_allocation_never_exceeds_a_lowered_quota_more_than_reported(runner, name):
     churn = """
 import ctypes, threading
 cuda = ctypes.CDLL("libcuda.so.1")

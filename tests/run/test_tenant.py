@@ -150,9 +150,7 @@ def test_namespace_is_private_to_the_run(runner):
     assert ran.stdout.strip() == str(Path("/proc/self/ns/mnt").readlink())
 
 
-def test_background_process_keeps_the_reservation_but_starts_no_other(
-    runner, name, probe
-):
+def test_background_process_keeps_the_reservation_but_starts_no_other(runner, name, probe):
     place = runner.cache.parent
     pipes = [place / "end", place / "late"]
     for pipe in pipes:

@@ -96,16 +96,16 @@ def _same(alert: str, series: str, bad: str, good: str, minute: int, labels: str
 
 
 _SHARE = {
-    f"pyvgpu_container_vcore_promised_ratio{{{CONTAINER}}}": "0.5x30",
-    f"pyvgpu_container_waited_seconds_total{{{CONTAINER}}}": "0+30x30",
+    f"pyvgpu_container_vcore_allocated_ratio{{{CONTAINER}}}": "0.5x30",
+    f"pyvgpu_container_throttled_seconds_total{{{CONTAINER}}}": "0+30x30",
 }
 _BUSY = f"pyvgpu_container_busy_seconds_total{{{CONTAINER}}}"
 _API = 'instance="s:9473",method="GET"'
 _EXPIRY = 'pyvgpu_webhook_certificate_expiry_seconds{instance="w:9472"}'
 
 CASES = [
-    *_same("PyvgpuDeviceSick", f"pyvgpu_device_healthy{{{DEVICE}}}", "0x9", "1x9", 5, DEVICE),
-    Case("PyvgpuDeviceSick", {f"pyvgpu_device_healthy{{{DEVICE}}}": "1 0 1x9"}, 3, None),
+    *_same("PyvgpuDeviceUnhealthy", f"pyvgpu_device_healthy{{{DEVICE}}}", "0x9", "1x9", 5, DEVICE),
+    Case("PyvgpuDeviceUnhealthy", {f"pyvgpu_device_healthy{{{DEVICE}}}": "1 0 1x9"}, 3, None),
     *_same(
         "PyvgpuPastQuota",
         'pyvgpu_audit_findings{instance="node-1",kind="no-shim"}',

@@ -28,7 +28,11 @@ MODEL = status_node.MODEL
 NODES = 12
 EVENTS = (
     ("ada/sweep-12", "VGPUWaits", "no device for 70 vcore and 40GiB: 12 nodes: too little left"),
-    ("vision/segment-5", "VGPUDeviceSick", "gpu3 does not work: Xid 94 (contained ECC error)"),
+    (
+        "vision/segment-5",
+        "VGPUDeviceUnhealthy",
+        "gpu3 does not work: Xid 94 (contained ECC error)",
+    ),
 )
 
 
@@ -104,7 +108,7 @@ def put_node(api: StatusApi, name: str, number: int = 0) -> None:
             at,
             80 * GIB,
             model=MODEL,
-            sick="Xid 79 (it has fallen off the bus)" if (number, at) == (6, 3) else "",
+            unhealthy="Xid 79 (it has fallen off the bus)" if (number, at) == (6, 3) else "",
             cordoned=(number, at) == (2, 0),
         )
         for at in range(8)

@@ -50,7 +50,7 @@ TENANTS = (
 DEVICES = tuple(
     facts.Device(f"GPU-{it:08x}-5b1c-4d2e-9f30-0a1b2c3d4e5f", it, 80 * GIB, model=MODEL, **more)
     for it, more in enumerate(
-        ({}, {}, {"cordoned": True}, {"sick": "Xid 94 (contained ECC error)"})
+        ({}, {}, {"cordoned": True}, {"unhealthy": "Xid 94 (contained ECC error)"})
     )
 )
 EVENTS = (
@@ -60,7 +60,7 @@ EVENTS = (
         "vision",
         "segment-5",
         "gpu3 does not work: Xid 94 (contained ECC error)",
-        events.Reason.DEVICE_SICK,
+        events.Reason.DEVICE_UNHEALTHY,
     ),
     events.Event(
         "u9",

@@ -96,9 +96,7 @@ def test_volume_is_mounted_once_read_only_and_unmounted(mirrored, tmp_path, name
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
-def test_tree_mounted_by_a_pod_is_kept_when_the_driver_changes(
-    mirrored, driver_folder, tmp_path
-):
+def test_tree_mounted_by_a_pod_is_kept_when_the_driver_changes(mirrored, driver_folder, tmp_path):
     target = tmp_path / "driver"
     old = mirrored.current()
     script = (

@@ -129,9 +129,7 @@ def test_unusable_output_is_reported_and_retried(driver_folder, start, mirrored)
     followed.release("580.65.06")
 
 
-def test_failed_write_of_the_specification_is_reported_and_retried(
-    driver_folder, tmp_path, shim
-):
+def test_failed_write_of_the_specification_is_reported_and_retried(driver_folder, tmp_path, shim):
     blocked = tmp_path / "not watched" / "cdi"
     blocked.parent.mkdir()
     blocked.write_text("in the way")

@@ -118,7 +118,7 @@ def kinds(node: Object, unit: int) -> frozenset[facts.Device]:
         return frozenset()
     return frozenset(
         dataclasses.replace(
-            device, uuid="", index=0, numa=None, links={}, sick="", cordoned=False, door=""
+            device, uuid="", index=0, numa=None, links={}, unhealthy="", cordoned=False, door=""
         )
         for device in published.devices
     )

@@ -21,18 +21,22 @@ def test_only_our_newest_slices_of_a_pool_count():
 
 
 def test_devices_are_read_with_their_taints():
-    sick = [{"key": "pyvgpu.io/sick", "effect": "NoSchedule"}]
+    unhealthy = [{"key": "pyvgpu.io/unhealthy", "effect": "NoSchedule"}]
     cordoned = [{"key": "pyvgpu.io/cordoned", "effect": "NoSchedule"}]
     one = make.device(0)
     one["attributes"] |= {"numa": {"int": 1}, "computeClass": {"string": "fast"}}
-    listed = [one, make.device(1, taints=sick), make.device(2, "8Gi", taints=cordoned)]
+    listed = [one, make.device(1, taints=unhealthy), make.device(2, "8Gi", taints=cordoned)]
     (found,) = seen.nodes([make.slice_of("n", *listed)]).values()
     first, second, third = found.devices
     assert first == facts.Device(
         "GPU-0", 0, 16 * GIB, "Tesla T4", "fast", 1, least_bytes=256 << 20
     )
-    assert (second.index, second.sick, second.cordoned) == (1, "taint pyvgpu.io/sick", False)
-    assert (third.memory_bytes, third.sick, third.cordoned) == (8 * GIB, "", True)
+    assert (second.index, second.unhealthy, second.cordoned) == (
+        1,
+        "taint pyvgpu.io/unhealthy",
+        False,
+    )
+    assert (third.memory_bytes, third.unhealthy, third.cordoned) == (8 * GIB, "", True)
 
 
 @pytest.mark.parametrize("listed", [[], [{}], [{"spec": None}], [make.slice_of("n", {})]])

@@ -192,7 +192,7 @@ def test_top_nodes_lists_every_device(world):
     _, out, _ = world("top", "nodes")
     lines = [line.split() for line in out.splitlines()]
     assert lines[0][3:] == ["PODS", "VCORE", "USED", "VMEMORY", "OF", "HELD", "STATE"]
-    first = ["node-1", "gpu0", "T4", "1", "30", "50", "2GiB", "16GiB", "3GiB", "well"]
+    first = ["node-1", "gpu0", "T4", "1", "30", "50", "2GiB", "16GiB", "3GiB", "healthy"]
     assert lines[1] == first
     assert lines[2][3:5] == ["1", "20"]
 
@@ -240,7 +240,7 @@ def event(name, reason, seen, message="process 7 uses gpu0"):
 def test_audit_shows_events_and_each_agents_findings(world):
     now = datetime.datetime.now(datetime.UTC)
     seen = (now - datetime.timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    for name, reason in (("bad", "VGPUBypassed"), ("other", "VGPURefused")):
+    for name, reason in (("bad", "VGPUQuotaBypassed"), ("other", "VGPURefused")):
         world.api.put(f"/api/v1/namespaces/n/events/{name}", event(name, reason, seen))
     found = audit.Finding(audit.Kind.NO_SHIM, FIRST, (7,), "", "u", GIB, "x")
     path = f"{AGENTS}/agent-node-1:5678/proxy/metrics"
@@ -249,7 +249,7 @@ def test_audit_shows_events_and_each_agents_findings(world):
     assert (code, err) == (0, "")
     events, nodes = out.split("\n\n")
     assert [line.split() for line in events.splitlines()][1:] == [
-        ["n", "5h", "VGPUBypassed", "bad", "2", "process", "7", "uses", "gpu0"]
+        ["n", "5h", "VGPUQuotaBypassed", "bad", "2", "process", "7", "uses", "gpu0"]
     ]
     assert [line.split() for line in nodes.splitlines()] == [
         ["NODE", "LOOKS", "NO-SHIM", "FOREIGN", "ABOVE", "TIME", "TAMPERED", "OUTSIDE"],

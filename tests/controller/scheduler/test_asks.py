@@ -140,7 +140,7 @@ def test_a_pod_without_a_device_request_is_ignored(thing):
                 ("gang", "", "gang '': must be a name of 1 to 253 letters, such as training-7"),
                 ("gang", "a", "gang-size '': must be a whole number from 1 to 1000, such as 4"),
                 ("gang-size", "4", "gang-size '4': means nothing without pyvgpu.io/gang"),
-                ("gang-seconds", "9", "gang-seconds '9': means nothing without pyvgpu.io/gang"),
+                ("gang-timeout", "9", "gang-timeout '9': means nothing without pyvgpu.io/gang"),
                 ("device-numa", "west", "pyvgpu.io/device-numa 'west'"),
             )
         ),
@@ -172,7 +172,7 @@ def test_fields_of_the_record():
             "pyvgpu.io/packing": "binpack",
             "pyvgpu.io/gang": "job",
             "pyvgpu.io/gang-size": "4",
-            "pyvgpu.io/gang-seconds": "30",
+            "pyvgpu.io/gang-timeout": "30",
         },
         priority=7,
         preemptionPolicy="Never",

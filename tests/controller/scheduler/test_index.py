@@ -30,7 +30,7 @@ SHAPES = [
     ask("half", 50, 20),
     ask("whole", 100, None),
     ask("pair", 200, None),
-    ask("linked", 200, None, {"pyvgpu.io/nearness": "nvlink"}),
+    ask("linked", 200, None, {"pyvgpu.io/topology-policy": "nvlink"}),
     ask("small", 10, 1, {"pyvgpu.io/device-memory": "40Gi"}),
     asks.read(pods.pod("two", pods.container("a", 70), pods.container("b", 60))),
     asks.read(pods.pod("init", pods.container("b", 40), init=[pods.container("a", 90)])),
@@ -93,7 +93,7 @@ def compare(known, made, pod):
     [
         pytest.param(None, SHAPES[0], index.Reason.UNKNOWN, id="no agent"),
         pytest.param(
-            pods.published(devices=(device(0, sick="XID 79"), device(1, cordoned=True))),
+            pods.published(devices=(device(0, unhealthy="XID 79"), device(1, cordoned=True))),
             SHAPES[0],
             index.Reason.CLOSED,
             id="no usable device",

@@ -37,7 +37,7 @@ TIGHT = [pods.container(f"c{at}", *part) for at, part in enumerate(PARTS)]
 # No node has four linked devices, which the search finds out last.
 APART = [pods.container(f"a{at}", 1 + at, 1) for at in range(6)]
 APART_LAST = pods.container("last", 4, 4)
-FOUR_LINKED = {"pyvgpu.io/device-count": "last=4", "pyvgpu.io/nearness": "nvlink"}
+FOUR_LINKED = {"pyvgpu.io/device-count": "last=4", "pyvgpu.io/topology-policy": "nvlink"}
 RIDDLES = {
     "tight": pods.pod("x", *TIGHT, priority=100),
     "apart": pods.pod("x", *APART, init=[APART_LAST], notes=FOUR_LINKED, priority=100),

@@ -224,7 +224,7 @@ def of_gang(name, size, seconds=60):
     return {
         names.GANG_ANNOTATION: name,
         names.GANG_SIZE_ANNOTATION: str(size),
-        names.GANG_SECONDS_ANNOTATION: str(seconds),
+        names.GANG_TIMEOUT_ANNOTATION: str(seconds),
     }
 
 

@@ -42,7 +42,7 @@ def test_an_authorized_user_sees_everything(shown):
     assert (found["kind"], found["cluster"]) == ("cluster", "frankfurt")
     sums = found["totals"]
     assert (sums["nodes"], sums["devices"], sums["pods"]) == (12, 96, 96)
-    assert (sums["trouble"], sums["sick"], sums["cordoned"]) == (3, 1, 1)
+    assert (sums["trouble"], sums["unhealthy"], sums["cordoned"]) == (3, 1, 1)
     listed = found["nodes"]["rows"]
     assert sums["promised"] == pytest.approx(sum(row["promised"] for row in listed), abs=0.01)
     assert listed[0]["name"] == "gpu-node-1"
@@ -89,7 +89,7 @@ def test_problems_name_their_object(shown):
 
 def test_events_are_shown_newest_first(shown):
     found = shown.document({})["events"]
-    assert [it["reason"] for it in found] == ["VGPUWaits", "VGPUDeviceSick"]
+    assert [it["reason"] for it in found] == ["VGPUWaits", "VGPUDeviceUnhealthy"]
     assert found[0]["object"] == "ada/sweep-12"
 
 
@@ -137,7 +137,7 @@ def test_changes_appear_at_the_next_refresh(empty):
 
     status_cluster.put_node(api, "late")
     status_cluster.put_agent(api, "late")
-    status_cluster.until(shown, lambda it: states(it) == {"late": ("well", "")})
+    status_cluster.until(shown, lambda it: states(it) == {"late": ("healthy", "")})
     api.delete(f"/api/v1/namespaces/{status_cluster.AGENTS}/pods/agent-late")
     gone = {"late": ("trouble", "its agent does not run")}
     status_cluster.until(shown, lambda it: states(it) == gone)

@@ -29,11 +29,11 @@ def placed(vcore, vmemory=4 * GIB, uuid="GPU-0"):
 @pytest.mark.parametrize(
     ("made", "agent", "state", "why"),
     [
-        (stand("a", device()), "", "well", ""),
+        (stand("a", device()), "", "healthy", ""),
         (stand("a", device(), placed=placed(100, 16 * GIB)), "", "full", ""),
         (stand("a", device(cordoned=True), device(1)), "", "cordoned", "gpu0"),
-        (stand("a", device(), device(1, sick="Xid 79")), "", "sick", "gpu1: Xid 79"),
-        (stand("a", device(sick="Xid 79")), "gone", "trouble", "gone"),
+        (stand("a", device(), device(1, unhealthy="Xid 79")), "", "unhealthy", "gpu1: Xid 79"),
+        (stand("a", device(unhealthy="Xid 79")), "gone", "trouble", "gone"),
         (stand("a", trouble="no JSON"), "", "trouble", "no JSON"),
     ],
 )
@@ -81,7 +81,7 @@ def test_nodes_are_in_natural_order():
 MANY = sorted(
     (
         rows.row_of(
-            stand(f"node-{it}", *devices(f"node-{it}", sick="x" if it % 100 == 7 else "")), ""
+            stand(f"node-{it}", *devices(f"node-{it}", unhealthy="x" if it % 100 == 7 else "")), ""
         )
         for it in range(5000)
     ),
@@ -106,9 +106,9 @@ def test_a_page_after_the_last_is_the_last():
 def test_nodes_can_be_searched_and_filtered():
     found = rows.chosen(MANY, rows.Wanted("e-49"))
     assert found["count"] == 111
-    sick = rows.chosen(MANY, rows.Wanted(show=rows.Show.TROUBLE))
-    assert sick["count"] == 50
-    assert {it["state"] for it in sick["rows"]} == {"sick"}
+    unhealthy = rows.chosen(MANY, rows.Wanted(show=rows.Show.TROUBLE))
+    assert unhealthy["count"] == 50
+    assert {it["state"] for it in unhealthy["rows"]} == {"unhealthy"}
     both = rows.chosen(MANY, rows.Wanted("node-49", rows.Show.TROUBLE))
     assert [it["name"] for it in both["rows"]] == ["node-4907"]
     assert rows.chosen(MANY, rows.Wanted(show=rows.Show.ROOM))["count"] == 4950

@@ -163,7 +163,7 @@ def test_selectors_and_spare_time_policy_are_in_the_claim():
     annotations = {
         "pyvgpu.io/device-models": "T4",
         "pyvgpu.io/device-count": "2",
-        "pyvgpu.io/nearness": "numa",
+        "pyvgpu.io/topology-policy": "numa",
         "pyvgpu.io/vcore-limit": "80",
     }
     cluster = Cluster()

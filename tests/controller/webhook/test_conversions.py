@@ -149,7 +149,7 @@ def test_hami_annotations_are_converted_unless_ours_exist():
         "pyvgpu.io/not-device-uuids": "GPU-2",
         "pyvgpu.io/packing": "spread",
         "pyvgpu.io/placement": "binpack",
-        "pyvgpu.io/nearness": "numa",
+        "pyvgpu.io/topology-policy": "numa",
     }
 
 

@@ -30,8 +30,8 @@ def sizes(found):
 
 
 def test_devices_of_one_kind_are_merged():
-    sick = device(2, 16, sick="lost", cordoned=True)
-    found = fleet.kinds(node(device(0, 16), device(1, 16), sick, device(3, 80)), UNIT)
+    unhealthy = device(2, 16, unhealthy="lost", cordoned=True)
+    found = fleet.kinds(node(device(0, 16), device(1, 16), unhealthy, device(3, 80)), UNIT)
     assert sizes(found) == [16, 80]
 
 

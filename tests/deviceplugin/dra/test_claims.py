@@ -156,10 +156,10 @@ HELD = facts.Holding(facts.Share(A, 80, 10 * GIB), "team/other")
         ),
         pytest.param(
             [result()],
-            {"devices": (facts.Device(A, 0, 80 * GIB, sick="Xid 79"),)},
+            {"devices": (facts.Device(A, 0, 80 * GIB, unhealthy="Xid 79"),)},
             "gpu0 is unhealthy: Xid 79",
             False,
-            id="sick",
+            id="unhealthy",
         ),
         pytest.param(
             [result(), result(device="gpu-b", vcore="100")],

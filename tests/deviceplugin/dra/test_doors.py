@@ -28,14 +28,17 @@ def test_door_options_are_parsed(words, default, wanted):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["window"], "--door 'window': 'window' is no door; must be plugin or dra"),
-        ([f"{A}="], "'' is no door"),
+        (
+            ["window"],
+            "--allocation-api 'window': 'window' is no allocation API; must be plugin or dra",
+        ),
+        ([f"{A}="], "'' is no allocation API"),
         (["a=dra"], "'a' is no device's UUID; such as dra, or GPU-"),
         ([f"{A}=dra", f"{A}=plugin"], "'GPU-a' is given twice"),
     ],
 )
 def test_invalid_door_is_refused_with_rule_and_example(words, said):
-    with pytest.raises(errors.UsageError, match="--door") as caught:
+    with pytest.raises(errors.UsageError, match="--allocation-api") as caught:
         doors.parse(words, Door.PLUGIN)
     assert said in str(caught.value)
 

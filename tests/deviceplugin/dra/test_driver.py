@@ -29,7 +29,7 @@ def start(node, cluster, claiming):
 
     def begin(*options):
         more = ("--kubeconfig", cluster.kubeconfig, *claiming.options, *options)
-        process = node.start("--door", "dra", *more)
+        process = node.start("--allocation-api", "dra", *more)
         node.until(claiming.listens)
         claiming.meet()
         node.until(lambda: devices(cluster))
@@ -127,7 +127,7 @@ def test_prepare_and_unprepare_calls_are_counted(node, cluster, claiming, start,
 
 def test_slice_is_published_only_after_registration(node, cluster, claiming):
     more = ("--kubeconfig", cluster.kubeconfig, *claiming.options)
-    node.start("--door", "dra", *more)
+    node.start("--allocation-api", "dra", *more)
     node.until(claiming.listens)
     cluster.api.wait_for("WATCH", SLICES)
     assert not devices(cluster)
@@ -196,7 +196,7 @@ def test_slice_follows_the_devices_and_is_recreated(node, cluster, claiming, sta
     second = uuids[1].lower()
     simulator.set_faults(node.machine, "lost 1")
     node.until(lambda: devices(cluster)[second].get("taints"))
-    assert devices(cluster)[second]["taints"][0]["key"] == known.DRA_SICK_TAINT
+    assert devices(cluster)[second]["taints"][0]["key"] == known.DRA_UNHEALTHY_TAINT
     update = next(heard)
     assert (update[first], update[second][0]) == ((1, ""), 2)
     assert "GPU is lost" in update[second][1]
@@ -208,7 +208,7 @@ def test_slice_follows_the_devices_and_is_recreated(node, cluster, claiming, sta
 def test_device_for_claims_is_not_offered_by_the_plugin(
     node, cluster, claiming, start, kubelet, uuids
 ):
-    start("--door", f"{uuids[0]}=plugin")
+    start("--allocation-api", f"{uuids[0]}=plugin")
     assert set(devices(cluster)) == {uuids[1].lower()}
     node.until(lambda: len(kubelet.devices.get("pyvgpu.io/vcore", {})) == 200)
     node.until(lambda: sum(kubelet.devices["pyvgpu.io/vcore"].values()) == 100)

@@ -107,7 +107,9 @@ def test_lasting_failure_is_returned_after_the_timeout(room, server):
     [
         pytest.param((), "its device gpu-a is not there (any more) on this node", id="gone"),
         pytest.param(
-            (facts.Device(UUID, 0, 16 << 30, sick="Xid 79"),), "is unhealthy: Xid 79", id="sick"
+            (facts.Device(UUID, 0, 16 << 30, unhealthy="Xid 79"),),
+            "is unhealthy: Xid 79",
+            id="unhealthy",
         ),
     ],
 )

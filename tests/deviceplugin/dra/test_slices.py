@@ -94,7 +94,7 @@ def test_unknown_attributes_are_omitted():
     ("fields", "taints"),
     [
         ({}, None),
-        ({"sick": "Xid 79"}, [{"key": "pyvgpu.io/sick", "effect": "NoSchedule"}]),
+        ({"unhealthy": "Xid 79"}, [{"key": "pyvgpu.io/unhealthy", "effect": "NoSchedule"}]),
         ({"cordoned": True}, [{"key": "pyvgpu.io/cordoned", "effect": "NoSchedule"}]),
     ],
 )
@@ -145,10 +145,10 @@ def test_longest_node_name_gives_a_valid_slice_name():
 
 
 def test_comparison_ignores_server_fields_and_sees_taints():
-    before = published(seen(0), sick="Xid 79")
+    before = published(seen(0), unhealthy="Xid 79")
     before["spec"]["devices"][0]["taints"][0]["timeAdded"] = "2026-11-22T00:00:00Z"
     before["spec"]["pool"]["generation"] = 4
-    assert slices.same(published(seen(0), sick="Xid 79"), before)
+    assert slices.same(published(seen(0), unhealthy="Xid 79"), before)
     assert not slices.same(published(seen(0)), before)
     after = slices.renewed(published(seen(0)), before)
     assert after["spec"]["pool"]["generation"] == 5
@@ -156,7 +156,7 @@ def test_comparison_ignores_server_fields_and_sees_taints():
 
 
 def test_fields_dropped_by_the_server_are_detected():
-    wanted = published(seen(0), sick="Xid 79")
+    wanted = published(seen(0), unhealthy="Xid 79")
     assert slices.able_by(wanted, wanted) == slices.Able()
     kept = published(seen(0), able=slices.Able(sharing=False))
     able = slices.able_by(wanted, kept)

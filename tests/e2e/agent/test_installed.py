@@ -74,7 +74,7 @@ def test_job_with_two_containers_has_30_and_70_vcore(space, agent, installed):
     template = rig.pod("p", container("small", 30, 8, "/client; sleep 3"), large)
     space.create("jobs", rig.job("j", template, backoffLimit=0))
     promised = {"small": "0.3", "large": "0.7"}
-    agent.wait(lambda: promised == installed.figures("pyvgpu_container_vcore_promised_ratio"))
+    agent.wait(lambda: promised == installed.figures("pyvgpu_container_vcore_allocated_ratio"))
     ended = space.until("jobs", "j", has_ended)
     assert rig.condition(ended, "Complete"), space.pods_of("j")
     (pod,) = space.pods_of("j")
@@ -164,7 +164,7 @@ def test_process_that_bypasses_the_shim_is_reported_and_killed(space, agent, ins
         one = container("a", 20, 8, f"exec {program}", **more)
         space.create("pods", rig.pod(name, one))
     for name in bypassing:
-        space.until_event(name, "VGPUBypassed", "uses without the shim gpu0")
+        space.until_event(name, "VGPUQuotaBypassed", "uses without the shim gpu0")
         space.until_event(name, "VGPUProcessEnded", "--audit-action=kill")
         ended = space.until("pods", name, rig.has_ended)
         assert rig.exit_code(ended, "a") == 128 + signal.SIGKILL

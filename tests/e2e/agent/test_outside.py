@@ -74,9 +74,9 @@ def test_resize_of_a_container_gets_an_event(space, agent):
 def test_pods_get_events_when_their_device_is_lost_and_recovers(space, agent):
     stays(space)
     simulator.set_faults(agent.machine, "lost 0")
-    space.until_event("p", "VGPUDeviceSick", "GPU is lost")
+    space.until_event("p", "VGPUDeviceUnhealthy", "GPU is lost")
     simulator.set_faults(agent.machine)
-    space.until_event("p", "VGPUDeviceWell", "is healthy again")
+    space.until_event("p", "VGPUDeviceHealthy", "is healthy again")
     agent.wait_for_offers()
 
 

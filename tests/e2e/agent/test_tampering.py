@@ -70,4 +70,4 @@ def test_tampering_with_the_ledger_is_reported(space, context):
     assert rig.runs(space.read("pods", "honest"), "a")
     events = space.server.items(space.path("events"), {})[0]
     reasons = {it["reason"] for it in events if it["involvedObject"]["name"] == "honest"}
-    assert not reasons & {"VGPUTampered", "VGPUBypassed"}
+    assert not reasons & {"VGPUTampered", "VGPUQuotaBypassed"}

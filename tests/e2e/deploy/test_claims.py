@@ -90,7 +90,7 @@ def test_driver_serves_both_apis_or_dra_only_and_limits_become_claims(
     space, shipped, agent, parts
 ):
     first, second = (it.uuid for it in agent.machine.devices)
-    parts.install(DRA, f"--door={first}=plugin", "--door-seconds=1")
+    parts.install(DRA, f"--allocation-api={first}=plugin", "--allocation-switch-delay=1")
     agent.wait(lambda: set(claimed.published()) == {second})
     agent.wait(lambda: agent.allocatable().get("pyvgpu.io/vcore") == "100")
     claimed.start(space, "claim", DRIVEN, claimed.request(30, "3Gi", kind="vgpu"))
@@ -98,7 +98,7 @@ def test_driver_serves_both_apis_or_dra_only_and_limits_become_claims(
     assert [total(space, it) for it in ("claim", "counted")] == [12 * UNIT, 8 * UNIT]
     agent.until_idle()
 
-    parts.install(DRA, "--door-seconds=1")
+    parts.install(DRA, "--allocation-switch-delay=1")
     agent.wait(lambda: set(claimed.published()) == {first, second})
     with rewriting(shipped):
         limits = rig.pod("limits", container("main", 40, 4, DRIVEN), **claimed.TOKEN)

@@ -20,4 +20,4 @@ def running(tmp_path_factory, _cluster):
 @pytest.fixture
 def agent(running):
     """The agent with all devices for claims, without grants."""
-    return claimed.become(running, "--door", "dra")
+    return claimed.become(running, "--allocation-api", "dra")

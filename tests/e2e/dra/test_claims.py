@@ -53,7 +53,7 @@ def test_third_tenant_of_a_device_waits_until_there_is_room(space, agent):
         (limits,) = agent.limits(data["grant"])
         assert (limits.uuid, limits.vcore) == (first, 30)
         with lost(agent, 0):  # kubelet and the scheduler learn of it
-            agent.wait(lambda: claimed.published()[first] == ["pyvgpu.io/sick"])
+            agent.wait(lambda: claimed.published()[first] == ["pyvgpu.io/unhealthy"])
             space.until("pods", "c", lambda it: health(it) == {"Unhealthy"})
         agent.wait(lambda: claimed.published()[first] == [])
         space.until("pods", "c", lambda it: health(it) == {"Healthy"})
@@ -143,7 +143,7 @@ def test_prepared_claims_survive_kills(space, agent, runtime):
     agent.stop(signal.SIGKILL)
     agents.restart_kubelet()
     before = claimed.registrations(agent)
-    agent.begin("--door", "dra")
+    agent.begin("--allocation-api", "dra")
     agent.wait(lambda: claimed.registrations(agent) > before)
     agent.wait(lambda: len(claimed.published()) == 2)  # kubelet has deleted the slice
     claimed.start(space, "q", STAYS, request(20, "3Gi"))

@@ -13,7 +13,9 @@ STAYS = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
 
 def test_overfilled_device_plugin_and_dra_refuse_no_bound_pod(space, running):
     first, second = (it.uuid for it in running.machine.devices)
-    agent = claimed.become(running, "--door", f"{second}=dra", "--door-seconds", "1")
+    agent = claimed.become(
+        running, "--allocation-api", f"{second}=dra", "--allocation-switch-delay", "1"
+    )
     agent.wait(lambda: set(claimed.published()) == {second})
     agent.wait(lambda: agent.allocatable().get("pyvgpu.io/vcore") == "100")
     space.create("resourceclaimtemplates", claimed.template("share", request(40, "2Gi")))
@@ -39,7 +41,7 @@ def test_overfilled_device_plugin_and_dra_refuse_no_bound_pod(space, running):
     assert held == {first: [40, 40], second: [40, 40]}
     # The first device moves to claims, too: its pods keep running, and it moves when they end.
     agent.stop()
-    agent.begin("--door", "dra", "--door-seconds", "1")
+    agent.begin("--allocation-api", "dra", "--allocation-switch-delay", "1")
     agent.wait(lambda: agent.allocatable().get("pyvgpu.io/vcore") in ("80", "0"))
     assert set(claimed.published()) == {second}
     counted = [

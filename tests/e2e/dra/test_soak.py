@@ -19,7 +19,7 @@ from claimed import container, request
 from pyvgpu.deviceplugin import checkpoint
 
 DEVICES = 4
-OPTIONS = ("--door", "dra")
+OPTIONS = ("--allocation-api", "dra")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(soaking.SECONDS + 180)]
 

@@ -89,7 +89,7 @@ def gang(name, size):
     return {
         names.GANG_ANNOTATION: name,
         names.GANG_SIZE_ANNOTATION: str(size),
-        names.GANG_SECONDS_ANNOTATION: "60",
+        names.GANG_TIMEOUT_ANNOTATION: "60",
     }
 
 

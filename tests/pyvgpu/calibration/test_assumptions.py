@@ -18,24 +18,24 @@ def lines(tmp_path):
     return compare
 
 
-def test_a_difference_says_what_users_see(lines):
+def test_a_difference_has_its_consequence_for_users(lines):
     line = lines()["turn of a process while others wait"]
     assert (line.assumed, line.measured, line.differs) == (1_000_000, 2_500_000, True)
     assert "their latency is higher" in line.consequence
 
 
-def test_less_than_assumed_is_another_thing_than_more(lines):
+def test_less_and_more_have_different_consequences(lines):
     title = "memory that a context takes"
-    told = {
+    compared = {
         size: lines(memory=kit_records.stage(figures={"primary context, by NVML": size}))[title]
         for size in (400 << 20, 520 << 20, 640 << 20)
     }
-    assert "has more of its vmemory" in told[400 << 20].consequence
-    assert told[520 << 20].consequence == assumptions.SAME
-    assert "needs a larger vmemory" in told[640 << 20].consequence
+    assert "has more of its vmemory" in compared[400 << 20].consequence
+    assert compared[520 << 20].consequence == assumptions.SAME
+    assert "needs a larger vmemory" in compared[640 << 20].consequence
 
 
-def test_what_was_not_measured_says_which_stage_to_run(lines):
+def test_missing_measurements_name_the_stage_to_run(lines):
     found = lines(slices=kit_records.stage("timeout", "killed after 60 s"))
     assert found["turn of a process while others wait"].consequence == (
         "not known: stage slices was timeout: killed after 60 s; run the kit with --only slices"
@@ -51,7 +51,7 @@ def test_words_are_compared_as_they_are(lines):
         assert lines(queue=kit_records.stage(facts={name: said}))[name].differs is differs
 
 
-def test_noise_is_no_difference(lines):
+def test_noise_is_not_a_difference(lines):
     title = "time for which an event holds up its stream"
     for pair, differs in ((0.1, False), (1.0, True)):
         figures = {"two events in a queue, by throughput": pair}

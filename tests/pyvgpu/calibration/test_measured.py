@@ -35,7 +35,7 @@ def test_everything_is_found(values):
 
 @pytest.mark.parametrize("turn", [500, 1000, 4000])
 @pytest.mark.parametrize("switch", [0, 20, 300])
-def test_turn_and_switch_are_told_apart(values, turn, switch):
+def test_turn_and_switch_are_distinguished(values, turn, switch):
     found = values(slices=away(turn + 2 * switch, 2 * turn + 3 * switch))
     assert (found["slice_ns"], found["switch_ns"]) == (1000 * turn, 1000 * switch)
 
@@ -45,23 +45,23 @@ def test_what_short_kernels_leave_of_the_time_is_between_them(values):
     assert values(alone=alone)["launch_ns"] == 2000
 
 
-def test_without_short_kernels_events_around_a_kernel_tell_it(values):
+def test_without_short_kernels_events_give_the_launch_time(values):
     events = {"two events in a queue, by throughput": 3.0, measured.AROUND_A_KERNEL: 3.5}
     assert values(events=kit_records.stage(figures=events))["launch_ns"] == 2000
 
 
 @pytest.mark.parametrize("share", [0, 104.0])
-def test_a_share_that_cannot_be_tells_nothing(values, share):
+def test_an_impossible_share_is_ignored(values, share):
     alone = kit_records.stage(figures={"without a quota, 5 us: share": share})
     assert "launch_ns" not in values(alone=alone)
 
 
-def test_a_switch_below_the_noise_is_none(values):
+def test_a_switch_below_the_noise_is_ignored(values):
     found = values(slices=away(1000.0, 2030.0))
     assert (found["slice_ns"], found["switch_ns"]) == (1_000_000, 0)
 
 
-def test_two_processes_alone_tell_nothing_of_switches(values):
+def test_two_processes_alone_give_no_switch(values):
     found = values(slices=away(1000.0))
     assert found["slice_ns"] == 1_000_000
     assert "switch_ns" not in found
@@ -87,7 +87,7 @@ def test_a_queue_that_never_blocks_is_as_deep_as_can_be(values):
         pytest.param(2 << 20, 4096, {"small_blocks": True}, id="blocks"),
     ],
 )
-def test_units_of_small_allocations_are_told_from_blocks(values, survives, smallest, found):
+def test_units_of_small_allocations_differ_from_blocks(values, survives, smallest, found):
     name = "512 bytes that survive in a block of 2 MiB"
     seen = values(memory=kit_records.stage(figures={name: survives, "allocation of 1": smallest}))
     assert {key: seen.get(key) for key in ("small_bytes", "small_blocks") if key in seen} == found
@@ -101,7 +101,7 @@ def test_the_unit_of_large_allocations_is_found(values, unit):
     assert values(memory=kit_records.stage(figures=figures))["large_bytes"] == unit
 
 
-def test_what_a_pool_takes_first_is_its_chunk(values):
+def test_first_allocation_of_a_pool_is_its_chunk(values):
     pools = kit_records.stage(figures={"reserved after 1": 32 << 20})
     assert values(pools=pools)["pool_chunk_bytes"] == 32 << 20
 
@@ -130,7 +130,7 @@ def test_more_contexts_are_parts_of_the_first(values):
     ("said", "keeps", "word"),
     [("stays while the child lives", True, "yes"), ("free after 20 ms", False, "no")],
 )
-def test_what_a_forked_child_keeps_is_a_flag(tmp_path, said, keeps, word):
+def test_memory_kept_by_a_forked_child_is_a_flag(tmp_path, said, keeps, word):
     fork = kit_records.stage(facts={"memory of a killed process with a forked child": said})
     found = record.load(kit_records.write(tmp_path / "record.json", fork=fork))
     value = measured.values(found)["fork_keeps"]
@@ -155,7 +155,7 @@ def nvml_of(memory_ms, ages_ms):
         pytest.param(4000.0, (1500.0, 1600.0, 1700.0), 10**9, 10**9, id="later than can be"),
     ],
 )
-def test_how_late_nvml_is_is_found_to_a_millisecond(
+def test_delay_of_nvml_is_found_to_a_millisecond(
     values, memory_ms, ages_ms, memory_ns, load_ns
 ):
     found = values(nvml=nvml_of(memory_ms, ages_ms))

@@ -27,7 +27,7 @@ def verdicts(found):
 
 
 @pytest.mark.parametrize("check", promises.CHECKS[:-1], ids=lambda it: it.name)
-def test_words_stand_where_they_are_said_to(check):
+def test_promises_quote_their_documents(check):
     assert check.words
     assert check.words in " ".join((ROOT / check.source).read_text().split())
 
@@ -93,7 +93,7 @@ def test_a_promise_of_the_kit_belongs_to_one_of_ours(judged, said, name):
         assert verdicts(judged(**stages)) == {name: verdict}
 
 
-def test_what_no_stage_tried_is_not_said_to_hold(judged):
+def test_untested_promises_are_not_reported_as_kept(judged):
     assert {it.verdict for it in judged().values()} == {"not tried"}
 
 
@@ -105,12 +105,12 @@ def test_what_no_stage_tried_is_not_said_to_hold(judged):
         ("30 percent, 300 us beside without a quota, 300 us: 30 percent, 300 us", 9.0, None),
     ],
 )
-def test_shares_are_to_be_had_beside_others_with_a_quota(judged, figure, had, verdict):
+def test_shares_are_measured_beside_other_quotas(judged, figure, had, verdict):
     found = verdicts(judged(tenants=kit_records.stage(figures={figure: had})))
     assert found.get("time is given") == verdict
 
 
-def test_kernels_too_short_for_python_say_nothing_of_shares(judged):
+def test_too_short_kernels_do_not_judge_shares(judged):
     figures_ = {"90 percent, 20 us: share": 60.0, "50 percent, 3000 us: share": 50.0}
     found = judged(alone=kit_records.stage(figures=figures_))["time is given"]
     assert [it.what for it in found.outcomes] == ["alone: 50 percent, 3000 us, alone"]

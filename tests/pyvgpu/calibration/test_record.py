@@ -35,7 +35,7 @@ def test_a_device_of_the_simulator_is_known_by_its_name(tmp_path):
     assert record.load(kit_records.write(tmp_path / "r.json", facts=facts)).simulated
 
 
-def test_a_record_that_is_not_there_is_wrong_usage(tmp_path):
+def test_a_missing_record_is_a_usage_error(tmp_path):
     with pytest.raises(errors.UsageError, match="there is no file of that name; it is what"):
         record.load(tmp_path / "nothing.json")
     with pytest.raises(errors.UsageError, match="there is no record.json; it is what"):
@@ -59,7 +59,7 @@ def test_a_record_that_is_not_there_is_wrong_usage(tmp_path):
         ),
     ],
 )
-def test_what_is_no_record_says_why(tmp_path, change, complaint):
+def test_invalid_records_are_refused_with_the_reason(tmp_path, change, complaint):
     document = kit_records.document()
     change(document)
     path = tmp_path / "record.json"

@@ -1,4 +1,4 @@
-"""The messages of pyvgpu/_api have the numbers and types that those of the APIs have.
+"""Messages of pyvgpu/_api have the field numbers and types of the original APIs.
 
 Written down from the APIs themselves: Kubernetes 1.36 (k8s.io/kubelet and k8s.io/cri-api) and
 gpu-manager. A field that has another number is no error on the wire: it is not seen.

@@ -1,4 +1,4 @@
-"""The arbiter's life: who starts it, whom it serves, what ends it. The program is the real one."""
+"""Lifecycle of the arbiter: how it starts, which runs it serves, what ends it (real program)."""
 
 import contextlib
 import fcntl
@@ -23,7 +23,7 @@ from pyvgpu import arbiter, quota
 
 @pytest.fixture
 def place():
-    """Return a folder that every user can reach, in which no arbiter lives afterwards."""
+    """Return a folder that every user can access; its arbiters are killed afterwards."""
     with tempfile.TemporaryDirectory(prefix="pyvgpu-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -34,7 +34,7 @@ def place():
 
 
 def script(place, body):
-    """Return a command that has a run in the books of *place* and does *body* with it."""
+    """Return a command that starts a run in the books of *place* and executes *body*."""
     text = (
         "import os, signal, sys, time\nfrom pathlib import Path\n"
         "import arbiters\n"
@@ -127,7 +127,7 @@ def test_frozen_arbiter_is_replaced(place):
         (one,) = living(place)
         os.kill(one.pid, signal.SIGSTOP)
         wait_until(lambda: not living(place)[0].beats)
-        run.attendant.look()  # all may have stood still together
+        run.attendant.look()  # the whole machine may have been suspended
         assert living(place)[0].pid == one.pid
         run.attendant.look()
         (other,) = living(place)
@@ -166,7 +166,7 @@ def test_arbiter_inherits_nothing_from_the_run_that_started_it(place):
             check=False,
         )
         os.close(writing)
-        assert os.read(reading, 1) == b""  # the last copy is gone
+        assert os.read(reading, 1) == b""  # the last copy is closed
         other.attendant.look()
         (one,) = living(place)
         proc = Path(f"/proc/{one.pid}")
@@ -193,12 +193,12 @@ def test_arbiter_does_not_inherit_the_runs_signal_mask(place):
         script(place, body), env=environment(), capture_output=True, text=True, check=True
     )
     said = dict(line.split(":\t") for line in ran.stdout.splitlines() if line.startswith("Sig"))
-    ours = sum(1 << (number - 1) for number in signal.valid_signals())  # not the C library's
+    ours = sum(1 << (number - 1) for number in signal.valid_signals())  # without those of the C library
     assert (int(said["SigBlk"], 16) & ours, int(said["SigIgn"], 16) & ours) == (0, 0)
 
 
 def write_file(folder, size):
-    """Write what a beating arbiter has in its folder."""
+    """Write the file of a live arbiter into its folder."""
     raw = bytearray(size)
     struct.pack_into("<QII", raw, 0, 0x3143757067767970, 2, 4096)
     struct.pack_into("<Q", raw, 40, time.monotonic_ns())
@@ -239,7 +239,7 @@ def lock(file):
 
 
 def in_another_process(question):
-    """Ask in a child, for which a POSIX lock of ours is somebody else's."""
+    """Ask in a child: to it, a POSIX lock of ours belongs to another process."""
     pid = os.fork()
     if not pid:
         os._exit(question())
@@ -340,7 +340,7 @@ def test_work_of_dead_processes_is_ignored(place):
     begun = itertools.count(900_000_000, 100_000_000)
 
     def busy(*slots):
-        """Return how many processes have work, of which these *slots* begin more and more."""
+        """Return how many processes have work; these *slots* begin more with each call."""
         for slot in slots:
             run.work(slot, next(begun))
         return read_clock(run.clock()).busy
@@ -386,13 +386,13 @@ def test_clock_of_a_low_priority_run_shows_work_of_others(place):
             return read_clock(first.clock()).above
 
         wait_until(lambda: arbiter.serves(first.clock()))
-        assert above() == 0, "nobody else is on the device"
+        assert above() == 0, "no other process is on the device"
         with run_in(place, None, priority=high) as second, second.process(0):
             second.attendant.look()
             wait_until(lambda: above() == 1)
             second.work(0, 40_000_000_000)
             wait_until(lambda: above() == 2)
-            assert read_clock(second.clock()).above == 0, "it gives way to nobody"
+            assert read_clock(second.clock()).above == 0, "no run has a higher priority"
             second.work(0, 40_000_000_000, 40_000_000_000)
             wait_until(lambda: above() == 1)
             books_in(place).change(first.made, quota.Change(priority=quota.Priority.NORMAL))

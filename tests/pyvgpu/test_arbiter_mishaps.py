@@ -1,4 +1,4 @@
-"""What a supervisor reports of an arbiter that others kill, or that is late, is true.
+"""Supervisors report correctly about arbiters that are killed or late.
 
 Each mishap happens at the step that the test chooses: an audit hook acts before a step of the
 supervisor, strace stops a program after one of its system calls.
@@ -21,7 +21,7 @@ from pyvgpu import arbiter, shim
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(arbiters.__file__).parent)}
 
-# How the hooks of a supervisor know its steps, and what they do there.
+# How a supervisor's hooks recognize its steps, and their actions.
 STEPS = """
 import contextlib, os, resource, signal, subprocess, sys
 from pathlib import Path
@@ -83,7 +83,7 @@ MISHAPS = {
         run.attendant.look()
     size_limit(resource.RLIM_INFINITY)
 """,
-    "killed before it is looked at": """
+    "killed before it is examined": """
     before("look", kill_all)
 """,
     "another comes first": """
@@ -113,7 +113,7 @@ with arbiters.run_in(Path(sys.argv[1])) as run:
 
 @pytest.fixture
 def supervise(tmp_path):
-    """Return what does *body* in a supervisor with a run, and returns what it says on stderr."""
+    """Return a function that executes *body* in a supervisor with a run and returns its stderr."""
 
     def run(body, times=1):
         ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""Processes that belong to no run: the arbiter knows of them by NVML, and what they do."""
+"""Processes outside of runs: the arbiter finds them and their activity through NVML."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def machine(tmp_path):
 
 @pytest.fixture
 def run(place, machine):
-    """Return a run with work on the machine, whose clock goes."""
+    """Return a run with work on the machine and a running clock."""
     library = machine_room.driver_folder(machine) / "libnvidia-ml.so.1"
     nvml = arbiter.Nvml(library, machine.folder)
     uuid = machine.devices[0].uuid
@@ -45,7 +45,7 @@ def run(place, machine):
 
 
 def says(run):
-    """Return what the clock says of others."""
+    """Return the clock's fields about other processes."""
     page = read_clock(run.clock())
     return page.outside, page.tenants, page.busy
 
@@ -66,7 +66,7 @@ def test_the_clock_of_a_concurrent_run_slows_down(run, machine):
         return (after.share_ns - before.share_ns) / (after.beat_ns - before.beat_ns)
 
     with machine_room.holder(machine, kernel_ns=MINUTE_NS):
-        wait_until(lambda: grown() < 0.9)  # a share of time that the model gave, not what passed
+        wait_until(lambda: grown() < 0.9)  # the share of time by the model, not the elapsed time
 
 
 def test_a_process_of_a_run_is_not_an_outside_process(run, machine):

@@ -1,4 +1,4 @@
-"""What is packed for whoever is asked for help; planted secrets are looked for in it."""
+"""Content of support bundles: useful facts, and none of the planted secrets."""
 
 import json
 import os
@@ -102,7 +102,7 @@ def secretive_pod(name, **more):
 
 
 def own_pod():
-    """Return a pod of ours, with a variable that a careless administrator filled."""
+    """Return a pod of pyvgpu with a secret in a variable."""
     container = {
         "name": "agent",
         "image": "localhost/pyvgpu:0.1.0",
@@ -115,7 +115,7 @@ def own_pod():
 
 @pytest.fixture
 def bundle(tmp_path, monkeypatch, capsys):
-    """Pack a bundle in a world full of secrets; return its files, and what was said."""
+    """Pack a bundle in an environment full of secrets; return its files and the output."""
     monkeypatch.setenv("TOKEN", planted("variable"))
     monkeypatch.setenv("PYVGPU_LOG", f"info {JWT}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -185,13 +185,13 @@ def test_content_is_listed_and_the_path_printed(bundle):
 
 
 def of_grants(tmp_path):
-    """Return what a bundle has of the quotas and ledgers of grants, by their folders."""
+    """Return the quotas and ledgers of grants in a bundle, by folder."""
     found = dict(machine.documents(node.Node(tmp_path, agent="9"), tmp_path, {}))
     return {it["folder"]: it for it in found["grants/regions.json"]}
 
 
 def granted(tmp_path, grant_id):
-    """Make the folder of a grant as an agent has it, with both files of its region."""
+    """Create the folder of a grant like an agent's, with both files of its region."""
     made = tmp_path / "grants" / grant_id
     made.mkdir(parents=True)
     one = device.Device(f"GPU-{uuid.UUID(int=1)}", 0, "T4", 16 << 30, 1 << 30)

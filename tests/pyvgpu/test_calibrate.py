@@ -1,4 +1,4 @@
-"""`pyvgpu calibrate`: what it says, what it writes, and how it ends."""
+"""`pyvgpu calibrate`: output, written files and exit codes."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_json_has_the_rows_of_the_table(calibrate):
     assert found["written"] is None
 
 
-# To the records of these tests, with what else is not known between them:
+# Gaps of the records of these tests, together with other unknown values:
 UNKNOWN_FIRST = "launch_ns, events_in_turn"
 UNKNOWN = (
     "small_bytes, large_bytes, small_blocks, pool_chunk_bytes, pool_chunk_ns, "
@@ -167,7 +167,7 @@ def test_errors_are_one_line_and_leave_nothing(
 def test_a_missing_or_truncated_record_gives_a_one_line_error(tmp_path):
     done = run(tmp_path, "nothing")
     assert done.returncode == 64
-    assert done.stderr.startswith("pyvgpu: RECORD 'nothing': there is no file of that name; it is")
+    assert done.stderr.startswith("pyvgpu: RECORD 'nothing': there is no file of that name; must")
     path = kit_records.write(tmp_path / "record.json")
     path.write_text(path.read_text()[:99])
     done = run(tmp_path, "record.json")

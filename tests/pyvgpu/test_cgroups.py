@@ -1,4 +1,4 @@
-"""Where the cgroup of a process is, as seen from a namespace of cgroups."""
+"""Path of a process's cgroup, as seen from a cgroup namespace."""
 
 import subprocess
 import sys

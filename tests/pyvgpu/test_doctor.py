@@ -15,7 +15,7 @@ DOCTOR = (sys.executable, "-c", MAIN, "doctor")
 
 
 def but(**states):
-    """Every row well, but for these (underscores stand for spaces)."""
+    """Return rows that are all well but these (underscores stand for spaces)."""
     named = {name.replace("_", " "): state for name, state in states.items()}
     assert named.keys() <= {row.check for row in EVERYTHING}
     return [
@@ -190,7 +190,7 @@ def test_json_has_the_rows_of_the_table(environment):
 
 
 def in_namespace(environment, commands, *arguments):
-    """Ask the doctor after shell *commands* with *arguments* in namespaces of its own.
+    """Run the doctor after shell *commands* with *arguments* in new namespaces.
 
     The commands shift the arguments away.
     """
@@ -206,8 +206,8 @@ def in_namespace(environment, commands, *arguments):
     return done.returncode, {row["check"]: row for row in document["checks"]}
 
 
-# In the place of /var/tmp: nothing new can be executed, and what is there is where it was, except
-# our own folders. This checkout and its Python may be below it.
+# Replaces /var/tmp: new files cannot be executed, and existing ones keep their paths, except our
+# own folders. This checkout and its Python may be below it.
 NOTHING_NEW = """
 mount -t tmpfs -o noexec none "$1"
 mount -t tmpfs -o noexec none "$2"

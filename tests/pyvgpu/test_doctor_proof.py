@@ -1,4 +1,4 @@
-"""What is said of a program that asked for too much, and of one that never paused."""
+"""Verdicts about a program that requests too much memory, and one that never pauses."""
 
 import dataclasses
 import json
@@ -25,19 +25,19 @@ FAILED = {"event": "failed", "call": "cuInit", "result": 100, "name": "CUDA_ERRO
         pytest.param(
             [{**START, "total": 2 * GIB}, REFUSED], 1, State.LIMITED, "shows 2147483648", id="view"
         ),
-        pytest.param([START, {"event": "grown"}], 0, State.MISSING, "was given", id="not held"),
+        pytest.param([START, {"event": "grown"}], 0, State.MISSING, "was allocated", id="not held"),
         pytest.param(
-            [START, {"event": "grown"}], 1, State.MISSING, "was given", id="given in the end"
+            [START, {"event": "grown"}], 1, State.MISSING, "was allocated", id="given in the end"
         ),
-        pytest.param([FAILED], 0, State.MISSING, "cuInit answers CUDA_ERROR_NO", id="no device"),
+        pytest.param([FAILED], 0, State.MISSING, "cuInit returns CUDA_ERROR_NO", id="no device"),
         pytest.param(
             [{**FAILED, "said": "no room for it"}],
             0,
             State.MISSING,
             "(100): no room for it",
-            id="what was said of it",
+            id="its log line",
         ),
-        pytest.param([], 0, State.MISSING, "it gave no answer", id="nothing"),
+        pytest.param([], 0, State.MISSING, "it printed nothing", id="nothing"),
         pytest.param(
             [{"event": "nothing", "said": "libcuda.so.1: cannot open"}],
             0,
@@ -62,8 +62,8 @@ def limits(vcore, limit=0, policy=Policy.HARD):
     ("given", "spun", "busy", "state"),
     [
         pytest.param(limits(30), 29, 30, State.OK, id="its share"),
-        pytest.param(limits(30), 37, 37, State.OK, id="two seconds are not for ever"),
-        pytest.param(limits(30), 99, 0, State.MISSING, id="the ledger knows nothing of it"),
+        pytest.param(limits(30), 37, 37, State.OK, id="the tolerance of two seconds"),
+        pytest.param(limits(30), 99, 0, State.MISSING, id="not in the ledger"),
         pytest.param(limits(30), 10, 99, State.MISSING, id="kernels of others"),
         pytest.param(limits(30), 38, 38, State.MISSING, id="too much"),
         pytest.param(limits(2), 6, 6, State.OK, id="small"),
@@ -122,9 +122,9 @@ def test_a_doctor_in_a_run_proves_the_quota_of_the_run(tmp_path):
     assert rows["quota"]["found"].endswith(" 20 vcore 1GiB")
     assert rows["libcuda.so.1"]["found"].endswith(": the shim")
     assert rows[inside.MEMORY]["state"] == "ok", rows
-    # A machine that has no time for a program gives it less, and never more.
+    # A busy machine gives a program less time, and never more.
     assert rows[inside.TIME]["state"] in ("ok", "limited"), rows
-    assert "promised 20" in rows[inside.TIME]["found"]
+    assert "allocated 20" in rows[inside.TIME]["found"]
     assert ran.returncode == 0
 
 

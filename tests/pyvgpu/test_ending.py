@@ -1,4 +1,4 @@
-"""A process that is told to end ends, whichever of its threads the kernel gives the signal to."""
+"""Termination signals end a process, whichever of its threads the kernel delivers them to."""
 
 import subprocess
 import sys
@@ -16,8 +16,8 @@ other.start()
 number, thread = getattr(signal, sys.argv[1]), sys.argv[2]
 def send():
     time.sleep(0.1)  # until the main thread waits
-    told = other if thread == "other" else threading.main_thread()
-    signal.pthread_kill(told.ident, number)
+    target = other if thread == "other" else threading.main_thread()
+    signal.pthread_kill(target.ident, number)
 threading.Thread(target=send).start()
 stop.wait()
 print("ended")

@@ -1,4 +1,4 @@
-"""Figures that we write ourselves are read by Prometheus' own parser as they were meant."""
+"""Metrics that pyvgpu formats itself are read correctly by Prometheus' own parser."""
 
 from prometheus_client import parser
 

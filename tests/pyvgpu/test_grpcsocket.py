@@ -1,4 +1,4 @@
-"""A server at a socket of this node, by grpcio: where it stands, and whether it still answers."""
+"""gRPC servers on Unix sockets of the node: their socket files, limits and recovery."""
 
 import concurrent.futures
 import contextlib
@@ -24,7 +24,7 @@ def path(tmp_path):
 
 
 def adding(**methods):
-    """Return what adds these methods to a server: of bytes, and of a context."""
+    """Return a function that adds these methods, of bytes and a context, to a server."""
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(it)
         if name != "Listen"
@@ -46,7 +46,7 @@ def served(path, **methods):
 
 @contextlib.contextmanager
 def called(path, **more):
-    """Call: the name of a method and a request."""
+    """Yield a function that calls a method by name with a request."""
     with grpcsocket.channel(path, **more) as channel:
         yield lambda name, request, timeout=PROMPT: channel.unary_unary(f"/test.Test/{name}")(
             request, timeout=timeout
@@ -143,7 +143,7 @@ def test_waiting_calls_do_not_block_others_and_are_bounded(path, monkeypatch):
         with pytest.raises(grpc.RpcError) as refused:
             call("Quick", b"2")
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert made.serves()  # it is busy, and answers that
+        assert made.serves()  # it answers that it is busy
         gate.set()
         assert [it.result() for it in waiting] == [b"%d" % it for it in range(30)]
 
@@ -247,7 +247,7 @@ def test_serving_resumes_when_file_descriptors_are_available(path):
     ):
         waiting = channel.unary_unary("/test.Test/Call").future(b"", timeout=PROMPT)
         starved.complaint()  # grpcio's own, that it could not accept the connection
-        starved.look()  # which frees them, since it is logged
+        starved.look()  # logging it frees them
         assert waiting.exception(PROMPT).code() is grpc.StatusCode.UNIMPLEMENTED  # an answer
         starved.look()
         said, well = starved.report()

@@ -1,4 +1,4 @@
-"""What a person who does not know the words yet is shown."""
+"""Help and suggestions of the command line."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Lines of the last minutes: bounded, and only of what is there."""
+"""Time series of the last minutes: bounded, and only of existing objects."""
 
 from pyvgpu.status import history
 

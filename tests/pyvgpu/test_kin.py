@@ -1,4 +1,4 @@
-"""Which process is the one in a slot."""
+"""Matching of processes and slots."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A file that describes a simulated machine: what it may say, and what becomes of it."""
+"""Files that describe simulated machines: valid content, and the machines made of them."""
 
 import pytest
 

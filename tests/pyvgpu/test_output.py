@@ -1,4 +1,4 @@
-"""What the command line does when nobody can read what it says."""
+"""The command line with output that cannot be written, or encodings that lack characters."""
 
 import os
 import subprocess

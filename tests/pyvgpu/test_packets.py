@@ -1,4 +1,4 @@
-"""Questions that nobody should ask, and what else the listener on a socket must live through."""
+"""The listener on a packet socket survives malformed requests, internal errors and EMFILE."""
 
 import errno
 import socket
@@ -12,7 +12,7 @@ from pyvgpu import errors, packets
 def listening(tmp_path):
     def answer(question):
         if "name" in question:
-            raise errors.UsageError(f"NAME {question['name']!r}: nobody is called that")
+            raise errors.UsageError(f"NAME {question['name']!r}: there is no such name")
         return {"number": question["number"]}
 
     made = packets.Listener(tmp_path, "what is tested", answer)
@@ -47,7 +47,7 @@ def test_malformed_requests_are_refused_and_the_next_is_answered(listening, ques
 
 def test_a_refusal_that_quotes_a_long_request_is_complete(listening):
     name = "é" * 1900
-    with pytest.raises(errors.UsageError, match="nobody is called that"):
+    with pytest.raises(errors.UsageError, match="there is no such name"):
         ask(listening, f'{{"name": "{name}"}}'.encode())
 
 

@@ -1,4 +1,4 @@
-"""What is answered about figures and health, and to whom."""
+"""HTTP server for metrics and health: pages, limits, recovery."""
 
 import asyncio
 import contextlib
@@ -97,7 +97,7 @@ def test_a_silent_client_does_not_block_others(served):
         pytest.param(b"", id="nothing"),
         pytest.param(b"GET /metr", id="half a line"),
         pytest.param(b"GET /metrics HTTP/1.1\r\nHost: node", id="half a header"),
-        pytest.param(b"GET /metrics HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", id="keeps it"),
+        pytest.param(b"GET /metrics HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", id="keep-alive"),
     ],
 )
 def test_idle_connections_are_closed_for_new_clients(served, said):
@@ -105,7 +105,7 @@ def test_idle_connections_are_closed_for_new_clients(served, said):
     with contextlib.ExitStack() as stack:
         for _ in range(3 * pages.MOST_READERS):
             idle = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            with contextlib.suppress(OSError):  # it had to make room already
+            with contextlib.suppress(OSError):  # it may be closed already
                 idle.sendall(said)
             assert ask(port, "/healthz") == (200, "ok\n")
 

@@ -24,7 +24,7 @@ SECOND = Device(UUID.replace("0f1e", "1f1e"), 1, "H100", 80 * GIB, 512 << 20)
 
 @pytest.fixture
 def place():
-    """Return a folder that every user can reach; pytest's own is the user's alone."""
+    """Return a folder that every user can access; pytest's own is private to the user."""
     with tempfile.TemporaryDirectory(prefix="pyvgpu-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -44,7 +44,7 @@ def promise(books, name, **wanted):
 
 
 def preamble(place, vmemory):
-    """Return the first lines of a program that makes a promise."""
+    """Return the first lines of a program that makes a reservation."""
     return (
         "import os, signal, sys\nfrom pathlib import Path\n"
         "from pyvgpu import errors, namespace, holders, promises, quota\n"
@@ -122,7 +122,7 @@ def write_words(file, field, *words, at=0):
 
 @pytest.fixture
 def lowered(books):
-    """Return a promise of 2 GiB and its open usage file, in which slot 0 is alive."""
+    """Return a reservation of 2 GiB and its open usage file, in which slot 0 is alive."""
     made = promise(books, "big", vmemory=2 * GIB)
     usage = os.open(made.folder / "usage", os.O_RDWR)
     slot = os.open(made.folder / "usage", os.O_RDWR)
@@ -133,7 +133,7 @@ def lowered(books):
 
 
 def free_bytes(books):
-    """Return what the book says is free of the device."""
+    """Return the device's free bytes by the book."""
     with pytest.raises(errors.UnavailableError) as caught:
         promise(books, "other", vmemory=80 * GIB)
     return int(re.search(r"has (\d+)( bytes|GiB) of 80GiB free", str(caught.value))[1])
@@ -169,7 +169,7 @@ def test_run_over_its_quota_may_lower_it_and_grow_into_free_memory(books, lowere
     made, usage = lowered
     write_words(usage, "charged", 50 * GIB)
     other = promise(books, "other", vmemory=30 * GIB)
-    write_words(usage, "charged", 60 * GIB)  # as measured: the device is full, and more
+    write_words(usage, "charged", 60 * GIB)  # as measured: more than the device has
     other = books.change(other, quota.Change(vmemory=20 * GIB)).made
     assert books.change(made, quota.Change(vcore=20, vmemory=2 * GIB)).held == 60 * GIB
     other = books.change(other, quota.Change(vcore=15)).made
@@ -410,14 +410,14 @@ def test_roots_book_must_belong_to_root(books, place):
     (place / "root").chmod(0o1777)
     os.chown(place / "root", forked.OTHER_UID, forked.OTHER_UID)
     with pytest.raises(
-        errors.DataError, match="of user root, it has mode 1777 and is of user nobody"
+        errors.DataError, match="of user root, but it has mode 1777 and belongs to user nobody"
     ):
         books.live()
 
 
 @rights.as_root
 def test_roots_book_may_belong_to_the_owner_of_its_parent(books, place):
-    # As in a user namespace that does not have root, where all that is root's is nobody's.
+    # As in a user namespace without root, where root's files belong to the overflow user.
     (place / "root").mkdir()
     (place / "root").chmod(0o1777)
     for folder in (place, place / "root"):
@@ -426,7 +426,7 @@ def test_roots_book_may_belong_to_the_owner_of_its_parent(books, place):
     assert books.live() == ()
     place.chmod(0o1777)
     with pytest.raises(
-        errors.DataError, match="of user root, it has mode 1777 and is of user nobody"
+        errors.DataError, match="of user root, but it has mode 1777 and belongs to user nobody"
     ):
         books.live()
 
@@ -463,7 +463,7 @@ def test_region_of_a_live_promise_is_readable_by_its_folder(books):
 
 
 def test_time_while_a_run_was_stopped_does_not_count_as_waiting(books, place):
-    """It stands still before its second try, for longer than it waits; then the lock is free."""
+    """It stops before its second attempt, for longer than its limit; then the lock is free."""
     os.close(promise(books, "first").quota)
     (book,) = place.iterdir()
     body = (

@@ -1,4 +1,4 @@
-"""What processes hold beyond their charges, as tables; and which process is in which slot."""
+"""Memory that processes hold beyond their charges, and the matching of processes and slots."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def slot(number, *charged, pid=0, namespace=0, opened=None):
         # charged and allocated, or freed and refunded, while NVML was asked
         ([slot(0, 500)], [{7: 900}], [slot(0, 900)], {}),
         ([slot(0, 900)], [{7: 900}], [slot(0, 500)], {}),
-        # somebody else's process, or one that nobody knows
+        # a process of another run, or an unknown one
         ([slot(0, 500)], [{9: 9000, 7: 500}], [slot(0, 500)], {}),
         # two devices and two processes
         (
@@ -48,10 +48,10 @@ def slot(number, *charged, pid=0, namespace=0, opened=None):
             [slot(0, 10, 20), slot(1, 30, 40)],
             {(0, 1): 1, (1, 0): 2},
         ),
-        # it came after the first look, or was gone at the last
+        # it took its slot after the first look, or left it before the last
         ([], [{7: 500}], [slot(0, 400)], {(0, 0): 100}),
         ([slot(0, 400)], [{7: 500}], [], {(0, 0): 100}),
-        # it has another's memory open, which NVML says of both, or of its owner alone
+        # it imported memory, which NVML counts for both processes, or only for the owner
         ([slot(0, 400, opened=(100,))], [{7: 500}], [], {}),
         ([slot(0, 400, opened=(100,))], [{7: 400}], [], {}),
         ([slot(0, 400, opened=(100,))], [{7: 503}], [slot(0, 400)], {(0, 0): 3}),
@@ -72,7 +72,7 @@ def test_only_excess_seen_twice_counts():
 
 
 class Scene:
-    """A region and a driver that say what they are told to."""
+    """A region and a driver with programmable answers."""
 
     def __init__(self):
         self.slots, self.held, self.published = (), ({},), []
@@ -104,12 +104,12 @@ def test_an_excess_is_published_once_and_withdrawn_once():
 
 
 def test_memory_left_to_children_is_kept_as_long_as_the_slot():
-    """NVML does not name it any more, but its memory is held; nothing of it changes."""
+    """NVML no longer lists the process, but its memory is held; none of it changes."""
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500), slot(1, 9)), ({7: 800},)
     for _ in range(2):
         scene.reconciler.look()
-    scene.slots, scene.held = (slot(0, 700), slot(1, 9)), ({},)  # it took more before it died
+    scene.slots, scene.held = (slot(0, 700), slot(1, 9)), ({},)  # it allocated more before it died
     scene.ended = {0}
     for _ in range(3):
         scene.reconciler.look()
@@ -188,18 +188,18 @@ def test_other_lacking_memory_counts_without_a_slot():
             + [(1, "IMPORT", 0, key, 0) for key in (5, 6)],
             {1: (107, 0)},
         ),
-        # its own, or nobody's of this region, or being written
+        # its own, or without an owner in this region, or being written
         ([(1, "EXPORT", 0, 5, 100), (1, "IMPORT", 0, 5, 0)], {}),
         ([(1, "IMPORT", 0, 5, 0)], {}),
         ([(1, None, 0, 0, 3), (2, "IMPORT", 0, 0, 0)], {}),
-        # no more of a slot than that is charged, which is 600
+        # no more of a slot than its charge of 600
         ([(0, "EXPORT", 0, 5, 1 << 40), (1, "IMPORT", 0, 5, 0)], {1: (600, 0)}),
         (
             [(owner, "EXPORT", 0, key, 500) for owner, key in ((0, 5), (0, 6), (2, 7))]
             + [(1, "IMPORT", 0, key, 0) for key in (5, 6, 7)],
             {1: (1100, 0)},
         ),
-        # on a device that is not asked for
+        # on a device that is not requested
         ([(0, "EXPORT", 2, 5, 100), (1, "IMPORT", 0, 5, 0)], {}),
     ],
 )  # fmt: skip
@@ -222,7 +222,7 @@ def test_a_process_in_several_lists_of_nvml_is_counted_once():
     assert nvml.largest_by_pid(listed) == {7: 500, 9: 4, 8: 1}
 
 
-# Maps a file, calls itself what is no text and maps a file that is called what looks like lines.
+# Maps a file, takes a name that is not UTF-8 and maps a file whose name has line separators.
 MAPPER = """
 import ctypes, mmap, os, sys
 def mapped(path):
@@ -261,7 +261,7 @@ def test_a_process_is_recognized_by_its_mapped_file(usage):
     relatives = kin.Kin(file)
     slots = [slot(3, 0, pid=pid), slot(4, 0, pid=os.getpid())]
     assert relatives.slot_of(pid, slots) == 3
-    assert relatives.slot_of(os.getpid(), slots) is None  # it says so, but has not mapped it
+    assert relatives.slot_of(os.getpid(), slots) is None  # it claims the slot, but has not mapped the file
     assert relatives.slot_of(2**22 - 1, slots) is None
 
 
@@ -284,10 +284,10 @@ def test_a_process_has_ended_when_the_file_is_unmapped(usage):
     relatives = kin.Kin(file)
     claims = [slot(3, 0, pid=pid, namespace=namespace) for namespace in (here, 0, here + 1)]
     assert [relatives.has_ended(claim) for claim in claims[:2]] == [False, False]
-    assert kin.Kin(file).has_ended(claims[2])  # that one counts elsewhere
+    assert kin.Kin(file).has_ended(claims[2])  # its pid is of another namespace
     assert kin.Kin(file).has_ended(slot(3, 0, pid=os.getpid(), namespace=here))  # it called exec
     os.kill(pid, signal.SIGKILL)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its parent has not asked yet
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # a zombie
     assert [relatives.has_ended(claim) for claim in claims[:1]] == [True]
     assert kin.Kin(file).has_ended(claims[1])
 

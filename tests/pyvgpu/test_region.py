@@ -172,7 +172,7 @@ def test_wait_until_dead_includes_the_supervisor(folder):
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    waiter.join(0.2)  # time enough to be back too early
+    waiter.join(0.2)  # long enough to return too early
     os.close(supervisor)
     waiter.join()
     assert found == [False]
@@ -238,7 +238,7 @@ def test_files_of_layout_1_are_read(tmp_path):
 
 
 def published(file):
-    """Return what was measured, by device and slot, and the sums of the first devices."""
+    """Return the measured bytes, by device and slot, and the sums of the first devices."""
     rows = enumerate(region.read_extra(file, 16))
     totals = os.pread(file, 24, ffi.offsetof("struct quota_file", "extra_total"))
     return (
@@ -284,7 +284,7 @@ def a_link(slot, kind, key=5, held=0, on=0):
 @pytest.mark.parametrize(
     ("table", "left"),
     [
-        pytest.param([a_link(1, EXPORT, held=10)], 0, id="nobody has it"),
+        pytest.param([a_link(1, EXPORT, held=10)], 0, id="no process has it"),
         pytest.param([a_link(1, EXPORT, held=10), a_link(0, IMPORT)], 10, id="the living have it"),
         pytest.param([a_link(1, EXPORT, held=10), a_link(0, IMPORT, 6)], 0, id="another key"),
         pytest.param([a_link(1, EXPORT, held=10), a_link(2, IMPORT)], 0, id="the dead have it"),

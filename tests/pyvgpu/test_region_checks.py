@@ -1,4 +1,4 @@
-"""Values of a usage file that no shim writes."""
+"""Detection of values in a usage file that no shim writes."""
 
 import os
 import random

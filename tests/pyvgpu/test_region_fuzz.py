@@ -1,4 +1,4 @@
-"""Damaged region files: their readers refuse, or say what was written."""
+"""Readers of damaged region files refuse them, or return what was written."""
 
 import os
 import struct

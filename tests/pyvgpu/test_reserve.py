@@ -1,4 +1,4 @@
-"""What a context takes: measured on the driver itself, kept, and never believed blindly."""
+"""Memory of a context: measured with the driver, cached and validated."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def unmeasured(machine):
-    """Return its devices as a GPU's are before anything was measured."""
+    """Return its devices like those of a GPU before any measurement."""
     return tuple(
         dataclasses.replace(
             entry, context_bytes=device.CONTEXT_BYTES, green_bytes=device.GREEN_BYTES
@@ -36,7 +36,7 @@ def unmeasured(machine):
 
 
 def measured(machine):
-    """Return its devices as they are when it was measured: the figures in whole blocks."""
+    """Return its devices after the measurement, with figures in whole blocks."""
     return tuple(
         dataclasses.replace(entry, green_bytes=-(-entry.green_bytes // (2 * MIB)) * 2 * MIB)
         for entry in device.simulated(machine)
@@ -67,7 +67,7 @@ def seen(used, **others):
     [
         pytest.param(seen(100), seen(100 + 609 * MIB), 9 * MIB, id="nothing else changed"),
         pytest.param(seen(100), seen(100 + 600 * MIB), 0, id="the driver has none"),
-        pytest.param(seen(100), seen(100 + 500 * MIB), None, id="less: something went"),
+        pytest.param(seen(100), seen(100 + 500 * MIB), None, id="less: memory was freed"),
         pytest.param(seen(100), seen(100 + 700 * MIB), None, id="more than a driver's own"),
         pytest.param(seen(100, one=5), seen(100 + 609 * MIB, one=6), None, id="another grew"),
         pytest.param(seen(100, one=5), seen(100 + 609 * MIB), None, id="another ended"),
@@ -131,7 +131,7 @@ def test_failed_measurement_keeps_the_default_reserve(
     monkeypatch.setattr(reserve, "measure", lambda *_: taken)
     found = reserve.with_measured(unmeasured(machine), driver, tmp_path, said.append)
     assert found == unmeasured(machine)
-    assert "640MiB is kept for each context" in said[-1]
+    assert "640MiB is reserved for each context" in said[-1]
     assert not (tmp_path / reserve.FILE).exists()
 
 

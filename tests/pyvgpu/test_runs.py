@@ -1,4 +1,4 @@
-"""What runs hold and use, read from the book and compared over time."""
+"""Memory and time of runs, read from the book and compared over time."""
 
 import dataclasses
 import os
@@ -23,7 +23,7 @@ def books(tmp_path):
 
 @pytest.fixture
 def promise(books):
-    """Return what makes a promise; all are ended in the end."""
+    """Return a function that makes reservations, which end with the test."""
     made = []
 
     def make(name, vcore=30, device=FIRST, **more):
@@ -37,7 +37,7 @@ def promise(books):
 
 
 def used(made, **counters):
-    """Let the run's usage file say so of its device."""
+    """Write *counters* of the device into the run's usage file."""
     record = ffi.new("struct usage_compute *", counters)
     with (made.folder / names.USAGE_FILE).open("r+b") as file:
         file.seek(ffi.offsetof("struct usage_file", "compute"))

@@ -1,4 +1,4 @@
-"""Tables fit the terminal: first what can be cut is cut, then what is less important goes."""
+"""Tables fit the terminal: first cells are cut, then less important columns are left out."""
 
 import pytest
 from rich.console import Console

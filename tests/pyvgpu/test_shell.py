@@ -1,4 +1,4 @@
-"""What a shell and man are told of the command line, and what --version says."""
+"""Shell completion, the man page and --version."""
 
 import argparse
 import functools
@@ -20,7 +20,7 @@ MODELS = {"h100", "h200"}
 
 @pytest.fixture(scope="module", params=completion.SHELLS)
 def propose(request, tmp_path_factory):
-    """Return what a shell proposes for the end of a line."""
+    """Return a function that gives a shell's completions of a line."""
     script = tmp_path_factory.mktemp("completion") / "pyvgpu"
     script.write_text(completion.script(request.param))
     return functools.partial(getattr(shells, request.param), script)

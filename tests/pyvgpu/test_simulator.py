@@ -157,7 +157,7 @@ def test_bad_settings_are_refused_and_leave_no_machine(tmp_path, settings, compl
 
 
 def hold_lock(path):
-    """Keep the lock that a process record of the driver has: of the open file description."""
+    """Hold a lock like that of a driver's process record: of the open file description."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     assert locks.take(descriptor, 64)
     return descriptor

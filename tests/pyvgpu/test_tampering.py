@@ -1,4 +1,4 @@
-"""Ledgers that something other than the shim has changed."""
+"""Detection of ledgers that a program other than the shim has changed."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def look(slots, held, owners, after=None):
 
 
 def compared(*looks, alive=()):
-    """Return what each of *looks* finds, one after the other."""
+    """Return the findings of consecutive *looks*."""
     memory = tampering.Memory(lambda pid: pid in alive)
     found = [memory.compare(it) for it in looks]
     return [lacking for lacking, _ in found], [[it.text for it in changes] for _, changes in found]
@@ -80,7 +80,7 @@ def test_a_process_that_leaves_the_device_is_not_tampering():
 
 
 def test_charges_kept_by_children_are_restored():
-    """NVML names no process of it, so the charge at its end is all that says what is held."""
+    """NVML lists no process for it, so its last charge is the only evidence of held memory."""
     ended = look([slot(0, 1400 * MIB)], [{}], {})  # it had freed a little since the last look
     zeroed = look([slot(0, 0)], [{}], {})
     lacking, found = compared(HONEST, ended, zeroed, zeroed)
@@ -125,7 +125,7 @@ def test_processes_without_a_slot_are_counted_completely(slots, held, owners, la
 
 
 class Processes:
-    """Processes by pid, and which slot each says that it has."""
+    """Processes by pid, with the slot that each claims."""
 
     def __init__(self):
         self.began, self.slots = {7: b"1", 8: b"2"}, {7: 0, 8: 1}

@@ -8,7 +8,7 @@ from pyvgpu import errors, names, promises, tree
 
 @pytest.fixture
 def source(tmp_path):
-    """Return something like a mirror: the shim in four names, a driver of three files."""
+    """Return a folder like a mirror: the shim under four names, a driver of three files."""
     lib64, origin = tmp_path / "mirror" / "lib64", tmp_path / "mirror" / "origin"
     lib64.mkdir(parents=True)
     origin.mkdir()

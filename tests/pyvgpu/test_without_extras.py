@@ -9,9 +9,9 @@ from pyvgpu.cli.completion import SHELLS
 from pyvgpu.cli.main import KUBECTL, PYVGPU
 
 MAINS = {"main": PYVGPU, "kubectl_main": KUBECTL}
-EXTRAS = ("node", "kubernetes", "report")  # of those who use pyvgpu, not of its authors
+EXTRAS = ("node", "kubernetes", "report")  # for users of pyvgpu, not for its developers
 COMMANDS = [(main, name) for main, program in MAINS.items() for name, _, _ in program.commands]
-# What commands that need none answer there.
+# Exit codes there of commands that need no extra.
 WITHOUT = {
     "run": (("--simulate", "h100", "--vmemory", "1GiB", "--", "true"), 0),
     "ps": ((), 0),
@@ -33,7 +33,7 @@ WITHOUT = {
 
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
-    """Return an environment with no cluster and no folder of the user's; begin in a new one."""
+    """Return an environment without a cluster and folders of the user; change to a new folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pod.yaml").write_text(bare.POD)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("KUBE")}

@@ -1,4 +1,4 @@
-"""Numbers in bytes."""
+"""Reading of packed 64-bit numbers."""
 
 import struct
 

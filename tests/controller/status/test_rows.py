@@ -14,7 +14,7 @@ from pyvgpu.controller.status import rows
 def stand(name, *had, placed=None, trouble=""):
     made = stands.Stand(name)
     published = annotations.Published(UNIT, had, placed=placed or {})
-    made.tell(None if trouble else published, trouble)
+    made.update(None if trouble else published, trouble)
     return made
 
 

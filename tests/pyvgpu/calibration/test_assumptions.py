@@ -1,4 +1,4 @@
-"""Each assumption is beside what was measured, with what a difference means."""
+"""Assumptions are listed beside measurements, with the consequence of a difference."""
 
 import kit_records
 import pytest
@@ -38,10 +38,10 @@ def test_less_and_more_have_different_consequences(lines):
 def test_missing_measurements_name_the_stage_to_run(lines):
     found = lines(slices=kit_records.stage("timeout", "killed after 60 s"))
     assert found["turn of a process while others wait"].consequence == (
-        "not known: stage slices was timeout: killed after 60 s; run the kit with --only slices"
+        "unknown: stage slices was timeout: killed after 60 s; run the kit with --only slices"
     )
     assert found["memory that a pool keeps after a trim"].consequence == (
-        "not known: stage pools is not in the record; run the kit with --only pools"
+        "unknown: stage pools is not in the record; run the kit with --only pools"
     )
 
 

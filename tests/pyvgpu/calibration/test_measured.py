@@ -1,4 +1,4 @@
-"""Parameters of a simulated machine follow from the figures of a record."""
+"""Parameters of a simulated machine, computed from the figures of a record."""
 
 import kit_records
 import pytest
@@ -182,7 +182,7 @@ def test_the_model_is_that_of_the_devices_name(tmp_path, device, total, key):
 def test_a_device_of_no_model_needs_one_named(tmp_path):
     facts = kit_records.stage(facts={"device": "NVIDIA GeForce RTX 4090"})
     found = record.load(kit_records.write(tmp_path / "record.json", facts=facts))
-    with pytest.raises(errors.UsageError, match="'NVIDIA GeForce RTX 4090', is of no model"):
+    with pytest.raises(errors.UsageError, match="no model for its device, 'NVIDIA GeForce RTX 4090'"):
         measured.model(found)
     assert measured.model(found, "l40s").key == "l40s"
     with pytest.raises(errors.UsageError, match="--model 'rtx': must be one of t4, "):

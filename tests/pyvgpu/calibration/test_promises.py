@@ -1,4 +1,4 @@
-"""What a record says of each promise, and that the promises are those of the documents."""
+"""Verdicts of a record about each promise, and the quotation of promises from the documents."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A record is read whole, or what is wrong with it is said in one line."""
+"""Reading of records: complete, or a one-line error."""
 
 import json
 
@@ -36,9 +36,9 @@ def test_a_device_of_the_simulator_is_known_by_its_name(tmp_path):
 
 
 def test_a_missing_record_is_a_usage_error(tmp_path):
-    with pytest.raises(errors.UsageError, match="there is no file of that name; it is what"):
+    with pytest.raises(errors.UsageError, match="there is no file of that name; must be written"):
         record.load(tmp_path / "nothing.json")
-    with pytest.raises(errors.UsageError, match="there is no record.json; it is what"):
+    with pytest.raises(errors.UsageError, match="there is no record.json; must be written"):
         record.load(tmp_path)
 
 

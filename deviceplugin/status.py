@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyvgpu.status import history
 
 IDLE = 0.005  # of a device's time; a container below it is idle
-SHORT = 0.9  # of its share; a throttled container below it gets less than promised
+SHORT = 0.9  # of its share; a throttled container below it gets less than its share
 WAITING = 0.05  # of the time; a container whose launches wait for more is throttled
 _MIB = 1 << 20
 _LINES = ("used", "memoryMiB")
@@ -34,8 +34,8 @@ class State(enum.Enum):
     IDLE = "idle"
     RUNS = "runs"
     HELD = "at its limit"  # it demands more than its limit
-    SHORT = "gets less than promised"
-    FULL = "out of memory"  # allocations were refused in the last minute
+    SHORT = "gets less than its share"
+    FULL = "out of memory"  # allocations were refused in the last half minute
 
 
 def state_of(part: Part, used: float, waited: float, refused: int) -> State:

@@ -100,7 +100,7 @@ function pill(node, text, kind) {
 
 const KINDS = {
   "healthy": "good", "runs": "good", "idle": "", "at its limit": "", "cordoned": "warn", "full": "",
-  "gets less than promised": "bad", "out of memory": "bad", "unhealthy": "bad", "trouble": "bad", "unknown": "warn",
+  "gets less than its share": "bad", "out of memory": "bad", "unhealthy": "bad", "trouble": "bad", "unknown": "warn",
 };
 
 function meter(kind) {
@@ -211,11 +211,11 @@ function updateDevice(node, it, seconds) {
   hide(top.children[4], !it.why);
   const [time, memory] = gauges.children;
   const past = duration(it.lines.used.length * seconds);
-  say(time.children[1], `${percent(it.used)} used, ${percent(it.promised)} promised`);
+  say(time.children[1], `${percent(it.used)} used, ${percent(it.promised)} allocated`);
   fill(time.children[2], part(it.used, 1), part(it.promised, 1));
   draw(time.children[3], it.lines.used, 1000, 1000 * it.promised, `Time of ${it.label} in the last ${past}: now ${percent(it.used)}`);
   const all = it.memoryBytes;
-  say(memory.children[1], `${size(it.usedBytes)} used, ${size(it.promisedBytes)} promised of ${size(all)}`);
+  say(memory.children[1], `${size(it.usedBytes)} used, ${size(it.promisedBytes)} allocated of ${size(all)}`);
   fill(memory.children[2], part(it.usedBytes, all), part(it.promisedBytes, all));
   draw(memory.children[3], it.lines.memoryMiB, all / 2 ** 20, it.promisedBytes / 2 ** 20, `Memory of ${it.label} in the last ${past}: now ${size(it.usedBytes)}`);
   for (const one of [time, memory]) {
@@ -261,9 +261,9 @@ function showNode(view, found) {
   tiles(top, [
     { name: "Devices", value: String(sums.devices), more: spare.join(", ") || "all are healthy" },
     { name: "Containers", value: String(sums.containers), more: short ? `${short} need a look` : found.unbound ? `${found.unbound} are starting` : "all have what they were promised" },
-    { name: "Time", value: percent(part(sums.used, sums.devices)), more: `used, ${percent(part(sums.promised, sums.devices))} promised`,
+    { name: "Time", value: percent(part(sums.used, sums.devices)), more: `used, ${percent(part(sums.promised, sums.devices))} allocated`,
       bar: "time", used: part(sums.used, sums.devices), promised: part(sums.promised, sums.devices) },
-    { name: "Memory", value: size(sums.usedBytes), more: `used, ${size(sums.promisedBytes)} promised of ${size(sums.memoryBytes)}`,
+    { name: "Memory", value: size(sums.usedBytes), more: `used, ${size(sums.promisedBytes)} allocated of ${size(sums.memoryBytes)}`,
       bar: "memory", used: part(sums.usedBytes, sums.memoryBytes), promised: part(sums.promisedBytes, sums.memoryBytes) },
   ]);
   shownProblems(problems, found.problems);
@@ -288,7 +288,7 @@ function makeFilters() {
   const made = element("form", { class: "filters", role: "search" },
     element("div", {}, element("label", { for: "search" }, "Node"), search),
     element("div", {}, element("label", { for: "show" }, "Show"), show),
-    element("div", { class: "end" }, element("span", { class: "quiet number", role: "status" }), step(-1, "Before"), step(1, "Next")));
+    element("div", { class: "end" }, element("span", { class: "quiet number", role: "status" }), step(-1, "Previous"), step(1, "Next")));
   search.value = asked().search ?? "";
   show.value = asked().show ?? "all";
   const changed = () => go({ search: search.value.trim(), show: show.value });
@@ -298,7 +298,7 @@ function makeFilters() {
   return made;
 }
 
-const PAST = { time: "Time promised", memory: "Memory promised", waits: "Pods that wait" };
+const PAST = { time: "Time allocated", memory: "Memory allocated", waits: "Pending pods" };
 
 function showCluster(view, found) {
   if (view.dataset.kind !== "cluster") {
@@ -306,7 +306,7 @@ function showCluster(view, found) {
     const charts = element("div", { class: "gauges three" }, ...["time", "memory", "waits"].map((kind) => element("div", {},
       element("h3", {}, PAST[kind]), chart(kind), element("div", { class: "scale quiet", "aria-hidden": "true" }, line(), line()))));
     const nodes = section("nodes", "Nodes", makeFilters(), table(["Node", "Devices", "Time", "Memory", "State"], "Nodes with devices"));
-    const waiting = section("waiting", "Pods that wait", table(["Pod", "Asks for", "For", "Why"], "Pods that wait for a device"), element("p", { class: "quiet" }));
+    const waiting = section("waiting", "Pending pods", table(["Pod", "Requests", "For", "Why"], "Pods that wait for a device"), element("p", { class: "quiet" }));
     view.replaceChildren(element("dl", { class: "tiles" }), section("problems", "Problems", element("ol", { class: "list plain" })),
       section("past", "Last minutes", charts), waiting, nodes, section("events", "Events", element("ol", { class: "list" })));
   }
@@ -318,8 +318,8 @@ function showCluster(view, found) {
     { name: "Nodes", value: sums.nodes.toLocaleString("en"), more: sums.trouble ? `${sums.trouble.toLocaleString("en")} with a problem` : "all are healthy" },
     { name: "Devices", value: sums.devices.toLocaleString("en"), more: spare.join(", ") || "all are healthy" },
     { name: "Pods", value: sums.pods.toLocaleString("en"), more: found.waiting.count ? `${found.waiting.count.toLocaleString("en")} wait` : "none waits" },
-    { name: "Time", value: percent(time), more: `promised of ${count(sums.devices, "device")}`, bar: "time", used: time, promised: null },
-    { name: "Memory", value: percent(memory), more: `${size(sums.promisedBytes)} promised of ${size(sums.memoryBytes)}`, bar: "memory", used: memory, promised: null },
+    { name: "Time", value: percent(time), more: `allocated of ${count(sums.devices, "device")}`, bar: "time", used: time, promised: null },
+    { name: "Memory", value: percent(memory), more: `${size(sums.promisedBytes)} allocated of ${size(sums.memoryBytes)}`, bar: "memory", used: memory, promised: null },
   ]);
   shownProblems(problems, found.problems);
   Object.entries(PAST).forEach(([kind, name], at) => {
@@ -369,7 +369,7 @@ function showNodes(section, found) {
     (row, it) => {
       const [name, devices, time, memory, state] = row.children;
       say(name.lastChild, `${it.model ? `${it.devices.length} × ${it.model}, ` : ""}${count(it.pods, "pod")}`);
-      mark(devices.firstChild, "aria-label", it.devices.map((one) => `${one.label}: ${percent(one.promised)} of time, ${percent(one.memory)} of memory promised${one.state === "healthy" ? "" : `, ${one.state}`}`).join("; ") || "no device");
+      mark(devices.firstChild, "aria-label", it.devices.map((one) => `${one.label}: ${percent(one.promised)} of time, ${percent(one.memory)} of memory allocated${one.state === "healthy" ? "" : `, ${one.state}`}`).join("; ") || "no device");
       keep(devices.firstChild, it.devices, (one) => one.label,
         () => element("span", {}, element("i"), element("i")),
         (node, one) => {
@@ -379,7 +379,7 @@ function showNodes(section, found) {
         });
       const ratios = [part(it.promised, it.devices.length), part(it.promisedBytes, it.memoryBytes)];
       [time, memory].forEach((one, at) => {
-        say(one.firstChild, `${percent(ratios[at])} promised`);
+        say(one.firstChild, `${percent(ratios[at])} allocated`);
         fill(one.lastChild, ratios[at], null);
       });
       pill(state.firstChild, it.state, KINDS[it.state] ?? "");

@@ -94,8 +94,8 @@ def test_page_shows_the_numbers_of_the_document(serve, opened):
         card = page.get_by_role("region", name=f"{device['label']} {device['model']}")
         text = card.inner_text()
         used, promised = percent(device["used"]), percent(device["promised"])
-        assert f"{used} used, {promised} promised" in text
-        held = f"{size(device['usedBytes'])} used, {size(device['promisedBytes'])} promised of"
+        assert f"{used} used, {promised} allocated" in text
+        held = f"{size(device['usedBytes'])} used, {size(device['promisedBytes'])} allocated of"
         assert f"{held} {size(device['memoryBytes'])}" in text
         for one in device["containers"]:
             row = card.get_by_role("row").filter(has_text=one["pod"]).inner_text()
@@ -130,9 +130,9 @@ def test_cluster_page_shows_node_usage_and_why_pods_wait(serve, opened):
             has=page.get_by_role("link", name=it["name"], exact=True)
         )
         text = row.inner_text()
-        assert f"{percent(it['promised'] / 8)} promised" in text
+        assert f"{percent(it['promised'] / 8)} allocated" in text
         assert it["state"] in text
-    waits = page.get_by_role("region", name="Pods that wait").inner_text()
+    waits = page.get_by_role("region", name="Pending pods").inner_text()
     for it in document["waiting"]["rows"]:
         assert it["pod"] in waits
         assert it["why"] in waits

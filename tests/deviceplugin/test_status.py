@@ -56,7 +56,7 @@ def test_totals_are_sums_of_the_devices(document):
         ("embed-7d9c4-x2vkq", "runs"),
         ("notebook-ada", "idle"),
         ("train-resnet-0", "runs"),
-        ("segment-5", "gets less than promised"),
+        ("segment-5", "gets less than its share"),
         ("segment-6", "out of memory"),
     ],
 )

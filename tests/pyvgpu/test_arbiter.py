@@ -193,7 +193,7 @@ def test_arbiter_does_not_inherit_the_runs_signal_mask(place):
         script(place, body), env=environment(), capture_output=True, text=True, check=True
     )
     said = dict(line.split(":\t") for line in ran.stdout.splitlines() if line.startswith("Sig"))
-    ours = sum(1 << (number - 1) for number in signal.valid_signals())  # without those of the C library
+    ours = sum(1 << (number - 1) for number in signal.valid_signals())  # without libc's
     assert (int(said["SigBlk"], 16) & ours, int(said["SigIgn"], 16) & ours) == (0, 0)
 
 

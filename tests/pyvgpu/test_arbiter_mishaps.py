@@ -145,9 +145,7 @@ def end_all(place):
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("mishap", MISHAPS)
-def test_failure_of_one_arbiter_is_not_reported_and_the_next_serves(
-    supervise, mishap, times
-):
+def test_failure_of_one_arbiter_is_not_reported_and_the_next_serves(supervise, mishap, times):
     assert supervise(MISHAPS[mishap] + "    look_until_it_serves()\n", times) == ""
 
 

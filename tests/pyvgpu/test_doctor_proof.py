@@ -25,9 +25,11 @@ FAILED = {"event": "failed", "call": "cuInit", "result": 100, "name": "CUDA_ERRO
         pytest.param(
             [{**START, "total": 2 * GIB}, REFUSED], 1, State.LIMITED, "shows 2147483648", id="view"
         ),
-        pytest.param([START, {"event": "grown"}], 0, State.MISSING, "was allocated", id="not held"),
         pytest.param(
-            [START, {"event": "grown"}], 1, State.MISSING, "was allocated", id="given in the end"
+            [START, {"event": "grown"}], 0, State.MISSING, "was allocated", id="not held"
+        ),
+        pytest.param(
+            [START, {"event": "grown"}], 1, State.MISSING, "was allocated", id="allocated later"
         ),
         pytest.param([FAILED], 0, State.MISSING, "cuInit returns CUDA_ERROR_NO", id="no device"),
         pytest.param(

@@ -261,7 +261,7 @@ def test_a_process_is_recognized_by_its_mapped_file(usage):
     relatives = kin.Kin(file)
     slots = [slot(3, 0, pid=pid), slot(4, 0, pid=os.getpid())]
     assert relatives.slot_of(pid, slots) == 3
-    assert relatives.slot_of(os.getpid(), slots) is None  # it claims the slot, but has not mapped the file
+    assert relatives.slot_of(os.getpid(), slots) is None  # it has not mapped the file
     assert relatives.slot_of(2**22 - 1, slots) is None
 
 

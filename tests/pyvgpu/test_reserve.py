@@ -147,9 +147,7 @@ def test_a_damaged_file_is_measured_again(driver, machine, tmp_path, text):
     ]
 
 
-def test_a_file_without_green_contexts_is_measured_again(
-    driver, machine, tmp_path
-):
+def test_a_file_without_green_contexts_is_measured_again(driver, machine, tmp_path):
     old = {f"{driver.release} {machine.devices[0].name}": 640 * MIB}
     (tmp_path / reserve.FILE).write_text(json.dumps(old))
     found = reserve.with_measured(unmeasured(machine), driver, tmp_path, lambda _: None)

@@ -1,4 +1,4 @@
-"""The page over HTTP: its files, what a browser is numbers to refuse, and what it has already."""
+"""The status page over HTTP: its files, security headers and ETags."""
 
 import http.client
 import json

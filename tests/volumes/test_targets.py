@@ -23,11 +23,11 @@ MAKE = """
     from pyvgpu import errors
     from pyvgpu.volumes import node
     folder, shim, output = map(Path, sys.argv[1:])
-    result = []
+    steps = []
     try:
         mirrored = node.Node(output, shim)
         for _ in range(2):
-            mirrored.mirror(installation_of(folder), lambda *step: result.append(step))
+            mirrored.mirror(installation_of(folder), lambda *step: steps.append(step))
     except errors.PyVgpuError as exc:
         sys.exit(f"{exc.exit_code} {exc}")
     tree = mirrored.current()
@@ -35,7 +35,7 @@ MAKE = """
         str(path.relative_to(tree)): "link" if path.is_symlink() else path.stat().st_nlink
         for path in tree.rglob("*") if not path.is_dir()
     }
-    print(json.dumps({"copied": len({name for name, _, _ in result}), "kinds": kinds,
+    print(json.dumps({"copied": len({name for name, _, _ in steps}), "kinds": kinds,
                       "broken": [str(p) for v in tree.iterdir() if v.is_dir()
                                  for p in v.rglob("*")
                                  if not p.resolve().is_relative_to(v) or not p.exists()]}))

@@ -155,9 +155,7 @@ def nvml_of(memory_ms, ages_ms):
         pytest.param(4000.0, (1500.0, 1600.0, 1700.0), 10**9, 10**9, id="later than can be"),
     ],
 )
-def test_delay_of_nvml_is_found_to_a_millisecond(
-    values, memory_ms, ages_ms, memory_ns, load_ns
-):
+def test_delay_of_nvml_is_found_to_a_millisecond(values, memory_ms, ages_ms, memory_ns, load_ns):
     found = values(nvml=nvml_of(memory_ms, ages_ms))
     assert (found["nvml_memory_late_ns"], found["nvml_load_late_ns"]) == (memory_ns, load_ns)
 
@@ -182,7 +180,7 @@ def test_the_model_is_that_of_the_devices_name(tmp_path, device, total, key):
 def test_a_device_of_no_model_needs_one_named(tmp_path):
     facts = kit_records.stage(facts={"device": "NVIDIA GeForce RTX 4090"})
     found = record.load(kit_records.write(tmp_path / "record.json", facts=facts))
-    with pytest.raises(errors.UsageError, match="no model for its device, 'NVIDIA GeForce RTX 4090'"):
+    with pytest.raises(errors.UsageError, match="no model for its device, 'NVIDIA GeF"):
         measured.model(found)
     assert measured.model(found, "l40s").key == "l40s"
     with pytest.raises(errors.UsageError, match="--model 'rtx': must be one of t4, "):

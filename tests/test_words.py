@@ -1,0 +1,41 @@
+"""The check of words that `make lint` runs: what it finds, and what it lets pass."""
+
+import pathlib
+import runpy
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).parent.parent / ".ci" / "words.py"
+
+
+@pytest.fixture(scope="module", name="find")
+def fixture_find():
+    findings = runpy.run_path(str(SCRIPT))["findings"]
+    return lambda text: [(number, word) for number, word, _ in findings(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        pytest.param("a process who waits", [(1, "who")], id="a process"),
+        pytest.param("/* fine\n * nobody waits */", [(2, "nobody")], id="its line"),
+        pytest.param("self._is_told = True", [(1, "told")], id="part of an identifier"),
+        pytest.param("class Told:", [(1, "told")], id="a class"),
+        pytest.param("Who, and nobody", [(1, "who"), (1, "nobody")], id="two"),
+    ],
+)
+def test_banned_words_are_found_with_their_line(find, text, found):
+    assert find(text) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("users who share a device", id="people"),
+        pytest.param("an admin,\n# who drains the node", id="people on the line before"),
+        pytest.param('pwd.getpwnam("nobody")', id="a Unix user"),
+        pytest.param("the whole shoulder", id="letters within words"),
+    ],
+)
+def test_other_words_pass(find, text):
+    assert find(text) == []

@@ -48,7 +48,7 @@ def memory(report: Report, namespace: str, pod: str) -> list[dict[str, object]]:
         {
             "container": container,
             "uuid": uuid,
-            "quotaBytes": int(figures.get("memory_promised_bytes", 0)),
+            "quotaBytes": int(figures.get("memory_allocated_bytes", 0)),
             "driverLimitBytes": int(figures.get("memory_driver_limit_bytes", 0)) or None,
         }
         for (of, name, container, uuid), figures in sorted(report.containers.items())

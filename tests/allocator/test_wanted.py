@@ -46,7 +46,7 @@ def test_number_of_devices_of_a_container(text, counts):
 
 
 def test_placement_is_the_pods_choice_or_the_administrators():
-    own = wanted.read(ours(packing="spread", nearness="nvlink"))
+    own = wanted.read(ours(packing="spread", topology_policy="nvlink"))
     assert own == wanted.Wanted(packing=SPREAD, nearness=facts.Nearness.NVLINK)
     one = (facts.Container("a", facts.Need(30, GIB)),)
     assert own.pod(one, BINPACK) == facts.Pod(one, SPREAD, facts.Nearness.NVLINK)
@@ -69,7 +69,10 @@ def test_placement_is_the_pods_choice_or_the_administrators():
         ({"device_count": "=2"}, "device-count '=2': must be a number"),
         ({"device_count": "a=2,"}, "device-count 'a=2,': must be a number"),
         ({"packing": "topology"}, "packing 'topology': must be binpack or spread"),
-        ({"nearness": "near"}, "nearness 'near': must be preferred or nvlink or numa"),
+        (
+            {"topology_policy": "near"},
+            "topology-policy 'near': must be preferred or nvlink or numa",
+        ),
     ],
 )
 def test_invalid_annotations_are_refused(notes, said):

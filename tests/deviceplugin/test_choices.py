@@ -157,7 +157,7 @@ def test_old_and_new_key_are_valid_during_rotation(room, cluster):
     one, two = (room.kubelet.admit(pod(name, container("a", 30, 2))) for name in "pq")
     cluster.add(one, sealed(one, KEY, a="30 2 GPU-1"))
     cluster.add(two, sealed(two, OTHER, a="30 2 GPU-1"))
-    room.keys = [OTHER, KEY]
+    room.keys[:] = [OTHER, KEY]
     assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
     assert grant_room.text(room.start(two, "a")) == "30 2 GPU-1"
 

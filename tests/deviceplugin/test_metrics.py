@@ -72,15 +72,15 @@ def container(number, uuid):
 @pytest.mark.parametrize(
     ("name", "first", "elastic", "whole"),
     [
-        ("vcore_promised_ratio", 0.3, 0.2, 1),
+        ("vcore_allocated_ratio", 0.3, 0.2, 1),
         ("vcore_limit_ratio", 0.3, 0.6, 1),
         ("vcore_used_ratio", 0.25, 0, 0.9),
         ("busy_seconds_total", 12.5, 0, 0),
-        ("memory_promised_bytes", 2 * GIB, GIB, 80 * GIB),
+        ("memory_allocated_bytes", 2 * GIB, GIB, 80 * GIB),
         ("memory_used_bytes", GIB, 0, 70 * GIB),
         ("refused_allocations_total", 3, 0, 0),
-        ("waits_total", 4, 0, 0),
-        ("waited_seconds_total", 1.5, 0, 0),
+        ("throttled_launches_total", 4, 0, 0),
+        ("throttled_seconds_total", 1.5, 0, 0),
         ("processes", 2, 0, 0),
     ],
 )
@@ -96,9 +96,9 @@ def test_container_metrics(name, first, elastic, whole):
     ("name", "first", "second"),
     [
         ("memory_bytes", 80 * GIB, 80 * GIB),
-        ("memory_granted_bytes", 3 * GIB, 80 * GIB),
+        ("memory_allocated_bytes", 3 * GIB, 80 * GIB),
         ("memory_used_bytes", 5 * GIB, 70 * GIB),
-        ("vcore_granted_ratio", 0.5, 1),
+        ("vcore_allocated_ratio", 0.5, 1),
         ("used_ratio", 0.4, 0.9),
         ("containers", 2, 1),
         ("healthy", 1, 0),

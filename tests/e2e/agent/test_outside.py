@@ -37,7 +37,7 @@ def figures(agent, pod):
 def test_container_metrics_exist_from_its_start_to_its_end(space, agent):
     pod = stays(space)
     found = figures(agent, pod)
-    assert (found["vcore_promised_ratio"], found["memory_promised_bytes"]) == (0.3, 8 * UNIT)
+    assert (found["vcore_allocated_ratio"], found["memory_allocated_bytes"]) == (0.3, 8 * UNIT)
     agent.wait(lambda: "returned 1" in agents.logs(space, "p", "a"))
     agent.wait(lambda: figures(agent, pod)["refused_allocations_total"] >= 1)
     (usage,) = [

@@ -22,7 +22,10 @@ def _held(place, machine, *options):
 
     def run(*command: object) -> str:
         ran = start(*options, "--", *command)
-        assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout + ran.stderr
+        lines = ran.stderr.splitlines()
+        # The simulated driver names kernels that it does not compute, and the runtime's request.
+        errors = [line for line in lines if not line.startswith("pyvgpu simulator: ")]
+        assert (ran.returncode, errors) == (0, []), ran.stdout + ran.stderr
         return ran.stdout
 
     return run

@@ -1,4 +1,4 @@
-"""What the simulated driver says of itself on standard error, and the kernels that compute."""
+"""Notices of the simulated driver on standard error, and its kernels that compute."""
 
 import json
 import subprocess
@@ -85,7 +85,7 @@ def test_saxpy_computes_and_needs_no_notice(machine):
     assert notices == []
 
 
-def test_saxpy_outside_of_memory_is_an_illegal_address(machine):
+def test_saxpy_outside_memory_is_an_illegal_address(machine):
     out, _ = run(
         machine,
         "y = floats(3, 1, 1, 1)\n"
@@ -95,7 +95,7 @@ def test_saxpy_outside_of_memory_is_an_illegal_address(machine):
     assert out == "700\n"
 
 
-def test_the_first_kernel_that_computes_nothing_is_named_once(machine):
+def test_first_kernel_without_effect_is_named_once(machine):
     _, notices = run(
         machine,
         "for name in ('mine', 'yours', 'mine'):\n    launch(name)\ncall('cuCtxSynchronize')\n",
@@ -104,12 +104,12 @@ def test_the_first_kernel_that_computes_nothing_is_named_once(machine):
     assert "kernel 'mine' takes time and computes nothing" in notices[0]
 
 
-def test_a_child_repeats_no_notice_and_a_new_process_has_its_own(machine):
+def test_forked_child_repeats_no_notice(machine):
     again = "launch('mine')\nif os.fork():\n    os.wait()\nelse:\n    cuda.cuInit(0)\n"
     assert [len(run(machine, again)[1]) for _ in range(2)] == [1, 1]
 
 
-def test_the_question_of_the_cuda_runtime_is_answered_with_what_to_do(machine):
+def test_request_of_the_cuda_runtime_is_explained(machine):
     out, notices = run(
         machine,
         "table = P()\n"
@@ -117,4 +117,4 @@ def test_the_question_of_the_cuda_runtime_is_answered_with_what_to_do(machine):
     )
     assert out == "[500, 500]\n"
     assert len(notices) == 1
-    assert "use a GPU, or a program on the driver API" in notices[0]
+    assert "A program that needs it, such as PyTorch, fails now and needs a GPU" in notices[0]

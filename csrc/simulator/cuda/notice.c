@@ -25,9 +25,8 @@ void notice_private_table(void)
 {
     if (atomic_exchange(&private_table_noticed, true))
         return;
-    fprintf(
-        stderr,
-        "pyvgpu simulator: the CUDA runtime (and so PyTorch) runs on NVIDIA's own driver alone, "
-        "and will fail: use a GPU, or a program on the driver API, such as cuda-bindings or "
-        "numba-cuda\n");
+    fprintf(stderr,
+            "pyvgpu simulator: the CUDA runtime asks for parts of NVIDIA's driver that are not "
+            "public. A program that needs it, such as PyTorch, fails now and needs a GPU; programs "
+            "on the driver API, such as numba-cuda, continue\n");
 }

@@ -313,17 +313,17 @@ class Saved(prometheus.registry.Collector):
         self._clock = clock
         self._settled = 0.0
         self._ended: list[tuple[float, float]] = []  # time by our clock, number of GPUs
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def add(self, gpus: float) -> None:
         """Count a pod that has just ended and had so many GPUs."""
         if gpus > 0:
-            with self._guard:
+            with self._lock:
                 self._ended.append((self._clock(), gpus))
 
     def seconds(self) -> float:
         """Return the sum until now."""
-        with self._guard:
+        with self._lock:
             now = self._clock()
             over = [it for it in self._ended if now - it[0] >= SAVED_AT_MOST_SECONDS]
             self._ended = self._ended[len(over) :]  # ordered by time

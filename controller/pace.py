@@ -26,7 +26,7 @@ class Gate:
 
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
         self._chance = chance
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._attempt = 0
         self._until = 0.0
 
@@ -42,7 +42,7 @@ class Gate:
 
     def failed(self, status: int, retry_after: float | None = None) -> None:
         """Close it for a backoff delay if it is open: the server is down."""
-        with self._guard:
+        with self._lock:
             now = time.monotonic()
             if now < self._until:
                 return
@@ -51,7 +51,7 @@ class Gate:
 
     def passed(self) -> None:
         """Note that the server answers."""
-        with self._guard:
+        with self._lock:
             self._attempt = 0
 
 
@@ -60,12 +60,12 @@ class Pace:
 
     def __init__(self, per_second: float) -> None:
         self._seconds = 1 / per_second
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._next = 0.0
 
     def wait(self) -> None:
         """Block until the next request is allowed."""
-        with self._guard:
+        with self._lock:
             now = time.monotonic()
             self._next = max(self._next, now - 1) + self._seconds
             left = self._next - now

@@ -54,9 +54,9 @@ class Checkpoint:
     def __init__(self, folder: Path, node: str) -> None:
         self._folder = folder
         self._node = node
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
         self.known = known.Known()
-        self._settling = threading.Condition()
+        self._changed = threading.Condition()
         self._noted = self._settled = 0  # changes that were written, and that are on the disk
         self._busy = False  # a thread waits for the disk
         self._doubtful = False  # an fdatasync has failed
@@ -101,10 +101,10 @@ class Checkpoint:
 
     def settle(self) -> None:
         """Wait until the disk has all noted changes; concurrent callers share one fdatasync."""
-        with self._settling:
+        with self._changed:
             wanted = self._noted
             while self._settled < wanted and self._busy:
-                self._settling.wait()
+                self._changed.wait()
             if self._settled >= wanted:
                 return
             self._busy, reached = True, self._noted
@@ -114,14 +114,14 @@ class Checkpoint:
             reached = 0
             raise _explained(self._folder / FILE, exc) from exc
         finally:
-            with self._settling:
+            with self._changed:
                 self._busy = False
                 self._settled = max(self._settled, reached)
-                self._settling.notify_all()
+                self._changed.notify_all()
 
     def _sync(self) -> None:
         """Sync the file to disk; after an earlier failure, rewrite it as a new file."""
-        with self._writing:
+        with self._write_lock:
             if self._doubtful:
                 self._rewrite(self.grants)
                 self._doubtful = False
@@ -148,7 +148,7 @@ class Checkpoint:
         self._file = self._lock = -1
 
     def _change(self, made: Sequence[Grant], gone: Sequence[str], *, soon: bool) -> None:
-        with self._writing:
+        with self._write_lock:
             try:
                 line = _line({"put": [grants.dump(grant) for grant in made], "drop": [*gone]})
                 if self._end + len(line) < self._room:
@@ -161,7 +161,7 @@ class Checkpoint:
             except OSError as exc:
                 raise _explained(self._folder / FILE, exc) from exc
             self.known.change(made, gone)
-            with self._settling:
+            with self._changed:
                 self._noted += 1
 
     def _rewrite(self, kept: Mapping[str, Grant]) -> None:

@@ -60,12 +60,12 @@ class Keys:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._reading = threading.Lock()
+        self._lock = threading.Lock()
         self._complaint = ""
 
     def read(self) -> tuple[bytes, ...]:
         """Return the keys; DataError if one is malformed, UnavailableError while there is none."""
-        with self._reading:
+        with self._lock:
             try:
                 keys = read_keys(self._path)
                 if not keys:

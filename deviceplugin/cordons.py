@@ -57,11 +57,11 @@ class _Kept:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self.uuids = self._read()
 
     def change(self, alter: Callable[[frozenset[str]], frozenset[str]]) -> bool:
-        with self._changing:
+        with self._lock:
             after = alter(self.uuids)
             if after == self.uuids:
                 return False

@@ -52,7 +52,7 @@ class Devices:
         self._doors = gates
         self._ended = ended  # called for each process that the audit has killed
         self.limits = made.limits(settings, lambda: granter.known)
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._seen: tuple[inventory.Seen, ...] = ()
         self._driver = slices.Driver()
         self._nvml: arbiter.Nvml | None = None
@@ -78,7 +78,7 @@ class Devices:
             log.warning("cannot list the devices: %s", exc)
             return False
         self.stop()
-        with self._changing:
+        with self._lock:
             before = self._unhealthy if (tree, now) == self._looked_at else {}
             self._looked_at, self.outdated = (tree, now), False
             self._seen, self._away = found.seen, False
@@ -113,12 +113,12 @@ class Devices:
     @property
     def nvml(self) -> arbiter.Nvml | None:
         """The driver's NVML; None while there is none, or in another pid namespace."""
-        with self._changing:
+        with self._lock:
             return self._nvml
 
     def slice(self, able: slices.Able) -> list[dict[str, Any]] | None:
         """Return the devices for claims, as in a ResourceSlice; None: no device was seen yet."""
-        with self._changing:
+        with self._lock:
             seen, driver = self._seen, self._driver
         if self._other_plugin:
             known = []
@@ -204,7 +204,7 @@ class Devices:
             for grant in self._granter.known.values():
                 if any(share.uuid == uuid for share in grant.shares):
                     self._granter.observers.reported(_news(grant, uuid, reason))
-        with self._changing:
+        with self._lock:
             left = [it for it in news if self._unhealthy.get(it) == nvml.MIG_MODE]
             self._unhealthy |= news
             self.outdated |= any(news[it] != nvml.MIG_MODE for it in left)
@@ -217,7 +217,7 @@ class Devices:
 
     def show(self) -> None:
         """Pass the current state of the devices to the granter."""
-        with self._changing:
+        with self._lock:
             self._granter.see(
                 [
                     it.fact(

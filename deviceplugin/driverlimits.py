@@ -45,7 +45,7 @@ class DriverLimits:
         self._hook = containers.Hook(state / _HOOK, run / _FOLDER / names.CONTROL_SOCKET)
         self._granted = granted
         self._library: Path | None = None  # NVML of a driver that supports such limits
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._known: dict[str, memorylimit.Limit] = {}  # by grant
         self._asked: dict[str, tuple[int, ...]] = {}  # the quotas for which limits were set
         self._met: dict[str, set[int]] = {}  # processes whose cgroup was checked
@@ -56,7 +56,7 @@ class DriverLimits:
 
         *library* is its NVML, None if it does not support limits: then there is no hook either.
         """
-        with self._changing:
+        with self._lock:
             self._library, self._asked = library, {}
         if library is None:
             return None
@@ -77,7 +77,7 @@ class DriverLimits:
 
     def look(self, grants: Iterable[Grant], pids: Mapping[str, Collection[int]]) -> None:
         """Set missing limits, in an NVML session; *pids* are each grant's, by its id."""
-        with self._changing:
+        with self._lock:
             if self._library is None:
                 return
             there = {it.id: it for it in grants}
@@ -96,7 +96,7 @@ class DriverLimits:
 
     def grow(self, grant: Grant) -> None:
         """Raise a container's limit if its quota is about to be raised."""
-        with self._changing:
+        with self._lock:
             before = self._asked.get(grant.id)
             if self._library is None or before is None or not self._recall(grant.id).cgroups:
                 return
@@ -106,7 +106,7 @@ class DriverLimits:
 
     def of(self, grant_id: str) -> memorylimit.Limit:
         """Return a grant's limit, as recorded."""
-        with self._changing:
+        with self._lock:
             return memorylimit.NONE if self._library is None else self._recall(grant_id)
 
     def _listen(self) -> None:
@@ -129,7 +129,7 @@ class DriverLimits:
         if grant is None or grant.whole or not grant.bound:
             raise errors.DataError(f"grant {grant_id}: not a bound grant of a share")
         cgroup = cgroups.of_process(pid)
-        with self._changing, self._session():
+        with self._lock, self._session():
             if cgroup is None:
                 self._note(grant, memorylimit.Limit(why=f"no mount shows the cgroup of {pid}"))
             else:

@@ -58,7 +58,7 @@ class Endings:
     ) -> None:
         self._clock = clock
         self._is_used = is_used  # whether a process uses the grant with that id
-        self._noting = threading.Lock()
+        self._lock = threading.Lock()
         self._life: Life | None = None  # of kubelet
         self._seen: frozenset[tuple[str, str]] = frozenset()  # pods, by namespace and name
         self._written: frozenset[str] = frozenset()  # grants that this kubelet has had
@@ -69,7 +69,7 @@ class Endings:
 
     def note(self, said: Said) -> _Past:
         """Record a kubelet's listing and checkpoint, both of one run; return its whole past."""
-        with self._noting:
+        with self._lock:
             self._meet(said.listing.life, said.entries)
             self._seen |= said.listing.names
             return _Past(self._seen, self._written)
@@ -80,7 +80,7 @@ class Endings:
         If it allocates the ids of one of them again, that grant is over. It does not know other
         grants, and allocates their ids although they are in use.
         """
-        with self._noting:
+        with self._lock:
             self._meet(life, entries)
             return self._written
 
@@ -104,7 +104,7 @@ class Endings:
 
     def dropped(self, known: Iterable[Grant], said: Said) -> list[Grant]:
         """Return those that are over by kubelet's state alone, without API requests."""
-        with self._noting:
+        with self._lock:
             if said.listing.life != self._life:
                 return []
             past = _Past(self._seen, self._written)
@@ -142,7 +142,7 @@ class Endings:
         kept = list(known)
         ids = {it.id for it in kept}
         self._asked = {it: when for it, when in self._asked.items() if it in ids}
-        with self._noting:
+        with self._lock:
             self._written &= ids
             self._seen &= {_name(it.owner) for it in kept if it.owner is not None}
 

@@ -43,7 +43,7 @@ class Folders:
     def __init__(self, folder: Path, specifications: Path) -> None:
         self.folder = folder
         self._specifications = specifications
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._stock = stock.Stock(folder)
         self._trees = trees.Trees(folder)
         with _failures(folder):
@@ -56,7 +56,7 @@ class Folders:
     def close(self) -> None:
         """Release all trees and remove the pool: the agent ends."""
         self._stock.close()
-        with self._changing:
+        with self._lock:
             self._trees.close()
 
     def path(self, grant_id: str) -> Path:
@@ -72,7 +72,7 @@ class Folders:
     def prepare(self, grant_id: str) -> Path:
         """Create the folder of a grant without a quota: with it, a process can use no device."""
         path = self.path(grant_id)
-        with self._changing, _failures(path):
+        with self._lock, _failures(path):
             self._ready(path)
         return path
 
@@ -89,7 +89,7 @@ class Folders:
         """
         path = self.path(grant.id)
         content = containers.written(grant, path, driver)
-        with self._changing, _failures(path):
+        with self._lock, _failures(path):
             if path.is_dir():
                 self._ready(path)
                 if not grant.whole:
@@ -118,7 +118,7 @@ class Folders:
         there = tree.is_dir() and self.specification(grant.id).is_file()
         if tree == driver.tree or not there:
             return False
-        with self._changing, _failures(path):
+        with self._lock, _failures(path):
             self._trees.hold(path, tree)
             if grant.whole:
                 return True
@@ -129,13 +129,13 @@ class Folders:
     def revoke(self, grant_id: str) -> None:
         """Start no container on a grant again, and let its processes allocate no more."""
         path = self.path(grant_id)
-        with self._changing, _failures(path):
+        with self._lock, _failures(path):
             self._close(path)
 
     def remove(self, grant_id: str) -> None:
         """Remove a grant's files, and close its quota for processes that still run."""
         path = self.path(grant_id)
-        with self._changing, _failures(path):
+        with self._lock, _failures(path):
             self._close(path)
             if path.exists():
                 doomed = drafts.new(self.folder)

@@ -36,13 +36,13 @@ class Gathered(Generic[Asked]):
         self._do = do
         self._spawn = spawn
         self._pause = pause
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._waiting: list[Asked] = []
         self._busy = False
 
     def add(self, *asked: Asked) -> None:
         """Add *asked* to the next batch, which has not begun yet."""
-        with self._changing:
+        with self._lock:
             self._waiting += asked
             if self._busy or not self._waiting:
                 return
@@ -53,7 +53,7 @@ class Gathered(Generic[Asked]):
         while True:
             with contextlib.suppress(Exception):  # a failed pause only makes the batch smaller
                 self._pause_while_growing()
-            with self._changing:
+            with self._lock:
                 batch, self._waiting = self._waiting, []
                 if not batch:
                     self._busy = False
@@ -61,7 +61,7 @@ class Gathered(Generic[Asked]):
             try:
                 self._do(batch)
             except BaseException:
-                with self._changing:
+                with self._lock:
                     self._busy = False
                 self.add()  # start a worker for the items that arrived meanwhile
                 raise

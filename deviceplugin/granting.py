@@ -69,7 +69,7 @@ class Granter:
         self._sizes = sizes
         self._offers = offers
         self._devices: tuple[facts.Device, ...] = ()
-        self._deciding = threading.RLock()
+        self._lock = threading.RLock()
         self._book = holdings.Book(sizes.unit)
         self._doubts = doubts.Doubts(sizes.bind_seconds, sizes.clock)
         self._waiting: dict[str, frozenset[str]] = {}  # the grants of waiting pods, by uid
@@ -108,7 +108,7 @@ class Granter:
 
     def recover(self) -> None:
         """Recover the grants of the previous run, and restore their missing files."""
-        with self._deciding:
+        with self._lock:
             self._known_to_kubelet()
             try:
                 self._remember()
@@ -133,13 +133,13 @@ class Granter:
 
     def see(self, devices: Sequence[facts.Device]) -> None:
         """Update the devices and their state."""
-        with self._deciding:
+        with self._lock:
             self._devices = tuple(devices)
             self._offer()
 
     def change(self, grant_id: str, alter: Callable[[grants.Grant], grants.Grant]) -> grants.Grant:
         """Replace a grant by the result of *alter*, while its container runs."""
-        with self._deciding:
+        with self._lock:
             before = self._checkpoint.grants.get(grant_id)
             if before is None:
                 raise errors.UnavailableError(f"grant {grant_id}: has just ended")
@@ -171,7 +171,7 @@ class Granter:
         """Create a grant for vcore ids; vmemory ids join the grant of their container's vcore."""
         if kind is Kind.VCORE:
             self._check(len(given))
-        with self._deciding:
+        with self._lock:
             # Kubelet allocates these ids again, so a grant that it knew with them has ended.
             there = self._checkpoint.known.having(kind, given, bound=True)
             kubelets = self._known_to_kubelet() if there else frozenset()
@@ -199,7 +199,7 @@ class Granter:
 
         RefusedError if their containers cannot start.
         """
-        with self._deciding:
+        with self._lock:
             known = self._known(kind, held)
             for grant in known:
                 self._start_again(kind, grant)
@@ -218,7 +218,7 @@ class Granter:
         """Write an event for a waiting pod; evict one that can never start, or is too late."""
         if isinstance(exc, WaitsError):
             self._doubts.forget(pod.uid)  # a later doubt starts its own deadline
-            with self._deciding:
+            with self._lock:
                 self._waiting[pod.uid] = frozenset(it.grant for it in pod.containers)
             reason = events.Reason.WAITS
             self.observers.reported(
@@ -251,7 +251,7 @@ class Granter:
 
         No other grant is bound meanwhile. RefusedError if their files cannot be written.
         """
-        with self._deciding:
+        with self._lock:
             known = self._checkpoint.grants
             chosen = choose(facts.Node(self._devices, self._book.held(known.values())), known)
             new = [it for it in chosen if known.get(it.id) != it]
@@ -267,7 +267,7 @@ class Granter:
 
     def end(self, over: Callable[[grants.Grant], bool], *, used: bool = True) -> None:
         """End the grants for which *over* is true; those in use by processes only if *used*."""
-        with self._deciding:
+        with self._lock:
             found = [it for it in self._checkpoint.grants.values() if over(it)]
             self._end([it for it in found if used or not self._folders.is_used(it.id)])
 
@@ -275,7 +275,7 @@ class Granter:
 
     def collect(self) -> None:
         """End the grants of pods that are over, and after a while those never used by kubelet."""
-        with self._deciding:
+        with self._lock:
             # Grants bound after this may not be listed yet; kubelet itself unprepares claims.
             before = {k: it for k, it in self._checkpoint.grants.items() if it.claim is None}
         if not before:
@@ -286,7 +286,7 @@ class Granter:
             return  # kubelet has restarted: the entries may be those of the new one
         said = endings.Said(listing, entries)
         over = self._endings.over(before.values(), said)
-        with self._deciding:
+        with self._lock:
             uids = {it.uid for it in entries}
             self._doubts.keep(uids)
             self._waiting = {uid: it for uid, it in self._waiting.items() if uid in uids}
@@ -304,7 +304,7 @@ class Granter:
         Each step runs for the whole batch before the next: switching between steps costs as much
         as the steps.
         """
-        with self._deciding:
+        with self._lock:
             written = self._sources.state.read()
             alone = len(found) == 1
             bound = [_tried(lambda it: self._bind(it, written, alone=alone), it) for it in found]

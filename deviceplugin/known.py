@@ -20,7 +20,7 @@ class Known:
     """Grants by id; thread-safe."""
 
     def __init__(self) -> None:
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._grants: dict[str, Grant] = {}
         # Whether bound -> id of kubelet -> ids of the grants that have it.
         self._vcore: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
@@ -32,14 +32,14 @@ class Known:
     @property
     def grants(self) -> Mapping[str, Grant]:
         """A snapshot of all grants: later changes are not in it."""
-        with self._changing:
+        with self._lock:
             if self._shown is None:
                 self._shown = dict(self._grants)
             return self._shown
 
     def change(self, made: Iterable[Grant], gone: Iterable[str]) -> None:
         """Add or replace the grants *made*, and remove those *gone*."""
-        with self._changing:
+        with self._lock:
             self._shown = None
             for grant in made:
                 self._forget(grant.id)
@@ -52,7 +52,7 @@ class Known:
 
     def having(self, kind: Kind, wanted: Iterable[str], *, bound: bool) -> list[Grant]:
         """Return the *bound*, or unbound, grants that have any of the ids *wanted*."""
-        with self._changing:
+        with self._lock:
             holders = (self._vcore if kind is Kind.VCORE else self._vmemory)[bound]
             found = {one for it in wanted if it in holders for one in holders[it]}
             return [self._grants[it] for it in found]
@@ -64,12 +64,12 @@ class Known:
 
     def of_pod(self, uid: str) -> list[Grant]:
         """Return the grants of a pod."""
-        with self._changing:
+        with self._lock:
             return [self._grants[it] for it in self._pods.get(uid, ())]
 
     def named(self, namespace: str, name: str) -> list[Grant]:
         """Return the grants of all pods that have, or had, that name."""
-        with self._changing:
+        with self._lock:
             return [self._grants[it] for it in self._names.get(f"{namespace}/{name}", ())]
 
     def _forget(self, grant_id: str) -> None:

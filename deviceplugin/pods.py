@@ -37,7 +37,7 @@ class Pods(watching.Watching[dict[str, Any]]):
 
     def __init__(self, api: apiserver.ApiServer, node: str) -> None:
         self.changed: Subscribers[[str]] = Subscribers()
-        self._indexing = threading.Lock()
+        self._lock = threading.Lock()
         self._by_uid: dict[str, dict[str, Any]] = {}
         self._uids: dict[str, tuple[str, ...]] = {}  # by the keys of pods
         self._query = {"fieldSelector": f"spec.nodeName={node}"}
@@ -45,7 +45,7 @@ class Pods(watching.Watching[dict[str, Any]]):
 
     def seen(self, uid: str) -> dict[str, Any] | None:
         """Return the last seen pod with that *uid*; None: it was not seen."""
-        with self._indexing:
+        with self._lock:
             return self._by_uid.get(uid)
 
     def find(self, uid: str, namespace: str, name: str) -> dict[str, Any] | None:
@@ -80,7 +80,7 @@ class Pods(watching.Watching[dict[str, Any]]):
 
     def _index(self, key: str) -> None:
         pod = self._seen.get(key)
-        with self._indexing:
+        with self._lock:
             for uid in self._uids.pop(key, ()):
                 self._by_uid.pop(uid, None)
             if pod is not None:

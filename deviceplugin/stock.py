@@ -42,7 +42,7 @@ class Stock:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._ready: collections.deque[Blank] = collections.deque()
-        self._filling = threading.Lock()
+        self._lock = threading.Lock()
         self._taken = -QUIET_SECONDS  # time of the last take, seconds of a monotonic clock
 
     def take(self, tree: Path) -> Blank:
@@ -58,7 +58,7 @@ class Stock:
 
     def fill(self, tree: Path) -> None:
         """Refill the pool for *tree*, while none is taken and the disk has enough space."""
-        with self._filling:
+        with self._lock:
             for blank in [it for it in list(self._ready) if it.tree != tree]:
                 with contextlib.suppress(ValueError):  # another thread has just taken it
                     self._ready.remove(blank)
@@ -72,7 +72,7 @@ class Stock:
 
     def close(self) -> None:
         """Remove all folders of the pool."""
-        with self._filling, contextlib.suppress(IndexError):
+        with self._lock, contextlib.suppress(IndexError):
             while True:
                 drafts.discard(self._ready.popleft().path)
 

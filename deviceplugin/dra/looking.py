@@ -33,7 +33,7 @@ class Looking:
     ) -> None:
         self._folder = specifications
         self._driver = driver
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._tree: Path | None = None  # driver files for which all of them are written
 
     def admit(self, uid: str, uuids: Sequence[str]) -> str:
@@ -41,14 +41,14 @@ class Looking:
         driver = self._driver()
         if driver is None:
             raise errors.UnavailableError("the node has no driver now")
-        with self._changing:
+        with self._lock:
             self._describe(uid, uuids, driver)
         return f"{names.ADMIN_KIND}={uid}"
 
     def dismiss(self, uid: str) -> None:
         """Remove the CDI device of the claim *uid*."""
         try:
-            with self._changing:
+            with self._lock:
                 self._file(uid).unlink(missing_ok=True)
         except OSError as exc:
             raise errors.of_files(f"{self._file(uid)}: cannot be removed", exc) from exc
@@ -56,7 +56,7 @@ class Looking:
     def follow(self) -> None:
         """Rewrite all of them if the driver was replaced."""
         driver = self._driver()
-        with self._changing:
+        with self._lock:
             if driver is None or driver.tree == self._tree:
                 return
             for uid, uuids in self._known():

@@ -38,7 +38,7 @@ class Doors:
         self._file = state / FILE
         self._wanted = wanted
         self._settle_seconds = settle_seconds
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._known = self._read()
         self._stands: dict[str, doors.Stand] = {}
         self._closed: dict[str, float] = {}  # devices that move, and since when
@@ -48,7 +48,7 @@ class Doors:
         held = {
             share.uuid for grant in known if grant.claim is None for share in grant.shares
         } | self._closed.keys()
-        with self._changing:
+        with self._lock:
             self._stands = doors.stands(uuids, self._wanted, self._known, held)
             self._keep({uuid: it.now for uuid, it in self._stands.items()})
             now = time.monotonic()
@@ -105,7 +105,7 @@ class Doors:
         if not waiting:
             return False
         by_door = {door: held(door) for door in {self._stands[it].now for it in waiting}}
-        with self._changing:
+        with self._lock:
             free = [
                 uuid
                 for uuid in waiting

@@ -104,7 +104,7 @@ class Binder:
         self._may_send = may_send
         self._is_current = is_current
         self._places = threading.BoundedSemaphore(MOST_WRITES)
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._busy: set[str] = set()  # uids
         self._sent: dict[str, tuple[str, float]] = {}  # by uid, unanswered: version, time
 
@@ -258,14 +258,14 @@ class Binder:
 
     @contextlib.contextmanager
     def _alone(self, uid: str) -> Iterator[None]:
-        with self._guard:
+        with self._lock:
             if uid in self._busy:
                 raise NotBoundError("it is being bound already")
             self._busy.add(uid)
         try:
             yield
         finally:
-            with self._guard:
+            with self._lock:
                 self._busy.discard(uid)
 
 

@@ -70,11 +70,11 @@ class Reader:
         self._book = pods
         self._counted: dict[str, _Counted] = {}  # by namespace/name
         self._protected: dict[str, float] = {}  # by uid, until when
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def protect(self, uid: str) -> None:
         """Note that the API server refused to evict a pod."""
-        with self._guard:
+        with self._lock:
             self._protected[uid] = time.monotonic() + PROTECTED_SECONDS
 
     def read(self) -> victims.Budgets:
@@ -93,7 +93,7 @@ class Reader:
             allowed[key] = left if type(left) is int else 0
             for uid in self._uids(key, namespace, budget, now):
                 of.setdefault(uid, []).append(key)
-        with self._guard:
+        with self._lock:
             self._protected = {uid: at for uid, at in self._protected.items() if at > now}
             protected = frozenset(self._protected)
         return victims.Budgets(lambda pod: of.get(pod.uid, ()), allowed, protected)

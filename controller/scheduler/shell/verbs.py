@@ -32,12 +32,12 @@ class Remembered:
 
     def __init__(self, most: int = REMEMBERED) -> None:
         self._most = most
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._found: collections.OrderedDict[str, binding.Judged] = collections.OrderedDict()
 
     def keep(self, judged: binding.Judged) -> None:
         """Remember a pod."""
-        with self._guard:
+        with self._lock:
             self._found[judged.pod.uid] = judged
             self._found.move_to_end(judged.pod.uid)
             while len(self._found) > self._most:
@@ -53,7 +53,7 @@ class Remembered:
 
     def take(self, uid: str) -> binding.Judged | None:
         """Return a pod and forget it."""
-        with self._guard:
+        with self._lock:
             return self._found.pop(uid, None)
 
 

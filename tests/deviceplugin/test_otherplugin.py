@@ -185,6 +185,7 @@ def test_devices_are_offered_once_the_other_plugin_is_gone(node, cluster, option
     node.until(lambda: cluster.text)
     doors = {it.door for it in cluster.published.devices}
     assert doors == {"another device plugin (nvidia.com/gpu: 2)"}
+    node.until(lambda: node.ask("/readyz")[0] == 200)  # kubelet has answered the registration
     assert node.ask("/readyz") == (
         200,
         "none is offered: another device plugin (nvidia.com/gpu: 2) gives out the same GPUs\n",

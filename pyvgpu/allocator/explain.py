@@ -62,7 +62,8 @@ def _alone(
 
 def _lacking(container: facts.Container, serving: int) -> Iterator[Reason]:
     if container.need.count > 1:
-        text = f"{container.name} asks for {container.need.count} devices, only {serving} fit"
+        fit = "1 fits" if serving == 1 else f"{serving} fit"
+        text = f"{container.name} asks for {container.need.count} devices, only {fit}"
         yield Reason("", "", container.name, text)
 
 

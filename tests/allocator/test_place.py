@@ -160,7 +160,7 @@ def test_an_unsuitable_device_is_refused_with_the_reason(fields, selector, said)
         ([held(0, 1, 1)], WHOLE, "gpu0 is wanted whole, and is shared: team/other/main 1 vcore"),
         ([], {"size": 81}, "gpu0 has 80GiB in all, 81GiB of one device are asked"),
         ([], {"vcore": 100, "size": 81}, "gpu0 has 80GiB in all, 81GiB of one device are asked"),
-        ([], {"count": 2}, "main asks for 2 devices, only 1 fit"),
+        ([], {"count": 2}, "main asks for 2 devices, only 1 fits"),
     ],
 )
 def test_a_refusal_names_what_is_free_and_the_holders(taken, need, said):

@@ -181,7 +181,7 @@ def test_containers_are_named_as_in_the_pod():
         cluster(nodes={"n0": pods.published(1)}), asks.read(thing), every_device=True
     )
     assert found.asked == "first: 70 vcore and 8GiB, second: 200 vcore"
-    assert found.rows()[0] == ("n0", "", "second", "second asks for 2 devices, only 1 fit")
+    assert found.rows()[0] == ("n0", "", "second", "second asks for 2 devices, only 1 fits")
 
 
 def test_a_share_of_several_devices_is_named_as_such():

@@ -53,7 +53,7 @@ def test_pod_that_fits_only_on_an_unsampled_node_waits(space, extender, tmp_path
     ):
         space.create("pods", extenders.pod("sampled"))
         space.until("pods", "sampled", was_refused)
-        space.until_event("sampled", "VGPUWaits", f"{GOOD} would do: ")
+        space.until_event("sampled", "VGPUWaits", f"{GOOD} would fit: ")
         assert sampling.REMEDY in doctor(tmp_path / "sampling.json")
         assert sampling.REMEDY not in doctor(extender.config)
         with scheduler(extender, tmp_path, 100):

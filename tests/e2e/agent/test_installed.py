@@ -150,7 +150,7 @@ def test_control_plugin_refuses_other_pods_without_the_policy(space, agent, inst
     agent_set.kubectl("delete", "daemonset", "agent", "--cascade=foreground")
     agent.wait(lambda: _is_admitted(space))
     space.create("pods", asks_for_control())
-    space.until_event("p", "Failed", "for pods of namespace pyvgpu-agent alone")
+    space.until_event("p", "Failed", "only for pods of namespace pyvgpu-agent")
     space.server.call("DELETE", space.path("pods", "p"), body={"gracePeriodSeconds": 0})
     installed.install(*AUDIT)  # for the next test
 

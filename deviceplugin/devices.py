@@ -213,7 +213,7 @@ class Devices:
             self._wake()
 
     def _trouble(self, uuid: str) -> str:
-        return self._unhealthy.get(uuid, "")
+        return "the driver is away" if self._away else self._unhealthy.get(uuid, "")
 
     def show(self) -> None:
         """Pass the current state of the devices to the granter."""
@@ -221,7 +221,7 @@ class Devices:
             self._granter.see(
                 [
                     it.fact(
-                        "the driver is away" if self._away else self._trouble(it.device.uuid),
+                        self._trouble(it.device.uuid),
                         cordoned=it.device.uuid in self._cordons.uuids,
                         door=self._other_plugin or self._doors.elsewhere(it.device.uuid),
                     )

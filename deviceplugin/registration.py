@@ -69,7 +69,6 @@ class Registrar:
         self._plugins = plugins
         self._watch = watch.Watch()
         self._stopped = False
-        self._ended = False  # the watch is closed, or about to be
         self._known: object = None
         self._complaint = "kubelet has not been seen yet"
         self._patience = Patience()
@@ -107,12 +106,11 @@ class Registrar:
             while not self._stopped:
                 self._watch.watch([self._folder])
                 self._watch.wait(_LOOK_SECONDS if self._look() else self._patience.lose())
-            self._ended = True
             for plugin in self._plugins:
                 plugin.stop()
 
     def _wake(self) -> None:
-        if not self._ended:
+        if not self._stopped:  # else the watch is closed, or about to be
             self._watch.wake()
 
     @property

@@ -30,39 +30,24 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import shim
-from pyvgpu.deviceplugin import (
-    checkpoint,
-    clocks,
-    collector,
-    control,
-    cordons,
-    devices,
-    display,
-    events,
-    folders,
-    gaia,
-    granting,
-    ids,
-    making,
-    metrics,
-    orders,
-    otherplugin,
-    outside,
-    ownnode,
-    parts,
-    podresources,
+from pyvgpu.deviceplugin import admin_socket, components, http_server, scheduling
+from pyvgpu.deviceplugin.cluster import (
+    event_recorder,
+    other_plugin,
+    own_node,
+    pod_annotations,
     pods,
-    recent,
-    registration,
-    resize,
-    scheduling,
-    service,
-    state,
-    surroundings,
-    wishes,
 )
-from pyvgpu.deviceplugin.dra import driver, moving
+from pyvgpu.deviceplugin.containers import arbiter_clocks, backend, collector, store
+from pyvgpu.deviceplugin.devices import allocation_moves, cordon, node_devices
+from pyvgpu.deviceplugin.dra import driver
+from pyvgpu.deviceplugin.gpu_manager import display, profile
+from pyvgpu.deviceplugin.grants import events, grant_log, interfaces, manager, resize
+from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, pod_resources
+from pyvgpu.deviceplugin.kubelet.offers import Offer
+from pyvgpu.deviceplugin.plugin import device_nodes, plugin_server, registration
 from pyvgpu.deviceplugin.settings import Profile
+from pyvgpu.deviceplugin.telemetry import metrics, status_history
 from pyvgpu.kube import apiserver
 from pyvgpu.volumes import follow, node, survey, watch
 
@@ -85,9 +70,9 @@ class Agent:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._parts = parts.Parts()
+        self._parts = components.Parts()
         self._meter = metrics.AgentMeter(require_cdi=settings.require_cdi)
-        self._recent = recent.Recent()
+        self._recent = status_history.Recent()
         self._looked = threading.Event()  # the driver was looked for once
 
     def stop(self) -> None:
@@ -99,44 +84,44 @@ class Agent:
         settings = self._settings
         api = _connect(settings.kubeconfig, self._meter.asked)
         with contextlib.ExitStack() as stack:
-            kept = stack.enter_context(checkpoint.Checkpoint(settings.state, settings.node))
+            kept = stack.enter_context(grant_log.Checkpoint(settings.state, settings.node))
             if kept.trouble:
                 log.warning("rebuilding the grants from kubelet's state: %s", kept.trouble)
-            stack.enter_context(folders.alone(settings.run))
-            places = folders.Folders(settings.run / folders.GRANTS, settings.specifications)
+            stack.enter_context(store.alone(settings.run))
+            places = store.Folders(settings.run / store.GRANTS, settings.specifications)
             if kept.trouble:
                 kept.put(*places.claimed())
-            made = making.Grants(places, cdi=settings.require_cdi)
+            made = backend.Grants(places, cdi=settings.require_cdi)
             stack.callback(made.close)
-            resources = ids.GAIA if settings.profile is Profile.GAIA else ids.OURS
-            listing = podresources.PodResources(settings.pod_resources)
-            offers = {it.kind: service.Offer(it) for it in resources}
+            resources = device_ids.GAIA if settings.profile is Profile.GAIA else device_ids.OURS
+            listing = pod_resources.PodResources(settings.pod_resources)
+            offers = {it.kind: Offer(it) for it in resources}
             own, known = None, None
             if api:
                 stack.callback(api.close)
-                own, known = ownnode.OwnNode(api, settings.node), pods.Pods(api, settings.node)
+                own, known = own_node.OwnNode(api, settings.node), pods.Pods(api, settings.node)
                 self._add_watches(own, known)
-            observers = surroundings.Observers()
-            granter: granting.Granter
-            found: devices.Devices
+            observers = interfaces.Observers()
+            granter: manager.Granter
+            found: node_devices.Devices
             scheduled = scheduling.add(
                 self._parts, settings, own, known, observers, lambda: granter, lambda: found.minors
             )
-            granter = granting.Granter(
+            granter = manager.Granter(
                 kept,
                 made,
-                surroundings.Sources(state.State(settings.plugins), listing),
-                surroundings.Sizes(
+                interfaces.Sources(checkpoint_file.State(settings.plugins), listing),
+                interfaces.Sizes(
                     settings.unit, settings.packing, settings.bind_seconds, settings.shares
                 ),
                 offers,
                 scheduled.policy,
                 observers,
             )
-            kept_out = cordons.Cordons(settings.state)
-            gates = moving.Doors(settings.state, settings.doors, settings.door_seconds)
+            kept_out = cordon.Cordons(settings.state)
+            gates = allocation_moves.Doors(settings.state, settings.doors, settings.door_seconds)
             watched = stack.enter_context(watch.Watch())
-            found = devices.Devices(
+            found = node_devices.Devices(
                 settings, granter, made, kept_out, gates, self._meter.ended, watched.wake
             )
             stack.callback(found.stop)
@@ -152,20 +137,20 @@ class Agent:
                 )
             node_of = driver.Node(granter, made, found, gates)
             sockets = driver.add(self._parts, settings, own, node_of, self._meter.called)
-            ordering = orders.Orders(settings.state, self._hands(granter, made, found))
+            ordering = admin_socket.Orders(settings.state, self._hands(granter, made, found))
             stack.callback(ordering.stop)
             ordering.start()
             collecting = self._add_inside(granter, made, found, self._follower(found, watched))
             registrar = self._add_plugins(granter, offers)
             trouble = scheduled.trouble
-            inside = outside.Inside(
+            inside = http_server.Inside(
                 *(granter, found, places, collecting, registrar, marks, self._recent, trouble),
                 sockets,
             )
-            stack.enter_context(outside.showing(settings, self._parts, self._meter, inside))
+            stack.enter_context(http_server.showing(settings, self._parts, self._meter, inside))
             self._parts.run()
 
-    def _add_watches(self, own: ownnode.OwnNode, known: pods.Pods) -> None:
+    def _add_watches(self, own: own_node.OwnNode, known: pods.Pods) -> None:
         for seen in (own, known):
             try:
                 seen.sync()
@@ -176,29 +161,29 @@ class Agent:
 
     def _add_cluster(
         self,
-        own: ownnode.OwnNode,
+        own: own_node.OwnNode,
         known: pods.Pods,
-        granter: granting.Granter,
-        found: devices.Devices,
+        granter: manager.Granter,
+        found: node_devices.Devices,
     ) -> Callable[[str], display.Marks]:
         """Add the components that use the API server; return a lookup of a pod's marks by uid."""
-        teller = events.Teller(known, own.name, self._written)
+        teller = event_recorder.EventRecorder(known, own.name, self._written)
         granter.observers.reported.add(teller.tell)
         granter.observers.withdrawn.add(teller.withdraw)
         self._parts.add("events", teller.run, teller.stop)
-        following = wishes.Wishes(known, granter, teller.tell)
+        following = pod_annotations.Wishes(known, granter, teller.tell)
         known.changed.add(following.changed)
         self._parts.add("wishes", following.run, following.stop)
-        noted = cordons.Follower(
+        noted = cordon.Follower(
             own, lambda: {it.uuid for it in granter.devices}, found.follow_cordons
         )
         self._parts.add("cordons", lambda: noted.run(self._parts.wait))
         if not self._settings.beside_nvidia and not self._settings.simulate:
             state_folder = self._settings.state
-            others = otherplugin.Follower(own, state_folder, found.stand_back, teller.tell)
+            others = other_plugin.Follower(own, state_folder, found.stand_back, teller.tell)
             others.look()  # before any device is offered
             self._parts.add("others", lambda: others.run(self._parts.wait))
-        return following.marks
+        return display.marks_by(known.seen)
 
     def _written(self, what: str, event: events.Event) -> None:
         self._meter.reported(what, event)
@@ -207,9 +192,9 @@ class Agent:
 
     def _add_inside(
         self,
-        granter: granting.Granter,
-        made: making.Grants,
-        found: devices.Devices,
+        granter: manager.Granter,
+        made: backend.Grants,
+        found: node_devices.Devices,
         follower: follow.Follower,
     ) -> collector.Collector:
         """Add the components that work on the node itself."""
@@ -217,21 +202,21 @@ class Agent:
         add("mirror", follower.run, follower.stop)
         collecting = collector.Collector(granter, made)
         add("collector", lambda: collecting.run(wait))
-        kept = clocks.Clocks(self._settings.run / folders.GRANTS, nvml=lambda: found.nvml)
+        kept = arbiter_clocks.Clocks(self._settings.run / store.GRANTS, nvml=lambda: found.nvml)
         add("clocks", lambda: kept.run(lambda: granter.shared, wait))
         add("guard", made.guard.run, made.guard.stop)
-        add("control", lambda: control.stay(self._settings.driver_root, wait))
+        add("control", lambda: device_nodes.stay(self._settings.driver_root, wait))
         return collecting
 
     def _add_plugins(
-        self, granter: granting.Granter, offers: dict[ids.Kind, service.Offer]
+        self, granter: manager.Granter, offers: dict[device_ids.Kind, Offer]
     ) -> registration.Registrar:
         """Add the components that talk to kubelet."""
         folder, unit = self._settings.plugins, self._settings.unit
         gaias = self._settings.profile is Profile.GAIA
-        decider = gaia.Dressed(granter, unit) if gaias else granter
+        decider = profile.Dressed(granter, unit) if gaias else granter
         plugins = [
-            service.Plugin(folder, it, decider, self._meter.called) for it in offers.values()
+            plugin_server.Plugin(folder, it, decider, self._meter.called) for it in offers.values()
         ]
         registrar = registration.Registrar(self._settings.plugins, plugins)
 
@@ -243,8 +228,8 @@ class Agent:
         return registrar
 
     def _hands(
-        self, granter: granting.Granter, made: making.Grants, found: devices.Devices
-    ) -> orders.Hands:
+        self, granter: manager.Granter, made: backend.Grants, found: node_devices.Devices
+    ) -> admin_socket.Hands:
         """Return the functions that execute the administrator's orders."""
 
         def change(grant: Grant, wanted: quota.Change) -> Grant:
@@ -253,7 +238,7 @@ class Agent:
                 lambda it: resize.changed(it, wanted, made.devices, self._settings.unit),
             )
 
-        return orders.Hands(
+        return admin_socket.Hands(
             grants=lambda: granter.known.values(),
             change=change,
             devices=lambda: [it.uuid for it in granter.devices],
@@ -261,11 +246,11 @@ class Agent:
             uncordon=found.uncordon,
         )
 
-    def _follower(self, found: devices.Devices, watched: watch.Watch) -> follow.Follower:
+    def _follower(self, found: node_devices.Devices, watched: watch.Watch) -> follow.Follower:
         settings = self._settings
         mirror = node.Node(settings.state / _DRIVER, shim.shim_library())
         files = survey.Finder(settings.driver_root, settings.volumes)
-        finder = files if settings.volumes is None else gaia.Volumes(files)
+        finder = files if settings.volumes is None else profile.Volumes(files)
         known: list[node.State] = []
 
         def tell(news: follow.News) -> None:

@@ -7,15 +7,18 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import choices, gaia, predicates, publishing, surroundings
+from pyvgpu.deviceplugin.cluster import node_annotation, scheduler_choice
+from pyvgpu.deviceplugin.gpu_manager import predicates, profile
+from pyvgpu.deviceplugin.grants import interfaces
 from pyvgpu.deviceplugin.settings import Placement, Profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.deviceplugin import identity, ownnode, placing, pods
-    from pyvgpu.deviceplugin.granting import Granter
-    from pyvgpu.deviceplugin.parts import Parts
+    from pyvgpu.deviceplugin.cluster import own_node, pods
+    from pyvgpu.deviceplugin.components import Parts
+    from pyvgpu.deviceplugin.grants import placement, pod_identity
+    from pyvgpu.deviceplugin.grants.manager import Granter
     from pyvgpu.deviceplugin.settings import Settings
 
 
@@ -23,16 +26,16 @@ if TYPE_CHECKING:
 class Scheduling:
     """The agent's link to the scheduler."""
 
-    policy: surroundings.StartPolicy
+    policy: interfaces.StartPolicy
     trouble: Callable[[], str]  # why no pod can be placed here yet; '' if pods can
 
 
 def add(
     parts: Parts,
     settings: Settings,
-    node: ownnode.OwnNode | None,
+    node: own_node.OwnNode | None,
     known: pods.Pods | None,
-    observers: surroundings.Observers,
+    observers: interfaces.Observers,
     granter: Callable[[], Granter],
     minors: predicates.Minors,
 ) -> Scheduling:
@@ -47,23 +50,23 @@ def add(
                 "--placement extender: needs the API server, which stores the extender's choice: "
                 "run as a pod, or give --kubeconfig FILE"
             )
-        return Scheduling(surroundings.StartPolicy(), str)
+        return Scheduling(interfaces.StartPolicy(), str)
     choose, trouble = _chooser(parts, settings, known, observers, minors)
 
     def text() -> str:
         granted = granter().known.values()
-        return publishing.text_of(settings.unit, granter().devices, minors(), granted)
+        return node_annotation.text_of(settings.unit, granter().devices, minors(), granted)
 
     def labels() -> dict[str, str]:
         found = dict(settings.labels)
         if settings.profile is Profile.GAIA:
-            found |= gaia.labels(granter().devices)
+            found |= profile.labels(granter().devices)
         return found
 
-    publisher = publishing.Publisher(node, text, labels)
+    publisher = node_annotation.Publisher(node, text, labels)
     observers.changed.add(publisher.changed)
     parts.add("publisher", publisher.run, publisher.stop)
-    policy = surroundings.StartPolicy(
+    policy = interfaces.StartPolicy(
         find_name=known.name_of,
         choose=choose,
         wait_published=publisher.wait if settings.placement is Placement.AGENT else None,
@@ -76,9 +79,9 @@ def _chooser(
     parts: Parts,
     settings: Settings,
     known: pods.Pods,
-    observers: surroundings.Observers,
+    observers: interfaces.Observers,
     minors: predicates.Minors,
-) -> tuple[Callable[[identity.Pod], placing.Chosen], Callable[[], str]]:
+) -> tuple[Callable[[pod_identity.Pod], placement.Chosen], Callable[[], str]]:
     """Return what reads a pod's chosen devices, and why it cannot yet, '' if it can."""
     if settings.profile is Profile.GAIA:
         noting = predicates.Predicates(known, settings.node, minors)
@@ -87,8 +90,8 @@ def _chooser(
         if settings.placement_key is None:
             return noting.choose, str
     if settings.placement_key is None:
-        return choices.Wished(known).choose, str
-    keys = choices.Keys(settings.placement_key)
+        return scheduler_choice.Wished(known).choose, str
+    keys = scheduler_choice.Keys(settings.placement_key)
     with contextlib.suppress(errors.UnavailableError):  # the scheduler has yet to create it
         keys.read()
-    return choices.Sealed(known, settings.node, keys.read).choose, lambda: keys.trouble
+    return scheduler_choice.Sealed(known, settings.node, keys.read).choose, lambda: keys.trouble

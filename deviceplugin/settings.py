@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import audit, health, surroundings
-from pyvgpu.deviceplugin.dra import doors, moving
+from pyvgpu.deviceplugin import allocation_api
 
+# Application errors by NVIDIA's list of Xids: an exception in a kernel, a bad address, a killed
+# program, preemption, a video engine's program, a context timeout.
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+BIND_SECONDS = 60.0  # for matching a grant to its pod, before the pod is evicted
 DEFAULT_LISTEN = "127.0.0.1:5678"  # as gpu-manager's
 
 if TYPE_CHECKING:
@@ -24,11 +27,26 @@ class Placement(enum.Enum):
     EXTENDER = "extender"  # the scheduler extender, which seals its choice before the pod is bound
 
 
+class AuditAction(enum.StrEnum):
+    """The audit's response to a finding."""
+
+    REPORT = "report"  # report it
+    KILL = "kill"  # report it, and kill the process
+
+
 class Profile(enum.Enum):
     """The names of resources and paths that pods use."""
 
     PYVGPU = "pyvgpu"
     GAIA = "gaia"  # gpu-manager's
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HealthRules:
+    """When a device is unhealthy, and when healthy again."""
+
+    ignored_xids: frozenset[int] = APPLICATION_XIDS
+    recover_seconds: float = 60.0  # without any error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,17 +71,19 @@ class Settings:
     packing: facts.Packing = facts.Packing.BINPACK
     placement: Placement = Placement.AGENT
     placement_key: Path | None = None  # file or folder of keys that seal the scheduler's choices
-    doors: doors.Wanted = dataclasses.field(default_factory=doors.Wanted)
-    door_seconds: float = moving.SETTLE_SECONDS  # for which a device is closed before it moves
+    doors: allocation_api.Wanted = dataclasses.field(default_factory=allocation_api.Wanted)
+    door_seconds: float = (
+        allocation_api.SETTLE_SECONDS
+    )  # for which a device is closed before it moves
     driver_limits: bool = True  # also let the driver enforce memory limits, where it can
     beside_nvidia: bool = False  # offer devices though NVIDIA's plugin gives out the same ones
     classes: tuple[tuple[str, str], ...] = ()  # parts of devices' names, and their class
     shares: bool = True  # else whole devices only
     labels: tuple[tuple[str, str], ...] = ()  # set on the node
-    bind_seconds: float = surroundings.BIND_SECONDS
+    bind_seconds: float = BIND_SECONDS
     node_dev: Path | None = None  # without CDI: the node's own /dev; None: that of driver_root
     require_cdi: bool = True  # else containers see the nodes of devices that are not theirs
     listen: str | None = DEFAULT_LISTEN  # None: no HTTP server
     display: Path | None = None  # socket of gpu-manager's gRPC service; None: none
-    audit_action: audit.Action = audit.Action.REPORT
-    health: health.Rules = dataclasses.field(default_factory=health.Rules)
+    audit_action: AuditAction = AuditAction.REPORT
+    health: HealthRules = dataclasses.field(default_factory=HealthRules)

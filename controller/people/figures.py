@@ -1,6 +1,6 @@
 """Parse agents' Prometheus metrics of containers, devices and audits; pure.
 
-The metric names are those of ``deviceplugin/metrics.py``, which the cluster side does not import;
+The metric names are those of ``deviceplugin/telemetry/metrics.py``, which this does not import;
 a test parses here what that module writes.
 """
 

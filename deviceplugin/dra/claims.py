@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names, quantity
 from pyvgpu.allocator import facts, spare
-from pyvgpu.deviceplugin import grants
-from pyvgpu.deviceplugin.dra import doors, slices
-from pyvgpu.deviceplugin.placing import RefusedError
+from pyvgpu.deviceplugin import allocation_api, grants
+from pyvgpu.deviceplugin.dra import slices
+from pyvgpu.deviceplugin.grants.placement import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -262,7 +262,7 @@ def _shares(claim: Allocated, pieces: Sequence[Piece], around: Around) -> tuple[
         if device.unhealthy:
             text = f"its device {device.label} is unhealthy: {device.unhealthy}"
             raise _refused(claim.named, text, final=False)
-        if device.door not in ("", doors.Door.DRA):
+        if device.door not in ("", allocation_api.Door.DRA):
             raise _refused(
                 claim.named,
                 f"its device {device.label} is given out by {device.door}",

@@ -9,19 +9,27 @@ claims        writes the status of claims, and ends the grants of deleted ones
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin.dra import looking, preparing, publishing, serving, slices, statuses
-from pyvgpu.deviceplugin.dra.doors import Door
+from pyvgpu.deviceplugin.allocation_api import Door
+from pyvgpu.deviceplugin.dra import (
+    admin_access,
+    claim_status,
+    dra_server,
+    prepare,
+    slice_publisher,
+    slices,
+)
 
 if TYPE_CHECKING:
-    from pyvgpu.deviceplugin import counting, ownnode
-    from pyvgpu.deviceplugin.devices import Devices
-    from pyvgpu.deviceplugin.dra.moving import Doors
-    from pyvgpu.deviceplugin.granting import Granter
-    from pyvgpu.deviceplugin.making import Grants
-    from pyvgpu.deviceplugin.parts import Parts
+    from pyvgpu.deviceplugin.cluster import own_node
+    from pyvgpu.deviceplugin.components import Parts
+    from pyvgpu.deviceplugin.containers.backend import Grants
+    from pyvgpu.deviceplugin.devices.allocation_moves import Doors
+    from pyvgpu.deviceplugin.devices.node_devices import Devices
+    from pyvgpu.deviceplugin.grants.manager import Granter
+    from pyvgpu.deviceplugin.kubelet import call_timing
     from pyvgpu.deviceplugin.settings import Settings
 
 
@@ -38,10 +46,10 @@ class Node:
 def add(
     parts: Parts,
     settings: Settings,
-    own: ownnode.OwnNode | None,
+    own: own_node.OwnNode | None,
     node: Node,
-    count: counting.Count,
-) -> serving.Sockets | None:
+    count: call_timing.Count,
+) -> dra_server.Sockets | None:
     """Add the components if DRA allocates any device; return the sockets.
 
     UsageError without an API server, from which claims are read.
@@ -56,10 +64,10 @@ def add(
     api, granter, gates = own.api, node.granter, node.gates
     if not settings.doors.any_dra and not gates.any_dra:
         return None
-    health = serving.Health(settings.node)
-    shown = looking.Looking(settings.specifications, lambda: node.made.driver)
-    telling = statuses.Statuses(api, settings.node, granter)
-    means = preparing.Means(
+    health = dra_server.Health(settings.node)
+    shown = admin_access.Looking(settings.specifications, lambda: node.made.driver)
+    telling = claim_status.Statuses(api, settings.node, granter)
+    means = prepare.Means(
         node=settings.node,
         read=lambda path: api.call("GET", path),
         gives=gates.gives,
@@ -67,10 +75,17 @@ def add(
         dismiss=shown.dismiss,
         prepared=lambda _: telling.look(),
     )
-    sockets = serving.Sockets(
-        settings.registry, settings.drivers, preparing.Preparer(granter, means), health, count
+    sockets = dra_server.Sockets(
+        settings.registry, settings.drivers, prepare.Preparer(granter, means), health, count
     )
-    publisher = publishing.Publisher(own, node.devices.slice, lambda: sockets.met)
+
+    def devices(able: slices.Able) -> list[dict[str, Any]] | None:
+        shown = node.devices.for_claims
+        if shown is None:
+            return None
+        return slices.devices_of(shown.seen, shown.devices, shown.driver, able)
+
+    publisher = slice_publisher.Publisher(own, devices, lambda: sockets.met)
     sockets.registered.add(publisher.changed)
     last = granter.devices
 
@@ -91,10 +106,10 @@ def add(
 
     def held(door: Door) -> set[str] | None:
         if door is Door.PLUGIN:
-            return statuses.held_by_counters(granter)
+            return claim_status.held_by_counters(granter)
         if not publisher.is_current:
             return None
-        return statuses.held_by_claims(api, settings.node, granter)
+        return claim_status.held_by_claims(api, settings.node, granter)
 
     parts.add("dra", lambda: sockets.run(parts.wait))
     parts.add("slices", publisher.run, publisher.stop)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyvgpu.allocator import facts
-    from pyvgpu.deviceplugin import inventory
+    from pyvgpu.deviceplugin.devices import inventory
 
 GROUP = "resource.k8s.io/v1"
 MEBIBYTE = 1 << 20
@@ -26,14 +26,6 @@ MEBIBYTE = 1 << 20
 _LONGEST_NAME = 253
 _LONGEST_TEXT = 64  # of an attribute
 _NUMBERS = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?(?:\.[0-9]+)*")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Driver:
-    """The driver's versions."""
-
-    release: str = ""  # as NVML reports it, such as 550.163.01
-    cuda: str = ""  # such as 12.4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,7 +98,7 @@ def slice_of(node: Mapping[str, Any], devices: Iterable[dict[str, Any]]) -> dict
 def devices_of(
     seen: Sequence[inventory.Seen],
     devices: Iterable[facts.Device],
-    driver: Driver,
+    driver: inventory.DriverVersions,
     able: Able = Able(),  # noqa: B008 - it is frozen
 ) -> list[dict[str, Any]]:
     """Return the entries of *devices* in a slice.
@@ -157,7 +149,7 @@ def _size(size: int) -> str:
 
 
 def _attributes(
-    seen: inventory.Seen, one: facts.Device, driver: Driver, group: str
+    seen: inventory.Seen, one: facts.Device, driver: inventory.DriverVersions, group: str
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     texts = {
         names.DRA_UUID: one.uuid,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from generator import sources
 from generator.tables import code, table
-from pyvgpu.deviceplugin import metrics
+from pyvgpu.deviceplugin.telemetry import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,8 @@ from pyvgpu import names, simulator
 from pyvgpu.controller.scheduler.shell import leading, waking
 from pyvgpu.controller.sidecar import claims, marking, nodes
 from pyvgpu.controller.webhook import argv
-from pyvgpu.deviceplugin import control, gaia
+from pyvgpu.deviceplugin.gpu_manager import profile
+from pyvgpu.deviceplugin.plugin import device_nodes
 from pyvgpu.volumes import cdi
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ KEPT: tuple[Row, ...] = (
         "pod",
         "the same: the devices' indices; the container's number follows",
     ),
-    (gaia.MODEL_LABEL, "node", "the agent, with `--profile gaia`: the GPU model's name"),
+    (profile.MODEL_LABEL, "node", "the agent, with `--profile gaia`: the GPU model's name"),
 )
 
 DRA: tuple[Row, ...] = (
@@ -281,7 +282,7 @@ VARIABLES: tuple[Row, ...] = (
     ("POD_NAME", "`pyvgpu scheduler`", "the name of its own pod"),
     ("POD_NAMESPACE", "`pyvgpu control-nodes`", "the agent's namespace"),
     (
-        control.VARIABLE,
+        device_nodes.VARIABLE,
         "the agent's container",
         "set by `pyvgpu control-nodes`: the device nodes that it allocated to the agent",
     ),

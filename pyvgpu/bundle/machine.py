@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, pages, promises, region, shim
 from pyvgpu.bundle import shapes
-from pyvgpu.deviceplugin import checkpoint, folders, grants, regions
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.containers import region_files, store
+from pyvgpu.deviceplugin.grants import grant_log
 from pyvgpu.doctor import inside, machine, node
 from pyvgpu.volumes import manifest
 from pyvgpu.volumes.node import Node as Mirror
@@ -57,7 +59,7 @@ def documents(
     yield "kernel/modules", _or_error(_modules)
     yield "runs.json", _or_error(_runs)
     yield "grants/checkpoint.json", _or_error(lambda: _checkpoint(where.state))
-    quotas = (run / folders.GRANTS).glob(f"*/{names.QUOTA_FILE}")
+    quotas = (run / store.GRANTS).glob(f"*/{names.QUOTA_FILE}")
     found = sorted(it.parent for it in quotas if grants.is_id(it.parent.name))
     yield "grants/regions.json", [_region(it) for it in found]
     yield "mirror.json", _or_error(lambda: _mirror(where.state / node.DRIVER))
@@ -128,19 +130,19 @@ def _checkpoint(state: Path) -> object:
         "vcore_ids": shapes.KEEP,
         "vmemory_ids": shapes.KEEP,
     }
-    if not (state / checkpoint.FILE).exists():
+    if not (state / grant_log.FILE).exists():
         return []
-    return [shapes.kept(grants.dump(it), shape) for it in checkpoint.look(state).values()]
+    return [shapes.kept(grants.dump(it), shape) for it in grant_log.look(state).values()]
 
 
 def _region(path: Path) -> dict[str, object]:
     """Return the quota and the ledger of a region, without names of processes."""
     found: dict[str, object] = {"folder": path.name}
     try:
-        with regions.opened(path, names.QUOTA_FILE, regions.READ_FILE) as file:
+        with region_files.opened(path, names.QUOTA_FILE, region_files.READ_FILE) as file:
             limits = region.read_limits(file)
         found["limits"] = dataclasses.asdict(limits)
-        with regions.opened(path, names.USAGE_FILE, regions.READ_FILE) as file:
+        with region_files.opened(path, names.USAGE_FILE, region_files.READ_FILE) as file:
             count = len(limits.devices)
             usage, compute = region.read_usage(file, count), region.read_compute(file, count)
         found["processes"] = [{"pid": it.pid, "charged": it.charged} for it in usage.slots]

@@ -47,10 +47,10 @@ def run(options: argparse.Namespace) -> int:
     found["namespace"] = found.get("namespace") or os.environ.get("POD_NAMESPACE")
     if not found["namespace"]:
         raise errors.UsageError("--namespace '': must name the agent's, such as pyvgpu-agent")
-    from pyvgpu.deviceplugin import control
+    from pyvgpu.deviceplugin.plugin import device_nodes
 
     log.begin(verbose)
-    one = control.Control(control.Settings(**found))
+    one = device_nodes.Control(device_nodes.Settings(**found))
     ending.on_signals(one.stop)
     one.run()
     return 0

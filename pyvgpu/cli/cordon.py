@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu.cli import agent
-from pyvgpu.deviceplugin import orders
+from pyvgpu.deviceplugin import admin_socket
 
 if TYPE_CHECKING:
     import argparse
@@ -35,5 +35,5 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Send the order to the agent, and print its answer."""
     order = {"order": "cordon", "uuid": options.uuid, "undo": options.undo}
-    print(orders.tell(agent.state(options), order))
+    print(admin_socket.tell(agent.state(options), order))
     return 0

@@ -13,8 +13,8 @@ from pyvgpu.allocator import facts
 from pyvgpu.cli import gpu_manager, places, table
 from pyvgpu.cli.agent import STATE
 from pyvgpu.cli.table import Group, Option
-from pyvgpu.deviceplugin import audit, gaia, health
-from pyvgpu.deviceplugin.dra import doors
+from pyvgpu.deviceplugin import allocation_api, settings
+from pyvgpu.deviceplugin.gpu_manager import profile
 from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, Placement, Profile, Settings
 
 if TYPE_CHECKING:
@@ -197,14 +197,14 @@ CONTAINERS = Group(
             "FILE",
             "volumes",
             "gpu-manager's volume.conf: the driver files that they get (all)",
-            gaia.read_volumes,
+            profile.read_volumes,
         ),
         Option(
             "--extra-config",
             "FILE",
             "nodes",
             "gpu-manager's extra-config.json: additional device nodes that they get (none)",
-            gaia.read_nodes,
+            profile.read_nodes,
         ),
         Option(
             "--no-require-cdi",
@@ -240,7 +240,7 @@ HEALTH = Group(
             "ignored_xids",
             "Xids that do not make a device unhealthy, separated by commas; '' for none",
             table.numbers(1, 9999, "13,31,43"),
-            ",".join(map(str, sorted(health.APPLICATION_XIDS))),
+            ",".join(map(str, sorted(settings.APPLICATION_XIDS))),
         ),
         Option(
             "--recover-seconds",
@@ -275,7 +275,7 @@ WATCHING = Group(
             "report|kill",
             "audit_action",
             "what happens to a process that exceeds its quota: it is reported, or killed",
-            table.one_of(audit.Action),
+            table.one_of(settings.AuditAction),
             "report",
         ),
     ),
@@ -307,7 +307,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(
-    options: argparse.Namespace, door: doors.Door = doors.Door.PLUGIN
+    options: argparse.Namespace, door: allocation_api.Door = allocation_api.Door.PLUGIN
 ) -> tuple[Settings, dict[str, Any]]:
     """Return the settings of the agent and of its log; UsageError if *options* are not valid.
 
@@ -319,8 +319,8 @@ def settings_of(
     found = {**theirs, **found}  # our options take precedence
     found.setdefault("node", os.environ.get("NODE_NAME") or socket.gethostname())
     said = {"verbose": found.pop("verbose", False), **SAYING.read(options)}
-    rules = dataclasses.replace(health.Rules(), **HEALTH.read(options))
-    found["doors"] = doors.parse(found.get("doors", ()), door)
+    rules = dataclasses.replace(settings.HealthRules(), **HEALTH.read(options))
+    found["doors"] = allocation_api.parse(found.get("doors", ()), door)
     made = Settings(**found, health=rules)
     if (made.placement is Placement.EXTENDER) != (made.placement_key is not None):
         raise errors.UsageError(
@@ -332,18 +332,19 @@ def settings_of(
 
 def run(options: argparse.Namespace) -> int:
     """Serve kubelet until a termination signal arrives."""
-    return serve(options, doors.Door.PLUGIN)
+    return serve(options, allocation_api.Door.PLUGIN)
 
 
-def serve(options: argparse.Namespace, door: doors.Door) -> int:
+def serve(options: argparse.Namespace, door: allocation_api.Door) -> int:
     """Run the agent; *door* is the allocation API of devices for which the options name none."""
     settings, said = settings_of(options, door)
     with errors.needing("grpcio", "node"):
-        from pyvgpu.deviceplugin import agent, frugal, simulated
+        from pyvgpu.deviceplugin import agent, process_tuning
+        from pyvgpu.deviceplugin.devices import simulated
     log.begin(**said)
     for line in gpu_manager.warnings(options):
         logging.getLogger(__name__).warning("%s", line)
-    frugal.begin()
+    process_tuning.begin()
     one = agent.Agent(simulated.settle(settings))
     ending.on_signals(one.stop)
     one.run()

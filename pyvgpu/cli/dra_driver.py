@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu.cli import device_plugin
-from pyvgpu.deviceplugin.dra import doors
+from pyvgpu.deviceplugin import allocation_api
 
 if TYPE_CHECKING:
     import argparse
@@ -32,4 +32,4 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve kubelet until a termination signal arrives."""
-    return device_plugin.serve(options, doors.Door.DRA)
+    return device_plugin.serve(options, allocation_api.Door.DRA)

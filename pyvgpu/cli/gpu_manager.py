@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyvgpu
 from pyvgpu import errors
 from pyvgpu.cli import table
-from pyvgpu.deviceplugin import gaia
+from pyvgpu.deviceplugin.gpu_manager import profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,7 +57,7 @@ def _display(text: str, flag: str) -> Fields:
 
 
 def _labels(text: str, flag: str) -> Fields:
-    return {"labels": gaia.read_labels(text, flag)}
+    return {"labels": profile.read_labels(text, flag)}
 
 
 def _share_mode(text: str, flag: str) -> Fields:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import control, errors, holders, promises, quota
 from pyvgpu.cli import agent, limits
-from pyvgpu.deviceplugin import orders
+from pyvgpu.deviceplugin import admin_socket
 
 if TYPE_CHECKING:
     import argparse
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         )
     if "/" in options.name:
         order = {"order": "set", "name": options.name, "change": dataclasses.asdict(wanted)}
-        print(orders.tell(agent.state(options), order))
+        print(admin_socket.tell(agent.state(options), order))
         return 0
     name = holders.check_name(options.name, "NAME")
     found = control.find(name, promises.Books().live())

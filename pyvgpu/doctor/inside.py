@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import arbiter, errors, memorylimit, names, quantity, quota, region
-from pyvgpu.deviceplugin import containers
+from pyvgpu.deviceplugin.containers import cdi_edits
 from pyvgpu.doctor import facts, machine, proof
 from pyvgpu.doctor.facts import Finding, Row, State
 from pyvgpu.volumes import elf
@@ -60,13 +60,13 @@ class Place:
 def find(root: Path = Path("/")) -> Place | None:
     """Return the environment of this process; None: it has no quota."""
     library, complaint = _loaded()
-    quotas = root / containers.QUOTA.lstrip("/")
-    clock = root / containers.CLOCKS.lstrip("/") / "0"
-    usage = root / containers.USAGE.lstrip("/")
+    quotas = root / cdi_edits.QUOTA.lstrip("/")
+    clock = root / cdi_edits.CLOCKS.lstrip("/") / "0"
+    usage = root / cdi_edits.USAGE.lstrip("/")
     given = (quotas / names.QUOTA_FILE, usage, clock, library, complaint)
     if quotas.exists():
         return Place(Kind.CONTAINER, *given)
-    if (root / containers.LIBRARIES.lstrip("/")).is_dir():
+    if (root / cdi_edits.LIBRARIES.lstrip("/")).is_dir():
         return Place(Kind.WHOLE, *given)
     if library is not None and (library.parent.parent / "region").is_symlink():
         folder = library.parent.parent / "region"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, pages, shim
-from pyvgpu.deviceplugin import simulated
+from pyvgpu.deviceplugin.devices import simulated
 from pyvgpu.doctor import facts, machine
 from pyvgpu.doctor.facts import Finding, Row, State
 from pyvgpu.volumes import installation, plan

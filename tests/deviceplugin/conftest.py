@@ -12,7 +12,8 @@ import waiting
 from fake_kubelet import FakeKubelet
 
 from pyvgpu import simulator
-from pyvgpu.deviceplugin import folders, ownnode
+from pyvgpu.deviceplugin.cluster import own_node
+from pyvgpu.deviceplugin.containers import store
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def driver(machine, tmp_path):
 @pytest.fixture
 def places(tmp_path):
     """The folders of grants of a node."""
-    made = folders.Folders(tmp_path / "grants", tmp_path / "cdi")
+    made = store.Folders(tmp_path / "grants", tmp_path / "cdi")
     yield made
     made.close()
 
@@ -60,7 +61,7 @@ def cluster(tmp_path):
 @pytest.fixture
 def own(cluster):
     """The node of that API server, as an agent watches it."""
-    made = ownnode.OwnNode(cluster.connection, cluster_of_one.NODE)
+    made = own_node.OwnNode(cluster.connection, cluster_of_one.NODE)
     made.sync()
     with waiting.beside(made):
         yield made

@@ -23,9 +23,12 @@ AUDIT = """
 import json, logging, sys
 from pathlib import Path
 from pyvgpu import nvml
-from pyvgpu.deviceplugin import audit, auditor, folders, grants
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.audit import auditor
+from pyvgpu.deviceplugin.containers import store
+from pyvgpu.deviceplugin.settings import AuditAction
 base, library = Path(sys.argv[1]), Path(sys.argv[2])
-places = folders.Folders(base / "grants", base / "cdi")
+places = store.Folders(base / "grants", base / "cdi")
 given = {one["id"]: grants.load(one) for one in json.loads(sys.argv[3])}
 logging.disable()
 reported = []
@@ -33,7 +36,7 @@ watching = {
     action.value: auditor.Auditor(
         library, places, lambda: given, auditor.Means(action, reported.append)
     )
-    for action in audit.Action
+    for action in AuditAction
 }
 with nvml.session(library):
     for line in sys.stdin:

@@ -26,7 +26,8 @@ from fake_kubelet import (
 )
 from waiting import started
 
-from pyvgpu.deviceplugin import ids, registration, service
+from pyvgpu.deviceplugin.kubelet import device_ids, offers
+from pyvgpu.deviceplugin.plugin import plugin_server, registration
 
 
 @pytest.fixture
@@ -97,9 +98,9 @@ def test_malformed_calls_are_answered_and_grant_nothing(room, method, content):
 
 def test_unknown_ids_grant_nothing_usable(room):
     strange = frozenset({"c99999", "x", "", "c-1"})
-    room.granter.allocate(ids.Kind.VCORE, strange)
+    room.granter.allocate(device_ids.Kind.VCORE, strange)
     with pytest.raises(Exception, match="the pod of this container is not known yet"):
-        started(lambda done: room.granter.start(ids.Kind.VCORE, strange, done))
+        started(lambda done: room.granter.start(device_ids.Kind.VCORE, strange, done))
     holds_nothing(room)
     assert room.run(pod("p", container("a", 100, 0)), "a") == "100 16 GPU-0"
 
@@ -134,7 +135,7 @@ def test_malformed_kubelet_answers_are_retried(kubelet, said):
     path = kubelet.folder / registration.KUBELET_SOCKET
     path.unlink(missing_ok=True)
     talker = Babble(path, said)
-    plugin = service.Plugin(kubelet.folder, service.Offer(ids.OURS[0], 4), None)
+    plugin = plugin_server.Plugin(kubelet.folder, offers.Offer(device_ids.OURS[0], 4), None)
     registrar = registration.Registrar(kubelet.folder, [plugin])
     thread = threading.Thread(target=registrar.run)
     thread.start()
@@ -169,7 +170,7 @@ def test_changes_of_the_wall_clock_have_no_effect(kubelet, tmp_path, monkeypatch
         for _ in range(4):
             room.granter.collect()
             assert room.start(first, "a") == grant
-        room.granter.allocate(ids.Kind.VCORE, frozenset({"c150"}))  # no container uses it
+        room.granter.allocate(device_ids.Kind.VCORE, frozenset({"c150"}))  # no container uses it
         room.granter.collect()
         assert len(room.checkpoint.grants) == 2
         kubelet.remove(first)

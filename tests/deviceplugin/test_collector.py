@@ -3,7 +3,7 @@
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin import collector
+from pyvgpu.deviceplugin.containers import collector
 
 
 class Nothing:

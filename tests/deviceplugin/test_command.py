@@ -15,13 +15,14 @@ from fake_kubelet import SECONDS, VCORE, VMEMORY, AdmissionError, StartError, co
 from node_process import PROGRAM, UNIT, ended
 
 from pyvgpu import simulator
-from pyvgpu.deviceplugin import stock
+from pyvgpu.deviceplugin.containers import grant_pool
 from pyvgpu.volumes import drafts
 
 
 def test_agent_imports_no_heavy_library():
     program = (
-        "import sys; from pyvgpu.deviceplugin import agent, control; "
+        "import sys; from pyvgpu.deviceplugin import agent; "
+        "from pyvgpu.deviceplugin.plugin import device_nodes; "
         "print({'kubernetes', 'numpy', 'cryptography'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
@@ -59,7 +60,7 @@ def test_grants_survive_a_killed_agent(node):
 def test_first_start_uses_a_pooled_folder(node):
     node.start()
     node.kubelet.until_offered()
-    assert len(drafts.found(node.files / "grants")) == stock.SIZE
+    assert len(drafts.found(node.files / "grants")) == grant_pool.SIZE
 
 
 @pytest.mark.parametrize(
@@ -274,5 +275,5 @@ def test_json_log_is_machine_readable(node):
     node.kubelet.until_offered()
     entries = [json.loads(line) for line in node.log.read_text().splitlines()]
     (said,) = [it for it in entries if it["message"].startswith("answering on port")]
-    assert (said["level"], said["logger"]) == ("info", "pyvgpu.deviceplugin.outside")
+    assert (said["level"], said["logger"]) == ("info", "pyvgpu.deviceplugin.http_server")
     assert datetime.datetime.fromisoformat(said["time"]).tzinfo

@@ -13,27 +13,20 @@ from waiting import started
 from pyvgpu import names, region
 from pyvgpu._api import pod_resources_pb2 as api
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import (
-    checkpoint,
-    folders,
-    granting,
-    ids,
-    making,
-    podresources,
-    service,
-    state,
-    surroundings,
-)
+from pyvgpu.deviceplugin.containers import backend, store
+from pyvgpu.deviceplugin.grants import grant_log, interfaces, manager
+from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, offers, pod_resources
+from pyvgpu.deviceplugin.plugin import plugin_server
 
-RESOURCES = {it.kind: it.name for it in ids.OURS}
+RESOURCES = {it.kind: it.name for it in device_ids.OURS}
 IDS = {  # each pod gets those of the one before it
-    ids.Kind.VCORE: frozenset(f"c{it}" for it in range(60)),
-    ids.Kind.VMEMORY: frozenset(f"m{it}" for it in range(40)),
+    device_ids.Kind.VCORE: frozenset(f"c{it}" for it in range(60)),
+    device_ids.Kind.VMEMORY: frozenset(f"m{it}" for it in range(40)),
 }
 
 
 def answered(granter, kind, own):
-    return service.as_message(granter.allocate(kind, own)).SerializeToString()
+    return plugin_server.as_message(granter.allocate(kind, own)).SerializeToString()
 
 
 class Kubelet:
@@ -60,7 +53,7 @@ class Kubelet:
         )
 
     def life(self):
-        return podresources.Life(0, 0, 0)
+        return pod_resources.Life(0, 0, 0)
 
     def listing(self):
         kinds = {name: kind for kind, name in RESOURCES.items()}
@@ -72,18 +65,20 @@ class Kubelet:
         for uid in self.admitted:
             pod = api.PodResources(name=uid, namespace="team")
             pod.containers.add(name="main", devices=devices)
-            pods.append(podresources.Pod(pod.SerializeToString(), kinds))
-        return podresources.Listing(self.life(), tuple(pods))
+            pods.append(pod_resources.Pod(pod.SerializeToString(), kinds))
+        return pod_resources.Listing(self.life(), tuple(pods))
 
     @property
     def admitted(self):
-        found = json.loads((self.folder / state.FILE).read_bytes())["Data"]["PodDeviceEntries"]
+        found = json.loads((self.folder / checkpoint_file.FILE).read_bytes())["Data"][
+            "PodDeviceEntries"
+        ]
         return {it["PodUID"] for it in found}
 
     def _write(self, entries):
         draft = self.folder / "draft"
         draft.write_text(json.dumps({"Data": {"PodDeviceEntries": entries}}))
-        draft.replace(self.folder / state.FILE)
+        draft.replace(self.folder / checkpoint_file.FILE)
 
 
 @pytest.fixture
@@ -100,20 +95,20 @@ def agent(tmp_path, machine, driver, kubelet):
     @contextlib.contextmanager
     def begin():
         with (
-            checkpoint.Checkpoint(tmp_path, "node") as kept,
+            grant_log.Checkpoint(tmp_path, "node") as kept,
             contextlib.closing(
-                making.Grants(folders.Folders(tmp_path / "grants", tmp_path / "cdi"))
+                backend.Grants(store.Folders(tmp_path / "grants", tmp_path / "cdi"))
             ) as made,
         ):
             made.driver = driver
-            granter = granting.Granter(
+            granter = manager.Granter(
                 kept,
                 made,
-                surroundings.Sources(state.State(kubelet.folder), kubelet),
-                surroundings.Sizes(GIB),
-                {it.kind: service.Offer(it) for it in ids.OURS},
-                surroundings.StartPolicy(),
-                surroundings.Observers(),
+                interfaces.Sources(checkpoint_file.State(kubelet.folder), kubelet),
+                interfaces.Sizes(GIB),
+                {it.kind: offers.Offer(it) for it in device_ids.OURS},
+                interfaces.StartPolicy(),
+                interfaces.Observers(),
             )
             granter.see(has)
             granter.recover()

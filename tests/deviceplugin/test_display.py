@@ -10,9 +10,12 @@ from granted import GIB
 import pyvgpu
 from pyvgpu._api import display_pb2_grpc as api_grpc
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import audit, display, grants, metrics, usage
-from pyvgpu.deviceplugin.health import Answer
-from pyvgpu.deviceplugin.whose import Whose
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.audit import quota_audit
+from pyvgpu.deviceplugin.containers.process_owner import Whose
+from pyvgpu.deviceplugin.devices.health import Answer
+from pyvgpu.deviceplugin.gpu_manager import display
+from pyvgpu.deviceplugin.telemetry import metrics, usage
 
 A, B = "GPU-a", "GPU-b"
 
@@ -39,7 +42,7 @@ def sources():
         findings=tuple,
         audits=lambda: True,
     )
-    seen = audit.Seen(
+    seen = quota_audit.Seen(
         {A: {12: GIB, 10: GIB, 11: GIB}, B: {20: GIB}},
         {
             10: Whose(SHARE.id, "uid-1"),
@@ -128,7 +131,7 @@ def test_no_grants_give_an_empty_object(sources):
     empty = display.Sources(
         sources.node,
         metrics.Sources(list, tuple, dict, lambda *_: usage.NOTHING, tuple, lambda: True),
-        lambda: audit.NOTHING,
+        lambda: quota_audit.NOTHING,
         display.no_marks,
     )
     assert display.answers(empty)["/usage"].content() == b"{}"

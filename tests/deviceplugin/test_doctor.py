@@ -11,7 +11,7 @@ import rights
 from granted import GIB, grant_of, share_of
 
 from pyvgpu import pages, shim, simulator
-from pyvgpu.deviceplugin import simulated
+from pyvgpu.deviceplugin.devices import simulated
 from pyvgpu.doctor import State, inside
 from pyvgpu.doctor import node as nodes
 

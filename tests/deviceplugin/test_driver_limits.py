@@ -16,7 +16,7 @@ import rights
 from granted import GIB, grant_of, share_of
 
 from pyvgpu import memorylimit, shim, simulator
-from pyvgpu.deviceplugin import containers, folders, whose
+from pyvgpu.deviceplugin.containers import cdi_edits, process_owner, store
 
 pytestmark = [
     cgroup_room.needs_cgroups,
@@ -33,11 +33,13 @@ AGENT = """
 import dataclasses, json, sys
 from pathlib import Path
 from pyvgpu import nvml
-from pyvgpu.deviceplugin import auditor, driverlimits, folders, grants
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.audit import auditor
+from pyvgpu.deviceplugin.containers import driver_limits, store
 base, short, library = map(Path, sys.argv[1:4])
-places = folders.Folders(base / "grants", base / "cdi")
+places = store.Folders(base / "grants", base / "cdi")
 given = {one["id"]: grants.load(one) for one in json.loads(sys.argv[4])}
-limits = driverlimits.DriverLimits(places, base, short, lambda: given)
+limits = driver_limits.DriverLimits(places, base, short, lambda: given)
 hook = limits.meet(library)
 watching = auditor.Auditor(library, places, lambda: given, auditor.Means(limit=limits.look))
 print(json.dumps([str(hook.program), str(hook.socket)]), flush=True)
@@ -265,14 +267,14 @@ def test_hook_without_an_agent_lets_the_container_start(short):
 
 def test_only_shares_get_the_hook(places, machine, tmp_path):
     bare = granted.driver_of(machine, tmp_path / "driver")
-    hook = containers.Hook(Path("/var/lib/p/pyvgpu-created"), Path("/run/p/created/control"))
+    hook = cdi_edits.Hook(Path("/var/lib/p/pyvgpu-created"), Path("/run/p/created/control"))
     for driver in (bare, dataclasses.replace(bare, hook=hook)):
         share, whole = (
             grant_of(share_of(machine)),
             grant_of(share_of(machine, vcore=100), number=2),
         )
         for it in (share, whole):
-            folders.Folders(tmp_path / "g", tmp_path / "cdi").make(it, driver)
+            store.Folders(tmp_path / "g", tmp_path / "cdi").make(it, driver)
         edits = granted.edits_of(tmp_path / "cdi" / f"pyvgpu.io-grant-{share.id}.json")
         hooks = edits.get("hooks")
         words = ["/var/lib/p/pyvgpu-created", "/run/p/created/control", share.id]
@@ -286,5 +288,5 @@ def test_sub_cgroup_belongs_to_the_container():
     name = "cri-containerd-" + "0123456789abcdef" * 4
     within = Path("/sys/fs/cgroup/kubepods.slice/kubepods-pod1.slice") / f"{name}.scope"
     for it in (within, within / "init.scope", within / "system.slice/ssh.service"):
-        assert whose.container_folder(it) == within
-    assert whose.container_folder(Path("/sys/fs/cgroup/a/b")) == Path("/sys/fs/cgroup/a/b")
+        assert process_owner.container_folder(it) == within
+    assert process_owner.container_folder(Path("/sys/fs/cgroup/a/b")) == Path("/sys/fs/cgroup/a/b")

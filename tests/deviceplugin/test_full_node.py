@@ -8,7 +8,8 @@ import pytest
 from fake_kubelet import VCORE, StartError, container, pod
 
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.deviceplugin import choices, surroundings
+from pyvgpu.deviceplugin.cluster import scheduler_choice
+from pyvgpu.deviceplugin.grants import interfaces
 
 LATE = 24 * 3600.0  # far beyond --bind-deadline
 NO_ROOM = "there is no room on this node for now: "
@@ -67,7 +68,7 @@ class Node:
 @contextlib.contextmanager
 def running(kubelet, tmp_path, **policy):
     now = [1000.0]
-    has, starts = grant_room.devices(2), surroundings.StartPolicy(**policy)
+    has, starts = grant_room.devices(2), interfaces.StartPolicy(**policy)
     with grant_room.running(kubelet, tmp_path, has, policy=starts, clock=lambda: now[0]) as room:
         yield Node(room, now)
 
@@ -255,7 +256,7 @@ def test_of_two_deadlocked_pods_the_second_is_evicted(kubelet, tmp_path):
 def sealed(kubelet, tmp_path, cluster):
     """The same with a scheduler's choices, which assign the first device twice."""
     key = b"k" * 32
-    chooser = choices.Sealed(cluster.pods, "node-1", lambda: (key,))
+    chooser = scheduler_choice.Sealed(cluster.pods, "node-1", lambda: (key,))
     with running(kubelet, tmp_path, choose=chooser.choose) as here:
         yield _sealing(here, cluster, key)
 

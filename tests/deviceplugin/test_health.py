@@ -10,10 +10,11 @@ import pytest
 import shim_room
 
 from pyvgpu import nvml, simulator
-from pyvgpu.deviceplugin import health
-from pyvgpu.deviceplugin.health import Condition, Rules
+from pyvgpu.deviceplugin.devices import health
+from pyvgpu.deviceplugin.devices.health import Condition
+from pyvgpu.deviceplugin.settings import HealthRules
 
-RULES = Rules(recover_seconds=60)
+RULES = HealthRules(recover_seconds=60)
 HEALTHY, UNHEALTHY = Condition(), Condition("Xid 48 (double-bit ECC error)", 100)
 
 
@@ -32,7 +33,7 @@ def test_condition_after_an_xid(before, xid, expected):
 
 
 def test_ignored_xids_are_configurable():
-    rules = Rules(ignored_xids=frozenset({79}))
+    rules = HealthRules(ignored_xids=frozenset({79}))
     assert health.after_xid(HEALTHY, 79, 1, rules) == HEALTHY
     assert health.after_xid(HEALTHY, 31, 1, rules).reason == "Xid 31"
 
@@ -55,7 +56,8 @@ WATCH = """
 import json, logging, os, sys, time
 from pathlib import Path
 from pyvgpu import simulator
-from pyvgpu.deviceplugin import health
+from pyvgpu.deviceplugin.devices import health
+from pyvgpu.deviceplugin.settings import HealthRules
 logging.disable()
 health.PROBE_SECONDS = 0.1
 health.AGAIN_SECONDS = 0.05
@@ -69,7 +71,7 @@ if len(sys.argv) > 3:
     uuids.append(sys.argv[3])
 library = Path(sys.argv[1]) / "libnvidia-ml.so.1"
 unhealthy = dict.fromkeys(uuids, "") | json.loads(os.environ.get("UNHEALTHY", "{}"))
-watcher = health.Watcher(library, unhealthy, health.Rules(recover_seconds=0.3), tell)
+watcher = health.Watcher(library, unhealthy, HealthRules(recover_seconds=0.3), tell)
 print(json.dumps("watching"), flush=True)
 watcher.start()
 sys.stdin.read()
@@ -152,7 +154,7 @@ PROBE = """
 import json, sys
 from pathlib import Path
 from pyvgpu import nvml
-from pyvgpu.deviceplugin import health
+from pyvgpu.deviceplugin.devices import health
 with nvml.session(Path(sys.argv[1]) / "libnvidia-ml.so.1"):
     print(json.dumps([health.probe(uuid).__getstate__() for uuid in sys.argv[2:]]))
 """

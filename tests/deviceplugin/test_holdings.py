@@ -6,8 +6,9 @@ import pytest
 from held_grants import DEVICES, GIB, UNIT, grant
 
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import holdings, ids
-from pyvgpu.deviceplugin.ids import Kind
+from pyvgpu.deviceplugin.grants import holdings
+from pyvgpu.deviceplugin.kubelet import device_ids
+from pyvgpu.deviceplugin.kubelet.device_ids import Kind
 
 FACTS = tuple(facts.Device(one.uuid, one.index, one.memory_bytes) for one in DEVICES.values())
 
@@ -16,7 +17,7 @@ def held(*grants):
     return [(it.share.vcore, it.share.vmemory) for it in holdings.held(grants, UNIT)]
 
 
-def numbers(kind, *grants, resources=ids.OURS):
+def numbers(kind, *grants, resources=device_ids.OURS):
     """Return for each device the number of allocated ids, and of those taken without an id."""
     (resource,) = [it for it in resources if it.kind is kind]
     found = holdings.stands(resource, FACTS, grants, UNIT)
@@ -52,11 +53,11 @@ def test_ended_grant_in_use_counts_without_ids():
 
 def test_ids_of_the_other_profile_withdraw_as_many():
     share, whole = grant(50, 32), grant(100, 0)
-    assert numbers(Kind.VCORE, share, resources=ids.GAIA) == [(0, 50), (0, 0)]
-    assert numbers(Kind.VMEMORY, share, resources=ids.GAIA) == [(0, 32), (0, 0)]
-    assert numbers(Kind.VCORE, share.ended(), resources=ids.GAIA) == [(0, 50), (0, 0)]
-    assert numbers(Kind.VCORE, whole, resources=ids.GAIA) == [(0, 100), (0, 0)]
-    assert numbers(Kind.VMEMORY, whole, resources=ids.GAIA) == [(0, 320), (0, 0)]
+    assert numbers(Kind.VCORE, share, resources=device_ids.GAIA) == [(0, 50), (0, 0)]
+    assert numbers(Kind.VMEMORY, share, resources=device_ids.GAIA) == [(0, 32), (0, 0)]
+    assert numbers(Kind.VCORE, share.ended(), resources=device_ids.GAIA) == [(0, 50), (0, 0)]
+    assert numbers(Kind.VCORE, whole, resources=device_ids.GAIA) == [(0, 100), (0, 0)]
+    assert numbers(Kind.VMEMORY, whole, resources=device_ids.GAIA) == [(0, 320), (0, 0)]
 
 
 def test_whole_device_takes_all_its_memory():

@@ -9,14 +9,14 @@ import pytest
 
 from pyvgpu import device, models, simulator
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import inventory
+from pyvgpu.deviceplugin.devices import inventory
 from pyvgpu.volumes import cdi
 
 LOOK = """
 import json, sys
 from pathlib import Path
 from pyvgpu import device, nvml, simulator
-from pyvgpu.deviceplugin import inventory
+from pyvgpu.deviceplugin.devices import inventory
 machine = simulator.read_machine(Path(sys.argv[2]))
 hardware = device.simulated(machine)
 with nvml.session(Path(sys.argv[1]) / "libnvidia-ml.so.1"):
@@ -37,7 +37,7 @@ import json, sys
 from pathlib import Path
 from pyvgpu import device, nvml
 from pyvgpu.allocator import annotations
-from pyvgpu.deviceplugin import inventory
+from pyvgpu.deviceplugin.devices import inventory
 library = Path(sys.argv[1]) / "libnvidia-ml.so.1"
 hardware = device.installed(library)
 with nvml.session(library):

@@ -9,7 +9,8 @@ from granted import GIB, share_of
 
 from pyvgpu import region
 from pyvgpu.allocator import explain, facts, place
-from pyvgpu.deviceplugin import checkpoint, folders
+from pyvgpu.deviceplugin.containers import store
+from pyvgpu.deviceplugin.grants import grant_log
 
 SIZES = (10, 20, 30, 40, 50, 70)
 
@@ -45,8 +46,8 @@ def work(base, machine, driver, seed):
         facts.Device(one.uuid, index, one.memory_bytes)
         for index, one in enumerate(machine.devices)
     )
-    with checkpoint.Checkpoint(base, "node") as kept:
-        places = folders.Folders(base / "grants", base / "cdi")
+    with grant_log.Checkpoint(base, "node") as kept:
+        places = store.Folders(base / "grants", base / "cdi")
         recover(kept, places, driver)
         for turn in range(6):
             held = tuple(
@@ -93,10 +94,10 @@ def test_state_is_consistent_after_repeated_kills(tmp_path, machine, driver, see
             step, lambda life=life: work(tmp_path, machine, driver, 1 + 100 * seed + life)
         )
         live, ending = Said(tmp_path / "said").granted()
-        with checkpoint.Checkpoint(tmp_path, "node") as kept:
+        with grant_log.Checkpoint(tmp_path, "node") as kept:
             assert not kept.trouble
             assert live <= set(kept.grants)  # no acknowledged grant is lost
-            places = folders.Folders(tmp_path / "grants", tmp_path / "cdi")
+            places = store.Folders(tmp_path / "grants", tmp_path / "cdi")
             for grant_id in ending & set(kept.grants):  # as kubelet would say again
                 places.remove(grant_id)
                 kept.drop(grant_id)
@@ -127,14 +128,14 @@ def check(machine, places, held):
 def test_rebooted_node_recreates_granted_files(tmp_path, machine, driver):
     """Its run state is wiped: specifications at least, and folders if they are in memory."""
     grant = granted.grant_of(share_of(machine))
-    with checkpoint.Checkpoint(tmp_path, "node") as kept:
+    with grant_log.Checkpoint(tmp_path, "node") as kept:
         kept.put(grant)
-        folders.Folders(tmp_path / "grants", tmp_path / "cdi").make(grant, driver)
+        store.Folders(tmp_path / "grants", tmp_path / "cdi").make(grant, driver)
     for wiped in (("cdi",), ("cdi", "grants")):
         for name in wiped:
             (tmp_path / name).rename(tmp_path / f"{name}-of-{'-'.join(wiped)}")
-        with checkpoint.Checkpoint(tmp_path, "node") as kept:
-            places = folders.Folders(tmp_path / "grants", tmp_path / "cdi")
+        with grant_log.Checkpoint(tmp_path, "node") as kept:
+            places = store.Folders(tmp_path / "grants", tmp_path / "cdi")
             recover(kept, places, driver)
             assert places.present() == {grant.id}
             assert limits(places, grant.id)[0].vcore == 30

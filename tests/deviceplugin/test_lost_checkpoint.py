@@ -6,7 +6,7 @@ import grant_room
 import pytest
 from fake_kubelet import VCORE, StartError, container, pod
 
-from pyvgpu.deviceplugin import state
+from pyvgpu.deviceplugin.kubelet import checkpoint_file
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def room(kubelet, tmp_path):
 
 def whole(kubelet):
     """Return the current file, which kubelet takes for damaged but the agent could read."""
-    document = json.loads((kubelet.folder / state.FILE).read_bytes())
+    document = json.loads((kubelet.folder / checkpoint_file.FILE).read_bytes())
     return json.dumps({**document, "Checksum": 1}).encode()
 
 

@@ -8,18 +8,19 @@ import grant_room
 import pytest
 from fake_kubelet import VCORE, StartError, container, pod
 
-from pyvgpu.deviceplugin import ids, placing, surroundings
+from pyvgpu.deviceplugin.grants import interfaces, placement
+from pyvgpu.deviceplugin.kubelet import device_ids
 
 
 @pytest.fixture
 def choosers():
     """The last of these functions says which devices are chosen for a starting pod."""
-    return [lambda _: placing.NOTHING]
+    return [lambda _: placement.NOTHING]
 
 
 @pytest.fixture
 def room(kubelet, tmp_path, choosers):
-    policy = surroundings.StartPolicy(choose=lambda one: choosers[-1](one))
+    policy = interfaces.StartPolicy(choose=lambda one: choosers[-1](one))
     with grant_room.running(kubelet, tmp_path, grant_room.devices(1), policy=policy) as made:
         yield made
 
@@ -32,7 +33,7 @@ def test_slow_start_does_not_bind_reallocated_ids(room, choosers):
         if one.uid == old.uid:
             asked.set()
             assert answered.wait(30)
-        return placing.NOTHING
+        return placement.NOTHING
 
     choosers.append(choose)
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -61,11 +62,11 @@ def test_list_from_before_a_kubelet_restart_binds_nothing(room, choosers):
             room.kubelet.stop()
             room.kubelet.start()
             room.kubelet.until_offered()
-        return placing.NOTHING
+        return placement.NOTHING
 
     choosers.append(choose)
     answered = queue.Queue()
-    room.granter.start(ids.Kind.VCORE, room.kubelet.ids(one, "a", VCORE), answered.put)
+    room.granter.start(device_ids.Kind.VCORE, room.kubelet.ids(one, "a", VCORE), answered.put)
     assert "kubelet has restarted" in str(answered.get(timeout=30))
     assert not room.folders.made
     assert grant_room.text(room.start(one, "a")) == "60 2 GPU-0"

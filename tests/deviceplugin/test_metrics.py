@@ -9,8 +9,12 @@ from prometheus_client import parser
 
 from pyvgpu import quota
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import audit, counting, events, grants, metrics, usage
-from pyvgpu.deviceplugin.health import Answer
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.audit import quota_audit
+from pyvgpu.deviceplugin.devices.health import Answer
+from pyvgpu.deviceplugin.grants import events
+from pyvgpu.deviceplugin.kubelet import call_timing
+from pyvgpu.deviceplugin.telemetry import metrics, usage
 
 A, B = "GPU-a", "GPU-b"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "agent-outside.md"
@@ -34,7 +38,7 @@ DEVICES = [
     facts.Device(B, 1, 80 * GIB, model="H100", unhealthy="Xid 79", cordoned=True),
 ]
 USED = usage.Use(0.25, 12.5, GIB, 3, 4, 1.5, 2)
-FINDING = audit.Finding(audit.Kind.NO_SHIM, A, (1,), "", "u", GIB, "x")
+FINDING = quota_audit.Finding(quota_audit.Kind.NO_SHIM, A, (1,), "", "u", GIB, "x")
 
 
 def shown(**more):
@@ -114,8 +118,8 @@ def test_device_metrics(name, first, second):
 
 def test_agent_metrics():
     meter = shown(require_cdi=False)
-    meter.called("allocate", 0.0003, counting.Result.DONE)
-    meter.called("start", 2.0, counting.Result.REFUSED)
+    meter.called("allocate", 0.0003, call_timing.Result.DONE)
+    meter.called("start", 2.0, call_timing.Result.REFUSED)
     meter.reported("event", events.Event("u", "team", "pod-1", "no room"))
     meter.ended()
     found = samples(meter)
@@ -154,7 +158,7 @@ def test_documentation_has_the_help_of_each_metric():
 
 @pytest.mark.parametrize(
     "known",
-    [pytest.param(events.Reason, id="events"), pytest.param(audit.Kind, id="findings")],
+    [pytest.param(events.Reason, id="events"), pytest.param(quota_audit.Kind, id="findings")],
 )
 def test_documentation_has_each_reason_and_kind(known):
     rows = re.findall(r"^\| `([\w-]+)` \|", DOCUMENT.read_text(), re.MULTILINE)

@@ -8,7 +8,7 @@ from fake_kubelet import VCORE, AdmissionError, container, pod
 from node_process import ended
 
 from pyvgpu import names, nvml, simulator
-from pyvgpu.deviceplugin import ids
+from pyvgpu.deviceplugin.kubelet import device_ids
 
 GAIA = (names.GAIA_VCORE_RESOURCE, names.GAIA_VMEMORY_RESOURCE)
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -27,7 +27,7 @@ def published(cluster):
 @pytest.mark.parametrize(
     ("options", "resources"),
     [
-        pytest.param((), (it.name for it in ids.OURS), id="pyvgpu"),
+        pytest.param((), (it.name for it in device_ids.OURS), id="pyvgpu"),
         pytest.param(("--profile", "gaia"), GAIA, id="gaia"),
     ],
 )

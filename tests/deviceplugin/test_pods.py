@@ -5,7 +5,8 @@ import waiting
 from cluster_of_one import NODE
 from fake_kubelet import container, pod
 
-from pyvgpu.deviceplugin import grants, pods
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.cluster import pods
 from pyvgpu.kube import apiserver
 
 ONE = pod("p", container("a", 30, 2))

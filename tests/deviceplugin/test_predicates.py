@@ -8,7 +8,8 @@ from cluster_of_one import NODE
 from fake_kubelet import StartError, container, pod
 
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import identity, placing, predicates, surroundings
+from pyvgpu.deviceplugin.gpu_manager import predicates
+from pyvgpu.deviceplugin.grants import interfaces, placement, pod_identity
 
 MINORS = {"GPU-0": 4, "GPU-1": 2, "GPU-2": 10}
 FIRST, SECOND = (f"tencent.com/predicate-gpu-idx-{it}" for it in (0, 1))
@@ -43,20 +44,20 @@ def test_annotated_minors_are_parsed(notes, devices):
 
 @pytest.mark.parametrize("text", ["7", "4,7", "GPU-0", "4;2", "-1", " 4", "٤"])
 def test_unknown_minor_is_refused_for_good(text):
-    with pytest.raises(placing.RefusedError, match="must be minor numbers of this") as caught:
+    with pytest.raises(placement.RefusedError, match="must be minor numbers of this") as caught:
         predicates.read(of({FIRST: text}), NODE, MINORS)
     assert caught.value.final
 
 
 def test_no_final_refusal_before_the_devices_are_known():
-    with pytest.raises(placing.RefusedError) as caught:
+    with pytest.raises(placement.RefusedError) as caught:
         predicates.read(of({FIRST: "4"}), NODE, {})
     assert not caught.value.final
 
 
 def test_granted_devices_are_annotated_once():
     shares = {"b": (facts.Share("GPU-2", 30, 1), facts.Share("GPU-0", 30, 1)), "init": ()}
-    given = predicates.Given(identity.Pod("u", "team", "p", ()), shares)
+    given = predicates.Given(pod_identity.Pod("u", "team", "p", ()), shares)
     wanted = predicates.notes(of({}), given, NODE, MINORS, 12.5)
     assert wanted == {
         SECOND: "10,4",
@@ -75,7 +76,7 @@ def test_granted_devices_are_annotated_once():
 @pytest.fixture
 def room(kubelet, tmp_path, cluster):
     noting = predicates.Predicates(cluster.pods, NODE, lambda: MINORS)
-    policy = surroundings.StartPolicy(choose=noting.choose)
+    policy = interfaces.StartPolicy(choose=noting.choose)
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2), policy=policy) as made:
         made.granter.observers.bound.add(noting.note)
         made.posted = []

@@ -8,26 +8,28 @@ import pytest
 from fake_kubelet import VCORE, VMEMORY
 from waiting import beside, wait_until
 
-from pyvgpu.deviceplugin import answers, ids, registration, service
+from pyvgpu.deviceplugin.kubelet import device_ids, messages
+from pyvgpu.deviceplugin.kubelet.offers import Offer
+from pyvgpu.deviceplugin.plugin import plugin_server, registration
 
 
 class Stub:
     """A decider that allocates nothing."""
 
     def allocate(self, kind, given):
-        return answers.Answer()
+        return messages.Answer()
 
     def start(self, kind, held):
         pass
 
 
 def registrar_of(kubelet, offers):
-    plugins = [service.Plugin(kubelet.folder, it, Stub()) for it in offers.values()]
+    plugins = [plugin_server.Plugin(kubelet.folder, it, Stub()) for it in offers.values()]
     return registration.Registrar(kubelet.folder, plugins)
 
 
 def offered(**sizes):
-    return {it.kind: service.Offer(it, sizes.get(it.kind.value, 4)) for it in ids.OURS}
+    return {it.kind: Offer(it, sizes.get(it.kind.value, 4)) for it in device_ids.OURS}
 
 
 @contextlib.contextmanager
@@ -130,7 +132,7 @@ def test_only_changes_are_sent(kubelet):
     with registered(kubelet) as offers:
         kubelet.until_offered()
         sent = [it for it, _ in kubelet.listings].count(VCORE)
-        offer = offers[ids.Kind.VCORE]
+        offer = offers[device_ids.Kind.VCORE]
         offer.set(4)
         offer.set(4, frozenset({"c3"}))
         kubelet.until(lambda: kubelet.healthy(VCORE) == {"c0", "c1", "c2"})
@@ -143,7 +145,9 @@ def test_list_of_sixteen_large_devices_fits_a_message(kubelet, unhealthy):
     with registered(kubelet, vmemory=units) as offers:
         kubelet.until_offered()
         if unhealthy:
-            offers[ids.Kind.VMEMORY].set(units, frozenset(offers[ids.Kind.VMEMORY].everything))
+            offers[device_ids.Kind.VMEMORY].set(
+                units, frozenset(offers[device_ids.Kind.VMEMORY].everything)
+            )
             kubelet.until(lambda: not kubelet.healthy(VMEMORY))
         assert len(kubelet.devices[VMEMORY]) == units
         assert max(size for _, size in kubelet.listings) <= 512 << 10

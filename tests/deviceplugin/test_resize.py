@@ -5,7 +5,8 @@ from held_grants import DEVICES, ELASTIC, GIB, UNIT, grant
 
 from pyvgpu import errors, quota
 from pyvgpu.allocator import spare
-from pyvgpu.deviceplugin import grants, resize
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.grants import resize
 
 LOW = quota.Priority.LOW
 

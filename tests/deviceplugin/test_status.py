@@ -4,7 +4,7 @@ import pytest
 import status_node
 from status_node import DEVICES, EVENTS, GIB, Tenant
 
-from pyvgpu.deviceplugin import recent
+from pyvgpu.deviceplugin.telemetry import status_history
 from pyvgpu.status import history
 
 
@@ -103,11 +103,11 @@ def test_events_are_listed_newest_first(document):
 
 
 def test_number_of_events_is_bounded():
-    known = recent.Recent(lambda: 1.0)
-    for _ in range(3 * recent.MOST_EVENTS):
+    known = status_history.Recent(lambda: 1.0)
+    for _ in range(3 * status_history.MOST_EVENTS):
         known.tell(EVENTS[0])
     found = known.document("node-1", status_node.Node(looks=1).sources, ())
-    assert len(found["events"]) == recent.MOST_EVENTS
+    assert len(found["events"]) == status_history.MOST_EVENTS
 
 
 def test_page_exists_before_the_first_look():

@@ -11,8 +11,8 @@ from granted import GIB, grant_of, share_of
 
 from pyvgpu import names
 from pyvgpu._region import ffi
-from pyvgpu.deviceplugin import usage
-from pyvgpu.deviceplugin.usage import Reading, Use
+from pyvgpu.deviceplugin.telemetry import usage
+from pyvgpu.deviceplugin.telemetry.usage import Reading, Use
 
 SECOND = 10**9
 OUT_OF_MEMORY = 2

@@ -162,7 +162,7 @@ def test_every_refusal_of_the_shim_is_in_the_reference():
 
 
 def test_every_event_reason_is_in_the_reference(reference):
-    from pyvgpu.deviceplugin import events
+    from pyvgpu.deviceplugin.grants import events
 
     section = sections(reference["reference/messages.md"])["Events"]
     for reason in [*events.Reason, "VGPUWaits", "VGPUPreempted"]:

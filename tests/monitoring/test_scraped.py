@@ -17,7 +17,7 @@ from waiting import wait_until
 
 from pyvgpu import pages
 from pyvgpu.controller import metrics as controller
-from pyvgpu.deviceplugin import metrics
+from pyvgpu.deviceplugin.telemetry import metrics
 
 APPS = ("agent", "scheduler", "webhook", "sidecar-controller")
 

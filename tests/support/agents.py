@@ -21,7 +21,7 @@ import rig
 import simulated_node
 
 from pyvgpu import device, names, region, shim, simulator
-from pyvgpu.deviceplugin import ids
+from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ class Agent:
         return sum(it.memory_bytes // UNIT for it in self.machine.devices)
 
     def start(
-        self, *options: object, resources: tuple[ids.Resource, ids.Resource] = ids.OURS
+        self,
+        *options: object,
+        resources: tuple[device_ids.Resource, device_ids.Resource] = device_ids.OURS,
     ) -> None:
         """Start the agent, and wait until its *resources* are allocatable on the node."""
         before = self.registrations()
@@ -102,7 +104,9 @@ class Agent:
         self.wait_for_offers(resources)
 
     def become(
-        self, *options: object, resources: tuple[ids.Resource, ids.Resource] = ids.OURS
+        self,
+        *options: object,
+        resources: tuple[device_ids.Resource, device_ids.Resource] = device_ids.OURS,
     ) -> None:
         """Run the agent with exactly these *options*, restarting it without grants if needed."""
         if self.make_way(*options):
@@ -158,7 +162,9 @@ class Agent:
             process.send_signal(number)
             process.wait(rig.SECONDS)
 
-    def wait_for_offers(self, resources: tuple[ids.Resource, ids.Resource] = ids.OURS) -> None:
+    def wait_for_offers(
+        self, resources: tuple[device_ids.Resource, device_ids.Resource] = device_ids.OURS
+    ) -> None:
         """Wait until all of the node's vcore and vmemory is allocatable."""
         vcore, vmemory = resources
         count = 100 * len(self.machine.devices)

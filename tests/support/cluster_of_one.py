@@ -9,7 +9,7 @@ import small_api
 
 from pyvgpu import names
 from pyvgpu.allocator import annotations
-from pyvgpu.deviceplugin import pods
+from pyvgpu.deviceplugin.cluster import pods
 from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:

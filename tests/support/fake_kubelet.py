@@ -28,7 +28,7 @@ from pyvgpu._api import device_plugin_pb2 as api
 from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
 from pyvgpu._api import pod_resources_pb2 as pod_api
 from pyvgpu._api import pod_resources_pb2_grpc as pod_api_grpc
-from pyvgpu.deviceplugin import answers, state
+from pyvgpu.deviceplugin.kubelet import checkpoint_file, messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +124,7 @@ class FakeKubelet:
             if path.is_socket():
                 path.unlink()
         with contextlib.suppress(FileNotFoundError, ValueError):
-            registered = _read_checkpoint(self.folder / state.FILE)
+            registered = _read_checkpoint(self.folder / checkpoint_file.FILE)
             self.endpoints = {it: Endpoint() for it in registered["RegisteredDevices"]}
             self.devices = {it: {} for it in registered["RegisteredDevices"]}
         self._servers = [
@@ -157,7 +157,7 @@ class FakeKubelet:
         Running containers keep running, and kubelet allocates nothing for them at its next start.
         """
         self.held.clear()
-        file = self.folder / state.FILE
+        file = self.folder / checkpoint_file.FILE
         if content is None:
             file.unlink()
         else:
@@ -282,7 +282,7 @@ class FakeKubelet:
         self.random.shuffle(others)
         return frozenset(first + (wanted + others)[:lack])
 
-    def start_container(self, of: Pod, name: str) -> answers.Answer:
+    def start_container(self, of: Pod, name: str) -> messages.Answer:
         """Start or restart a container; return its merged Allocate answers, or StartError."""
         (it,) = (it for it in of.containers if it.name == name)
         limits = list(it.limits)
@@ -302,7 +302,7 @@ class FakeKubelet:
             except grpc.RpcError as exc:
                 raise StartError(_words(exc)) from exc
         found = [read_answer(self.held[of.uid, name, it][1]) for it in it.limits]
-        return answers.Answer(
+        return messages.Answer(
             {key: value for it in found for key, value in it.annotations.items()},
             tuple(device for it in found for device in it.cdi_devices),
             {key: value for it in found for key, value in it.variables.items()},
@@ -338,7 +338,7 @@ class FakeKubelet:
         data = {"PodDeviceEntries": entries, "RegisteredDevices": registered}
         draft = self.folder / f"draft-{threading.get_ident()}"
         draft.write_text(json.dumps({"Data": data, "Checksum": 0}))
-        draft.replace(self.folder / state.FILE)
+        draft.replace(self.folder / checkpoint_file.FILE)
 
     def _take_back(self) -> None:
         self.held = {key: it for key, it in self.held.items() if key[0] in self.pods}
@@ -399,15 +399,15 @@ def serve(
     return server, pool
 
 
-def read_answer(content: bytes) -> answers.Answer:
+def read_answer(content: bytes) -> messages.Answer:
     """Parse the Allocate answer that kubelet keeps for a container."""
     read = api.ContainerAllocateResponse.FromString(content)
     assert all(it.permissions == "rw" for it in read.devices)
-    return answers.Answer(
+    return messages.Answer(
         dict(read.annotations),
         tuple(it.name for it in read.cdi_devices),
         dict(read.envs),
-        tuple(answers.Mount(it.container_path, it.host_path, it.read_only) for it in read.mounts),
+        tuple(messages.Mount(it.container_path, it.host_path, it.read_only) for it in read.mounts),
         tuple((it.container_path, it.host_path) for it in read.devices),
     )
 

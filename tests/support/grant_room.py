@@ -11,17 +11,10 @@ import waiting
 
 from pyvgpu import names
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import (
-    answers,
-    checkpoint,
-    granting,
-    ids,
-    podresources,
-    registration,
-    service,
-    state,
-    surroundings,
-)
+from pyvgpu.deviceplugin.grants import grant_log, interfaces, manager
+from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, messages, pod_resources
+from pyvgpu.deviceplugin.kubelet.offers import Offer
+from pyvgpu.deviceplugin.plugin import plugin_server, registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,8 +45,8 @@ class Folders:
         self.used: set[str] = set()
         self.revoked: set[str] = set()
 
-    def answer(self, grant_id: str, vcore: int) -> answers.Answer:
-        return answers.Answer({names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",))
+    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
+        return messages.Answer({names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",))
 
     def make(self, grant: Grant) -> None:
         assert grant.bound
@@ -80,10 +73,10 @@ class Room:
     """A running agent."""
 
     kubelet: FakeKubelet
-    granter: granting.Granter
-    checkpoint: checkpoint.Checkpoint
+    granter: manager.Granter
+    checkpoint: grant_log.Checkpoint
     folders: Folders
-    offers: dict[ids.Kind, service.Offer]
+    offers: dict[device_ids.Kind, Offer]
 
     def start(self, pod: Pod, name: str) -> Grant:
         """Start a container; return its grant, the one that CDI would resolve."""
@@ -105,27 +98,29 @@ def running(
     kubelet: FakeKubelet,
     folder: Path,
     has: tuple[facts.Device, ...],
-    resources: tuple[ids.Resource, ids.Resource] = ids.OURS,
-    policy: surroundings.StartPolicy = surroundings.StartPolicy(),  # noqa: B008 - it is frozen
+    resources: tuple[device_ids.Resource, device_ids.Resource] = device_ids.OURS,
+    policy: interfaces.StartPolicy = interfaces.StartPolicy(),  # noqa: B008 - it is frozen
     **sizes: object,
 ) -> Iterator[Room]:
     """Run an agent on a node with these devices; yield once kubelet has its resources."""
-    offers = {it.kind: service.Offer(it) for it in resources}
+    offers = {it.kind: Offer(it) for it in resources}
     folders = Folders()
-    pods = podresources.PodResources(kubelet.pod_resources, seconds=waiting.PROMPT / 2, patience=1)
-    with checkpoint.Checkpoint(folder / "state", "node-1") as kept:
-        granter = granting.Granter(
+    pods = pod_resources.PodResources(
+        kubelet.pod_resources, seconds=waiting.PROMPT / 2, patience=1
+    )
+    with grant_log.Checkpoint(folder / "state", "node-1") as kept:
+        granter = manager.Granter(
             kept,
             folders,
-            surroundings.Sources(state.State(kubelet.folder), pods),
-            surroundings.Sizes(UNIT, **sizes),  # type: ignore[arg-type]
+            interfaces.Sources(checkpoint_file.State(kubelet.folder), pods),
+            interfaces.Sizes(UNIT, **sizes),  # type: ignore[arg-type]
             offers,
             policy,
-            surroundings.Observers(),
+            interfaces.Observers(),
         )
         granter.see(has)
         granter.recover()
-        plugins = [service.Plugin(kubelet.folder, it, granter) for it in offers.values()]
+        plugins = [plugin_server.Plugin(kubelet.folder, it, granter) for it in offers.values()]
         with waiting.beside(registration.Registrar(kubelet.folder, plugins)):
             kubelet.until_offered((resources[0].name, resources[1].name))
             yield Room(kubelet, granter, kept, folders, offers)

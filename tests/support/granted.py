@@ -19,7 +19,8 @@ from waiting import WHOLE
 
 from pyvgpu import device, names, shim, simulator
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import containers, grants
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.containers import cdi_edits
 from pyvgpu.volumes import cdi, manifest, node
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ exec chroot "$root/all" "$@"
 """
 
 
-def driver_of(machine: simulator.Machine, output: Path) -> containers.Driver:
+def driver_of(machine: simulator.Machine, output: Path) -> cdi_edits.Driver:
     """Return the simulated driver of *machine*, mirrored below *output*."""
     found = installed.installation_of(shim.simulator_libraries())
     mirror = node.Node(output, shim.shim_library())
@@ -58,7 +59,7 @@ def driver_of(machine: simulator.Machine, output: Path) -> containers.Driver:
     assert tree
     assert mirrored
     devices = {one.uuid: one for one in device.simulated(machine)}
-    return containers.Driver(
+    return cdi_edits.Driver(
         release=found.release,
         tree=tree,
         contents={path: entry.target for path, entry in mirrored.entries.items()},

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fake_kubelet import FakeKubelet
 
-    from pyvgpu.deviceplugin import answers
+    from pyvgpu.deviceplugin.kubelet import messages
 
 PROGRAM = Path(sys.executable).with_name("pyvgpu")
 UNIT = 256 << 20
@@ -68,14 +68,14 @@ class Node:
         self._stack.callback(ended, process)
         return process
 
-    def specification(self, answer: answers.Answer) -> dict[str, Any]:
+    def specification(self, answer: messages.Answer) -> dict[str, Any]:
         """Return the CDI edits for a container that starts with *answer*."""
         (device,) = answer.cdi_devices
         file = self.specifications / f"pyvgpu.io-grant-{device.partition('=')[2]}.json"
         edits: dict[str, Any] = json.loads(file.read_text())["devices"][0]["containerEdits"]
         return edits
 
-    def quota(self, answer: answers.Answer) -> tuple[int, int, str]:
+    def quota(self, answer: messages.Answer) -> tuple[int, int, str]:
         """Return the vcore, memory units and device UUID of that container's quota."""
         mounts = {it["containerPath"]: it for it in self.specification(answer)["mounts"]}
         file = os.open(Path(mounts["/etc/pyvgpu"]["hostPath"]) / "quota", os.O_RDONLY)

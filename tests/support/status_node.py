@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import pages, quota
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import audit, events, grants, metrics, recent, usage
-from pyvgpu.deviceplugin.health import Answer
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.audit import quota_audit
+from pyvgpu.deviceplugin.devices.health import Answer
+from pyvgpu.deviceplugin.grants import events
+from pyvgpu.deviceplugin.telemetry import metrics, status_history, usage
 from pyvgpu.status import site
 
 if TYPE_CHECKING:
@@ -79,15 +82,15 @@ class Node:
         self.at = AT - looks * usage.PERIOD_SECONDS
         self.grants = [_grant(number, it) for number, it in enumerate(tenants)]
         self._uses: Mapping[str, usage.Use] = {}
-        self.recent = recent.Recent(lambda: self.at)
+        self.recent = status_history.Recent(lambda: self.at)
         self.sources = metrics.Sources(
             grants=lambda: self.grants,
             devices=lambda: DEVICES,
             answers=self._answers,
             use=lambda grant_id, _: self._uses[grant_id],
             findings=lambda: [
-                audit.Finding(
-                    audit.Kind.NO_SHIM,
+                quota_audit.Finding(
+                    quota_audit.Kind.NO_SHIM,
                     DEVICES[0].uuid,
                     (4711,),
                     "",

@@ -11,8 +11,10 @@ import small_api
 from pyvgpu import cli, memorylimit, names
 from pyvgpu.allocator import annotations, facts
 from pyvgpu.controller.people import figures, rows
-from pyvgpu.deviceplugin import audit, grants, metrics, usage
-from pyvgpu.deviceplugin.health import Answer
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.audit import quota_audit
+from pyvgpu.deviceplugin.devices.health import Answer
+from pyvgpu.deviceplugin.telemetry import metrics, usage
 
 GIB = 1 << 30
 AGENTS = "/api/v1/namespaces/pyvgpu-agent/pods"
@@ -242,7 +244,7 @@ def test_audit_shows_events_and_each_agents_findings(world):
     seen = (now - datetime.timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     for name, reason in (("bad", "VGPUQuotaBypassed"), ("other", "VGPURefused")):
         world.api.put(f"/api/v1/namespaces/n/events/{name}", event(name, reason, seen))
-    found = audit.Finding(audit.Kind.NO_SHIM, FIRST, (7,), "", "u", GIB, "x")
+    found = quota_audit.Finding(quota_audit.Kind.NO_SHIM, FIRST, (7,), "", "u", GIB, "x")
     path = f"{AGENTS}/agent-node-1:5678/proxy/metrics"
     world.api.texts[path] = metrics_text(findings=[found])
     code, out, err = world("audit")
@@ -266,12 +268,12 @@ def test_audit_shows_agents_without_audits(world):
 
 
 def test_kinds_of_findings_match_the_agents():
-    assert set(rows.KINDS) == {it.value for it in audit.Kind}
+    assert set(rows.KINDS) == {it.value for it in quota_audit.Kind}
     assert all(reason in agents_reasons() for reason in rows.PAST_QUOTA)
 
 
 def agents_reasons():
-    from pyvgpu.deviceplugin import events
+    from pyvgpu.deviceplugin.grants import events
 
     return {it.value for it in events.Reason}
 

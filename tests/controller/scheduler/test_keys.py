@@ -10,7 +10,7 @@ from pyvgpu.allocator import annotations, facts
 from pyvgpu.controller import identity
 from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.scheduler.shell import keys
-from pyvgpu.deviceplugin import choices
+from pyvgpu.deviceplugin.cluster import scheduler_choice
 
 PLACE = identity.Place("agents", "placement")
 ONE, TWO = b"1" * 32, b"2" * 32
@@ -114,7 +114,7 @@ class Exchange:
 
     def opens(self, text):
         try:
-            found = choices.read_keys(self._folder)
+            found = scheduler_choice.read_keys(self._folder)
             return annotations.open_sealed(text, found, CHOICE.uid, CHOICE.node)
         except errors.DataError:
             return None

@@ -5,7 +5,7 @@ import pytest
 from pyvgpu import quota
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin.dra import claims
-from pyvgpu.deviceplugin.placing import RefusedError
+from pyvgpu.deviceplugin.grants.placement import RefusedError
 
 GIB = 1 << 30
 A, B = "GPU-a", "GPU-b"

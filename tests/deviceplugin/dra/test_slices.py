@@ -6,12 +6,12 @@ import pytest
 
 from pyvgpu import device
 from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import inventory
+from pyvgpu.deviceplugin.devices import inventory
 from pyvgpu.deviceplugin.dra import slices
 
 GIB = 1 << 30
 UUID = "GPU-0000000{}-0000-0000-0000-00000000000A"
-DRIVER = slices.Driver("550.163.01", "12.4")
+DRIVER = inventory.DriverVersions("550.163.01", "12.4")
 NODE = {"name": "node-1", "uid": "n"}
 
 
@@ -85,7 +85,7 @@ def test_unknown_attributes_are_omitted():
     (one,) = slices.devices_of(
         [it := dataclasses.replace(seen(0), numa=None, compute_capability="", pcie_root="")],
         [it.fact()],
-        slices.Driver(),
+        inventory.DriverVersions(),
     )
     assert set(one["attributes"]) == {"uuid", "model", "computeClass"}
 

@@ -13,7 +13,7 @@ import pytest
 import rig
 from agents import UNIT, container
 
-from pyvgpu.deviceplugin import state
+from pyvgpu.deviceplugin.kubelet import checkpoint_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
@@ -112,7 +112,7 @@ def test_lost_kubelet_checkpoint_takes_nothing_from_running_containers(staying, 
     has_its_own(staying)
     socket, registered = killing.KUBELET_SOCKET.stat().st_ctime, agent.registrations()
     killing.cluster("stop", "kubelet")
-    file = killing.KUBELET_SOCKET.with_name(state.FILE)
+    file = killing.KUBELET_SOCKET.with_name(checkpoint_file.FILE)
     spoil = LOSSES[how]
     if spoil is None:
         file.unlink()

@@ -9,7 +9,7 @@ from agents import NODE, UNIT, container, said
 
 from pyvgpu import names
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.deviceplugin import ids
+from pyvgpu.deviceplugin.kubelet import device_ids
 
 pytestmark = pytest.mark.e2e
 
@@ -17,7 +17,7 @@ KEY = b"k" * 32
 
 
 @contextlib.contextmanager
-def other(agent, *options, resources=ids.OURS):
+def other(agent, *options, resources=device_ids.OURS):
     """Run the agent with these options; yield a namespace, and wait for its grants to end."""
     agent.become(*options, resources=resources)
     with rig.space() as space:
@@ -27,7 +27,7 @@ def other(agent, *options, resources=ids.OURS):
 
 @pytest.fixture
 def gaia(running):
-    profile = other(running, "--profile", "gaia", resources=ids.GAIA)
+    profile = other(running, "--profile", "gaia", resources=device_ids.GAIA)
     with agent_set.rights_of("agent/gaia.yaml", "profile=gaia"), profile as space:
         yield space
 

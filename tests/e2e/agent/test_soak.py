@@ -17,7 +17,8 @@ import soaking
 from agents import NODE, UNIT, container
 
 from pyvgpu import names
-from pyvgpu.deviceplugin import checkpoint, ids, state
+from pyvgpu.deviceplugin.grants import grant_log
+from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids
 
 REGISTERED_SECONDS = 1.0
 
@@ -88,7 +89,7 @@ def test_each_pod_has_its_quota_despite_kills(eight):
     eight.wait(lambda: not remembered(eight))
     eight.until_idle()
     eight.stop(signal.SIGKILL)
-    with checkpoint.Checkpoint(eight.folder / "state", NODE) as kept:
+    with grant_log.Checkpoint(eight.folder / "state", NODE) as kept:
         left = kept.grants
     eight.start()
     assert left == {}
@@ -104,8 +105,8 @@ def equals_the_truth(space, agent):
     """Return whether the quotas match the running pods; assert that no device is overcommitted."""
     live = {it["metadata"]["uid"]: it for it in space.pods() if rig.phase(it) == "Running"}
     held = {}
-    for entry in state.State(Path("/var/lib/kubelet/device-plugins")).read():
-        if entry.kind is ids.Kind.VCORE and entry.uid in live:
+    for entry in checkpoint_file.State(Path("/var/lib/kubelet/device-plugins")).read():
+        if entry.kind is device_ids.Kind.VCORE and entry.uid in live:
             held[entry.uid] = entry.grant
     if len(live) != len(held) or set(held.values()) != agent.present():
         return False

@@ -16,7 +16,7 @@ import soaking
 from agents import NODE
 from claimed import container, request
 
-from pyvgpu.deviceplugin import checkpoint
+from pyvgpu.deviceplugin.grants import grant_log
 
 DEVICES = 4
 OPTIONS = ("--allocation-api", "dra")
@@ -80,7 +80,7 @@ def test_each_claim_has_its_quota_despite_kills(four):
     (one,) = claimed.slices()
     assert len(one["spec"]["devices"]) == DEVICES
     four.stop(signal.SIGKILL)
-    with checkpoint.Checkpoint(four.folder / "state", NODE) as kept:
+    with grant_log.Checkpoint(four.folder / "state", NODE) as kept:
         left = kept.grants
     four.begin(*OPTIONS)
     assert left == {}

@@ -15,7 +15,7 @@ from waiting import wait_until
 from pyvgpu import names, simulator
 from pyvgpu.controller import yamlfile
 from pyvgpu.controller.scheduler import configured
-from pyvgpu.deviceplugin import ids
+from pyvgpu.deviceplugin.kubelet import device_ids
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -57,7 +57,7 @@ def processes(space):
     return {(row[1], row[0], row[21]) for row in rows if row[1] == "(stays)" or row[0] == "1"}
 
 
-def has_devices(resources=ids.OURS, vcore=0, units=0):
+def has_devices(resources=device_ids.OURS, vcore=0, units=0):
     """Wait until both simulated devices are allocatable, except for these amounts."""
     memory = sum(it.memory_bytes // UNIT for it in simulator.parse_machine("h100:2"))
     counts = (str(200 - vcore), str(memory - units))
@@ -198,10 +198,10 @@ def test_upgrade_and_rollback_disturb_no_running_pod(space, running, release, fo
 def test_profile_change_and_rollback_disturb_no_running_pod(space, running, release, folder):
     values = json.loads(release.read_text()) | {"profile": "gaia"}
     charts.install(charts.write(folder / "gaia.yaml", values), "upgrade")
-    has_devices(ids.GAIA, vcore=30, units=UNITS)  # without the pod's share
+    has_devices(device_ids.GAIA, vcore=30, units=UNITS)  # without the pod's share
     is_untouched(space, running)
     theirs = container("a", 0, 0)
-    theirs["resources"] = {"limits": {ids.GAIA[0].name: "50", ids.GAIA[1].name: "8"}}
+    theirs["resources"] = {"limits": {device_ids.GAIA[0].name: "50", device_ids.GAIA[1].name: "8"}}
     space.create("pods", rig.pod("theirs", theirs))
     said = agents.said(space.until("pods", "theirs", rig.has_ended), "a")
     assert (int(said["total"]), said["wrong"]) == (8 * UNIT, "0")

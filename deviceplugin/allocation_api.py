@@ -1,0 +1,109 @@
+"""The API that allocates each device: device plugin (extended resources) or DRA, never both.
+
+Pure. A device moves to the other API (its "door") only when no container has a share of it; until
+then neither API offers it, so running containers end and no new ones start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+SETTLE_SECONDS = 30.0  # until no allocation of the former API is in flight any more
+
+
+class Door(enum.StrEnum):
+    """The API that allocates a device."""
+
+    PLUGIN = "plugin"  # device plugin: pyvgpu.io/vcore and pyvgpu.io/vmemory
+    DRA = "dra"  # ResourceClaims
+
+
+_EXAMPLE = "such as dra, or GPU-8c9f5a3e-...=dra"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """The door of each device of a node, as --allocation-api sets it."""
+
+    default: Door = Door.PLUGIN
+    of: Mapping[str, Door] = dataclasses.field(default_factory=dict)  # by UUID
+
+    def door(self, uuid: str) -> Door:
+        """Return the configured door of a device."""
+        return self.of.get(uuid, self.default)
+
+    @property
+    def any_dra(self) -> bool:
+        """Whether --allocation-api puts any device behind DRA."""
+        return Door.DRA in (self.default, *self.of.values())
+
+
+def parse(words: Iterable[str], default: Door) -> Wanted:
+    """Parse *words*, each a door or UUID=DOOR; UsageError, with the rule, if one is invalid."""
+    own: dict[str, Door] = {}
+    for word in words:
+        uuid, equals, name = word.rpartition("=")
+        try:
+            door = Door(name)
+        except ValueError as exc:
+            raise errors.UsageError(
+                f"--allocation-api {word!r}: {name!r} is no allocation API; must be plugin or "
+                f"dra, or one of them for a device's UUID, {_EXAMPLE}"
+            ) from exc
+        if not equals:
+            default = door
+        elif not uuid.startswith("GPU-") or uuid in own:
+            wrong = "is given twice" if uuid in own else "is no device's UUID"
+            raise errors.UsageError(f"--allocation-api {word!r}: {uuid!r} {wrong}; {_EXAMPLE}")
+        else:
+            own[uuid] = door
+    return Wanted(default, own)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stand:
+    """The current and the configured door of a device."""
+
+    now: Door
+    wanted: Door
+
+    @property
+    def moves(self) -> bool:
+        """Whether it waits for its shares to be released, and neither API offers it."""
+        return self.now is not self.wanted
+
+    @property
+    def elsewhere(self) -> str:
+        """The API other than the device plugin that allocates it; empty: none."""
+        return "" if self.now is self.wanted is Door.PLUGIN else Door.DRA.value
+
+    @property
+    def published(self) -> bool:
+        """Whether it is in the ResourceSlice: claims may be allocated on it."""
+        return self.now is self.wanted is Door.DRA
+
+
+def stands(
+    uuids: Iterable[str], wanted: Wanted, known: Mapping[str, Door], held: Iterable[str]
+) -> dict[str, Stand]:
+    """Return the doors of each device, by UUID; *known* are the recorded ones.
+
+    A device without a record starts at its configured door, unless it is *held*: the device plugin
+    has already allocated shares of it.
+    """
+    given = frozenset(held)
+    return {
+        uuid: Stand(
+            known.get(uuid, Door.PLUGIN if uuid in given else wanted.door(uuid)),
+            wanted.door(uuid),
+        )
+        for uuid in uuids
+    }

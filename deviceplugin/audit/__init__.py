@@ -1,0 +1,1 @@
+"""Audit of the processes on the devices, and of the containers' ledgers."""

@@ -1,0 +1,348 @@
+"""Periodic audit of the processes on the devices; quota_audit.py defines the findings.
+
+Several times a second, usage that containers' ledgers lack is added to their quotas: see
+corrections.py. Each second NVML's samples of device time are recorded: see device_time.py.
+
+A finding is an event for the pod, and if the administrator chose so, the process is killed: one in
+a container, never one of the node itself. The audit needs the node's pid namespace (hostPID),
+since NVML reports its pids; without it the audit is off, and the log says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pynvml
+
+from pyvgpu import errors, kin, mounts, names, nvml, quantity, quota, region
+from pyvgpu.deviceplugin import settings
+from pyvgpu.deviceplugin.audit import corrections, device_time, quota_audit
+from pyvgpu.deviceplugin.containers import process_owner
+from pyvgpu.deviceplugin.grants import events
+from pyvgpu.volumes import uses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from pathlib import Path
+
+    from pyvgpu import device
+    from pyvgpu.allocator import facts
+    from pyvgpu.deviceplugin.containers.store import Folders
+    from pyvgpu.deviceplugin.grants import Grant
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 5.0
+_FRESH_SECONDS = 2.0  # an older sample of device time is stale
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Means:
+    """The auditor's actions and callbacks."""
+
+    action: settings.AuditAction = settings.AuditAction.REPORT
+    tell: Callable[[events.Event], None] = lambda _: None
+    ended: Callable[[], None] = lambda: None  # called for each process that was killed
+    # Called in an NVML session with all grants of shares, and the processes of each.
+    limit: Callable[[Iterable[Grant], Mapping[str, Collection[int]]], None] = lambda *_: None
+
+
+class Auditor:
+    """Audits from :meth:`run` until :meth:`stop`."""
+
+    def __init__(
+        self,
+        library: Path,
+        folders: Folders,
+        granted: Callable[[], Mapping[str, Grant]],
+        means: Means | None = None,
+        devices: Callable[[], Mapping[str, device.Device]] = lambda: {},
+    ) -> None:
+        """*devices* returns the driver's devices, by UUID."""
+        self._library = library
+        self._devices = devices
+        self._folders = folders
+        self._granted = granted
+        self._means = means or Means()
+        self._stopped = threading.Event()
+        self._before: list[quota_audit.Finding] = []
+        self._confirmed: list[quota_audit.Finding] = []
+        self._ended: set[int] = set()  # pids of killed processes that have not exited yet
+        self.seen = quota_audit.NOTHING  # of the last look
+        self.looks = uses.sees_all()
+        self._corrections = corrections.Corrections(folders)
+        self._times = device_time.Times()
+        self._known: dict[
+            int, tuple[bytes | None, process_owner.Whose]
+        ] = {}  # by pid, with start time
+
+    def stop(self) -> None:
+        """Let :meth:`run` end soon."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Audit periodically; retry while NVML does not work."""
+        if not self.looks:
+            log.warning(
+                "the audit is off: comparing the usage of processes needs the node's own pids "
+                "(hostPID: true)"
+            )
+            return
+        silent = False
+        while not self._stopped.is_set():
+            try:
+                with nvml.session(self._library):
+                    silent = False
+                    self._watch()
+            except (OSError, pynvml.NVMLError, errors.PyVgpuError) as exc:
+                if not silent:
+                    log.warning("the audit could not read the usage of processes: %s", exc)
+                silent = True
+                self._stopped.wait(PERIOD_SECONDS)
+
+    def _watch(self) -> None:
+        """Audit until it is stopped; at once when a ledger was tampered with."""
+        looked = sampled = -PERIOD_SECONDS
+        known: set[str] = set()
+        while not self._stopped.is_set():
+            self.correct()
+            now = time.monotonic()
+            if now - sampled >= device_time.SAMPLE_SECONDS:
+                self.sample(now)
+                sampled = now
+            tampered = {it for it in self._grants() if self._corrections.found(it)}
+            if now - looked >= PERIOD_SECONDS or tampered - known:
+                self.look()
+                looked = now
+            known = tampered
+            self._stopped.wait(corrections.PERIOD_SECONDS)
+
+    def correct(self) -> None:
+        """Add usage that the containers' ledgers lack, once, in an NVML session."""
+        shared = self._shared()
+        devices = self._devices()
+        held = {
+            uuid: {pid: size + _uncounted(devices, uuid) for pid, size in by_pid.items()}
+            for uuid, by_pid in _held_of({it.uuid for one in shared for it in one.shares}).items()
+        }
+        pids: dict[str, set[int]] = {}
+        for pid, owner in self._remembered({pid for it in held.values() for pid in it}).items():
+            pids.setdefault(owner.grant, set()).add(pid)
+        self._means.limit(shared, pids)
+        # Children of a killed process may keep memory that NVML attributes to no process.
+        used = [
+            it
+            for it in shared
+            if it.id in pids or (self._corrections.knows(it.id) and self._folders.is_used(it.id))
+        ]
+        self._corrections.look(used, held, pids)
+
+    def sample(self, now: float) -> None:
+        """Record NVML's samples of the containers that could exceed their time limit."""
+        allowed = {
+            (share.uuid, it.id): most
+            for it in self._shared()
+            for share in it.shares
+            if (most := _most_percent(it, share)) + device_time.TOLERANCE_PERCENT
+            < quantity.WHOLE_DEVICE
+        }
+        used = dict.fromkeys(allowed, 0)
+        for uuid in {uuid for uuid, _ in allowed}:
+            percents = _percents(uuid)
+            if percents is None:
+                used = {key: it for key, it in used.items() if key[0] != uuid}
+                continue
+            for pid, owner in self._remembered(percents).items():
+                if (uuid, owner.grant) in used:
+                    used[uuid, owner.grant] += percents[pid]
+        self._times.note(
+            now, {key: device_time.Sample(it, allowed[key]) for key, it in used.items()}
+        )
+
+    def look(self) -> None:
+        """Audit once, in an NVML session."""
+        grants = self._grants()
+        self._corrections.check(self._shared())
+        seen, now = self._find(grants)
+        wrong = quota_audit.confirmed(self._before, now)
+        self._before, self.seen = now, seen
+        known = {it.key for it in self._confirmed}
+        self._confirmed = wrong
+        for finding in wrong:
+            if finding.key not in known:
+                log.warning("found that %s", finding.text)
+                self._tell(finding, grants)
+        if self._means.action is settings.AuditAction.KILL:
+            self._ended &= {pid for by_pid in seen.held.values() for pid in by_pid}
+            for finding, pid in quota_audit.doomed(wrong, seen, grants):
+                if pid not in self._ended:
+                    self._end(finding, pid, grants)
+
+    def _grants(self) -> dict[str, Grant]:
+        return {it.id: it for it in self._granted().values() if it.bound}
+
+    def _find(
+        self, grants: Mapping[str, Grant]
+    ) -> tuple[quota_audit.Seen, list[quota_audit.Finding]]:
+        """Return the current processes and the findings."""
+        held = _held_of({share.uuid for it in grants.values() for share in it.shares})
+        pids = {pid for by_pid in held.values() for pid in by_pid}
+        owners = self._remembered(pids)
+        tampered = {it: found for it in grants if (found := self._corrections.found(it))}
+        seen = quota_audit.Seen(held, owners, self._shimmed(owners), self._times.above(), tampered)
+        return seen, quota_audit.find(seen, grants, {uuid: _label(uuid) for uuid in held})
+
+    def _owners(self, pids: Collection[int]) -> dict[int, process_owner.Whose]:
+        """Return the owner of each live process."""
+        if not pids:
+            return {}
+        book = mounts.origin(self._folders.folder)
+        asked = {pid: process_owner.whose(pid, book) for pid in pids}
+        return {pid: found for pid, found in asked.items() if found is not None}
+
+    def _shared(self) -> list[Grant]:
+        return [it for it in self._grants().values() if not it.whole]
+
+    def _remembered(self, pids: Collection[int]) -> dict[int, process_owner.Whose]:
+        """Return the owner of each process, cached as long as the process lives."""
+        began = {pid: kin.began(pid) for pid in {*pids, *self._known}}
+        known = {pid: it for pid, it in self._known.items() if it[0] == began[pid] is not None}
+        new = self._owners(set(pids) - known.keys())
+        self._known = known | {pid: (began[pid], it) for pid, it in new.items()}
+        return {pid: self._known[pid][1] for pid in pids if pid in self._known}
+
+    def _tell(
+        self,
+        finding: quota_audit.Finding,
+        grants: Mapping[str, Grant],
+        reason: events.Reason = events.Reason.BYPASSED,
+        words: str = "it is not held to its quota",
+    ) -> None:
+        """Write an event for the pod; the teller suppresses repetitions."""
+        if finding.kind is quota_audit.Kind.TAMPERED:
+            reason, words = events.Reason.TAMPERED, "what it lacks is counted all the same"
+        if not finding.pod:
+            return
+        owners = (it.owner for it in grants.values())
+        owner = next((it for it in owners if it is not None and it.uid == finding.pod), None)
+        namespace, pod = (owner.namespace, owner.pod) if owner else ("", "")
+        text = f"{finding.text}: {words}"
+        self._means.tell(events.Event(finding.pod, namespace, pod, text, reason))
+
+    def _end(self, finding: quota_audit.Finding, pid: int, grants: Mapping[str, Grant]) -> None:
+        """Kill a process for a finding, if it still holds once the pid cannot be reused."""
+
+        def still() -> bool:
+            _, now = self._find(grants)
+            return any(it.key == finding.key and pid in it.pids for it in now)
+
+        try:
+            if not _kill(pid, still):
+                return
+        except OSError as exc:
+            log.warning("could not kill process %d: %s", pid, exc.strerror)
+            return
+        self._ended.add(pid)
+        log.warning("killed process %d: %s", pid, finding.text)
+        self._means.ended()
+        words = f"process {pid} was killed for it (--audit-action=kill)"
+        self._tell(finding, grants, events.Reason.ENDED, words)
+
+    @property
+    def findings(self) -> tuple[quota_audit.Finding, ...]:
+        """The current findings that two looks have confirmed."""
+        return tuple(self._confirmed)
+
+    def _shimmed(self, owners: Mapping[int, process_owner.Whose]) -> frozenset[int]:
+        """Return the pids that have a live slot in the ledger of their grant."""
+        found: set[int] = set()
+        for grant_id in {it.grant for it in owners.values() if it.grant}:
+            own = [pid for pid, it in owners.items() if it.grant == grant_id]
+            with contextlib.suppress(OSError, errors.DataError):
+                found |= self._live(grant_id, own)
+            # A process that ever had a slot keeps it, whatever was written there since.
+            found |= set(own) & set(self._corrections.owned(grant_id))
+        return frozenset(found)
+
+    def _live(self, grant_id: str, pids: Iterable[int]) -> set[int]:
+        with self._folders.opened(grant_id, names.USAGE_FILE) as usage:
+            slots = region.read_slots(usage, 0)
+            relatives = kin.Kin(usage)
+            return {pid for pid in pids if relatives.may_have_slot(pid, slots)}
+
+
+def _most_percent(grant: Grant, share: facts.Share) -> int:
+    """Return the percentage of a device's time that a container may use at most."""
+    if grant.policy is quota.Policy.ELASTIC:
+        return grant.ceiling or quantity.WHOLE_DEVICE
+    return share.vcore
+
+
+def _uncounted(devices: Mapping[str, device.Device], uuid: str) -> int:
+    """Return the bytes of a device that each process takes, but that NVML does not count."""
+    known = devices.get(uuid)
+    return 0 if known is None else known.uncounted_bytes
+
+
+def _held_of(uuids: Collection[str]) -> dict[str, Mapping[int, int]]:
+    """Return the bytes that processes hold, by device and pid, where NVML can tell."""
+    return {uuid: by_pid for uuid in uuids if (by_pid := _held(uuid)) is not None}
+
+
+def _percents(uuid: str) -> Mapping[int, int] | None:
+    """Return the percentages of a device's time that processes use; None if not available."""
+    try:
+        if nvml.is_in_mig_mode(pynvml.nvmlDeviceGetHandleByUUID(uuid)):
+            return None
+        return nvml.sm_percent_by_pid(uuid, time.time() - _FRESH_SECONDS)
+    except pynvml.NVMLError as exc:
+        if exc.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND):
+            return None
+        raise
+
+
+def _held(uuid: str) -> Mapping[int, int] | None:
+    """Return the bytes that processes hold of a device; None if not available: no finding."""
+    try:
+        # In MIG mode the driver lists processes only with privileges that the agent lacks.
+        if nvml.is_in_mig_mode(pynvml.nvmlDeviceGetHandleByUUID(uuid)):
+            return None
+        return nvml.bytes_by_pid(uuid)
+    except pynvml.NVMLError as exc:
+        if exc.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND):
+            return None
+        raise
+
+
+def _label(uuid: str) -> str:
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    return f"gpu{pynvml.nvmlDeviceGetIndex(handle)}"
+
+
+def _kill(pid: int, still: Callable[[], bool]) -> bool:
+    """Kill process *pid* of our pid namespace if *still* returns true; whether it was killed.
+
+    A pid can be reused at any time, but a pidfd always refers to the same process. So *still* is
+    called once the pidfd is open: its checks by pid then see this process, or none.
+    PermissionError without the right to kill it.
+    """
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not still():
+            return False
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(process)
+    return True

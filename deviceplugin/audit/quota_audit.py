@@ -1,0 +1,228 @@
+"""Audit of quotas: compare the usage that NVML reports for processes with their grants; pure.
+
+The shim lives in its tenant's process, so a malicious tenant can bypass it: link the driver
+statically, or call the device's kernel interface itself. NVML still reports its usage. A finding
+counts only if two looks in a row have it: a process may start or end between two NVML calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING
+
+from pyvgpu import memorylimit, quantity
+from pyvgpu.deviceplugin.containers.process_owner import Whose
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from pyvgpu.deviceplugin.audit import device_time
+    from pyvgpu.deviceplugin.audit.corrections import Tampering
+    from pyvgpu.deviceplugin.grants import Grant
+
+# What the driver may allocate for a process beyond all that the shim charges, until measured.
+TOLERANCE_BYTES = memorylimit.MARGIN_BYTES
+
+_UNKNOWN = Whose()
+
+
+class Kind(enum.Enum):
+    """The kind of a violation."""
+
+    NO_SHIM = "no-shim"  # a process that uses a shared device without the shim
+    FOREIGN = "foreign"  # a process on a device that was not granted to its container
+    ABOVE = "above"  # a container that holds more memory than its quota
+    TIME = "time"  # a container that used more of a device's time than its limit, for a minute
+    TAMPERED = "tampered"  # a container whose ledger something other than the shim has changed
+    OUTSIDE = "outside"  # a process outside containers on a device that is granted
+
+
+_OF_CONTAINERS = (Kind.ABOVE, Kind.TIME, Kind.TAMPERED)
+_SEEN_OFTEN = (Kind.TIME, Kind.TAMPERED)  # found over several looks already
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """Processes and their memory on the devices at one moment."""
+
+    held: Mapping[str, Mapping[int, int]]  # by UUID: the node's pid -> bytes, as NVML reports
+    whose: Mapping[int, Whose]  # by pid; without processes that have ended
+    shimmed: Collection[int]  # pids that have a live slot in the ledger of their grant
+    above: Collection[
+        device_time.Above
+    ] = ()  # containers that used too much time in the last minute
+    tampered: Mapping[str, Sequence[Tampering]] = dataclasses.field(
+        default_factory=dict
+    )  # by grant
+
+
+NOTHING = Seen({}, {}, ())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """A violation by a process or a container."""
+
+    kind: Kind
+    uuid: str  # the device
+    pids: tuple[int, ...]  # of the processes
+    grant: str  # its id; empty: none
+    pod: str  # uid of the pod; empty: none
+    size: int  # bytes that the processes hold
+    text: str
+
+    @property
+    def key(self) -> tuple[Kind, str, tuple[int, ...], str]:
+        """Identity of the finding across looks; a container's does not depend on its processes."""
+        pids = () if self.kind in _OF_CONTAINERS else self.pids
+        return self.kind, self.uuid, pids, self.grant
+
+
+def find(seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]) -> list[Finding]:
+    """Return all current findings; *labels* are display names of the devices, by UUID."""
+    found: list[Finding] = []
+    given = {share.uuid for grant in grants.values() for share in grant.shares}
+    for uuid, by_pid in seen.held.items():
+        if uuid not in given:
+            continue  # no container has it, so none loses by this use
+        label = labels.get(uuid, uuid)
+        for pid, size in by_pid.items():
+            one = _judged(seen, grants, uuid, pid)
+            if one is not None:
+                kind, words = one
+                whose = seen.whose[pid]
+                text = f"process {pid} of {_name(whose, grants)} {words} {label}, " + (
+                    f"{quantity.format_size(size)} of it"
+                )
+                pod = _pod(whose, grants)
+                found.append(Finding(kind, uuid, (pid,), whose.grant, pod, size, text))
+        found += _above(seen, grants, uuid, label)
+    return [*found, *_above_time(seen, grants, labels), *_tampered(seen, grants, labels)]
+
+
+def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of *now* that the look *before* has, too."""
+    known = {finding.key for finding in before}
+    return [it for it in now if it.kind in _SEEN_OFTEN or it.key in known]
+
+
+def doomed(
+    wrong: Iterable[Finding], seen: Seen, grants: Mapping[str, Grant]
+) -> list[tuple[Finding, int]]:
+    """Return the container processes to kill for the findings *wrong*, if the action is to kill.
+
+    Processes that bypass the shim are first. If every process of a container runs under the shim
+    and the container still exceeds its quota, its largest process is chosen. Processes of an
+    unknown grant are spared: the agent may have lost that grant, and recover it in a moment.
+    """
+    found = [it for it in wrong if not it.grant or it.grant in grants]
+    bare = [it for it in found if it.kind in (Kind.NO_SHIM, Kind.FOREIGN)]
+    chosen = [(it, pid) for it in bare for pid in it.pids]
+    worked = {(it.grant, it.uuid) for it in bare}
+    for finding in found:
+        if finding.kind is Kind.ABOVE and (finding.grant, finding.uuid) not in worked:
+            held = seen.held.get(finding.uuid, {})
+            chosen.append((finding, max(finding.pids, key=lambda pid: held.get(pid, 0))))
+    return chosen
+
+
+def _judged(
+    seen: Seen, grants: Mapping[str, Grant], uuid: str, pid: int
+) -> tuple[Kind, str] | None:
+    """Return the kind of violation by a process on a granted device, and words; None if none."""
+    whose = seen.whose.get(pid)
+    if whose is None:
+        return None  # it has ended
+    if not whose.inside:
+        return Kind.OUTSIDE, "uses, beside containers,"
+    grant = grants.get(whose.grant)
+    if grant is None:
+        # The container of a whole device has no grant folder: only its pod is known, and for a
+        # claim only the first of its pods.
+        own = [it for it in grants.values() if it.whole and _may_be(it, whose.pod)]
+        if any(share.uuid == uuid for it in own for share in it.shares):
+            return None
+        return Kind.FOREIGN, "was not given, and uses,"
+    if all(share.uuid != uuid for share in grant.shares):
+        return Kind.FOREIGN, "was not given, and uses,"
+    if pid not in seen.shimmed and not grant.whole:
+        return Kind.NO_SHIM, "uses without the shim"
+    return None
+
+
+def _may_be(grant: Grant, pod: str) -> bool:
+    return grant.claim is not None or (grant.owner is not None and grant.owner.uid == pod)
+
+
+def _above(seen: Seen, grants: Mapping[str, Grant], uuid: str, label: str) -> Iterator[Finding]:
+    """Yield the containers whose processes together hold more of a device than their quota."""
+    held: dict[str, dict[int, int]] = {}
+    for pid, size in seen.held[uuid].items():
+        whose = seen.whose.get(pid, _UNKNOWN)
+        if whose.grant:
+            held.setdefault(whose.grant, {})[pid] = size
+    for grant_id, by_pid in held.items():
+        grant = grants.get(grant_id)
+        if grant is None or grant.whole:
+            continue
+        quota = next((it.vmemory for it in grant.shares if it.uuid == uuid), None)
+        size = sum(by_pid.values())
+        if quota is not None and size > quota + TOLERANCE_BYTES:
+            whose = seen.whose[min(by_pid)]
+            yield Finding(
+                Kind.ABOVE,
+                uuid,
+                tuple(sorted(by_pid)),
+                grant_id,
+                _pod(whose, grants),
+                size,
+                f"{_name(whose, grants)} holds {quantity.format_size(size)} of {label}, its quota "
+                f"is {quantity.format_size(quota)}",
+            )
+
+
+def _above_time(
+    seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]
+) -> Iterator[Finding]:
+    for it in seen.above:
+        if it.grant in grants:
+            whose = Whose(it.grant)
+            text = (
+                f"{_name(whose, grants)} used {it.percent}% of the time of "
+                f"{labels.get(it.uuid, it.uuid)} over a minute, as NVML says, and may have "
+                f"{it.allowed}%"
+            )
+            yield Finding(Kind.TIME, it.uuid, (), it.grant, _pod(whose, grants), 0, text)
+
+
+def _tampered(
+    seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Yield for each container the newest change that was found in its ledger."""
+    for grant_id, changes in seen.tampered.items():
+        if changes and grant_id in grants:
+            newest, whose = changes[0], Whose(grant_id)
+            of_device = f" of {labels.get(newest.uuid, newest.uuid)}" if newest.uuid else ""
+            text = (
+                f"the ledger of {_name(whose, grants)}{of_device} was changed by something other "
+                f"than the shim: {newest.text}"
+            )
+            pod = _pod(whose, grants)
+            yield Finding(Kind.TAMPERED, newest.uuid, newest.pids, grant_id, pod, 0, text)
+
+
+def _pod(whose: Whose, grants: Mapping[str, Grant]) -> str:
+    grant = grants.get(whose.grant)
+    return grant.owner.uid if grant is not None and grant.owner is not None else whose.pod
+
+
+def _name(whose: Whose, grants: Mapping[str, Grant]) -> str:
+    grant = grants.get(whose.grant)
+    if grant is not None and grant.owner is not None:
+        return grant.owner.label
+    if whose.pod:
+        owners = (it.owner for it in grants.values())
+        named = next((it for it in owners if it is not None and it.uid == whose.pod), None)
+        return f"{named.namespace}/{named.pod}" if named else f"pod {whose.pod}"
+    return f"grant {whose.grant}" if whose.grant else "the node itself"

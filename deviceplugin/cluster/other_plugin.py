@@ -1,0 +1,147 @@
+"""Detect another device plugin, such as NVIDIA's, that gives out the GPUs of this node.
+
+Two plugins for the same GPUs would allocate each of them twice. So while the node's capacity has a
+resource of NVIDIA's plugin (HAMi's plugin and the GPU Operator use the same names), the agent
+offers no device, neither through its device plugin nor through DRA. Running containers keep their
+devices.
+
+The last result is stored in the agent's folder and holds until the API server answers. Without
+one, no device is offered until then:
+
+other-plugin.json    "nvidia.com/gpu: 8", or "" for none
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.deviceplugin.grants import events
+from pyvgpu.volumes import drafts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyvgpu.deviceplugin.cluster import own_node
+
+log = logging.getLogger(__name__)
+
+FILE = "other-plugin.json"  # in the state folder
+LOOK_SECONDS = 5.0
+_NOT_KNOWN = "possibly another device plugin (the node's capacity has not been read yet)"
+
+# nvidia.com/gpu, nvidia.com/gpu.shared and nvidia.com/mig-1g.10gb. Other resources of nvidia.com
+# are network devices, or GPUs of virtual machines, which the driver of the node does not have.
+_GPU = "nvidia.com/gpu"
+_BEGINNINGS = (f"{_GPU}.", "nvidia.com/mig-")
+
+
+def counted(capacity: Mapping[str, object]) -> str:
+    """Return the resources in a node's *capacity* that another plugin has for GPUs; '' if none."""
+    return ", ".join(
+        f"{name}: {amount}"
+        for name, amount in sorted(capacity.items())
+        if (name == _GPU or name.startswith(_BEGINNINGS)) and _is_positive(str(amount))
+    )
+
+
+def _is_positive(amount: str) -> bool:
+    """Tell whether a Kubernetes quantity is above 0, whatever its suffix or exponent."""
+    number = amount.lower().partition("e")[0]
+    return not number.startswith("-") and any(it in "123456789" for it in number)
+
+
+class Follower:
+    """Follows the capacity of a node, on the thread of :meth:`run`."""
+
+    def __init__(
+        self,
+        node: own_node.OwnNode,
+        state: Path,
+        stand_back: Callable[[str], None],
+        tell: Callable[[events.Event], None],
+    ) -> None:
+        self._node = node
+        self._file = state / FILE
+        self._stand_back = stand_back
+        self._tell = tell
+        self._known = self._recall()  # None: never read
+        self._shown = ""  # the other plugin in whose favour the agent offers nothing
+        self._reported = ""
+        self._complaint = ""
+
+    def run(self, wait: Callable[[float], bool]) -> None:
+        """Look periodically until *wait*, which sleeps for some seconds, returns true."""
+        while not wait(LOOK_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Look once at the node; while it cannot be read, the stored result holds."""
+        try:
+            found = counted(self._node.capacity())
+        except errors.PyVgpuError as exc:
+            self._complain(str(exc))
+            self._show()
+            return
+        self._complaint = ""
+        before, self._known = self._known, found
+        self._show()
+        if found != before:
+            self._keep(found)
+        if found != self._reported:
+            self._reported = found
+            self._say(found, before or "")
+
+    def _show(self) -> None:
+        known = self._known
+        text = _NOT_KNOWN if known is None else f"another device plugin ({known})" if known else ""
+        if text != self._shown:
+            self._shown = text
+            self._stand_back(text)
+
+    def _say(self, found: str, before: str) -> None:
+        name = self._node.name
+        if found:
+            text = (
+                f"node {name} offers no device: its capacity has {found}, so another device "
+                "plugin, such as NVIDIA's, gives out the same GPUs. Remove that plugin or this "
+                "agent from the node, or force this agent with --beside-nvidia"
+            )
+            log.warning("%s", text)
+        else:
+            text = f"node {name} offers its devices again: no other device plugin counts its GPUs"
+            log.info("%s (before: %s)", text, before)
+        reason = events.Reason.NOT_OFFERED if found else events.Reason.OFFERED
+        self._tell(events.Event(self._node.uid, "", name, text, reason, of_node=True))
+
+    def _complain(self, text: str) -> None:
+        if text != self._complaint:
+            still = {
+                None: "no device is offered until that is known",
+                "": "last seen: none",
+            }.get(self._known, f"last seen: {self._known}")
+            log.warning(
+                "cannot detect another device plugin that gives out this node's GPUs (%s): %s",
+                still,
+                text,
+            )
+        self._complaint = text
+
+    def _keep(self, found: str) -> None:
+        try:
+            drafts.write(self._file, json.dumps(found).encode())
+        except OSError as exc:
+            log.warning("%s: cannot be written: %s", self._file, exc)
+
+    def _recall(self) -> str | None:
+        try:
+            found = json.loads(self._file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as exc:
+            log.warning("%s: cannot be read: %s", self._file, exc)
+            return None
+        return found if isinstance(found, str) else None

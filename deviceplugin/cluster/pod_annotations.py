@@ -1,0 +1,76 @@
+"""Apply the sharing annotations of running pods to their grants; see allocator/spare.py."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors
+from pyvgpu.allocator import spare
+from pyvgpu.deviceplugin.grants import events, resize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyvgpu.deviceplugin.cluster import pods
+    from pyvgpu.deviceplugin.grants import Grant
+    from pyvgpu.deviceplugin.grants.manager import Granter
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0  # between two looks without a change, for containers granted since
+
+
+class Wishes:
+    """Follows annotations from :meth:`run` until :meth:`stop`."""
+
+    def __init__(
+        self, known: pods.Pods, granter: Granter, tell: Callable[[events.Event], None]
+    ) -> None:
+        self._known = known
+        self._granter = granter
+        self._tell = tell
+        self._changed = threading.Event()
+        self._stopped = False
+
+    def changed(self, _: str) -> None:
+        """Request a look soon, since a pod has changed."""
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Let :meth:`run` end soon."""
+        self._stopped = True
+        self._changed.set()
+
+    def run(self) -> None:
+        """Look after each change of a pod, and every LOOK_SECONDS."""
+        while True:
+            self._changed.wait(LOOK_SECONDS)
+            self._changed.clear()
+            if self._stopped:
+                return
+            self.look()
+
+    def look(self) -> None:
+        """Apply all annotations once."""
+        for grant in list(self._granter.known.values()):
+            if grant.whole or grant.owner is None:
+                continue
+            pod = self._known.seen(grant.owner.uid)
+            if pod is not None:
+                self._follow(grant, pod["metadata"])
+
+    def _follow(self, grant: Grant, meta: dict[str, Any]) -> None:
+        try:
+            annotations = meta.get("annotations") or {}
+            wish, priority = spare.read(annotations), spare.read_priority(annotations)
+            if resize.wished(grant, wish, priority) != grant:
+                self._granter.change(grant.id, lambda it: resize.wished(it, wish, priority))
+        except errors.UsageError as exc:
+            reason = events.Reason.NOT_RESIZED
+            self._tell(
+                events.Event(meta["uid"], meta["namespace"], meta["name"], str(exc), reason)
+            )
+        except errors.PyVgpuError as exc:
+            log.warning("could not change grant %s: %s", grant.id, exc)

@@ -1,0 +1,121 @@
+"""Grant backend for the node's current driver: Allocate's answers, and the folders of grants."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, quantity
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin.containers import cdi_edits, driver_limits, usage_file_guard
+from pyvgpu.deviceplugin.kubelet import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyvgpu import device
+    from pyvgpu.deviceplugin.containers.store import Folders
+    from pyvgpu.deviceplugin.grants import Grant
+    from pyvgpu.deviceplugin.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Grants:
+    """The folders of grants, written for the node's current driver."""
+
+    def __init__(self, made: Folders, *, cdi: bool = True) -> None:
+        self.store = made
+        self._cdi = cdi
+        self.guard = usage_file_guard.Guard(made)
+        self.driver: cdi_edits.Driver | None = None
+
+    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
+        """Return Allocate's answer: a CDI device that has no specification yet.
+
+        Without CDI the answer is all that a container ever gets: the grant's own folder, without a
+        quota until it is bound, and the nodes of all devices.
+        """
+        annotations = {names.GRANT_KIND: grant_id}
+        if self._cdi:
+            return messages.Answer(annotations, (f"{names.GRANT_KIND}={grant_id}",))
+        if vcore >= quantity.WHOLE_DEVICE:
+            raise errors.UsageError(
+                f"vcore {vcore}: whole devices need CDI, which this node does not use; valid "
+                f"would be 1 to {quantity.WHOLE_DEVICE - 1}"
+            )
+        driver = self._driver()
+        mounts, nodes = cdi_edits.unbound(self.store.prepare(grant_id), driver)
+        return messages.Answer(
+            annotations,
+            variables=driver.environment,
+            mounts=tuple(
+                messages.Mount(it["containerPath"], it["hostPath"], "ro" in it["options"])
+                for it in mounts
+            ),
+            nodes=tuple((f"/dev/{it.name}", str(driver.dev / it.name)) for it in nodes),
+        )
+
+    def make(self, grant: Grant) -> None:
+        """Write the files of a bound grant, or the missing ones."""
+        self.store.make(grant, self._driver())
+
+    def mend(self, grant: Grant) -> None:
+        """Write missing files of a grant whose container may run; its driver stays the same."""
+        self.store.mend(grant, self._driver())
+
+    def _driver(self) -> cdi_edits.Driver:
+        if self.driver is None:
+            raise errors.UnavailableError("the node has no driver now")
+        return self.driver
+
+    def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
+        """Return the shares in the files of a grant that is not in the checkpoint."""
+        limits = self.store.limits(grant_id)
+        if limits:
+            return tuple(facts.Share(it.uuid, it.vcore, it.vmemory) for it in limits)
+        if self.driver is None:
+            return ()
+        names_of = {node.name: uuid for uuid, node in self.driver.nodes.items()}
+        found = [names_of[it] for it in self.store.whole_nodes(grant_id) if it in names_of]
+        return tuple(
+            facts.Share(it, quantity.WHOLE_DEVICE, self.driver.devices[it].memory_bytes)
+            for it in found
+        )
+
+    def revoke(self, grant_id: str) -> None:
+        """Start no container on it again, and let its processes allocate no more."""
+        self.store.revoke(grant_id)
+
+    def remove(self, grant_id: str) -> None:
+        """Remove all its files."""
+        self.store.remove(grant_id)
+
+    def is_used(self, grant_id: str) -> bool:
+        """Tell whether a process of it is running."""
+        return self.store.is_used(grant_id)
+
+    @property
+    def devices(self) -> Mapping[str, device.Device]:
+        """The devices of the node's current driver."""
+        return {} if self.driver is None else self.driver.devices
+
+    def limits(
+        self, settings: Settings, granted: Callable[[], Mapping[str, Grant]]
+    ) -> driver_limits.DriverLimits:
+        """Return the memory limits that the driver itself enforces on these grants."""
+        return driver_limits.DriverLimits(self.store, settings.state, settings.run, granted)
+
+    def fill(self) -> None:
+        """Prepare folders and templates for future grants."""
+        if self.driver is not None:
+            self.store.fill(self.driver)
+
+    def close(self) -> None:
+        """Release all resources."""
+        self.store.close()
+
+    def collect(self, wanted: Callable[[], set[str]]) -> None:
+        """Remove the files of grants that are not *wanted*."""
+        for grant_id in self.store.collect(wanted):
+            log.info("removed the remaining files of %s", grant_id)

@@ -1,0 +1,141 @@
+"""Move devices between device plugin and DRA, and record each one's API; see :mod:`..allocation_api`.
+
+doors.json    {"GPU-8c9f5a3e-...": "dra"}, in the agent's state folder
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.deviceplugin import allocation_api
+from pyvgpu.deviceplugin.allocation_api import Door
+from pyvgpu.volumes import drafts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+    from pathlib import Path
+
+    from pyvgpu.deviceplugin.grants import Grant
+
+log = logging.getLogger(__name__)
+
+FILE = "doors.json"
+LOOK_SECONDS = 5.0
+
+
+class Doors:
+    """The current and the configured doors of a node's devices."""
+
+    def __init__(
+        self,
+        state: Path,
+        wanted: allocation_api.Wanted,
+        settle_seconds: float = allocation_api.SETTLE_SECONDS,
+    ) -> None:
+        self._file = state / FILE
+        self._wanted = wanted
+        self._settle_seconds = settle_seconds
+        self._lock = threading.Lock()
+        self._known = self._read()
+        self._stands: dict[str, allocation_api.Stand] = {}
+        self._closed: dict[str, float] = {}  # devices that move, and since when
+
+    def meet(self, uuids: Iterable[str], known: Collection[Grant]) -> None:
+        """Update the set of devices; *known* are the grants."""
+        held = {
+            share.uuid for grant in known if grant.claim is None for share in grant.shares
+        } | self._closed.keys()
+        with self._lock:
+            self._stands = allocation_api.stands(uuids, self._wanted, self._known, held)
+            self._keep({uuid: it.now for uuid, it in self._stands.items()})
+            now = time.monotonic()
+            self._closed = {
+                uuid: self._closed.get(uuid, now) for uuid, it in self._stands.items() if it.moves
+            }
+            for uuid in self._closed:
+                stand = self._stands[uuid]
+                log.warning(
+                    "device %s will be allocated by %s, once nothing of it is allocated by %s",
+                    uuid,
+                    stand.wanted.value,
+                    stand.now.value,
+                )
+
+    @property
+    def any_dra(self) -> bool:
+        """Whether DRA allocated any device when the agent ran last."""
+        return Door.DRA in self._known.values()
+
+    def elsewhere(self, uuid: str) -> str:
+        """Return the API other than the device plugin that allocates a device; empty: none."""
+        stand = self._stands.get(uuid)
+        return "" if stand is None else stand.elsewhere
+
+    def published(self, uuid: str) -> bool:
+        """Tell whether claims may be allocated on a device."""
+        stand = self._stands.get(uuid)
+        return stand is not None and stand.published
+
+    def gives(self, uuid: str) -> bool:
+        """Tell whether claims may hold a device: also one that is moving away from DRA."""
+        stand = self._stands.get(uuid)
+        return stand is not None and stand.now is Door.DRA
+
+    def run(
+        self,
+        wait: Callable[[float], bool],
+        held: Callable[[Door], Collection[str] | None],
+        moved: Callable[[], None],
+    ) -> None:
+        """Move free devices to their configured door, until *wait* returns true.
+
+        *held* returns the UUIDs of devices that a door has allocated, None if unknown.
+        """
+        while not wait(LOOK_SECONDS):
+            if self.look(held):
+                moved()
+
+    def look(self, held: Callable[[Door], Collection[str] | None]) -> bool:
+        """Move free devices once; whether any has moved."""
+        settled = time.monotonic() - self._settle_seconds
+        waiting = [uuid for uuid, since in self._closed.items() if since <= settled]
+        if not waiting:
+            return False
+        by_door = {door: held(door) for door in {self._stands[it].now for it in waiting}}
+        with self._lock:
+            free = [
+                uuid
+                for uuid in waiting
+                if (taken := by_door[self._stands[uuid].now]) is not None and uuid not in taken
+            ]
+            self._keep({uuid: self._stands[uuid].wanted for uuid in free})
+            for uuid in free:
+                wanted = self._stands[uuid].wanted
+                self._stands[uuid] = allocation_api.Stand(wanted, wanted)
+                del self._closed[uuid]
+                log.warning("device %s is allocated by %s from now on", uuid, wanted.value)
+        return bool(free)
+
+    def _keep(self, found: dict[str, Door]) -> None:
+        after = {**self._known, **found}
+        if after != self._known:
+            drafts.write(self._file, json.dumps(after, sort_keys=True).encode())
+            self._known = after
+
+    def _read(self) -> dict[str, Door]:
+        try:
+            found = json.loads(self._file.read_bytes())
+            return {str(uuid): Door(name) for uuid, name in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as exc:
+            # A guess could let both APIs allocate one device.
+            raise errors.DataError(
+                f"{self._file}: cannot be read ({exc}); mend it, such as "
+                '{"GPU-8c9f5a3e-...": "dra"}, or remove it if no container uses a device'
+            ) from exc

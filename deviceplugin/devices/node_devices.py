@@ -1,0 +1,272 @@
+"""The node's devices, as the granter sees them.
+
+They come from the driver, their health, and the administrator's cordons. When the driver is
+replaced, everything is read again, and health checks and audit restart with the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import arbiter, errors, names, nvml
+from pyvgpu.deviceplugin.audit import auditor, quota_audit
+from pyvgpu.deviceplugin.devices import health, inventory, node_driver
+from pyvgpu.deviceplugin.grants import events
+from pyvgpu.volumes import node, uses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyvgpu.allocator import facts
+    from pyvgpu.deviceplugin.containers.backend import Grants
+    from pyvgpu.deviceplugin.devices import allocation_moves
+    from pyvgpu.deviceplugin.devices.cordon import Cordons
+    from pyvgpu.deviceplugin.grants import Grant, manager
+    from pyvgpu.deviceplugin.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForClaims:
+    """The node's devices, as a ResourceSlice shows them."""
+
+    seen: tuple[inventory.Seen, ...]  # all of the node's
+    devices: tuple[facts.Device, ...]  # those that ResourceClaims may get
+    driver: inventory.DriverVersions
+
+
+class Devices:
+    """Keeps the granter's list of devices up to date with the driver and with their health."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        granter: manager.Granter,
+        made: Grants,
+        cordons: Cordons,
+        gates: allocation_moves.Doors,
+        ended: Callable[[], None] = lambda: None,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._granter = granter
+        self._made = made
+        self._cordons = cordons
+        self._doors = gates
+        self._ended = ended  # called for each process that the audit has killed
+        self.limits = made.limits(settings, lambda: granter.known)
+        self._lock = threading.Lock()
+        self._seen: tuple[inventory.Seen, ...] = ()
+        self._driver = inventory.DriverVersions()
+        self._nvml: arbiter.Nvml | None = None
+        self._unhealthy: dict[str, str] = {}
+        self._looked_at: tuple[Path | None, node.State] | None = None  # the source of _seen
+        self._other_plugin = ""
+        self.outdated = False  # a device left MIG mode, so the inventory must be read again
+        self._wake = wake  # called when it is outdated
+        self._away = False
+        self._watcher: health.Watcher | None = None
+        self._auditor: auditor.Auditor | None = None
+
+    def look(self, tree: Path | None, now: node.State) -> bool:
+        """Read the devices from the driver as it is *now*; false if it could not be used."""
+        if now.driver is not node.Driver.PRESENT or tree is None:
+            log.warning("the driver is %s: %s", now.driver, now.reason)
+            self._away = True
+            self.show()
+            return True
+        try:
+            found = node_driver.look(tree, now.release, self._settings)
+        except errors.PyVgpuError as exc:
+            log.warning("cannot list the devices: %s", exc)
+            return False
+        self.stop()
+        with self._lock:
+            before = self._unhealthy if (tree, now) == self._looked_at else {}
+            self._looked_at, self.outdated = (tree, now), False
+            self._seen, self._away = found.seen, False
+            self._unhealthy = {it.device.uuid: _first_reason(it, before) for it in found.seen}
+            self._driver = inventory.DriverVersions(now.release, found.cuda_version)
+            able = found.limits and self._settings.driver_limits and uses.sees_all()
+            hook = self.limits.meet(found.library if able else None)
+            self._made.driver = dataclasses.replace(found.driver, hook=hook)
+            self._nvml = _nvml(found.library) if uses.sees_all() else None
+        self._doors.meet((it.device.uuid for it in found.seen), self._granter.known.values())
+        log.info("found driver %s with %d devices", now.release, len(found.seen))
+        for uuid, reason in self._unhealthy.items():
+            if reason:
+                log.warning("device %s is unhealthy: %s", uuid, reason)
+        self.show()
+        self._granter.recover()
+        with contextlib.suppress(errors.PyVgpuError):  # the collector retries, and logs it
+            self._made.fill()  # so the first containers to start do not wait for it
+        unhealthy, rules = dict(self._unhealthy), self._settings.health
+        self._watcher = health.Watcher(found.library, unhealthy, rules, self._hear)
+        self._watcher.start()
+        means = auditor.Means(
+            self._settings.audit_action,
+            self._granter.observers.reported,
+            self._ended,
+            self.limits.look,
+        )
+        made, granter = self._made, self._granter
+        self._auditor = auditor.Auditor(
+            found.library, made.store, lambda: granter.known, means, lambda: made.devices
+        )
+        threading.Thread(target=self._auditor.run, name="auditor", daemon=True).start()
+        return True
+
+    @property
+    def nvml(self) -> arbiter.Nvml | None:
+        """The driver's NVML; None while there is none, or in another pid namespace."""
+        with self._lock:
+            return self._nvml
+
+    @property
+    def for_claims(self) -> ForClaims | None:
+        """The devices that ResourceClaims may get; None: no device was seen yet."""
+        with self._lock:
+            seen, driver = self._seen, self._driver
+        if not seen:
+            return None
+        if self._other_plugin:
+            return ForClaims(seen, (), driver)
+        known = tuple(
+            it
+            for it in self._granter.devices
+            if self._doors.published(it.uuid) and it.unhealthy != nvml.MIG_MODE
+        )
+        return ForClaims(seen, known, driver)
+
+    @property
+    def minors(self) -> dict[str, int]:
+        """The minor numbers of the device nodes, by UUID, where known."""
+        return {it.device.uuid: it.minor for it in self._seen if it.minor is not None}
+
+    def cordon(self, uuid: str) -> None:
+        """Place no new containers on a device."""
+        if self._cordons.change(uuid, cordoned=True):
+            log.warning("cordoned device %s", uuid)
+        self.show()
+
+    def uncordon(self, uuid: str) -> bool:
+        """Offer it again; False if the node's annotation still cordons it."""
+        if self._cordons.change(uuid, cordoned=False):
+            log.warning("uncordoned device %s", uuid)
+        self.show()
+        return uuid not in self._cordons.uuids
+
+    def follow_cordons(self, uuids: frozenset[str]) -> None:
+        """Cordon exactly these devices, by the node's annotation."""
+        if self._cordons.follow(uuids):
+            log.warning(
+                "cordoned by the node's annotation: %s", ", ".join(sorted(uuids)) or "none"
+            )
+            self.show()
+
+    @property
+    def other_plugin(self) -> str:
+        """The other device plugin that gives out the same devices; empty: none."""
+        return self._other_plugin
+
+    def stand_back(self, other_plugin: str) -> None:
+        """Offer no device while *other_plugin*, unless empty, gives out the same ones."""
+        self._other_plugin = other_plugin
+        self.show()
+
+    def stop(self) -> None:
+        """Stop health checks and audit."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.stop()
+        if self._auditor is not None:
+            self._auditor.stop()
+
+    @property
+    def answers(self) -> Mapping[str, health.Answer]:
+        """NVML's last answer about each device that responds, by UUID."""
+        watcher = self._watcher
+        return {} if watcher is None or self._away else watcher.answers
+
+    @property
+    def findings(self) -> tuple[quota_audit.Finding, ...]:
+        """The current findings of the audit."""
+        found = self._auditor
+        return () if found is None else found.findings
+
+    @property
+    def held(self) -> quota_audit.Seen:
+        """The memory that processes held at the audit's last look."""
+        found = self._auditor
+        return quota_audit.NOTHING if found is None else found.seen
+
+    @property
+    def audits(self) -> bool:
+        """Whether the audit compares the usage of processes with their grants."""
+        found = self._auditor
+        return found is not None and found.looks
+
+    def _hear(self, news: Mapping[str, str]) -> None:
+        for uuid, reason in news.items():
+            log.warning("device %s is %s", uuid, f"unhealthy: {reason}" if reason else "healthy")
+            for grant in self._granter.known.values():
+                if any(share.uuid == uuid for share in grant.shares):
+                    self._granter.observers.reported(_news(grant, uuid, reason))
+        with self._lock:
+            left = [it for it in news if self._unhealthy.get(it) == nvml.MIG_MODE]
+            self._unhealthy |= news
+            self.outdated |= any(news[it] != nvml.MIG_MODE for it in left)
+        self.show()
+        if self.outdated:
+            self._wake()
+
+    def _trouble(self, uuid: str) -> str:
+        return "the driver is away" if self._away else self._unhealthy.get(uuid, "")
+
+    def show(self) -> None:
+        """Pass the current state of the devices to the granter."""
+        with self._lock:
+            self._granter.see(
+                [
+                    it.fact(
+                        self._trouble(it.device.uuid),
+                        cordoned=it.device.uuid in self._cordons.uuids,
+                        door=self._other_plugin or self._doors.elsewhere(it.device.uuid),
+                    )
+                    for it in self._seen
+                ]
+            )
+
+
+def _nvml(library: Path) -> arbiter.Nvml:
+    machine = os.environ.get(names.SIMULATED_MACHINE_VARIABLE)
+    return arbiter.Nvml(library, None if machine is None else Path(machine))
+
+
+def _first_reason(seen: inventory.Seen, before: Mapping[str, str]) -> str:
+    """Return why a device just read from the driver is unhealthy; *before* are older reasons."""
+    if seen.device.mig:
+        return nvml.MIG_MODE
+    reason = before.get(seen.device.uuid, "")
+    return "" if reason == nvml.MIG_MODE else reason
+
+
+def _news(grant: Grant, uuid: str, reason: str) -> events.Event:
+    """Return the event that reports a device's health to the pod that uses it."""
+    owner = grant.owner
+    uid, namespace, pod = (owner.uid, owner.namespace, owner.pod) if owner else ("", "", "")
+    if not reason:
+        text = f"device {uuid}, which this pod uses, is healthy again"
+        return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_HEALTHY)
+    text = (
+        f"device {uuid}, which this pod uses, is unhealthy: {reason}. Work on it may fail; a new "
+        "pod gets another device"
+    )
+    return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_UNHEALTHY)

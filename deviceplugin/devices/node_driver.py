@@ -1,0 +1,109 @@
+"""Discovery of the node's devices through the driver, and of the files and nodes for containers.
+
+Everything is read again when another driver was mirrored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pynvml
+
+from pyvgpu import device, errors, memorylimit, names, nvml, reserve, simulator
+from pyvgpu.deviceplugin.containers import cdi_edits
+from pyvgpu.deviceplugin.devices import inventory
+from pyvgpu.deviceplugin.settings import Profile
+from pyvgpu.volumes import cdi, find, installation, manifest, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyvgpu.deviceplugin.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hardware:
+    """The devices of a node, and the driver with which containers use them."""
+
+    seen: tuple[inventory.Seen, ...]
+    driver: cdi_edits.Driver
+    library: Path  # NVML of that driver
+    cuda_version: str = ""  # that the driver supports; empty: not reported
+    limits: bool = False  # whether the driver can enforce memory limits on cgroups
+
+
+def look(tree: Path, release: str, settings: Settings) -> Hardware:
+    """Read the devices of the driver in a published *tree*.
+
+    Measured values of the devices are stored in the agent's state folder.
+    """
+    mirrored = manifest.Manifest.read(tree)
+    if mirrored is None:
+        raise errors.DataError(f"{tree}: is not a complete mirror any more")
+    libraries = tree / installation.EXCLUSIVE / plan.LIB64
+    library = libraries / names.LIBNVIDIA_ML
+    machine = os.environ.get(names.SIMULATED_MACHINE_VARIABLE)
+    if machine is None:
+        found = reserve.with_measured(
+            device.installed(library), find.find_driver(libraries), settings.state, log.info
+        )
+    else:
+        found = device.simulated(simulator.read_machine(Path(machine)))
+    try:
+        with nvml.session(library):
+            seen = inventory.look(found, settings.classes)
+            cuda_version = inventory.cuda_version()
+            limits = any(memorylimit.is_offered(it.uuid) for it in found)
+    except (OSError, pynvml.NVMLError) as exc:
+        raise errors.UnavailableError(f"{library}: NVML does not start: {exc}") from exc
+    nodes = () if settings.simulate else cdi.nodes(settings.driver_root)
+    dev = _folder_of(nodes, settings.driver_root)
+    return Hardware(
+        seen,
+        cdi_edits.Driver(
+            release=release,
+            tree=tree,
+            contents={path: entry.target for path, entry in mirrored.entries.items()},
+            devices={it.uuid: it for it in found},
+            nodes=inventory.nodes(seen, nodes),
+            control=(
+                *(it for it in nodes if it.name in cdi.FOR_ALL),
+                *_more_nodes(settings.nodes, dev),
+            ),
+            whole_control=tuple(it for it in nodes if it.name in cdi.FOR_WHOLE_DEVICES),
+            mounts=() if machine is None else ((machine, machine),),
+            environment={} if machine is None else {names.SIMULATED_MACHINE_VARIABLE: machine},
+            dev=settings.node_dev or dev,
+            nodeless=bool(settings.simulate),
+            folders=(cdi.CONTAINER_FOLDER,) if settings.profile is Profile.GAIA else (),
+        ),
+        library,
+        cuda_version,
+        limits,
+    )
+
+
+def _more_nodes(wanted: Iterable[str], dev: Path) -> Iterator[cdi.Node]:
+    for name in wanted:
+        try:
+            status = (dev / name).stat()
+        except OSError as exc:
+            log.warning("containers do not get %s: %s", dev / name, exc.strerror)
+            continue
+        if stat.S_ISCHR(status.st_mode):
+            yield cdi.Node(name, os.major(status.st_rdev), os.minor(status.st_rdev))
+        else:
+            log.warning("containers do not get %s: it is not a character device", dev / name)
+
+
+def _folder_of(nodes: tuple[cdi.Node, ...], root: Path) -> Path:
+    """Return the folder in which :func:`cdi.nodes` has found *nodes*."""
+    below = root / "dev"
+    return below if nodes and all((below / it.name).exists() for it in nodes) else Path("/dev")

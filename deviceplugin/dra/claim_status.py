@@ -1,0 +1,222 @@
+"""Write each claim's device status, and end the grants of claims that were deleted.
+
+Kubelet unprepares a claim at its end. If it never does, because it has lost its state, the claim
+disappears from the API server; then its grant ends once no process uses it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import names, quantity
+from pyvgpu.deviceplugin.dra import slices
+from pyvgpu.deviceplugin.grants import holdings
+from pyvgpu.kube import apiserver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyvgpu.allocator import facts
+    from pyvgpu.deviceplugin.grants import Claim, Grant
+    from pyvgpu.deviceplugin.grants.manager import Granter
+
+log = logging.getLogger(__name__)
+
+GONE_SECONDS = 300.0  # between two looks; a claim missing in both is deleted
+AGAIN_SECONDS = 5.0  # before a failed write is retried
+CALM_SECONDS = 1.0  # debounce before a write: the claim's pod is just starting
+APPLY = "application/apply-patch+yaml"
+_CLAIMS = f"/apis/{slices.GROUP}"
+
+
+def devices_of(
+    own: Iterable[Grant], node: str, devices: Iterable[facts.Device]
+) -> list[dict[str, Any]]:
+    """Return the entries of a claim's status for the devices of its grants."""
+    known = {slices.device_name(it.uuid): it for it in devices}
+    found = []
+    for grant in own:
+        unhealthy = holdings.unhealthy(grant, known.values())
+        shares = {slices.device_name(it.uuid): it for it in grant.shares}
+        for it in grant.claim.results if grant.claim else ():
+            share = shares[it.device]
+            one: dict[str, Any] = {
+                "driver": names.DRA_DRIVER,
+                "pool": node,
+                "device": it.device,
+                "conditions": [
+                    {
+                        "type": "Ready",
+                        "status": "False" if unhealthy else "True",
+                        "reason": "DeviceUnhealthy" if unhealthy else "Granted",
+                        "message": unhealthy,
+                    }
+                ],
+                "data": {
+                    "apiVersion": f"{names.DOMAIN}/v1alpha1",
+                    "kind": "Granted",
+                    "grant": grant.id,
+                    "uuid": share.uuid,
+                    names.DRA_VCORE: share.vcore,
+                    names.DRA_VMEMORY: quantity.format_exact(share.vmemory).removesuffix("B"),
+                    "policy": grant.policy.name.lower(),
+                    "priority": grant.priority.name.lower(),
+                },
+            }
+            if it.share_id:
+                one["shareID"] = it.share_id
+            found.append(one)
+    return found
+
+
+class Statuses:
+    """Writes statuses from :meth:`run` until :meth:`stop`."""
+
+    def __init__(self, api: apiserver.ApiServer, node: str, granter: Granter) -> None:
+        self._api = api
+        self._node = node
+        self._granter = granter
+        self._changed = threading.Condition()
+        self._wanted = True
+        self._stopped = False
+        self._said: dict[str, list[dict[str, Any]]] = {}  # by the claim's uid
+        self._gone: set[str] = set()  # claims that were missing at the last look
+
+    def look(self) -> None:
+        """Request a comparison of all statuses soon."""
+        with self._changed:
+            self._wanted = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Let :meth:`run` end."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        """Write statuses after each change; look for deleted claims now and then."""
+        due, pause, failed = 0.0, GONE_SECONDS, False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or self._wanted, pause)
+                if self._changed.wait_for(lambda: self._stopped, CALM_SECONDS):
+                    return
+                self._wanted = False
+            try:
+                self._tell()
+                if time.monotonic() >= due:
+                    self._collect()
+                    due = time.monotonic() + GONE_SECONDS
+                pause, failed = GONE_SECONDS, False
+            except apiserver.ServerError as exc:
+                if not failed:
+                    log.warning("could not write the status of claims: %s", exc)
+                pause, failed = AGAIN_SECONDS, True
+
+    def _claims(self) -> dict[str, tuple[Claim, list[Grant]]]:
+        found: dict[str, tuple[Claim, list[Grant]]] = {}
+        for grant in self._granter.known.values():
+            if grant.claim is not None:
+                found.setdefault(grant.claim.uid, (grant.claim, []))[1].append(grant)
+        return found
+
+    def _tell(self) -> None:
+        known = self._claims()
+        self._said = {uid: it for uid, it in self._said.items() if uid in known}
+        for uid, (claim, own) in known.items():
+            devices = devices_of(own, self._node, self._granter.devices)
+            if self._said.get(uid) != devices:
+                self._write(claim, devices)
+                self._said[uid] = devices
+
+    def _write(self, claim: Claim, devices: Iterable[Mapping[str, Any]]) -> None:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        dated = [
+            {
+                **it,
+                "conditions": [{**each, "lastTransitionTime": now} for each in it["conditions"]],
+            }
+            for it in devices
+        ]
+        body = {
+            "apiVersion": slices.GROUP,
+            "kind": "ResourceClaim",
+            "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
+            "status": {"devices": dated},
+        }
+        query = {"fieldManager": f"pyvgpu-{self._node}"[:128], "force": "true"}
+        try:
+            self._api.call("PATCH", f"{_path(claim)}/status", query, body, APPLY)
+        except apiserver.ServerError as exc:
+            if exc.status in (0, 429) or exc.status >= 500:
+                raise
+            log.info("claim %s/%s: status not written: %s", claim.namespace, claim.name, exc)
+
+    def _collect(self) -> None:
+        """End the grants of claims missing in two looks, once no process uses them."""
+        gone = {
+            uid for uid, (claim, _) in self._claims().items() if not _is_there(self._api, claim)
+        }
+        over = gone & self._gone
+        self._gone = gone
+        if over:
+            self._granter.end(lambda it: it.claim is not None and it.claim.uid in over, used=False)
+
+
+def _is_there(api: apiserver.ApiServer, claim: Claim) -> bool:
+    try:
+        found = api.call("GET", _path(claim))
+    except apiserver.ServerError as exc:
+        if exc.status == apiserver.NOT_FOUND:
+            return False
+        raise
+    return bool(found["metadata"]["uid"] == claim.uid)
+
+
+def _path(claim: Claim) -> str:
+    return f"{_CLAIMS}/namespaces/{claim.namespace}/resourceclaims/{claim.name}"
+
+
+def allocated(claims: Iterable[Mapping[str, Any]], node: str) -> set[str]:
+    """Return the names of *node*'s devices that are allocated to any of *claims*."""
+    return {
+        it["device"]
+        for claim in claims
+        for it in (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get(
+            "results"
+        )
+        or ()
+        if it["driver"] == names.DRA_DRIVER and it["pool"] == node
+    }
+
+
+def held_by_claims(api: apiserver.ApiServer, node: str, granter: Granter) -> set[str] | None:
+    """Return the UUIDs of devices that any claim holds; None if the API server cannot be read."""
+    try:
+        there = api.call("GET", f"{_CLAIMS}/resourceclaims")["items"]
+    except apiserver.ServerError as exc:
+        log.warning("could not list the claims that hold devices: %s", exc)
+        return None
+    names_of = allocated(there, node)
+    return {it.uuid for it in granter.devices if slices.device_name(it.uuid) in names_of} | {
+        share.uuid
+        for grant in granter.known.values()
+        if grant.claim is not None
+        for share in grant.shares
+    }
+
+
+def held_by_counters(granter: Granter) -> set[str]:
+    """Return the UUIDs of devices that the device plugin has allocated.
+
+    All devices while any grant is not matched to its container yet.
+    """
+    plain = [it for it in granter.known.values() if it.claim is None]
+    if any(it.owner is None for it in plain):
+        return {it.uuid for it in granter.devices}
+    return {share.uuid for grant in plain for share in grant.shares}

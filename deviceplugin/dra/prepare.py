@@ -1,0 +1,178 @@
+"""Prepare and unprepare claims for kubelet: turn allocations into grants.
+
+A claim that was prepared before is answered from the checkpoint, even if kubelet or the agent was
+killed meanwhile. Temporary failures are retried here for a while before kubelet sees one: kubelet
+backs off longer after each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, names
+from pyvgpu.deviceplugin.dra import claims, slices
+from pyvgpu.deviceplugin.grants.placement import RefusedError
+from pyvgpu.kube import apiserver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyvgpu.allocator import facts
+    from pyvgpu.deviceplugin.dra.claims import Named, Prepared
+    from pyvgpu.deviceplugin.grants import Grant
+    from pyvgpu.deviceplugin.grants.manager import Granter
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 30.0  # kubelet waits for 45
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Means:
+    """Dependencies of the preparer besides the granter."""
+
+    node: str
+    read: Callable[[str], dict[str, Any]]  # an object of the API server, by its path
+    gives: Callable[[str], bool]  # whether a device, by its UUID, is allocated through DRA
+    admit: Callable[[str, Sequence[str]], str]  # write an admin claim's CDI device; see looking.py
+    dismiss: Callable[[str], None]  # remove it, by the claim's uid
+    prepared: Callable[[Named], None] = lambda _: None  # called for each prepared claim
+    patience: float = PATIENCE_SECONDS
+
+
+class Preparer:
+    """Prepares and unprepares claims; thread-safe."""
+
+    def __init__(self, granter: Granter, means: Means) -> None:
+        self._granter = granter
+        self._means = means
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Stop retrying."""
+        self._stopped.set()
+
+    def prepare(self, named: Sequence[Named]) -> dict[str, Sequence[Prepared] | str]:
+        """Return the devices of each claim of a pod, or the error, by uid."""
+        together = tuple(it.name for it in named)
+        end = time.monotonic() + self._means.patience
+        found: dict[str, Sequence[Prepared] | str] = {}
+        for one in named:
+            try:
+                found[one.uid] = self._patiently(one, together, end)
+            except errors.PyVgpuError as exc:
+                log.warning("refused claim %s/%s: %s", one.namespace, one.name, exc)
+                found[one.uid] = f"pyvgpu: {exc}"
+        return found
+
+    def unprepare(self, named: Sequence[Named]) -> dict[str, str]:
+        """End the grants of claims; return by uid the error, or '' on success."""
+        found = {}
+        for one in named:
+            try:
+                self._granter.end(lambda it, one=one: _is_of(it, one))  # type: ignore[misc]
+                self._means.dismiss(one.uid)
+                found[one.uid] = ""
+            except errors.PyVgpuError as exc:
+                log.warning("could not end claim %s/%s: %s", one.namespace, one.name, exc)
+                found[one.uid] = f"pyvgpu: {exc}"
+        return found
+
+    def _patiently(self, one: Named, together: tuple[str, ...], end: float) -> Sequence[Prepared]:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return self._prepare(one, together)
+            except errors.UnavailableError as exc:
+                passes = not (isinstance(exc, RefusedError) and exc.final)
+                if not passes or time.monotonic() + pause > end or self._stopped.wait(pause):
+                    raise
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _prepare(self, one: Named, together: tuple[str, ...]) -> Sequence[Prepared]:
+        if any(_is_of(it, one) for it in self._granter.known.values()):
+            claim, used = None, frozenset[str]()
+        else:
+            claim = claims.read(self._read("resourceclaims", one, _CLAIMS), one, self._means.node)
+            used = self._used(claim, together)
+            if admin := self._admitted(claim, used):
+                return admin
+        own: list[Grant] = []
+
+        def choose(node: facts.Node, known: Mapping[str, Grant]) -> Sequence[Grant]:
+            own[:] = [it for it in known.values() if _is_of(it, one)]
+            if not own and claim is not None:  # else a concurrent call has prepared it
+                means = self._means
+                around = claims.Around(node, means.gives, time.time())
+                own[:] = claims.grants_of(claim, used, around)
+            return own
+
+        self._granter.give(choose)
+        if not own:
+            raise RefusedError(
+                f"claim {one.namespace}/{one.name}: has ended meanwhile", final=False
+            )
+        self._means.prepared(one)
+        return [it for grant in own for it in self._answer(grant)]
+
+    def _answer(self, grant: Grant) -> list[Prepared]:
+        """Return the devices of a grant; the first of each request carries its CDI device."""
+        found, said = [], set()
+        for it in grant.claim.results if grant.claim else ():
+            cdi = () if it.request in said else (f"{names.GRANT_KIND}={grant.id}",)
+            said.add(it.request)
+            found.append(
+                claims.Prepared(it.request, self._means.node, it.device, cdi, it.share_id)
+            )
+        return found
+
+    def _used(self, claim: claims.Allocated, together: tuple[str, ...]) -> frozenset[str]:
+        """Return the requests that containers name of a claim; read only where it matters."""
+        if len(together) == 1 and len(claim.requests) < 2:
+            return frozenset()
+        named = claim.named
+        if not claim.pod:
+            return frozenset()
+        pod = self._read("pods", claims.Named(named.namespace, claim.pod_uid, claim.pod), _PODS)
+        return claims.uses(pod, together)[named.name]
+
+    def _admitted(self, claim: claims.Allocated, used: frozenset[str]) -> Sequence[Prepared]:
+        """Return the devices of a claim with adminAccess; nothing for any other claim."""
+        if claims.parts(claim, used):
+            return ()
+        uuids = {slices.device_name(it.uuid): it.uuid for it in self._granter.devices}
+        wanted = [uuids[it.result.device] for it in claim.pieces if it.result.device in uuids]
+        if not wanted:
+            raise RefusedError(
+                f"claim {claim.named.namespace}/{claim.named.name}: has no device of this node",
+                final=False,
+            )
+        cdi = self._means.admit(claim.named.uid, tuple(dict.fromkeys(wanted)))
+        node = self._means.node
+        return [
+            claims.Prepared(it.result.request, node, it.result.device, (cdi,), it.result.share_id)
+            for it in claim.pieces
+        ]
+
+    def _read(self, kind: str, one: Named, group: str) -> dict[str, Any]:
+        path = f"{group}/namespaces/{one.namespace}/{kind}/{one.name}"
+        try:
+            return self._means.read(path)
+        except apiserver.ServerError as exc:
+            if exc.status == apiserver.NOT_FOUND:
+                text = f"claim {one.namespace}/{one.name}: does not exist any more"
+                raise RefusedError(text, final=True) from exc
+            raise
+
+
+_CLAIMS = "/apis/resource.k8s.io/v1"
+_PODS = "/api/v1"
+
+
+def _is_of(grant: Grant, one: Named) -> bool:
+    return grant.claim is not None and grant.claim.uid == one.uid

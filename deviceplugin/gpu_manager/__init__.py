@@ -1,0 +1,1 @@
+"""Compatibility with gpu-manager and gpu-admission."""

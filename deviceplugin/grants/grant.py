@@ -1,0 +1,223 @@
+"""A grant: the devices' shares of one container, from Allocate until the container is gone.
+
+Data only. A grant is created with a random id before its container is known, and bound once it
+is; grants/grant_log stores it, containers/store writes its files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, quantity, quota, share
+from pyvgpu.allocator import facts
+
+if TYPE_CHECKING:
+    from pyvgpu import device
+
+_ID = re.compile(r"[0-9a-f]{16}")  # as the arbiter knows runs: see csrc/arbiter/run.h
+
+
+def new_id() -> str:
+    """Return an unpredictable id."""
+    return os.urandom(8).hex()
+
+
+def is_id(text: str) -> bool:
+    """Return whether *text* can be the id of a grant."""
+    return _ID.fullmatch(text) is not None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Owner:
+    """The container that a grant belongs to."""
+
+    uid: str  # the pod's
+    namespace: str
+    pod: str
+    container: str
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """A device in a claim's allocation result."""
+
+    request: str  # of the claim
+    device: str  # its name in the ResourceSlice
+    share_id: str = ""  # the share of that device; empty: it is not shared
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """The ResourceClaim that a grant belongs to; see the package dra."""
+
+    uid: str
+    namespace: str
+    name: str
+    results: tuple[Result, ...]
+    shares: tuple[facts.Share, ...]  # as allocated; the grant's may have been changed since
+    policy: quota.Policy = quota.Policy.HARD  # as the claim configures it
+    ceiling: int | None = None
+    priority: quota.Priority = quota.Priority.NORMAL
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grant:
+    """The shares of one container; without an owner, of the container that holds these ids.
+
+    A claim's grant has no ids, and every container that uses the claim shares it; its owner is the
+    pod for which the claim was allocated, with the claim in place of a container.
+    """
+
+    id: str
+    vcore_ids: frozenset[str]
+    created: float  # seconds since the epoch
+    owner: Owner | None = None
+    vmemory_ids: frozenset[str] = frozenset()
+    shares: tuple[facts.Share, ...] = ()
+    policy: quota.Policy = quota.Policy.HARD
+    ceiling: int | None = None  # vcore that elastic may reach; None: the whole device
+    wished: bool = False  # policy and ceiling come from the pod's annotations
+    priority: quota.Priority = quota.Priority.NORMAL
+    prioritized: bool = False  # the priority comes from them
+    chosen: bool = False  # the scheduler chose its devices, and signed the choice
+    claim: Claim | None = None
+
+    def __post_init__(self) -> None:
+        if not is_id(self.id):
+            raise errors.DataError(f"grant {self.id!r}: its id must be 16 hexadecimal digits")
+        if (self.owner is None) != (not self.shares):
+            raise errors.DataError(f"grant {self.id}: has an owner and shares, or neither")
+        if self.owner is None and not self.vcore_ids:
+            raise errors.DataError(f"grant {self.id}: has no owner and no device")
+        if len({share.uuid for share in self.shares}) != len(self.shares):
+            raise errors.DataError(f"grant {self.id}: two shares of one device")
+        if len({share.vcore == quantity.WHOLE_DEVICE for share in self.shares}) > 1:
+            raise errors.DataError(f"grant {self.id}: whole devices and shares together")
+
+    @property
+    def bound(self) -> bool:
+        """Whether the grant's container is known."""
+        return self.owner is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether its pod is gone, and only processes that are still running hold it."""
+        return self.bound and not self.vcore_ids and self.claim is None
+
+    def ended(self) -> Grant:
+        """Return the grant without its ids and claim, which can be allocated again."""
+        return dataclasses.replace(
+            self, vcore_ids=frozenset(), vmemory_ids=frozenset(), claim=None
+        )
+
+    def promised(self, unit: int) -> tuple[int, int]:
+        """Return the vcore and bytes originally granted of each device; *unit*: bytes of vmemory.
+
+        An administrator may have lowered the current shares. If a claim's shares differ between
+        devices, the smallest counts.
+        """
+        if self.claim is not None:
+            given = self.claim.shares
+            return min(it.vcore for it in given), min(it.vmemory for it in given)
+        count = len(self.shares)
+        return len(self.vcore_ids) // count, len(self.vmemory_ids) * unit // count
+
+    def share_of(self, one: facts.Share, held: device.Device) -> share.Share:
+        """Return *one* of its shares as a quota of the device *held*."""
+        return share.Share(held, one.vcore, one.vmemory, self.policy, self.ceiling, self.priority)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is for whole devices, which are used with the driver and no shim."""
+        return bool(self.shares) and self.shares[0].vcore == quantity.WHOLE_DEVICE
+
+    @property
+    def label(self) -> str:
+        """Its name in messages: that of its container, if bound."""
+        return self.owner.label if self.owner else f"grant {self.id}"
+
+
+def dump(grant: Grant) -> dict[str, Any]:
+    """Return *grant* as a JSON-serializable value."""
+    return {
+        "id": grant.id,
+        "vcore_ids": sorted(grant.vcore_ids),
+        "created": grant.created,
+        "owner": _fields(grant.owner) if grant.owner else None,
+        "vmemory_ids": sorted(grant.vmemory_ids),
+        "shares": [_fields(share) for share in grant.shares],
+        "policy": grant.policy.name.lower(),
+        "ceiling": grant.ceiling,
+        "wished": grant.wished,
+        "chosen": grant.chosen,
+        **_priority(grant),
+        **({"prioritized": True} if grant.prioritized else {}),
+        **({"claim": _claim(grant.claim)} if grant.claim else {}),
+    }
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    found = _fields(claim)
+    for name in ("results", "shares"):
+        found[name] = [_fields(it) for it in found[name]]
+    del found["priority"]
+    return {**found, "policy": claim.policy.name.lower(), **_priority(claim)}
+
+
+def _priority(it: Grant | Claim) -> dict[str, str]:
+    """Return the priority's JSON field; nothing for the normal one, which most have."""
+    return {} if it.priority is quota.Priority.NORMAL else {"priority": it.priority.name.lower()}
+
+
+def _fields(fact: Owner | facts.Share | Result | Claim) -> dict[str, Any]:
+    """Return a dataclass's fields, uncopied: dataclasses.asdict copies each, which is slow."""
+    return {name: getattr(fact, name) for name in fact.__slots__}
+
+
+def load(found: Any) -> Grant:
+    """Return the grant that :func:`dump` serialized; DataError if it is invalid."""
+    try:
+        owner, ceiling, claim = found["owner"], found["ceiling"], found.get("claim")
+        return Grant(
+            id=found["id"],
+            vcore_ids=frozenset(map(str, found["vcore_ids"])),
+            created=float(found["created"]),
+            owner=None if owner is None else Owner(**owner),
+            vmemory_ids=frozenset(map(str, found["vmemory_ids"])),
+            shares=tuple(facts.Share(**share) for share in found["shares"]),
+            policy=quota.Policy.parse(found["policy"], "policy"),
+            ceiling=None if ceiling is None else int(ceiling),
+            wished=bool(found["wished"]),
+            priority=_load_priority(found),
+            prioritized=bool(found.get("prioritized")),
+            chosen=bool(found.get("chosen")),
+            claim=None if claim is None else _load_claim(claim),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, errors.UsageError) as exc:
+        raise errors.DataError(f"invalid grant: {exc!r}") from exc
+
+
+def _load_claim(found: Any) -> Claim:
+    return Claim(
+        str(found["uid"]),
+        str(found["namespace"]),
+        str(found["name"]),
+        tuple(Result(**it) for it in found["results"]),
+        tuple(facts.Share(**it) for it in found["shares"]),
+        quota.Policy.parse(found["policy"], "policy"),
+        None if found["ceiling"] is None else int(found["ceiling"]),
+        _load_priority(found),
+    )
+
+
+def _load_priority(found: Any) -> quota.Priority:
+    """Return the priority of a serialized grant or claim."""
+    return quota.Priority.parse(found.get("priority", "normal"), "priority")

@@ -1,0 +1,159 @@
+"""The devices' allocated capacity, by grants, in the allocator's terms and in kubelet's ids.
+
+Containers of a pod that never run at the same time may hold the same ids; so a pod's holding of a
+device is counted by its ids there, each once. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu import quantity
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin.kubelet import device_ids
+from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from pyvgpu.deviceplugin.grants import Grant, pod_identity
+
+
+class Book:
+    """Counts the holdings of bound grants, with a cache for pods whose grants are unchanged."""
+
+    def __init__(self, unit: int) -> None:
+        self._unit = unit  # bytes of one vmemory
+        self._counted: dict[str, tuple[list[Grant], tuple[facts.Holding, ...]]] = {}
+
+    def held(self, grants: Iterable[Grant]) -> tuple[facts.Holding, ...]:
+        """Return the holdings of exactly these *grants*; thread-safe."""
+        pods: dict[str, list[Grant]] = {}
+        found: list[facts.Holding] = []
+        for grant in grants:
+            if grant.owner is None:
+                continue
+            if grant.over or grant.claim is not None:  # it has no ids
+                shares = grant.claim.shares if grant.claim else grant.shares
+                found += [facts.Holding(share, _pod(grant)) for share in shares]
+            else:
+                pods.setdefault(grant.owner.uid, []).append(grant)
+        before = self._counted
+        counted = self._counted = {
+            uid: known
+            if (known := before.get(uid)) is not None and known[0] == own
+            else (own, tuple(_held_by_pod(own, self._unit)))
+            for uid, own in pods.items()
+        }
+        return (*found, *(one for _, holdings in counted.values() for one in holdings))
+
+
+def held(grants: Iterable[Grant], unit: int) -> tuple[facts.Holding, ...]:
+    """Return the holdings of bound *grants*; a unit of vmemory is *unit* bytes."""
+    return Book(unit).held(grants)
+
+
+def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
+    holder = _pod(own[0])
+    for uuid in dict.fromkeys(share.uuid for grant in own for share in grant.shares):
+        there = [grant for grant in own if any(it.uuid == uuid for it in grant.shares)]
+        whole = [it for grant in there if grant.whole for it in grant.shares if it.uuid == uuid]
+        if whole:
+            yield facts.Holding(whole[0], holder)
+            continue
+        vcore, vmemory = (
+            frozenset().union(*(_given(kind, grant, uuid) for grant in there))
+            for kind in (Kind.VCORE, Kind.VMEMORY)
+        )
+        share = facts.Share(
+            uuid, min(len(vcore), quantity.WHOLE_DEVICE), max(len(vmemory) * unit, 1)
+        )
+        yield facts.Holding(share, holder)
+
+
+def unhealthy(grant: Grant, devices: Iterable[facts.Device]) -> str:
+    """Name a grant's unhealthy devices, and why; empty if all are healthy."""
+    uuids = {share.uuid for share in grant.shares}
+    return ", ".join(
+        f"{it.uuid} ({it.unhealthy})" for it in devices if it.unhealthy and it.uuid in uuids
+    )
+
+
+def _pod(grant: Grant) -> str:
+    return grant.owner.label.rpartition("/")[0] if grant.owner else ""
+
+
+def kind_of(one: pod_identity.Container, others: Iterable[pod_identity.Container]) -> facts.Kind:
+    """Return the kind of a container, by when it runs.
+
+    PodResources omits ordinary init containers. A listed container that shares ids with an init
+    container starts after that has ended; for any other this is not known, so if the pod has init
+    containers, it counts as a sidecar.
+    """
+    if not one.listed:
+        return facts.Kind.INIT
+    earlier = [it for it in others if not it.listed]
+    if any(one.vcore & it.vcore or one.vmemory & it.vmemory for it in earlier):
+        return facts.Kind.APP
+    return facts.Kind.SIDECAR if earlier else facts.Kind.APP
+
+
+def stands(
+    resource: device_ids.Resource,
+    devices: Iterable[facts.Device],
+    grants: Collection[Grant],
+    unit: int,
+) -> tuple[device_ids.Stand, ...]:
+    """Return the capacity of a resource on each device, and the ids allocated of it."""
+    there: dict[str, list[Grant]] = {}
+    for grant in grants:
+        for share in grant.shares:
+            there.setdefault(share.uuid, []).append(grant)
+    return tuple(_stand(resource, it, there.get(it.uuid, ()), unit) for it in devices)
+
+
+def _stand(
+    resource: device_ids.Resource, device: facts.Device, there: Collection[Grant], unit: int
+) -> device_ids.Stand:
+    kind = resource.kind
+    size = quantity.WHOLE_DEVICE if kind is Kind.VCORE else device.memory_bytes // unit
+    given = frozenset[str]().union(*(_given(kind, it, device.uuid) for it in there))
+    own = frozenset(filter(resource.has, given))
+    free = max(size - len(given), 0)
+    left = sum(_left(kind, it, device.uuid, unit) for it in there if it.over)
+    left += sum(map(len, _by_pod(kind, there, device.uuid))) - len(given)
+    closed = free if any(it.whole for it in there) else min(left, free)
+    return device_ids.Stand(
+        size,
+        own,
+        closed=device.cordoned or bool(device.door),
+        unhealthy=bool(device.unhealthy),
+        taken=closed + len(given) - len(own),
+    )
+
+
+def _by_pod(kind: Kind, there: Iterable[Grant], uuid: str) -> Iterable[set[str]]:
+    """Return the ids of each pod; two share ids if kubelet has lost its checkpoint."""
+    found: dict[str, set[str]] = {}
+    for grant in there:
+        if grant.owner is not None:
+            found.setdefault(grant.owner.uid, set()).update(_given(kind, grant, uuid))
+    return found.values()
+
+
+def _given(kind: Kind, grant: Grant, uuid: str) -> frozenset[str]:
+    """Return the ids of a grant that count for its share of one device.
+
+    The ids of a grant of several devices are divided among these, always in the same way.
+    """
+    own = grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids
+    if len(grant.shares) == 1:
+        return own
+    place = next(i for i, it in enumerate(grant.shares) if it.uuid == uuid)
+    return frozenset(sorted(own, key=device_ids.order)[place :: len(grant.shares)])
+
+
+def _left(kind: Kind, grant: Grant, uuid: str, unit: int) -> int:
+    """Return the number of ids for the share of a device that an ended grant still holds."""
+    share = next(it for it in grant.shares if it.uuid == uuid)
+    return share.vcore if kind is Kind.VCORE else -(-share.vmemory // unit)

@@ -1,0 +1,229 @@
+"""Place the containers of a pod on this node: their requests, and the devices chosen for them.
+
+Pure. If the scheduler extender has chosen the devices, the pod gets these or none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyvgpu import errors, quantity
+from pyvgpu.allocator import explain, facts, place, requests, rooms, wanted
+from pyvgpu.deviceplugin.grants import holdings
+from pyvgpu.deviceplugin.kubelet import device_ids
+from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from pyvgpu.deviceplugin.grants import pod_identity
+    from pyvgpu.deviceplugin.kubelet import messages
+
+
+Shares: TypeAlias = dict[str, tuple[facts.Share, ...]]  # by container
+
+
+class RefusedError(errors.UnavailableError):
+    """A container must not start; *final*: it never can.
+
+    Otherwise it may be able to start soon; if not, the pod is evicted after a while.
+    """
+
+    def __init__(self, text: str, *, final: bool) -> None:
+        super().__init__(text)
+        self.final = final
+
+
+class WaitsError(RefusedError):
+    """A container cannot start yet; its pod waits without a deadline.
+
+    A replacement pod would have to wait as well.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, final=False)
+
+
+class _NoPlaceError(Exception):
+    """A pod does not fit on a node: *what* that means, and *why*."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+        self.what, self.why = what, why
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chosen:
+    """Constraints on the devices of a pod: from the scheduler, kubelet or the pod's user."""
+
+    # UUIDs already chosen, by container; other containers are placed here.
+    devices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    shares: Mapping[str, tuple[facts.Share, ...]] | None = None  # all of the pod's shares
+    # Requested by the pod's user; *shares* respect it already.
+    wanted: wanted.Wanted = dataclasses.field(default_factory=wanted.Wanted)
+
+    @property
+    def by_others(self) -> bool:
+        """Whether any device was chosen elsewhere; else all are chosen here."""
+        return bool(self.devices) or self.shares is not None
+
+
+NOTHING = Chosen()
+
+
+def wishes(
+    containers: Iterable[pod_identity.Container],
+    others: Sequence[pod_identity.Container],
+    devices: Iterable[facts.Device],
+    unit: int,
+    count_of: Callable[[str], int | None] = lambda _: None,
+) -> tuple[facts.Container, ...]:
+    """Return the requests of *containers*; RefusedError for one that no device can satisfy.
+
+    *others* are all containers of the pod, *unit* is the bytes of one vmemory, and *count_of*
+    returns over how many devices a container is to be spread, None if not specified. As their
+    order is not known, sidecars go first.
+    """
+    least = min((it.least_bytes for it in devices), default=1)
+    found = []
+    for it in containers:
+        need = _need(it, unit, count_of(it.name), least)
+        found.append(facts.Container(it.name, need, holdings.kind_of(it, others)))
+    order = (facts.Kind.SIDECAR, facts.Kind.INIT, facts.Kind.APP)
+    return tuple(sorted(found, key=lambda it: order.index(it.kind)))
+
+
+def _need(one: pod_identity.Container, unit: int, count: int | None, least: int) -> facts.Need:
+    try:
+        return requests.read(len(one.vcore), len(one.vmemory) * unit, count, least=least)
+    except errors.UsageError as exc:
+        raise RefusedError(f"container {one.name}: {exc}", final=True) from exc
+
+
+def place_pod(
+    now: facts.Node,
+    empty: Callable[[], facts.Node],
+    pod: facts.Pod,
+    chosen: Chosen = NOTHING,
+) -> Shares:
+    """Return the shares of each container on the node as it is *now*.
+
+    If they do not fit, or not on the chosen devices, the *empty* node, without other pods,
+    decides: WaitsError if they fit there, RefusedError if not, which is final unless they would
+    fit with its unhealthy devices.
+    """
+    try:
+        return _placed(now, pod, chosen)
+    except _NoPlaceError as exc:
+        without = empty()
+        if fits(without, pod, chosen):
+            raise WaitsError(f"{exc.what}{explain.FOR_NOW}{exc.why}") from exc
+        well = tuple(dataclasses.replace(it, unhealthy="") for it in without.devices)
+        passes = not well or fits(facts.Node(well, without.held), pod, chosen)
+        raise RefusedError(str(exc), final=not passes) from exc
+
+
+def fits(node: facts.Node, pod: facts.Pod, chosen: Chosen = NOTHING) -> bool:
+    """Tell whether *pod* fits on *node*, on the *chosen* devices if there are any."""
+    try:
+        _placed(node, pod, chosen)
+    except _NoPlaceError:
+        return False
+    return True
+
+
+def _placed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
+    if not chosen.by_others:
+        try:
+            return place.place(node, pod)
+        except explain.Refused as exc:
+            raise _NoPlaceError("there is no room on this node", str(exc)) from exc
+    shares = dict(chosen.shares) if chosen.shares is not None else _completed(node, pod, chosen)
+    wrong = place.complaint(node, pod, shares)
+    if wrong:
+        raise _NoPlaceError("the devices chosen for it cannot be given", wrong)
+    return {it.name: tuple(shares[it.name]) for it in pod.containers}
+
+
+def _completed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
+    """Return the shares on the *chosen* devices, with a place for containers without a choice."""
+    found = {
+        it.name: tuple(_share(node, it.need, uuid) for uuid in chosen.devices[it.name])
+        for it in pod.containers
+        if it.name in chosen.devices
+    }
+    for container in pod.containers:
+        if container.name not in found:
+            found[container.name] = _beside(node, pod, found, container)
+    return found
+
+
+def _share(node: facts.Node, need: facts.Need, uuid: str) -> facts.Share:
+    sizes = {it.uuid: it.memory_bytes for it in node.devices}
+    return facts.Share(uuid, need.vcore, sizes.get(uuid, 1) if need.whole else need.vmemory)
+
+
+def _beside(
+    node: facts.Node,
+    pod: facts.Pod,
+    found: Mapping[str, Sequence[facts.Share]],
+    one: facts.Container,
+) -> tuple[facts.Share, ...]:
+    """Return a place for a container besides those *found*, preferably on their devices."""
+    both = tuple(it for it in pod.containers if it.name in found or it is one)
+    part = dataclasses.replace(pod, containers=both)
+    own = dict.fromkeys(it.uuid for shares in found.values() for it in shares)
+    if one.need.count == 1:
+        for uuid in dict.fromkeys((*own, *(it.uuid for it in node.devices))):
+            shares = (_share(node, one.need, uuid),)
+            if not place.complaint(node, part, {**found, one.name: shares}):
+                return shares
+    taken = place.holdings([it for it in both if it is not one], found, "the same pod")
+    rest = facts.Node(node.devices, (*node.held, *taken))
+    alone = dataclasses.replace(pod, containers=(one,))
+    return _placed(rest, alone, NOTHING)[one.name]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offered:
+    """The node's state and the ids of the requested resource."""
+
+    node: facts.Node
+    everything: Sequence[str]  # all ids of the resource, in the order of the devices
+    # Ids in use that kubelet takes for free, since it has lost its checkpoint.
+    lost: Collection[str] = frozenset()
+
+
+def preferred(
+    kind: Kind, asked: messages.Choice, offered: Offered, packing: facts.Packing, unit: int
+) -> tuple[str, ...]:
+    """Return the ids to take: first those of the devices that would be chosen, then others."""
+    node, everything = offered.node, offered.everything
+    need = _need_of_ids(kind, asked.size, node, unit)
+    found = None
+    if need is not None:
+        pod = facts.Pod((facts.Container("", need),), packing=packing)
+        found = place.find(rooms.of(node), pod)
+    chosen = {it.uuid for it in found[""]} if found else set()
+    best: list[Sequence[str]] = []
+    first = 0
+    for device in node.devices:
+        size = quantity.WHOLE_DEVICE if kind is Kind.VCORE else device.memory_bytes // unit
+        if device.uuid in chosen:
+            best.append(everything[first : first + size])
+        first += size
+    order = [it for it in itertools.chain(*best, everything) if it not in offered.lost]
+    return device_ids.preferred(asked.available, asked.must, asked.size, order)
+
+
+def _need_of_ids(kind: Kind, size: int, node: facts.Node, unit: int) -> facts.Need | None:
+    """Return a request with *size* ids of this kind, and the minimum of the other resource."""
+    least = min((it.least_bytes for it in node.devices), default=1)
+    if kind is Kind.VMEMORY:
+        return facts.Need(1, size * unit) if size else None
+    try:
+        return requests.read(size, least)
+    except errors.UsageError:
+        return None

@@ -1,0 +1,1 @@
+"""The device plugins: gRPC servers that kubelet calls, and their registration."""

@@ -1,0 +1,174 @@
+"""The JSON document of a node's status page: its devices, containers, problems, events. Pure.
+
+Ratios go from 0 to 1, sizes are bytes; the points of lines are thousandths of a device's time, and
+MiB. Problems are sentences, which the page shows verbatim.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu.status import documents
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from pyvgpu.deviceplugin.audit import quota_audit
+    from pyvgpu.deviceplugin.grants import events
+    from pyvgpu.deviceplugin.telemetry import usage
+    from pyvgpu.deviceplugin.telemetry.metrics import Part, Stand
+    from pyvgpu.status import history
+
+IDLE = 0.005  # of a device's time; a container below it is idle
+SHORT = 0.9  # of its share; a throttled container below it gets less than its share
+WAITING = 0.05  # of the time; a container whose launches wait for more is throttled
+_MIB = 1 << 20
+_LINES = ("used", "memoryMiB")
+
+Key = tuple[str, ...]  # the labels of a container's series, or the UUID of a device
+
+
+class State(enum.Enum):
+    """State of a container on a device."""
+
+    IDLE = "idle"
+    RUNS = "runs"
+    HELD = "at its limit"  # it demands more than its limit
+    SHORT = "gets less than its share"
+    FULL = "out of memory"  # allocations were refused in the last half minute
+
+
+def state_of(part: Part, used: float, waited: float, refused: int) -> State:
+    """Return the state of a container, by the ratio that it *used* in the last half minute.
+
+    *waited* is the part of that time that launches waited, *refused* the allocations refused.
+    """
+    if refused:
+        return State.FULL
+    if waited >= WAITING:
+        return State.SHORT if used < SHORT * part.vcore else State.HELD
+    return State.RUNS if used >= IDLE else State.IDLE
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EventRecord:
+    """An event that the agent wrote for a pod, and when."""
+
+    at: float  # seconds since the epoch
+    event: events.Event
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """All inputs of the document at one moment."""
+
+    node: str
+    at: float  # seconds since the epoch, of the last look; 0: there was none
+    stands: Sequence[Stand]
+    states: Mapping[Key, State]
+    lines: history.History[Key]
+    unbound: int  # grants that are not matched to a container yet
+    findings: Collection[quota_audit.Finding]
+    records: Iterable[EventRecord]  # the newest last
+    troubles: Sequence[tuple[str, str]]  # component of the agent, and its problem
+
+
+def document(seen: Facts, period: float) -> dict[str, Any]:
+    """Return the document; *period* is the seconds between two looks."""
+    devices = [_device(stand, seen) for stand in seen.stands]
+    return documents.node(
+        seen.node,
+        seen.at,
+        period,
+        devices,
+        problems=[
+            *(documents.problem(part, text) for part, text in seen.troubles if text),
+            *(
+                documents.problem(it.device.label, it.device.unhealthy)
+                for it in seen.stands
+                if it.device.unhealthy
+            ),
+            *(documents.problem("audit", it.text) for it in seen.findings),
+        ],
+        events=[_event(it) for it in reversed(list(seen.records))],
+        unbound=seen.unbound,
+    )
+
+
+def points(use: usage.Use) -> history.Values:
+    """Return the history point of *use*: ratio, memory, and the sums of waiting and refusals."""
+    waited = round(1000 * use.waited_seconds)
+    return round(1000 * use.ratio), use.held_bytes // _MIB, waited, use.refused
+
+
+def state_at(part: Part, before: Sequence[history.Values], period: float) -> State:
+    """Return a container's state by its last points, *before*, *period* seconds apart."""
+    if len(before) < 2:
+        return state_of(part, part.use.ratio, 0.0, 0)
+    first, last = before[0], before[-1]
+    used = sum(it[0] for it in before[1:]) / 1000 / (len(before) - 1)
+    waited = (last[2] - first[2]) / 1000 / (period * (len(before) - 1))
+    return state_of(part, used, waited, last[3] - first[3])
+
+
+def _device(stand: Stand, seen: Facts) -> dict[str, Any]:
+    device = stand.device
+    return {
+        "uuid": device.uuid,
+        "label": device.label,
+        "model": device.model,
+        "state": device.state,
+        "why": device.why,
+        "used": _rounded(stand.answer.busy),
+        "promised": _rounded(sum(it.vcore for it in stand.parts)),
+        "memoryBytes": device.memory_bytes,
+        "usedBytes": stand.answer.used_bytes,
+        "promisedBytes": sum(it.vmemory for it in stand.parts),
+        "lines": seen.lines.lines((device.uuid,), _LINES),
+        "containers": [_container(it, seen) for it in sorted(stand.parts, key=_name)],
+    }
+
+
+def _name(part: Part) -> Key:
+    return part.labels
+
+
+def _container(part: Part, seen: Facts) -> dict[str, Any]:
+    return {
+        "namespace": part.namespace,
+        "pod": part.pod,
+        "container": part.container,
+        "state": seen.states.get(part.labels, State.IDLE).value,
+        "promised": _rounded(part.vcore),
+        "limit": _rounded(part.limit),
+        "used": _rounded(part.use.ratio),
+        "promisedBytes": part.vmemory,
+        "usedBytes": part.use.held_bytes,
+        "refused": part.use.refused,
+        "waitedSeconds": round(part.use.waited_seconds, 1),
+        "processes": part.use.processes,
+        "lines": seen.lines.lines(part.labels, _LINES),
+    }
+
+
+def _event(record: EventRecord) -> dict[str, str]:
+    event = record.event
+    return {
+        "at": documents.when(record.at),
+        "type": event.kind,
+        "reason": event.reason.value,
+        "object": _whose(event),
+        "text": event.text,
+    }
+
+
+def _whose(event: events.Event) -> str:
+    if event.of_node:
+        return f"node {event.name}"
+    return f"{event.namespace}/{event.name}" if event.name else f"pod {event.uid}"
+
+
+def _rounded(ratio: float) -> float:
+    return round(ratio, 4)

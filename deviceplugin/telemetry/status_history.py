@@ -1,0 +1,77 @@
+"""Recent history of this node for the status page: usage points, states and events.
+
+Its memory is bounded: a fixed number of points for each existing container and device, and of
+events.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu.deviceplugin.telemetry import metrics, status, usage
+from pyvgpu.status import history
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyvgpu.deviceplugin.grants import events
+    from pyvgpu.deviceplugin.telemetry.metrics import Sources
+
+MOST_EVENTS = 50
+JUDGED_POINTS = 7  # half a minute
+
+
+class Recent:
+    """Collects the history; the recording thread and the reading threads differ."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lines: history.History[status.Key] = history.History()
+        self._states: dict[status.Key, status.State] = {}
+        self._events: collections.deque[status.EventRecord] = collections.deque(maxlen=MOST_EVENTS)
+        self._lock = threading.Lock()
+        self._at = 0.0
+
+    def tell(self, event: events.Event) -> None:
+        """Record an event that was written."""
+        with self._lock:
+            self._events.append(status.EventRecord(self._clock(), event))
+
+    def look(self, sources: Sources) -> None:
+        """Record the current usage and states."""
+        parts = list(metrics.parts(sources))
+        now = {it.labels: status.points(it.use) for it in parts}
+        for stand in metrics.stands(sources, parts):
+            answer = stand.answer
+            now[(stand.device.uuid,)] = round(1000 * answer.busy), answer.used_bytes >> 20
+        self._lines.add(now)
+        self._states = {
+            it.labels: status.state_at(
+                it, self._lines.points(it.labels)[-JUDGED_POINTS:], usage.PERIOD_SECONDS
+            )
+            for it in parts
+        }
+        self._at = self._clock()
+
+    def document(
+        self, node: str, sources: Sources, troubles: Sequence[tuple[str, str]]
+    ) -> dict[str, Any]:
+        """Return the current document of *node*'s status page."""
+        parts = list(metrics.parts(sources))
+        with self._lock:
+            records = tuple(self._events)
+        seen = status.Facts(
+            node=node,
+            at=self._at,
+            stands=tuple(metrics.stands(sources, parts)),
+            states=self._states,
+            lines=self._lines,
+            unbound=sum(not it.bound for it in sources.grants()),
+            findings=sources.findings(),
+            records=records,
+            troubles=troubles,
+        )
+        return status.document(seen, usage.PERIOD_SECONDS)

@@ -1,0 +1,136 @@
+"""Sample the usage of containers from their ledgers, every few seconds.
+
+The container writes its ledger, so readings are limited to plausible values: time goes forward,
+and no faster than the clock; if a file cannot be read, its last values stay. A whole device has no
+ledger; its usage is NVML's of the device, see ``health``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyvgpu.deviceplugin.containers.store import Folders
+    from pyvgpu.deviceplugin.grants import Grant
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """A container's usage of one device; the sums are since the grant."""
+
+    ratio: float = 0.0  # of the device's time, between the last two looks; 0 to 1
+    busy_seconds: float = 0.0  # of the device's time, sum
+    held_bytes: int = 0
+    refused: int = 0  # allocations, sum
+    waits: int = 0  # launches that were throttled, sum
+    waited_seconds: float = 0.0  # their delay, sum
+    processes: int = 0  # of the container, that use this or another of its devices
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of a ledger, for one of its devices; the sums are since it was created."""
+
+    at: float  # seconds of a monotonic clock
+    busy_ns: int = 0
+    waited_ns: int = 0
+    waits: int = 0
+    refused: int = 0
+    held_bytes: int = 0
+    processes: int = 0
+
+
+NOTHING = Use()
+
+
+def used(before: Use, old: Reading, new: Reading) -> Use:
+    """Return the usage after the reading *new*; *before* was the usage after *old*."""
+    elapsed = new.at - old.at
+    if elapsed <= 0:
+        return before
+    busy = min(_grown(old.busy_ns, new.busy_ns) / 1e9, elapsed)
+    return Use(
+        ratio=busy / elapsed,
+        busy_seconds=before.busy_seconds + busy,
+        held_bytes=new.held_bytes,
+        refused=before.refused + _grown(old.refused, new.refused),
+        waits=before.waits + _grown(old.waits, new.waits),
+        waited_seconds=before.waited_seconds + _grown(old.waited_ns, new.waited_ns) / 1e9,
+        processes=new.processes,
+    )
+
+
+def _grown(old: int, new: int) -> int:
+    return max(new - old, 0)
+
+
+class Uses:
+    """The usage of all grants of shares, by grant and device."""
+
+    def __init__(self, folders: Folders, granted: Callable[[], Mapping[str, Grant]]) -> None:
+        self._folders = folders
+        self._granted = granted
+        self._read: dict[tuple[str, str], Reading] = {}
+        self._used: dict[tuple[str, str], Use] = {}
+
+    def of(self, grant_id: str, uuid: str) -> Use:
+        """Return the usage of a device by the container of a grant; zeros if not known."""
+        return self._used.get((grant_id, uuid), NOTHING)
+
+    def run(self, wait: Callable[[float], bool], looked: Callable[[], None]) -> None:
+        """Sample periodically until *wait*, which sleeps for some seconds, returns true.
+
+        *looked* is called after each sample.
+        """
+        while not wait(PERIOD_SECONDS):
+            self.look()
+            looked()
+
+    def look(self) -> None:
+        """Sample all grants once."""
+        shared = [it for it in self._granted().values() if it.bound and not it.whole]
+        for grant in shared:
+            with contextlib.suppress(OSError, errors.DataError):
+                self._look_at(grant)
+        live = {(it.id, share.uuid) for it in shared for share in it.shares}
+        self._read = {key: it for key, it in self._read.items() if key in live}
+        self._used = {key: it for key, it in self._used.items() if key in live}
+
+    def _look_at(self, grant: Grant) -> None:
+        for share, new in zip(grant.shares, self._readings(grant), strict=True):
+            key = grant.id, share.uuid
+            begun = Reading(new.at - max(time.time() - grant.created, 0.0))
+            self._used[key] = used(self.of(*key), self._read.get(key, begun), new)
+            self._read[key] = new
+
+    def _readings(self, grant: Grant) -> list[Reading]:
+        count = len(grant.shares)
+        with self._folders.opened(grant.id, names.USAGE_FILE) as file:
+            processes, figures = region.read_figures(file, count)
+            at = time.monotonic()
+        with self._folders.opened(grant.id, names.QUOTA_FILE) as file:
+            extra = region.read_extra_totals(file, count)
+        return [
+            Reading(
+                at=at,
+                busy_ns=one.busy_ns,
+                waited_ns=one.waited_ns,
+                waits=one.waits,
+                refused=one.refused,
+                held_bytes=one.charged + beyond,
+                processes=processes,
+            )
+            for one, beyond in zip(figures, extra, strict=True)
+        ]

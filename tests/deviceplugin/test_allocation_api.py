@@ -1,0 +1,116 @@
+"""The API that allocates a device, device plugin or DRA, and the move between them."""
+
+import pytest
+
+from pyvgpu import errors
+from pyvgpu.deviceplugin import allocation_api
+from pyvgpu.deviceplugin.allocation_api import Door, Stand, Wanted
+from pyvgpu.deviceplugin.devices import allocation_moves
+
+A, B = "GPU-a", "GPU-b"
+
+
+@pytest.mark.parametrize(
+    ("words", "default", "wanted"),
+    [
+        pytest.param([], Door.PLUGIN, Wanted(), id="nothing said"),
+        pytest.param([], Door.DRA, Wanted(Door.DRA), id="as a DRA driver"),
+        pytest.param(["dra"], Door.PLUGIN, Wanted(Door.DRA), id="all"),
+        pytest.param([f"{A}=dra"], Door.PLUGIN, Wanted(Door.PLUGIN, {A: Door.DRA}), id="one"),
+        pytest.param(
+            [f"{A}=plugin", "dra"], Door.PLUGIN, Wanted(Door.DRA, {A: Door.PLUGIN}), id="but one"
+        ),
+    ],
+)
+def test_door_options_are_parsed(words, default, wanted):
+    assert allocation_api.parse(words, default) == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["window"],
+            "--allocation-api 'window': 'window' is no allocation API; must be plugin or dra",
+        ),
+        ([f"{A}="], "'' is no allocation API"),
+        (["a=dra"], "'a' is no device's UUID; such as dra, or GPU-"),
+        ([f"{A}=dra", f"{A}=plugin"], "'GPU-a' is given twice"),
+    ],
+)
+def test_invalid_door_is_refused_with_rule_and_example(words, said):
+    with pytest.raises(errors.UsageError, match="--allocation-api") as caught:
+        allocation_api.parse(words, Door.PLUGIN)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("known", "held", "stand"),
+    [
+        pytest.param({}, (), Stand(Door.DRA, Door.DRA), id="new"),
+        pytest.param({}, (A,), Stand(Door.PLUGIN, Door.DRA), id="held, without a record"),
+        pytest.param({A: Door.PLUGIN}, (), Stand(Door.PLUGIN, Door.DRA), id="was the plugin's"),
+        pytest.param({A: Door.DRA}, (A,), Stand(Door.DRA, Door.DRA), id="stays"),
+    ],
+)
+def test_door_of_a_device_configured_for_claims(known, held, stand):
+    assert allocation_api.stands([A], Wanted(Door.DRA), known, held) == {A: stand}
+
+
+@pytest.mark.parametrize(
+    ("now", "wanted", "published", "elsewhere"),
+    [
+        (Door.PLUGIN, Door.PLUGIN, False, ""),
+        (Door.DRA, Door.DRA, True, "dra"),
+        (Door.PLUGIN, Door.DRA, False, "dra"),
+        (Door.DRA, Door.PLUGIN, False, "dra"),
+    ],
+)
+def test_moving_device_is_offered_by_neither_api(now, wanted, published, elsewhere):
+    stand = Stand(now, wanted)
+    assert (stand.published, stand.elsewhere) == (published, elsewhere)
+
+
+def gates(folder, *words):
+    return allocation_moves.Doors(
+        folder, allocation_api.parse(words, Door.PLUGIN), settle_seconds=0
+    )
+
+
+def test_device_moves_once_it_is_free_and_stays_there(tmp_path):
+    before = gates(tmp_path)
+    before.meet([A, B], ())
+    assert before.elsewhere(A) == before.elsewhere(B) == ""
+    after = gates(tmp_path, f"{A}=dra")
+    after.meet([A, B], ())
+    assert after.elsewhere(A) == "dra"
+    asked = []
+
+    def held(door):
+        asked.append(door)
+        return {A}
+
+    assert not after.look(held)
+    assert asked == [Door.PLUGIN]
+    assert not after.gives(A)
+    assert not after.look(lambda _: None)  # holders unknown
+    assert after.look(lambda _: {B})
+    assert after.published(A)
+    assert after.gives(A)
+    again = gates(tmp_path, f"{A}=dra")
+    again.meet([A, B], ())
+    assert again.published(A)
+    back = gates(tmp_path)
+    back.meet([A, B], ())
+    assert not back.published(A)
+    assert back.gives(A)  # existing allocations are still prepared
+    assert back.elsewhere(A) == "dra"
+    assert back.look(lambda _: set())
+    assert back.elsewhere(A) == ""
+    assert not back.gives(A)
+
+
+def test_damaged_doors_file_is_refused(tmp_path):
+    (tmp_path / allocation_moves.FILE).write_text('{"GPU-a": "win')
+    with pytest.raises(errors.DataError, match="mend it, such as"):
+        gates(tmp_path)

@@ -1,0 +1,180 @@
+"""The agent's arbiter keeps a clock for each grant, and is replaced when it is killed."""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+
+import arbiters
+import pytest
+from waiting import wait_until
+
+from pyvgpu import arbiter, device, names, quota, region, share
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.containers import arbiter_clocks, cdi_edits
+
+MODEL = device.Device(arbiters.UUIDS[0], 0, "model", 8 * arbiters.GIB, 256 << 20)
+
+
+@pytest.fixture
+def book(tmp_path):
+    folder = tmp_path / "grants"
+    folder.mkdir()
+    folder.chmod(0o1700)
+    return folder
+
+
+@contextlib.contextmanager
+def living(book):
+    """Create a grant's folder with the region of a container that runs until the block ends."""
+    made = book / grants.new_id()
+    (made / cdi_edits.CLOCK_FOLDER).mkdir(parents=True)
+    folder = os.open(made, os.O_RDONLY)
+    held = region.create(folder, "1.2", [share.Share(MODEL, 30, arbiters.GIB, quota.Policy.HARD)])
+    os.close(folder)
+    try:
+        yield made
+    finally:
+        os.close(held)
+
+
+@pytest.fixture
+def grant(book):
+    with living(book) as made:
+        yield made
+
+
+def pids(book):
+    return {it.pid for it in arbiter.find([book])}
+
+
+def looked(kept, wanted, true):
+    """Run the agent's look until *true* holds."""
+    wait_until(lambda: kept.look(wanted) or true())
+
+
+def test_grant_has_a_running_clock_even_after_the_arbiter_is_killed(book, grant):
+    kept = arbiter_clocks.Clocks(book, book.parent / "none")
+    clock = grant / cdi_edits.CLOCK_FOLDER / "0"
+    try:
+        looked(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
+        (first,) = arbiter.find([book])
+        os.kill(first.pid, signal.SIGKILL)
+        looked(kept, {grant.name: 1}, lambda: pids(book) - {first.pid} and arbiter.serves(clock))
+    finally:
+        kept.stop()
+    assert not arbiter.find([book])
+
+
+def test_first_grant_after_idle_time_finds_a_running_arbiter(book, grant, monkeypatch):
+    monkeypatch.setattr(arbiter_clocks, "IDLE_SECONDS", 600.0)
+    kept = arbiter_clocks.Clocks(book, book.parent / "none")
+    clock = grant / cdi_edits.CLOCK_FOLDER / "0"
+    try:
+        looked(kept, {}, lambda: any(it.beats for it in arbiter.find([book])))
+        kept.look({})  # it finds the arbiter
+        (first,) = arbiter.find([book])
+        os.kill(first.pid, signal.SIGKILL)
+        wait_until(lambda: not arbiter.find([book]))
+        for _ in range(20):
+            kept.look({})
+        assert not arbiter.find([book])  # no grant needs one
+        looked(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
+    finally:
+        kept.stop()
+
+
+def test_next_agent_adopts_the_arbiter_of_a_killed_one(book, grant):
+    killed, later = (arbiter_clocks.Clocks(book, book.parent / "none") for _ in range(2))
+    clock = grant / cdi_edits.CLOCK_FOLDER / "0"
+    try:
+        looked(killed, {grant.name: 1}, lambda: arbiter.serves(clock))
+        (first,) = arbiter.find([book])
+        looked(later, {grant.name: 1}, lambda: arbiter.serves(clock))
+        assert pids(book) == {first.pid}
+        later.stop()
+        wait_until(lambda: not arbiter.find([book]))
+    finally:
+        killed.stop()
+
+
+AGENT = """
+import pathlib, sys, time
+from pyvgpu import arbiter
+from pyvgpu.deviceplugin.containers import arbiter_clocks
+book = pathlib.Path(sys.argv[1])
+kept = arbiter_clocks.Clocks(book, book.parent / "none")
+while True:
+    kept.look({})
+    print(*(it.pid for it in arbiter.find([book]) if it.beats), flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def left(book):
+    """Return a function that leaves an arbiter behind, by killing its agent."""
+
+    def leave():
+        agent = subprocess.Popen(
+            [sys.executable, "-c", AGENT, book], stdout=subprocess.PIPE, text=True
+        )
+        with agent:
+            while not agent.stdout.readline().strip():
+                assert agent.poll() is None
+            agent.kill()
+
+    yield leave
+    for it in arbiter.find([book]):
+        os.kill(it.pid, signal.SIGKILL)
+
+
+def test_orphaned_arbiter_without_containers_exits(book, left):
+    left()
+    wait_until(lambda: not arbiter.find([book]))
+
+
+def test_orphaned_arbiter_keeps_running_for_live_containers(book, left):
+    def clock(grant):
+        return book / f"{names.ARBITER_FOLDER}{os.geteuid()}" / f"{grant.name}.0"
+
+    with living(book) as one:
+        left()
+        wait_until(lambda: arbiter.serves(clock(one)))
+        (it,) = arbiter.find([book])
+        with living(book) as other:
+            wait_until(lambda: arbiter.serves(clock(other)))
+        wait_until(lambda: not clock(other).exists())  # once it has looked for its containers
+        with living(book) as later:
+            wait_until(lambda: arbiter.serves(clock(later)))
+        assert pids(book) == {it.pid}
+    wait_until(lambda: not arbiter.find([book]))
+
+
+def test_removed_grant_does_not_stop_the_arbiter(book, grant):
+    kept = arbiter_clocks.Clocks(book, book.parent / "none")
+    clock = grant / cdi_edits.CLOCK_FOLDER / "0"
+    try:
+        looked(kept, {"0" * 16: 2, grant.name: 1}, lambda: arbiter.serves(clock))
+    finally:
+        kept.stop()
+
+
+def test_arbiter_that_fails_to_start_is_not_retried_at_once(book, caplog, monkeypatch):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(
+        arbiter_clocks, "_LEAST_SECONDS", 600.0
+    )  # a failed start, however late the
+    monkeypatch.setattr(arbiter_clocks, "_AGAIN_SECONDS", 600.0)  # test sees it
+    (book / f"arbiter-{os.geteuid()}").write_text("in the way")
+    kept = arbiter_clocks.Clocks(book, book.parent / "none")
+    try:
+        looked(kept, {}, lambda: "the arbiter exits with" in caplog.text)
+        for _ in range(20):
+            kept.look({})
+    finally:
+        kept.stop()
+    assert caplog.text.count("started the arbiter") == 1
+    assert caplog.text.count("the arbiter exits with") == 1

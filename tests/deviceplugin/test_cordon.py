@@ -1,0 +1,89 @@
+"""The node's annotation cordons devices, even while the API server is unavailable."""
+
+import json
+
+import pytest
+
+from pyvgpu import errors
+from pyvgpu.deviceplugin.devices import cordon
+from pyvgpu.kube import apiserver
+
+A, B = "GPU-a", "GPU-b"
+
+
+class Node:
+    """A node, as last seen or never seen."""
+
+    def __init__(self):
+        self.annotations = None
+        self.away = False
+
+    def metadata(self):
+        if self.away:
+            raise apiserver.ServerError("it has not been read yet")
+        return {"name": "node-1", "annotations": self.annotations}
+
+
+@pytest.fixture
+def seen():
+    return Node()
+
+
+def follower(seen, kept):
+    return cordon.Follower(seen, lambda: [A, B], kept.follow)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", set()),
+        (A, {A}),
+        (f"{A},{B}", {A, B}),
+        (f" {A} ,\n{B}, ", {A, B}),
+    ],
+)
+def test_annotation_is_parsed_into_uuids(text, expected):
+    assert cordon.read(text) == expected
+
+
+def test_annotation_and_orders_are_independent(seen, tmp_path):
+    kept = cordon.Cordons(tmp_path)
+    look = follower(seen, kept).look
+    look()
+    assert kept.uuids == frozenset()
+    kept.change(A, cordoned=True)
+    seen.annotations = {"pyvgpu.io/cordoned": f"{A},{B}"}
+    look()
+    assert kept.uuids == {A, B}
+    kept.change(A, cordoned=False)
+    assert kept.uuids == {A, B}  # the annotation still says so
+    seen.annotations = {"other": "x"}
+    look()
+    assert kept.uuids == frozenset()
+
+
+def test_cordon_lasts_while_the_node_cannot_be_read(seen, tmp_path):
+    seen.annotations = {"pyvgpu.io/cordoned": B}
+    follower(seen, cordon.Cordons(tmp_path)).look()
+    seen.away = True
+    again = cordon.Cordons(tmp_path)
+    assert again.uuids == {B}
+    rounds = iter([False, True])
+    follower(seen, again).run(lambda _: next(rounds))
+    assert again.uuids == {B}
+
+
+def test_unknown_device_is_logged_once_with_valid_ones(seen, tmp_path, caplog):
+    seen.annotations = {"pyvgpu.io/cordoned": "GPU-x"}
+    one = follower(seen, cordon.Cordons(tmp_path))
+    one.look()
+    one.look()
+    (said,) = caplog.messages
+    assert said == "pyvgpu.io/cordoned 'GPU-x': this node has no device GPU-x; valid: GPU-a, GPU-b"
+
+
+@pytest.mark.parametrize("name", [cordon.ORDERED, cordon.NOTED])
+def test_unreadable_cordon_file_is_refused(tmp_path, name):
+    (tmp_path / name).write_text(json.dumps({"a": 1}))
+    with pytest.raises(errors.DataError, match="cannot be read"):
+        cordon.Cordons(tmp_path)

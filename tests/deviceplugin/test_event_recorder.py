@@ -1,0 +1,298 @@
+"""A pod that can never start gets an event, and is evicted if it has an owner."""
+
+import contextlib
+import http.server
+import json
+import threading
+
+import grant_room
+import pytest
+from fake_kubelet import StartError, container, pod
+from kubernetes import client
+from waiting import beside
+
+from pyvgpu.deviceplugin.cluster import event_recorder, pods
+from pyvgpu.deviceplugin.grants import events
+from pyvgpu.kube import apiserver
+
+OWNED = [{"kind": "ReplicaSet", "name": "r", "uid": "o"}]
+
+
+class Server:
+    """An API server with some pods, which records writes."""
+
+    def __init__(self, *pods):
+        self.pods = {it["metadata"]["name"]: it for it in pods}
+        self.written = []
+        self.failing = []
+        self.refused = {}  # number of refusals still to come, by kind
+        self.changed = threading.Condition()
+
+    def answer(self, method, path, body):
+        with self.changed:
+            if method == "POST" and self.failing:
+                return self.failing.pop(0), {"message": "not now"}
+            if method == "POST" and self.refused.get(path.rpartition("/")[2]):
+                return self.refused[path.rpartition("/")[2]].pop(0), {"message": "not now"}
+            if method == "POST":
+                self.written.append((path.rpartition("/")[2], body))
+                self.changed.notify_all()
+                return 201, {}
+            name = path.partition("?")[0].rpartition("/")[2]
+            if name == "pods":
+                return 200, {"items": list(self.pods.values())}
+            return (200, self.pods[name]) if name in self.pods else (404, {"message": "no pod"})
+
+    def until(self, *kinds):
+        with self.changed:
+            assert self.changed.wait_for(
+                lambda: [kind for kind, _ in self.written] == list(kinds), timeout=30
+            ), self.written
+        return [body for _, body in self.written]
+
+
+@contextlib.contextmanager
+def served(server):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self):
+            assert self.headers["Authorization"] == "Bearer secret"
+            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = json.loads(content) if content else None
+            status, found = server.answer(self.command, self.path, body)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(found).encode())
+
+        do_GET = do_POST = answer  # noqa: N815 - as the library calls them
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{listening.server_port}"
+        listening.shutdown()
+        thread.join()
+
+
+@contextlib.contextmanager
+def telling(server):
+    with served(server) as host:
+        teller = event_recorder.EventRecorder(connected(host), "node-1")
+        with beside(teller):
+            yield teller
+
+
+def connected(host):
+    """Return the pods of that server, without a watch: each is read."""
+    settings = client.Configuration(
+        host=f"http://{host}",
+        api_key={"BearerToken": "secret"},
+        api_key_prefix={"BearerToken": "Bearer"},
+    )
+    return pods.Pods(apiserver.ApiServer(client.ApiClient(settings)), "node-1")
+
+
+def refused(uid, namespace, name, text):
+    return events.Event(uid, namespace, name, text, evict=True)
+
+
+def object_of(name, uid, **meta):
+    return {"metadata": {"name": name, "namespace": "default", "uid": uid, **meta}}
+
+
+def test_owned_pod_gets_an_event_and_is_evicted_by_uid():
+    server = Server(object_of("p", "u", ownerReferences=OWNED))
+    with telling(server) as teller:
+        for _ in range(2):
+            teller.tell(refused("u", "default", "p", "there is no room"))
+        event, eviction = server.until("events", "eviction")
+    assert (event["reason"], event["message"]) == ("VGPURefused", "there is no room")
+    assert event["involvedObject"]["uid"] == "u"
+    assert eviction["deleteOptions"] == {"preconditions": {"uid": "u"}}
+
+
+def test_static_pod_gets_an_event_through_its_mirror():
+    of = {"kubernetes.io/config.mirror": "b2f1" * 8}
+    node = [{"kind": "Node", "name": "node-1", "uid": "o"}]
+    mirror = object_of("p", "its own", annotations=of, ownerReferences=node)
+    server = Server(mirror, object_of("q", "v"))
+    with telling(server) as teller:
+        teller.tell(refused("b2f1" * 8, "default", "p", "there is no room"))
+        first, *_ = server.until("events")
+        teller.tell(refused("v", "", "", "nor here"))
+        server.until("events", "events")
+    assert first["involvedObject"]["uid"] == "its own"  # by which `kubectl describe` selects
+
+
+def test_bare_pod_gets_only_an_event():
+    server = Server(object_of("p", "u"), object_of("q", "v"))
+    with telling(server) as teller:
+        teller.tell(refused("u", "default", "p", "there is no room"))
+        teller.tell(refused("v", "", "", "nor here"))
+        _, second = server.until("events", "events")
+    assert second["involvedObject"]["name"] == "q"
+
+
+def test_later_pod_of_the_same_name_is_untouched():
+    server = Server(object_of("p", "another", ownerReferences=OWNED), object_of("q", "v"))
+    with telling(server) as teller:
+        teller.tell(refused("u", "default", "p", "there is no room"))
+        teller.tell(refused("u", "default", "gone", "there is no room at all"))
+        teller.tell(refused("v", "default", "q", "last"))
+        (event,) = server.until("events")
+    assert event["message"] == "last"
+
+
+def test_failed_event_is_retried(monkeypatch):
+    monkeypatch.setattr(event_recorder, "AGAIN_SECONDS", 0.01)
+    server = Server(object_of("p", "u", ownerReferences=OWNED))
+    server.failing = [500, 429]
+    with telling(server) as teller:
+        teller.tell(refused("u", "default", "p", "there is no room"))
+        server.until("events", "eviction")
+
+
+def of_node(name):
+    text = f"node {name} offers no device"
+    return events.Event("uid-n", "", name, text, events.Reason.NOT_OFFERED, of_node=True)
+
+
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_event_refused_for_good_is_dropped(caplog, status):
+    server = Server(object_of("p", "u"), object_of("q", "v"))
+    server.failing = [status, status]
+    with telling(server) as teller:
+        teller.tell(of_node("node-1"))
+        teller.tell(refused("u", "default", "p", "there is no room"))
+        teller.tell(refused("v", "default", "q", "nor here"))
+        (event,) = server.until("events")
+    assert event["message"] == "nor here"
+    node, one = [it for it in caplog.messages if it.startswith("gave up")]
+    assert node.startswith("gave up VGPUNotOffered of node node-1: POST ")
+    assert one.startswith("gave up VGPURefused of pod u: POST ")
+
+
+@pytest.mark.parametrize("status", [401, 429, 500])
+def test_failed_node_event_is_retried(monkeypatch, status):
+    monkeypatch.setattr(event_recorder, "AGAIN_SECONDS", 0.01)
+    server = Server()
+    server.failing = [status]
+    with telling(server) as teller:
+        teller.tell(of_node("node-1"))
+        (event,) = server.until("events")
+    assert event["involvedObject"]["name"] == "node-1"
+
+
+def waits(uid, text="the API server cannot be asked"):
+    return events.Event(uid, "default", "p", text, events.Reason.WAITS)
+
+
+def test_withdrawn_event_is_not_written(monkeypatch):
+    """Before it is posted, and during a post."""
+    monkeypatch.setattr(event_recorder, "AGAIN_SECONDS", 0.01)
+    server = Server(object_of("p", "u"), object_of("q", "v"))
+    with served(server) as host:
+        teller = event_recorder.EventRecorder(connected(host), "node-1")
+        teller.tell(waits("u"))
+        teller.withdraw("u", events.Reason.WAITS)
+        teller.tell(events.Event("v", "default", "q", "tried", events.Reason.WAITS))
+        answer = server.answer
+
+        def refuse(method, path, body):
+            if method != "POST":
+                return answer(method, path, body)
+            server.answer = answer
+            teller.withdraw("v", events.Reason.WAITS)
+            teller.tell(refused("v", "default", "q", "last"))
+            return 500, {"message": "not now"}
+
+        server.answer = refuse
+        with beside(teller):
+            (event,) = server.until("events")
+    assert event["message"] == "last"
+
+
+def resized(text):
+    return events.Event("u", "default", "p", text, events.Reason.RESIZED)
+
+
+def test_events_of_a_pod_and_reason_are_rate_limited(monkeypatch):
+    monkeypatch.setattr(event_recorder, "MIN_SECONDS", 0.5)
+    server = Server(object_of("p", "u"))
+    with telling(server) as teller:
+        teller.tell(resized("vcore 1"))
+        server.until("events")
+        for vcore in range(2, 6):
+            teller.tell(resized(f"vcore {vcore}"))
+        teller.tell(refused("u", "default", "p", "another reason"))
+        server.until("events", "events", "events")
+    assert [body["message"] for _, body in server.written] == [
+        "vcore 1",
+        "another reason",
+        "vcore 5",
+    ]
+    assert {body["type"] for _, body in server.written} == {"Normal", "Warning"}
+
+
+def test_same_event_is_repeated_only_after_a_while(monkeypatch):
+    monkeypatch.setattr(event_recorder, "MIN_SECONDS", 0.0)
+    server = Server(object_of("p", "u"))
+    with telling(server) as teller:
+        for text in ("vcore 1", "vcore 1", "vcore 2"):
+            teller.tell(resized(text))
+            server.until(*["events"] * int(text[-1]))
+        monkeypatch.setattr(event_recorder, "REPEAT_SECONDS", 0.0)
+        teller.tell(resized("vcore 2"))
+        server.until("events", "events", "events")
+
+
+def test_delayed_eviction_writes_its_event_once(monkeypatch):
+    monkeypatch.setattr(event_recorder, "AGAIN_SECONDS", 0.01)
+    server = Server(object_of("p", "u", ownerReferences=OWNED))
+    server.refused["eviction"] = [429, 429]
+    with telling(server) as teller:
+        teller.tell(refused("u", "default", "p", "there is no room"))
+        server.until("events", "eviction")
+
+
+def test_disruption_budget_of_one_pod_delays_no_other(monkeypatch):
+    monkeypatch.setattr(event_recorder, "AGAIN_SECONDS", 600.0)
+    names = ("p", "q", "r")
+    server = Server(*(object_of(it, f"uid-{it}", ownerReferences=OWNED) for it in names))
+    server.refused["eviction"] = [429]
+    with telling(server) as teller:
+        teller.tell(refused("uid-p", "default", "p", "there is no room"))
+        server.until("events")
+        teller.tell(refused("uid-q", "default", "q", "nor here"))
+        teller.tell(refused("uid-r", "default", "r", "nor there"))
+        server.until("events", "events", "eviction", "events", "eviction")
+    evicted = [body["metadata"]["name"] for kind, body in server.written if kind == "eviction"]
+    assert evicted == ["q", "r"]
+
+
+def test_final_refusal_evicts_at_once_and_a_doubt_after_its_deadline(kubelet, tmp_path):
+    now = [1000.0]
+    sizes = {"clock": lambda: now[0]}
+    posted = []
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(1), **sizes) as room:
+        room.granter.observers.reported.add(posted.append)
+        big = kubelet.admit(pod("big", container("a", 30, 2), container("b", 10, 0)))
+        with pytest.raises(StartError):
+            room.start(big, "a")
+        assert [(it.uid, it.namespace, it.name) for it in posted] == [(big.uid, "default", "big")]
+        doubted = kubelet.admit(pod("p", container("a", 30, 2)))
+        kubelet.refuse_lists = 10**6
+        with pytest.raises(StartError):
+            room.start(doubted, "a")
+        assert len(posted) == 1
+        now[0] += 61
+        with pytest.raises(StartError):
+            room.start(doubted, "a")
+        assert posted[-1].uid == doubted.uid
+        kubelet.refuse_lists = 0
+        room.start(doubted, "a")
+        now[0] += 61
+        room.granter.collect()
+        assert len(room.checkpoint.grants) == 3

@@ -1,0 +1,59 @@
+"""The index finds grants by their current ids and pods, not by former ones."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyvgpu.allocator import facts
+from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.grants import grant_index
+from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+
+VCORE, VMEMORY, PODS = ["c0", "c1", "c2"], ["m0", "m1"], ["a", "b"]
+SHARE = (facts.Share("GPU-0", 1, 1),)
+
+
+@st.composite
+def made(draw):
+    owner = draw(st.sampled_from([None, *PODS]))
+    return grants.Grant(
+        f"{draw(st.integers(0, 4)):016x}",
+        frozenset(draw(st.sets(st.sampled_from(VCORE), min_size=0 if owner else 1))),
+        1.0,
+        grants.Owner(owner, "team", owner, "main") if owner else None,
+        frozenset(draw(st.sets(st.sampled_from(VMEMORY)))),
+        SHARE if owner else (),
+    )
+
+
+CHANGES = st.lists(st.tuples(st.lists(made(), max_size=2), st.sets(st.integers(0, 4), max_size=2)))
+
+
+@given(CHANGES)
+def test_index_matches_a_linear_search(changes):
+    kept, plain = grant_index.Known(), {}
+    for new, numbers in changes:
+        gone = [f"{it:016x}" for it in numbers]
+        before, copy = kept.grants, dict(plain)
+        kept.change(new, gone)
+        plain |= {it.id: it for it in new}
+        plain = {name: it for name, it in plain.items() if name not in gone}
+        assert kept.grants == plain
+        assert before == copy
+        for kind, all_ids in ((Kind.VCORE, VCORE), (Kind.VMEMORY, VMEMORY)):
+            for wanted in (*([it] for it in all_ids), all_ids, []):
+                having = {
+                    it
+                    for it in plain.values()
+                    if not (it.vcore_ids if kind is Kind.VCORE else it.vmemory_ids).isdisjoint(
+                        wanted
+                    )
+                }
+                for bound in (True, False):
+                    found = kept.having(kind, wanted, bound=bound)
+                    assert len(found) == len(set(found))
+                    assert set(found) == {it for it in having if it.bound is bound}
+                assert kept.are_open(kind, wanted) == any(not it.bound for it in having)
+        for uid in PODS:
+            assert {it.id for it in kept.of_pod(uid)} == {
+                it.id for it in plain.values() if it.owner and it.owner.uid == uid
+            }

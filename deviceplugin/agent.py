@@ -88,10 +88,10 @@ class Agent:
             if kept.trouble:
                 log.warning("rebuilding the grants from kubelet's state: %s", kept.trouble)
             stack.enter_context(store.alone(settings.run))
-            places = store.Folders(settings.run / store.GRANTS, settings.specifications)
+            places = store.GrantStore(settings.run / store.GRANTS, settings.specifications)
             if kept.trouble:
                 kept.put(*places.claimed())
-            made = backend.Grants(places, cdi=settings.require_cdi)
+            made = backend.GrantBackend(places, cdi=settings.require_cdi)
             stack.callback(made.close)
             resources = device_ids.GAIA if settings.profile is Profile.GAIA else device_ids.OURS
             listing = pod_resources.PodResources(settings.pod_resources)
@@ -102,12 +102,12 @@ class Agent:
                 own, known = own_node.OwnNode(api, settings.node), pods.Pods(api, settings.node)
                 self._add_watches(own, known)
             observers = interfaces.Observers()
-            granter: manager.Granter
+            granter: manager.GrantManager
             found: node_devices.Devices
             scheduled = scheduling.add(
                 self._parts, settings, own, known, observers, lambda: granter, lambda: found.minors
             )
-            granter = manager.Granter(
+            granter = manager.GrantManager(
                 kept,
                 made,
                 interfaces.Sources(checkpoint_file.State(settings.plugins), listing),
@@ -119,7 +119,9 @@ class Agent:
                 observers,
             )
             kept_out = cordon.Cordons(settings.state)
-            gates = allocation_moves.Doors(settings.state, settings.doors, settings.door_seconds)
+            gates = allocation_moves.DeviceApis(
+                settings.state, settings.apis, settings.switch_seconds
+            )
             watched = stack.enter_context(watch.Watch())
             found = node_devices.Devices(
                 settings, granter, made, kept_out, gates, self._meter.ended, watched.wake
@@ -163,7 +165,7 @@ class Agent:
         self,
         own: own_node.OwnNode,
         known: pods.Pods,
-        granter: manager.Granter,
+        granter: manager.GrantManager,
         found: node_devices.Devices,
     ) -> Callable[[str], display.Marks]:
         """Add the components that use the API server; return a lookup of a pod's marks by uid."""
@@ -192,8 +194,8 @@ class Agent:
 
     def _add_inside(
         self,
-        granter: manager.Granter,
-        made: backend.Grants,
+        granter: manager.GrantManager,
+        made: backend.GrantBackend,
         found: node_devices.Devices,
         follower: follow.Follower,
     ) -> collector.Collector:
@@ -209,7 +211,7 @@ class Agent:
         return collecting
 
     def _add_plugins(
-        self, granter: manager.Granter, offers: dict[device_ids.Kind, Offer]
+        self, granter: manager.GrantManager, offers: dict[device_ids.Kind, Offer]
     ) -> registration.Registrar:
         """Add the components that talk to kubelet."""
         folder, unit = self._settings.plugins, self._settings.unit
@@ -228,7 +230,10 @@ class Agent:
         return registrar
 
     def _hands(
-        self, granter: manager.Granter, made: backend.Grants, found: node_devices.Devices
+        self,
+        granter: manager.GrantManager,
+        made: backend.GrantBackend,
+        found: node_devices.Devices,
     ) -> admin_socket.Hands:
         """Return the functions that execute the administrator's orders."""
 

@@ -1,7 +1,7 @@
 """The API that allocates each device: device plugin (extended resources) or DRA, never both.
 
-Pure. A device moves to the other API (its "door") only when no container has a share of it; until
-then neither API offers it, so running containers end and no new ones start.
+Pure. A device moves to the other API only when no container has a share of it; until then neither
+API offers it, so running containers end and no new ones start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 30.0  # until no allocation of the former API is in flight any more
 
 
-class Door(enum.StrEnum):
+class Api(enum.StrEnum):
     """The API that allocates a device."""
 
     PLUGIN = "plugin"  # device plugin: pyvgpu.io/vcore and pyvgpu.io/vmemory
@@ -30,50 +30,50 @@ _EXAMPLE = "such as dra, or GPU-8c9f5a3e-...=dra"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
-    """The door of each device of a node, as --allocation-api sets it."""
+class Configured:
+    """The API of each device of a node, as --allocation-api sets it."""
 
-    default: Door = Door.PLUGIN
-    of: Mapping[str, Door] = dataclasses.field(default_factory=dict)  # by UUID
+    default: Api = Api.PLUGIN
+    of: Mapping[str, Api] = dataclasses.field(default_factory=dict)  # by UUID
 
-    def door(self, uuid: str) -> Door:
-        """Return the configured door of a device."""
+    def api(self, uuid: str) -> Api:
+        """Return the configured API of a device."""
         return self.of.get(uuid, self.default)
 
     @property
     def any_dra(self) -> bool:
         """Whether --allocation-api puts any device behind DRA."""
-        return Door.DRA in (self.default, *self.of.values())
+        return Api.DRA in (self.default, *self.of.values())
 
 
-def parse(words: Iterable[str], default: Door) -> Wanted:
-    """Parse *words*, each a door or UUID=DOOR; UsageError, with the rule, if one is invalid."""
-    own: dict[str, Door] = {}
+def parse(words: Iterable[str], default: Api) -> Configured:
+    """Parse *words*, each an API or UUID=API; UsageError, with the rule, if one is invalid."""
+    own: dict[str, Api] = {}
     for word in words:
         uuid, equals, name = word.rpartition("=")
         try:
-            door = Door(name)
+            api = Api(name)
         except ValueError as exc:
             raise errors.UsageError(
                 f"--allocation-api {word!r}: {name!r} is no allocation API; must be plugin or "
                 f"dra, or one of them for a device's UUID, {_EXAMPLE}"
             ) from exc
         if not equals:
-            default = door
+            default = api
         elif not uuid.startswith("GPU-") or uuid in own:
             wrong = "is given twice" if uuid in own else "is no device's UUID"
             raise errors.UsageError(f"--allocation-api {word!r}: {uuid!r} {wrong}; {_EXAMPLE}")
         else:
-            own[uuid] = door
-    return Wanted(default, own)
+            own[uuid] = api
+    return Configured(default, own)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stand:
-    """The current and the configured door of a device."""
+    """The current and the configured API of a device."""
 
-    now: Door
-    wanted: Door
+    now: Api
+    wanted: Api
 
     @property
     def moves(self) -> bool:
@@ -83,27 +83,27 @@ class Stand:
     @property
     def elsewhere(self) -> str:
         """The API other than the device plugin that allocates it; empty: none."""
-        return "" if self.now is self.wanted is Door.PLUGIN else Door.DRA.value
+        return "" if self.now is self.wanted is Api.PLUGIN else Api.DRA.value
 
     @property
     def published(self) -> bool:
         """Whether it is in the ResourceSlice: claims may be allocated on it."""
-        return self.now is self.wanted is Door.DRA
+        return self.now is self.wanted is Api.DRA
 
 
 def stands(
-    uuids: Iterable[str], wanted: Wanted, known: Mapping[str, Door], held: Iterable[str]
+    uuids: Iterable[str], wanted: Configured, known: Mapping[str, Api], held: Iterable[str]
 ) -> dict[str, Stand]:
-    """Return the doors of each device, by UUID; *known* are the recorded ones.
+    """Return the APIs of each device, by UUID; *known* are the recorded ones.
 
-    A device without a record starts at its configured door, unless it is *held*: the device plugin
+    A device without a record starts at its configured API, unless it is *held*: the device plugin
     has already allocated shares of it.
     """
     given = frozenset(held)
     return {
         uuid: Stand(
-            known.get(uuid, Door.PLUGIN if uuid in given else wanted.door(uuid)),
-            wanted.door(uuid),
+            known.get(uuid, Api.PLUGIN if uuid in given else wanted.api(uuid)),
+            wanted.api(uuid),
         )
         for uuid in uuids
     }

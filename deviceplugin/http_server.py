@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from pyvgpu.deviceplugin.components import Parts
     from pyvgpu.deviceplugin.containers.collector import Collector
-    from pyvgpu.deviceplugin.containers.store import Folders
+    from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.devices.node_devices import Devices
     from pyvgpu.deviceplugin.dra import dra_server
-    from pyvgpu.deviceplugin.grants.manager import Granter
+    from pyvgpu.deviceplugin.grants.manager import GrantManager
     from pyvgpu.deviceplugin.plugin.registration import Registrar
     from pyvgpu.deviceplugin.settings import Settings
     from pyvgpu.deviceplugin.telemetry.status_history import Recent
@@ -37,9 +37,9 @@ STUCK_SECONDS = 120.0  # without a finished collection, which takes less than a 
 class Inside:
     """The agent's components that the pages read."""
 
-    granter: Granter
+    granter: GrantManager
     devices: Devices
-    places: Folders
+    places: GrantStore
     collecting: Collector
     registrar: Registrar
     marks: Callable[[str], display.Marks]  # of a pod, by its uid

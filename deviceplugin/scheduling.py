@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.cluster import own_node, pods
     from pyvgpu.deviceplugin.components import Parts
     from pyvgpu.deviceplugin.grants import placement, pod_identity
-    from pyvgpu.deviceplugin.grants.manager import Granter
+    from pyvgpu.deviceplugin.grants.manager import GrantManager
     from pyvgpu.deviceplugin.settings import Settings
 
 
@@ -36,7 +36,7 @@ def add(
     node: own_node.OwnNode | None,
     known: pods.Pods | None,
     observers: interfaces.Observers,
-    granter: Callable[[], Granter],
+    granter: Callable[[], GrantManager],
     minors: predicates.Minors,
 ) -> Scheduling:
     """Add the components that exchange placements through the API server, if there is one.

@@ -71,8 +71,8 @@ class Settings:
     packing: facts.Packing = facts.Packing.BINPACK
     placement: Placement = Placement.AGENT
     placement_key: Path | None = None  # file or folder of keys that seal the scheduler's choices
-    doors: allocation_api.Wanted = dataclasses.field(default_factory=allocation_api.Wanted)
-    door_seconds: float = (
+    apis: allocation_api.Configured = dataclasses.field(default_factory=allocation_api.Configured)
+    switch_seconds: float = (
         allocation_api.SETTLE_SECONDS
     )  # for which a device is closed before it moves
     driver_limits: bool = True  # also let the driver enforce memory limits, where it can

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyvgpu import device
     from pyvgpu.allocator import facts
-    from pyvgpu.deviceplugin.containers.store import Folders
+    from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Auditor:
     def __init__(
         self,
         library: Path,
-        folders: Folders,
+        folders: GrantStore,
         granted: Callable[[], Mapping[str, Grant]],
         means: Means | None = None,
         devices: Callable[[], Mapping[str, device.Device]] = lambda: {},

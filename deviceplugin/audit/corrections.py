@@ -21,7 +21,7 @@ from pyvgpu.deviceplugin.containers import region_files
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from pyvgpu.deviceplugin.containers.store import Folders
+    from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
 
 PERIOD_SECONDS = 0.4  # a lack counts after two looks, so within a second
@@ -42,7 +42,7 @@ class Tampering:
 class Corrections:
     """The corrections of all grants."""
 
-    def __init__(self, folders: Folders) -> None:
+    def __init__(self, folders: GrantStore) -> None:
         self._folders = folders
         self._regions: dict[str, _Region] = {}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.deviceplugin.cluster import pods
     from pyvgpu.deviceplugin.grants import Grant
-    from pyvgpu.deviceplugin.grants.manager import Granter
+    from pyvgpu.deviceplugin.grants.manager import GrantManager
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Wishes:
     """Follows annotations from :meth:`run` until :meth:`stop`."""
 
     def __init__(
-        self, known: pods.Pods, granter: Granter, tell: Callable[[events.Event], None]
+        self, known: pods.Pods, granter: GrantManager, tell: Callable[[events.Event], None]
     ) -> None:
         self._known = known
         self._granter = granter

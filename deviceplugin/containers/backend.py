@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyvgpu import device
-    from pyvgpu.deviceplugin.containers.store import Folders
+    from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
     from pyvgpu.deviceplugin.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
-class Grants:
+class GrantBackend:
     """The folders of grants, written for the node's current driver."""
 
-    def __init__(self, made: Folders, *, cdi: bool = True) -> None:
+    def __init__(self, made: GrantStore, *, cdi: bool = True) -> None:
         self.store = made
         self._cdi = cdi
         self.guard = usage_file_guard.Guard(made)

@@ -11,8 +11,8 @@ from pyvgpu import errors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.deviceplugin.containers.backend import Grants
-    from pyvgpu.deviceplugin.grants.manager import Granter
+    from pyvgpu.deviceplugin.containers.backend import GrantBackend
+    from pyvgpu.deviceplugin.grants.manager import GrantManager
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _KUBELET_SECONDS = 30.0  # between two warnings while collection fails
 class Collector:
     """Collects for one granter."""
 
-    def __init__(self, granter: Granter, made: Grants) -> None:
+    def __init__(self, granter: GrantManager, made: GrantBackend) -> None:
         self._granter = granter
         self._made = made
         self._silent_since: float | None = None

@@ -26,7 +26,7 @@ from pyvgpu.volumes import drafts
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from pyvgpu.deviceplugin.containers.store import Folders
+    from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,11 @@ class DriverLimits:
     """The driver's limits for all containers of shares."""
 
     def __init__(
-        self, folders: Folders, state: Path, run: Path, granted: Callable[[], Mapping[str, Grant]]
+        self,
+        folders: GrantStore,
+        state: Path,
+        run: Path,
+        granted: Callable[[], Mapping[str, Grant]],
     ) -> None:
         self._folders = folders
         self._hook = cdi_edits.Hook(state / _HOOK, run / _FOLDER / names.CONTROL_SOCKET)

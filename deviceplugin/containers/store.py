@@ -38,7 +38,7 @@ USAGE_BYTES = region.USAGE_BYTES
 _PREFIX, _SUFFIX = "pyvgpu.io-grant-", ".json"
 
 
-class Folders:
+class GrantStore:
     """The files of all grants on this node."""
 
     def __init__(self, folder: Path, specifications: Path) -> None:

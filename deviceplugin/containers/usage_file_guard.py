@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from inotify_simple import Event
 
-    from pyvgpu.deviceplugin.containers.store import Folders
+    from pyvgpu.deviceplugin.containers.store import GrantStore
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _CHANGES = flags.MODIFY | flags.ONLYDIR
 class Guard:
     """Watches the usage files of all grants, from :meth:`run` until :meth:`stop`."""
 
-    def __init__(self, folders: Folders) -> None:
+    def __init__(self, folders: GrantStore) -> None:
         self._folders = folders
         self._stopped = threading.Event()
         self._inotify: INotify | None = None

@@ -1,6 +1,6 @@
-"""Move devices between device plugin and DRA, and record each one's API; see :mod:`..allocation_api`.
+"""Move devices between device plugin and DRA, and record each one's API.
 
-doors.json    {"GPU-8c9f5a3e-...": "dra"}, in the agent's state folder
+allocation-apis.json    {"GPU-8c9f5a3e-...": "dra"}, in the agent's state folder
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.deviceplugin import allocation_api
-from pyvgpu.deviceplugin.allocation_api import Door
+from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.volumes import drafts
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FILE = "doors.json"
+FILE = "allocation-apis.json"
 LOOK_SECONDS = 5.0
 
 
-class Doors:
-    """The current and the configured doors of a node's devices."""
+class DeviceApis:
+    """The current and the configured APIs of a node's devices."""
 
     def __init__(
         self,
         state: Path,
-        wanted: allocation_api.Wanted,
+        wanted: allocation_api.Configured,
         settle_seconds: float = allocation_api.SETTLE_SECONDS,
     ) -> None:
         self._file = state / FILE
@@ -69,7 +69,7 @@ class Doors:
     @property
     def any_dra(self) -> bool:
         """Whether DRA allocated any device when the agent ran last."""
-        return Door.DRA in self._known.values()
+        return Api.DRA in self._known.values()
 
     def elsewhere(self, uuid: str) -> str:
         """Return the API other than the device plugin that allocates a device; empty: none."""
@@ -84,34 +84,34 @@ class Doors:
     def gives(self, uuid: str) -> bool:
         """Tell whether claims may hold a device: also one that is moving away from DRA."""
         stand = self._stands.get(uuid)
-        return stand is not None and stand.now is Door.DRA
+        return stand is not None and stand.now is Api.DRA
 
     def run(
         self,
         wait: Callable[[float], bool],
-        held: Callable[[Door], Collection[str] | None],
+        held: Callable[[Api], Collection[str] | None],
         moved: Callable[[], None],
     ) -> None:
-        """Move free devices to their configured door, until *wait* returns true.
+        """Move free devices to their configured API, until *wait* returns true.
 
-        *held* returns the UUIDs of devices that a door has allocated, None if unknown.
+        *held* returns the UUIDs of devices that an API has allocated, None if unknown.
         """
         while not wait(LOOK_SECONDS):
             if self.look(held):
                 moved()
 
-    def look(self, held: Callable[[Door], Collection[str] | None]) -> bool:
+    def look(self, held: Callable[[Api], Collection[str] | None]) -> bool:
         """Move free devices once; whether any has moved."""
         settled = time.monotonic() - self._settle_seconds
         waiting = [uuid for uuid, since in self._closed.items() if since <= settled]
         if not waiting:
             return False
-        by_door = {door: held(door) for door in {self._stands[it].now for it in waiting}}
+        by_api = {api: held(api) for api in {self._stands[it].now for it in waiting}}
         with self._lock:
             free = [
                 uuid
                 for uuid in waiting
-                if (taken := by_door[self._stands[uuid].now]) is not None and uuid not in taken
+                if (taken := by_api[self._stands[uuid].now]) is not None and uuid not in taken
             ]
             self._keep({uuid: self._stands[uuid].wanted for uuid in free})
             for uuid in free:
@@ -121,16 +121,16 @@ class Doors:
                 log.warning("device %s is allocated by %s from now on", uuid, wanted.value)
         return bool(free)
 
-    def _keep(self, found: dict[str, Door]) -> None:
+    def _keep(self, found: dict[str, Api]) -> None:
         after = {**self._known, **found}
         if after != self._known:
             drafts.write(self._file, json.dumps(after, sort_keys=True).encode())
             self._known = after
 
-    def _read(self) -> dict[str, Door]:
+    def _read(self) -> dict[str, Api]:
         try:
             found = json.loads(self._file.read_bytes())
-            return {str(uuid): Door(name) for uuid, name in found.items()}
+            return {str(uuid): Api(name) for uuid, name in found.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as exc:

@@ -54,7 +54,9 @@ class Seen:
     compute_capability: str = ""  # such as 9.0; empty: not reported
     pcie_root: str = ""  # its host bridge, such as pci0000:00; empty: not known
 
-    def fact(self, unhealthy: str = "", *, cordoned: bool = False, door: str = "") -> facts.Device:
+    def fact(
+        self, unhealthy: str = "", *, cordoned: bool = False, allocated_by: str = ""
+    ) -> facts.Device:
         """Return the device in the allocator's form."""
         return facts.Device(
             uuid=self.device.uuid,
@@ -66,7 +68,7 @@ class Seen:
             links=self.links,
             unhealthy=unhealthy,
             cordoned=cordoned,
-            door=door,
+            allocated_by=allocated_by,
             least_bytes=self.device.context_bytes + share.LEAST_ROOM_BYTES,
         )
 

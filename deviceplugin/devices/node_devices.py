@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyvgpu.allocator import facts
-    from pyvgpu.deviceplugin.containers.backend import Grants
+    from pyvgpu.deviceplugin.containers.backend import GrantBackend
     from pyvgpu.deviceplugin.devices import allocation_moves
     from pyvgpu.deviceplugin.devices.cordon import Cordons
     from pyvgpu.deviceplugin.grants import Grant, manager
@@ -48,10 +48,10 @@ class Devices:
     def __init__(
         self,
         settings: Settings,
-        granter: manager.Granter,
-        made: Grants,
+        granter: manager.GrantManager,
+        made: GrantBackend,
         cordons: Cordons,
-        gates: allocation_moves.Doors,
+        gates: allocation_moves.DeviceApis,
         ended: Callable[[], None] = lambda: None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
@@ -238,7 +238,7 @@ class Devices:
                     it.fact(
                         self._trouble(it.device.uuid),
                         cordoned=it.device.uuid in self._cordons.uuids,
-                        door=self._other_plugin or self._doors.elsewhere(it.device.uuid),
+                        allocated_by=self._other_plugin or self._doors.elsewhere(it.device.uuid),
                     )
                     for it in self._seen
                 ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.allocator import facts
     from pyvgpu.deviceplugin.grants import Claim, Grant
-    from pyvgpu.deviceplugin.grants.manager import Granter
+    from pyvgpu.deviceplugin.grants.manager import GrantManager
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def devices_of(
 class Statuses:
     """Writes statuses from :meth:`run` until :meth:`stop`."""
 
-    def __init__(self, api: apiserver.ApiServer, node: str, granter: Granter) -> None:
+    def __init__(self, api: apiserver.ApiServer, node: str, granter: GrantManager) -> None:
         self._api = api
         self._node = node
         self._granter = granter
@@ -195,7 +195,7 @@ def allocated(claims: Iterable[Mapping[str, Any]], node: str) -> set[str]:
     }
 
 
-def held_by_claims(api: apiserver.ApiServer, node: str, granter: Granter) -> set[str] | None:
+def held_by_claims(api: apiserver.ApiServer, node: str, granter: GrantManager) -> set[str] | None:
     """Return the UUIDs of devices that any claim holds; None if the API server cannot be read."""
     try:
         there = api.call("GET", f"{_CLAIMS}/resourceclaims")["items"]
@@ -211,7 +211,7 @@ def held_by_claims(api: apiserver.ApiServer, node: str, granter: Granter) -> set
     }
 
 
-def held_by_counters(granter: Granter) -> set[str]:
+def held_by_counters(granter: GrantManager) -> set[str]:
     """Return the UUIDs of devices that the device plugin has allocated.
 
     All devices while any grant is not matched to its container yet.

@@ -262,10 +262,10 @@ def _shares(claim: Allocated, pieces: Sequence[Piece], around: Around) -> tuple[
         if device.unhealthy:
             text = f"its device {device.label} is unhealthy: {device.unhealthy}"
             raise _refused(claim.named, text, final=False)
-        if device.door not in ("", allocation_api.Door.DRA):
+        if device.allocated_by not in ("", allocation_api.Api.DRA):
             raise _refused(
                 claim.named,
-                f"its device {device.label} is given out by {device.door}",
+                f"its device {device.label} is given out by {device.allocated_by}",
                 final=False,
             )
         vcore, vmemory = sums.get(device.uuid, (0, 0))

@@ -2,7 +2,7 @@
 
 dra           the sockets through which kubelet discovers and calls the driver
 slices        keeps the node's ResourceSlice up to date with the devices
-doors         moves devices between device plugin and DRA once they are free
+APIs         moves devices between device plugin and DRA once they are free
 claims        writes the status of claims, and ends the grants of deleted ones
 """
 
@@ -12,7 +12,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin.allocation_api import Door
+from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.deviceplugin.dra import (
     admin_access,
     claim_status,
@@ -25,10 +25,10 @@ from pyvgpu.deviceplugin.dra import (
 if TYPE_CHECKING:
     from pyvgpu.deviceplugin.cluster import own_node
     from pyvgpu.deviceplugin.components import Parts
-    from pyvgpu.deviceplugin.containers.backend import Grants
-    from pyvgpu.deviceplugin.devices.allocation_moves import Doors
+    from pyvgpu.deviceplugin.containers.backend import GrantBackend
+    from pyvgpu.deviceplugin.devices.allocation_moves import DeviceApis
     from pyvgpu.deviceplugin.devices.node_devices import Devices
-    from pyvgpu.deviceplugin.grants.manager import Granter
+    from pyvgpu.deviceplugin.grants.manager import GrantManager
     from pyvgpu.deviceplugin.kubelet import call_timing
     from pyvgpu.deviceplugin.settings import Settings
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 class Node:
     """The objects that device plugin and DRA driver share."""
 
-    granter: Granter
-    made: Grants
+    granter: GrantManager
+    made: GrantBackend
     devices: Devices
-    gates: Doors
+    gates: DeviceApis
 
 
 def add(
@@ -55,14 +55,14 @@ def add(
     UsageError without an API server, from which claims are read.
     """
     if own is None:
-        if settings.doors.any_dra:
+        if settings.apis.any_dra:
             raise errors.UsageError(
                 "--allocation-api dra: needs the API server, which stores the claims: run as a "
                 "pod, or give --kubeconfig FILE"
             )
         return None
     api, granter, gates = own.api, node.granter, node.gates
-    if not settings.doors.any_dra and not gates.any_dra:
+    if not settings.apis.any_dra and not gates.any_dra:
         return None
     health = dra_server.Health(settings.node)
     shown = admin_access.Looking(settings.specifications, lambda: node.made.driver)
@@ -104,8 +104,8 @@ def add(
 
     granter.observers.changed.add(changed)
 
-    def held(door: Door) -> set[str] | None:
-        if door is Door.PLUGIN:
+    def held(of: Api) -> set[str] | None:
+        if of is Api.PLUGIN:
             return claim_status.held_by_counters(granter)
         if not publisher.is_current:
             return None
@@ -114,6 +114,6 @@ def add(
     parts.add("dra", lambda: sockets.run(parts.wait))
     parts.add("slices", publisher.run, publisher.stop)
     parts.add("watch of slices", publisher.watch.run, publisher.watch.stop)
-    parts.add("doors", lambda: gates.run(parts.wait, held, node.devices.show))
+    parts.add("moves", lambda: gates.run(parts.wait, held, node.devices.show))
     parts.add("claims", telling.run, telling.stop)
     return sockets

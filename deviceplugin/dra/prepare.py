@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyvgpu.allocator import facts
     from pyvgpu.deviceplugin.dra.claims import Named, Prepared
     from pyvgpu.deviceplugin.grants import Grant
-    from pyvgpu.deviceplugin.grants.manager import Granter
+    from pyvgpu.deviceplugin.grants.manager import GrantManager
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Means:
 class Preparer:
     """Prepares and unprepares claims; thread-safe."""
 
-    def __init__(self, granter: Granter, means: Means) -> None:
+    def __init__(self, granter: GrantManager, means: Means) -> None:
         self._granter = granter
         self._means = means
         self._stopped = threading.Event()

@@ -184,14 +184,14 @@ class Room:
             raise RefusedError(text, final=False) from exc
 
     def _empty(self, uids: Collection[str], chosen: placement.Chosen) -> facts.Node:
-        """Return the node with no pods but *uids*, and with cordons and doors lifted.
+        """Return the node with no pods but *uids*, and with cordons and other APIs lifted.
 
         They stay for a scheduler's signed choice: if a device was closed since, it chooses again.
         """
         devices = (
             self.devices
             if chosen.shares is not None
-            else [dataclasses.replace(it, cordoned=False, door="") for it in self.devices]
+            else [dataclasses.replace(it, cordoned=False, allocated_by="") for it in self.devices]
         )
         return facts.Node(tuple(devices), self._held(uids))
 

@@ -126,7 +126,7 @@ def _stand(
     return device_ids.Stand(
         size,
         own,
-        closed=device.cordoned or bool(device.door),
+        closed=device.cordoned or bool(device.allocated_by),
         unhealthy=bool(device.unhealthy),
         taken=closed + len(given) - len(own),
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.kubelet import checkpoint_file, messages, pod_resources
 
 
-class Folders(Protocol):
+class GrantFiles(Protocol):
     """Writes the files of grants for the container runtime."""
 
     def answer(self, grant_id: str, vcore: int) -> messages.Answer:

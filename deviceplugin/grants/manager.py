@@ -1,8 +1,8 @@
 """Grant manager: creates a grant at Allocate, and binds it to its container before the start.
 
 Allocate names no pod, so it only stores a grant with a random id. Before the container is created,
-two sources identify its pod (``pod_identity``); then all containers of the pod are placed at once, the
-result is stored, and their folders and CDI specifications are written. An unbound grant has no
+two sources identify its pod (``pod_identity``); then all containers of the pod are placed at once,
+the result is stored, and their folders and CDI specifications are written. An unbound grant has no
 specification, so no container starts on it, whichever calls kubelet makes or omits.
 """
 
@@ -47,13 +47,13 @@ One = TypeVar("One")
 Done = TypeVar("Done")
 
 
-class Granter:
+class GrantManager:
     """Creates, binds and ends the grants of both resources; thread-safe."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        folders: interfaces.Folders,
+        folders: interfaces.GrantFiles,
         sources: interfaces.Sources,
         sizes: interfaces.Sizes,
         offers: dict[Kind, Offer],

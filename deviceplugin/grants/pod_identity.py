@@ -1,9 +1,9 @@
 """Match a grant to its pod and containers, from two sources of kubelet that must agree.
 
 Allocate names no pod. Its answer has a random id, which kubelet's checkpoint stores beside the
-pod's uid and the container (``checkpoint_file``). PodResources lists the pod, its containers and all their
-ids, but no uid, and no ordinary init containers. Ids are reused: an init container and the
-containers after it may hold the same ones, and so may the next pod, once this one has ended.
+pod's uid and the container (``checkpoint_file``). PodResources lists the pod, its containers and
+all their ids, but no uid, and no ordinary init containers. Ids are reused: an init container and
+the containers after it may hold the same ones, and so may the next pod, once this one has ended.
 
 Pure. Nothing is guessed: a missing or contradictory statement raises DoubtError, and kubelet
 retries.

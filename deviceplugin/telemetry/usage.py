@@ -18,7 +18,7 @@ from pyvgpu import errors, names, region
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyvgpu.deviceplugin.containers.store import Folders
+    from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def _grown(old: int, new: int) -> int:
 class Uses:
     """The usage of all grants of shares, by grant and device."""
 
-    def __init__(self, folders: Folders, granted: Callable[[], Mapping[str, Grant]]) -> None:
+    def __init__(self, folders: GrantStore, granted: Callable[[], Mapping[str, Grant]]) -> None:
         self._folders = folders
         self._granted = granted
         self._read: dict[tuple[str, str], Reading] = {}

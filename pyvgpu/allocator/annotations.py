@@ -72,7 +72,7 @@ def publish(node: Published) -> str:
                 },
                 "health": one.unhealthy,
                 "cordoned": one.cordoned,
-                "door": one.door,
+                "allocatedBy": one.allocated_by,
             }
             for one in node.devices
         ],
@@ -213,7 +213,7 @@ def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> facts.Device:
         },
         unhealthy=_word(found["health"]),
         cordoned=found["cordoned"],
-        door=_word(found["door"]),
+        allocated_by=_word(found["allocatedBy"]),
         least_bytes=_number(found["least"], 1),
     )
 

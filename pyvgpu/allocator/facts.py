@@ -47,7 +47,7 @@ class Device:
     links: Mapping[str, Link] = dataclasses.field(default_factory=dict, hash=False)  # by UUID
     unhealthy: str = ""  # why it is unhealthy and cannot be allocated; empty: it is healthy
     cordoned: bool = False  # running containers stay, new ones are not placed on it
-    door: str = ""  # the other API that offers it; empty: none
+    allocated_by: str = ""  # the other API that offers it; empty: none
     least_bytes: int = 1  # the minimum of a useful share
 
     @property
@@ -63,7 +63,7 @@ class Device:
     @property
     def why(self) -> str:
         """Why it is not available, for display: its fault or the other API; empty if neither."""
-        return self.unhealthy or (f"given out by {self.door}" if self.door else "")
+        return self.unhealthy or (f"given out by {self.allocated_by}" if self.allocated_by else "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -72,8 +72,8 @@ def _shut(device: facts.Device) -> str:
         return f"is unhealthy: {device.unhealthy}"
     if device.cordoned:
         return _CORDONED
-    if device.door:
-        return f"{_ELSEWHERE}{device.door}"
+    if device.allocated_by:
+        return f"{_ELSEWHERE}{device.allocated_by}"
     return ""
 
 

@@ -51,7 +51,7 @@ _DEVICE = _object(
         },
         "health": _WORD,
         "cordoned": {"type": "boolean"},
-        "door": _WORD,
+        "allocatedBy": _WORD,
     }
 )
 

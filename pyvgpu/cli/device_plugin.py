@@ -149,7 +149,7 @@ SHARING = Group(
         Option(
             "--allocation-api",
             "[UUID=]plugin|dra",
-            "doors",
+            "apis",
             "the API that offers all devices, or device UUID: kubelet's device plugin API, or DRA "
             "claims; may be given several times",
             many=True,
@@ -157,7 +157,7 @@ SHARING = Group(
         Option(
             "--allocation-switch-delay",
             "SECONDS",
-            "door_seconds",
+            "switch_seconds",
             "the minimum time for which a device takes no new containers before it moves to the "
             "other API: from 1 to 86400",
             table.seconds(1, 86_400, 30),
@@ -307,11 +307,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(
-    options: argparse.Namespace, door: allocation_api.Door = allocation_api.Door.PLUGIN
+    options: argparse.Namespace, api: allocation_api.Api = allocation_api.Api.PLUGIN
 ) -> tuple[Settings, dict[str, Any]]:
     """Return the settings of the agent and of its log; UsageError if *options* are not valid.
 
-    *door* is the allocation API of devices for which the options name none.
+    *api* is the allocation API of devices for which the options name none.
     """
     theirs = gpu_manager.read(options)
     found = {**PLACES.read(options), **SHARING.read(options), **CONTAINERS.read(options)}
@@ -320,7 +320,7 @@ def settings_of(
     found.setdefault("node", os.environ.get("NODE_NAME") or socket.gethostname())
     said = {"verbose": found.pop("verbose", False), **SAYING.read(options)}
     rules = dataclasses.replace(settings.HealthRules(), **HEALTH.read(options))
-    found["doors"] = allocation_api.parse(found.get("doors", ()), door)
+    found["apis"] = allocation_api.parse(found.get("apis", ()), api)
     made = Settings(**found, health=rules)
     if (made.placement is Placement.EXTENDER) != (made.placement_key is not None):
         raise errors.UsageError(
@@ -332,12 +332,12 @@ def settings_of(
 
 def run(options: argparse.Namespace) -> int:
     """Serve kubelet until a termination signal arrives."""
-    return serve(options, allocation_api.Door.PLUGIN)
+    return serve(options, allocation_api.Api.PLUGIN)
 
 
-def serve(options: argparse.Namespace, door: allocation_api.Door) -> int:
-    """Run the agent; *door* is the allocation API of devices for which the options name none."""
-    settings, said = settings_of(options, door)
+def serve(options: argparse.Namespace, api: allocation_api.Api) -> int:
+    """Run the agent; *api* is the allocation API of devices for which the options name none."""
+    settings, said = settings_of(options, api)
     with errors.needing("grpcio", "node"):
         from pyvgpu.deviceplugin import agent, process_tuning
         from pyvgpu.deviceplugin.devices import simulated

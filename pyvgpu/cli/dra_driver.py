@@ -32,4 +32,4 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve kubelet until a termination signal arrives."""
-    return device_plugin.serve(options, allocation_api.Door.DRA)
+    return device_plugin.serve(options, allocation_api.Api.DRA)

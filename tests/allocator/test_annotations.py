@@ -23,7 +23,10 @@ CHOICE = annotations.Choice(
 )
 PUBLISHED = annotations.Published(
     256 << 20,
-    (device(0, cordoned=True, numa=1), device(1, unhealthy="Xid 79", door="dra", least_bytes=5)),
+    (
+        device(0, cordoned=True, numa=1),
+        device(1, unhealthy="Xid 79", allocated_by="dra", least_bytes=5),
+    ),
     {uuid(0): 4},
     {"uid-9": {"main": (facts.Share(uuid(1), 20, GIB),)}},
 )

@@ -124,7 +124,7 @@ def test_one_numa_node_or_nothing():
     [
         ({"unhealthy": "XID 79, it has fallen off the bus"}, {}, "is unhealthy: XID 79"),
         ({"cordoned": True}, {}, "is cordoned"),
-        ({"door": "dra"}, {}, "is given out by dra"),
+        ({"allocated_by": "dra"}, {}, "is given out by dra"),
         ({"model": "Tesla T4"}, {"models": {"h100"}}, "is a Tesla T4, not h100"),
         ({"model": "Tesla T4"}, {"not_models": {"t4"}}, "is a Tesla T4, which the pod does not"),
         (

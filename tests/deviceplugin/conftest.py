@@ -39,7 +39,7 @@ def driver(machine, tmp_path):
 @pytest.fixture
 def places(tmp_path):
     """The folders of grants of a node."""
-    made = store.Folders(tmp_path / "grants", tmp_path / "cdi")
+    made = store.GrantStore(tmp_path / "grants", tmp_path / "cdi")
     yield made
     made.close()
 

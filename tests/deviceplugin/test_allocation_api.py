@@ -4,7 +4,7 @@ import pytest
 
 from pyvgpu import errors
 from pyvgpu.deviceplugin import allocation_api
-from pyvgpu.deviceplugin.allocation_api import Door, Stand, Wanted
+from pyvgpu.deviceplugin.allocation_api import Api, Configured, Stand
 from pyvgpu.deviceplugin.devices import allocation_moves
 
 A, B = "GPU-a", "GPU-b"
@@ -13,12 +13,12 @@ A, B = "GPU-a", "GPU-b"
 @pytest.mark.parametrize(
     ("words", "default", "wanted"),
     [
-        pytest.param([], Door.PLUGIN, Wanted(), id="nothing said"),
-        pytest.param([], Door.DRA, Wanted(Door.DRA), id="as a DRA driver"),
-        pytest.param(["dra"], Door.PLUGIN, Wanted(Door.DRA), id="all"),
-        pytest.param([f"{A}=dra"], Door.PLUGIN, Wanted(Door.PLUGIN, {A: Door.DRA}), id="one"),
+        pytest.param([], Api.PLUGIN, Configured(), id="nothing said"),
+        pytest.param([], Api.DRA, Configured(Api.DRA), id="as a DRA driver"),
+        pytest.param(["dra"], Api.PLUGIN, Configured(Api.DRA), id="all"),
+        pytest.param([f"{A}=dra"], Api.PLUGIN, Configured(Api.PLUGIN, {A: Api.DRA}), id="one"),
         pytest.param(
-            [f"{A}=plugin", "dra"], Door.PLUGIN, Wanted(Door.DRA, {A: Door.PLUGIN}), id="but one"
+            [f"{A}=plugin", "dra"], Api.PLUGIN, Configured(Api.DRA, {A: Api.PLUGIN}), id="but one"
         ),
     ],
 )
@@ -40,30 +40,30 @@ def test_door_options_are_parsed(words, default, wanted):
 )
 def test_invalid_door_is_refused_with_rule_and_example(words, said):
     with pytest.raises(errors.UsageError, match="--allocation-api") as caught:
-        allocation_api.parse(words, Door.PLUGIN)
+        allocation_api.parse(words, Api.PLUGIN)
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("known", "held", "stand"),
     [
-        pytest.param({}, (), Stand(Door.DRA, Door.DRA), id="new"),
-        pytest.param({}, (A,), Stand(Door.PLUGIN, Door.DRA), id="held, without a record"),
-        pytest.param({A: Door.PLUGIN}, (), Stand(Door.PLUGIN, Door.DRA), id="was the plugin's"),
-        pytest.param({A: Door.DRA}, (A,), Stand(Door.DRA, Door.DRA), id="stays"),
+        pytest.param({}, (), Stand(Api.DRA, Api.DRA), id="new"),
+        pytest.param({}, (A,), Stand(Api.PLUGIN, Api.DRA), id="held, without a record"),
+        pytest.param({A: Api.PLUGIN}, (), Stand(Api.PLUGIN, Api.DRA), id="was the plugin's"),
+        pytest.param({A: Api.DRA}, (A,), Stand(Api.DRA, Api.DRA), id="stays"),
     ],
 )
 def test_door_of_a_device_configured_for_claims(known, held, stand):
-    assert allocation_api.stands([A], Wanted(Door.DRA), known, held) == {A: stand}
+    assert allocation_api.stands([A], Configured(Api.DRA), known, held) == {A: stand}
 
 
 @pytest.mark.parametrize(
     ("now", "wanted", "published", "elsewhere"),
     [
-        (Door.PLUGIN, Door.PLUGIN, False, ""),
-        (Door.DRA, Door.DRA, True, "dra"),
-        (Door.PLUGIN, Door.DRA, False, "dra"),
-        (Door.DRA, Door.PLUGIN, False, "dra"),
+        (Api.PLUGIN, Api.PLUGIN, False, ""),
+        (Api.DRA, Api.DRA, True, "dra"),
+        (Api.PLUGIN, Api.DRA, False, "dra"),
+        (Api.DRA, Api.PLUGIN, False, "dra"),
     ],
 )
 def test_moving_device_is_offered_by_neither_api(now, wanted, published, elsewhere):
@@ -72,8 +72,8 @@ def test_moving_device_is_offered_by_neither_api(now, wanted, published, elsewhe
 
 
 def gates(folder, *words):
-    return allocation_moves.Doors(
-        folder, allocation_api.parse(words, Door.PLUGIN), settle_seconds=0
+    return allocation_moves.DeviceApis(
+        folder, allocation_api.parse(words, Api.PLUGIN), settle_seconds=0
     )
 
 
@@ -86,12 +86,12 @@ def test_device_moves_once_it_is_free_and_stays_there(tmp_path):
     assert after.elsewhere(A) == "dra"
     asked = []
 
-    def held(door):
-        asked.append(door)
+    def held(api):
+        asked.append(api)
         return {A}
 
     assert not after.look(held)
-    assert asked == [Door.PLUGIN]
+    assert asked == [Api.PLUGIN]
     assert not after.gives(A)
     assert not after.look(lambda _: None)  # holders unknown
     assert after.look(lambda _: {B})

@@ -28,7 +28,7 @@ from pyvgpu.deviceplugin.audit import auditor
 from pyvgpu.deviceplugin.containers import store
 from pyvgpu.deviceplugin.settings import AuditAction
 base, library = Path(sys.argv[1]), Path(sys.argv[2])
-places = store.Folders(base / "grants", base / "cdi")
+places = store.GrantStore(base / "grants", base / "cdi")
 given = {one["id"]: grants.load(one) for one in json.loads(sys.argv[3])}
 logging.disable()
 reported = []

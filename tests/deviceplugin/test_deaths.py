@@ -97,11 +97,11 @@ def agent(tmp_path, machine, driver, kubelet):
         with (
             grant_log.Checkpoint(tmp_path, "node") as kept,
             contextlib.closing(
-                backend.Grants(store.Folders(tmp_path / "grants", tmp_path / "cdi"))
+                backend.GrantBackend(store.GrantStore(tmp_path / "grants", tmp_path / "cdi"))
             ) as made,
         ):
             made.driver = driver
-            granter = manager.Granter(
+            granter = manager.GrantManager(
                 kept,
                 made,
                 interfaces.Sources(checkpoint_file.State(kubelet.folder), kubelet),

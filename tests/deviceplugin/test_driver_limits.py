@@ -37,7 +37,7 @@ from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import auditor
 from pyvgpu.deviceplugin.containers import driver_limits, store
 base, short, library = map(Path, sys.argv[1:4])
-places = store.Folders(base / "grants", base / "cdi")
+places = store.GrantStore(base / "grants", base / "cdi")
 given = {one["id"]: grants.load(one) for one in json.loads(sys.argv[4])}
 limits = driver_limits.DriverLimits(places, base, short, lambda: given)
 hook = limits.meet(library)
@@ -274,7 +274,7 @@ def test_only_shares_get_the_hook(places, machine, tmp_path):
             grant_of(share_of(machine, vcore=100), number=2),
         )
         for it in (share, whole):
-            store.Folders(tmp_path / "g", tmp_path / "cdi").make(it, driver)
+            store.GrantStore(tmp_path / "g", tmp_path / "cdi").make(it, driver)
         edits = granted.edits_of(tmp_path / "cdi" / f"pyvgpu.io-grant-{share.id}.json")
         hooks = edits.get("hooks")
         words = ["/var/lib/p/pyvgpu-created", "/run/p/created/control", share.id]

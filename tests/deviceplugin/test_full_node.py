@@ -100,7 +100,7 @@ def test_room_freed_a_moment_ago_is_used_at_the_next_start(here):
     assert grant_room.text(here.room.start(new, "a")) == "70 4 GPU-0"
 
 
-UNHEALTHY, CORDONED, DRA = {"unhealthy": "Xid 79"}, {"cordoned": True}, {"door": "dra"}
+UNHEALTHY, CORDONED, DRA = {"unhealthy": "Xid 79"}, {"cordoned": True}, {"allocated_by": "dra"}
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_pool_is_not_refilled_during_a_burst(tmp_path, driver, monkeypatch):
 
 
 def test_pool_leaves_the_last_disk_space(small_disk, machine, driver, tmp_path):
-    mine = store.Folders(small_disk / "grants", tmp_path / "cdi")
+    mine = store.GrantStore(small_disk / "grants", tmp_path / "cdi")
     mine.fill(driver)
     assert not blanks(small_disk / "grants")
     mine.make(grant_of(share_of(machine)), driver)
@@ -121,7 +121,7 @@ def test_pool_of_a_killed_agent_is_removed(machine, driver, tmp_path):
     grant = grant_of(share_of(machine))
 
     def work(base):
-        mine = store.Folders(base / "grants", base / "cdi")
+        mine = store.GrantStore(base / "grants", base / "cdi")
         mine.fill(driver)
         mine.make(grant, driver)
         mine.remove(grant.id)
@@ -134,7 +134,7 @@ def test_pool_of_a_killed_agent_is_removed(machine, driver, tmp_path):
         for specification in base.glob("cdi/*.json"):
             first, second = identities(base / "grants" / grant.id)
             assert first == second, specification
-        mine = store.Folders(base / "grants", base / "cdi")
+        mine = store.GrantStore(base / "grants", base / "cdi")
         mine.collect(set)
         assert not list((base / "grants").iterdir())
         assert not list((base / "cdi").glob("*.json"))

@@ -132,7 +132,7 @@ def test_device_node_matches_the_minor_number():
 
 
 def test_allocator_device_has_the_minimum_share():
-    given = seen(2, compute_class="fast").fact("Xid 79", cordoned=True, door="dra")
+    given = seen(2, compute_class="fast").fact("Xid 79", cordoned=True, allocated_by="dra")
     assert given == facts.Device(
         uuid="GPU-00000002-0000-0000-0000-000000000000",
         index=2,
@@ -143,6 +143,6 @@ def test_allocator_device_has_the_minimum_share():
         links={},
         unhealthy="Xid 79",
         cordoned=True,
-        door="dra",
+        allocated_by="dra",
         least_bytes=(512 << 20) + (64 << 20),
     )

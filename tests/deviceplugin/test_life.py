@@ -47,7 +47,7 @@ def work(base, machine, driver, seed):
         for index, one in enumerate(machine.devices)
     )
     with grant_log.Checkpoint(base, "node") as kept:
-        places = store.Folders(base / "grants", base / "cdi")
+        places = store.GrantStore(base / "grants", base / "cdi")
         recover(kept, places, driver)
         for turn in range(6):
             held = tuple(
@@ -97,7 +97,7 @@ def test_state_is_consistent_after_repeated_kills(tmp_path, machine, driver, see
         with grant_log.Checkpoint(tmp_path, "node") as kept:
             assert not kept.trouble
             assert live <= set(kept.grants)  # no acknowledged grant is lost
-            places = store.Folders(tmp_path / "grants", tmp_path / "cdi")
+            places = store.GrantStore(tmp_path / "grants", tmp_path / "cdi")
             for grant_id in ending & set(kept.grants):  # as kubelet would say again
                 places.remove(grant_id)
                 kept.drop(grant_id)
@@ -130,12 +130,12 @@ def test_rebooted_node_recreates_granted_files(tmp_path, machine, driver):
     grant = granted.grant_of(share_of(machine))
     with grant_log.Checkpoint(tmp_path, "node") as kept:
         kept.put(grant)
-        store.Folders(tmp_path / "grants", tmp_path / "cdi").make(grant, driver)
+        store.GrantStore(tmp_path / "grants", tmp_path / "cdi").make(grant, driver)
     for wiped in (("cdi",), ("cdi", "grants")):
         for name in wiped:
             (tmp_path / name).rename(tmp_path / f"{name}-of-{'-'.join(wiped)}")
         with grant_log.Checkpoint(tmp_path, "node") as kept:
-            places = store.Folders(tmp_path / "grants", tmp_path / "cdi")
+            places = store.GrantStore(tmp_path / "grants", tmp_path / "cdi")
             recover(kept, places, driver)
             assert places.present() == {grant.id}
             assert limits(places, grant.id)[0].vcore == 30

@@ -183,8 +183,8 @@ def test_devices_are_offered_once_the_other_plugin_is_gone(node, cluster, option
     assert "--beside-nvidia" in text
     assert text in node.log.read_text()
     node.until(lambda: cluster.text)
-    doors = {it.door for it in cluster.published.devices}
-    assert doors == {"another device plugin (nvidia.com/gpu: 2)"}
+    found = {it.allocated_by for it in cluster.published.devices}
+    assert found == {"another device plugin (nvidia.com/gpu: 2)"}
     node.until(lambda: node.ask("/readyz")[0] == 200)  # kubelet has answered the registration
     assert node.ask("/readyz") == (
         200,

@@ -247,7 +247,7 @@ def test_restarted_agent_holds_the_trees_again(places, machine, driver, tmp_path
     places.make(grant, driver)
     places.close()
     assert not locks.is_flocked(driver.tree)
-    again = store.Folders(tmp_path / "grants", tmp_path / "cdi")
+    again = store.GrantStore(tmp_path / "grants", tmp_path / "cdi")
     again.make(grant, driver)
     assert locks.is_flocked(driver.tree)
     with contextlib.suppress(errors.PermissionDeniedError):
@@ -259,7 +259,7 @@ def test_agent_killed_at_any_step_leaves_repairable_files(machine, driver, tmp_p
     grant, gone = grant_of(share_of(machine)), grant_of(share_of(machine, 1), number=2)
 
     def work(base):
-        mine = store.Folders(base / "grants", base / "cdi")
+        mine = store.GrantStore(base / "grants", base / "cdi")
         mine.make(grant, driver)
         mine.make(gone, driver)
         mine.remove(gone.id)
@@ -272,7 +272,7 @@ def test_agent_killed_at_any_step_leaves_repairable_files(machine, driver, tmp_p
             first, second = identities(held)
             assert first == second
             assert limits(held).devices
-        mine = store.Folders(base / "grants", base / "cdi")
+        mine = store.GrantStore(base / "grants", base / "cdi")
         mine.collect(lambda: {grant.id})
         mine.make(grant, driver)
         assert mine.present() == {grant.id}
@@ -300,7 +300,7 @@ def test_only_abandoned_drafts_of_specifications_are_removed(tmp_path):
         path.touch()
     long_ago = time.time() - drafts.FORSAKEN_SECONDS - 1
     os.utime(left, (long_ago, long_ago))
-    store.Folders(tmp_path / "grants", beside).close()
+    store.GrantStore(tmp_path / "grants", beside).close()
     assert list(beside.iterdir()) == [begun]
 
 
@@ -336,7 +336,7 @@ def test_full_disk_leaves_no_startable_grant(machine, driver, tmp_path):
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", disk], check=True)
     try:
-        mine = store.Folders(disk / "grants", tmp_path / "cdi")
+        mine = store.GrantStore(disk / "grants", tmp_path / "cdi")
         with pytest.raises(errors.UnavailableError, match="No space left on device; make room"):
             mine.make(grant_of(share_of(machine)), driver)
         assert not list((tmp_path / "cdi").iterdir())
@@ -344,7 +344,7 @@ def test_full_disk_leaves_no_startable_grant(machine, driver, tmp_path):
         with pytest.raises(errors.PermissionDeniedError, match="Read-only file system"):
             mine.make(grant_of(share_of(machine), number=2), driver)
         with pytest.raises(errors.PermissionDeniedError, match="Read-only file system"):
-            store.Folders(disk / "grants", tmp_path / "cdi")
+            store.GrantStore(disk / "grants", tmp_path / "cdi")
         mine.close()
     finally:
         subprocess.run(["umount", "-l", disk], check=True)

@@ -73,7 +73,7 @@ class Room:
     """A running agent."""
 
     kubelet: FakeKubelet
-    granter: manager.Granter
+    granter: manager.GrantManager
     checkpoint: grant_log.Checkpoint
     folders: Folders
     offers: dict[device_ids.Kind, Offer]
@@ -109,7 +109,7 @@ def running(
         kubelet.pod_resources, seconds=waiting.PROMPT / 2, patience=1
     )
     with grant_log.Checkpoint(folder / "state", "node-1") as kept:
-        granter = manager.Granter(
+        granter = manager.GrantManager(
             kept,
             folders,
             interfaces.Sources(checkpoint_file.State(kubelet.folder), pods),

@@ -36,7 +36,7 @@ class Grants:
     def __init__(self, folder: Path, count: int, vcore: int, size: int) -> None:
         machine = simulator.open_machine("h100", folder / "machines")
         driver = granted.driver_of(machine, folder / "driver")
-        self._places = store.Folders(folder / "grants", folder / "cdi")
+        self._places = store.GrantStore(folder / "grants", folder / "cdi")
         self._vcore, self._environment = vcore, driver.environment
         share = granted.share_of(machine, vcore=vcore, size=size)
         self._grants = [granted.grant_of(share, number=index) for index in range(count)]

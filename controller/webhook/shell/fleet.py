@@ -118,7 +118,14 @@ def kinds(node: Object, unit: int) -> frozenset[facts.Device]:
         return frozenset()
     return frozenset(
         dataclasses.replace(
-            device, uuid="", index=0, numa=None, links={}, unhealthy="", cordoned=False, door=""
+            device,
+            uuid="",
+            index=0,
+            numa=None,
+            links={},
+            unhealthy="",
+            cordoned=False,
+            allocated_by="",
         )
         for device in published.devices
     )

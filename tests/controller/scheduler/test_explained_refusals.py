@@ -106,7 +106,7 @@ def test_if_all_devices_are_closed_the_pod_waits_for_an_open_one(cluster, ask):
     other = "another device plugin (nvidia.com/gpu: 2)"
     closed = (
         dataclasses.replace(first, cordoned=True),
-        dataclasses.replace(second, door=other),
+        dataclasses.replace(second, allocated_by=other),
     )
     place(api, devices=closed)
     text = f"there is no room on this node for now: gpu0 is cordoned; gpu1 is given out by {other}"

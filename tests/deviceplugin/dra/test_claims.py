@@ -152,7 +152,7 @@ HELD = facts.Holding(facts.Share(A, 80, 10 * GIB), "team/other")
             {"gives": lambda _: False},
             "not allocated through claims",
             False,
-            id="door",
+            id="its API",
         ),
         pytest.param(
             [result()],

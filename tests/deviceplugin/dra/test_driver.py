@@ -212,7 +212,7 @@ def test_device_for_claims_is_not_offered_by_the_plugin(
     assert set(devices(cluster)) == {uuids[1].lower()}
     node.until(lambda: len(kubelet.devices.get("pyvgpu.io/vcore", {})) == 200)
     node.until(lambda: sum(kubelet.devices["pyvgpu.io/vcore"].values()) == 100)
-    node.until(lambda: [it.door for it in cluster.published.devices] == ["", "dra"])
+    node.until(lambda: [it.allocated_by for it in cluster.published.devices] == ["", "dra"])
 
 
 def test_claims_survive_a_damaged_checkpoint(node, cluster, claiming, start, uuids):

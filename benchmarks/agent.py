@@ -47,10 +47,10 @@ import host  # noqa: E402
 import simulated_node  # noqa: E402
 import small_runtime  # noqa: E402
 
-from pyvgpu import grpcsocket, simulator  # noqa: E402
 from pyvgpu._api import device_plugin_pb2 as api  # noqa: E402
 from pyvgpu._api import device_plugin_pb2_grpc as api_grpc  # noqa: E402
-from pyvgpu.deviceplugin import grants  # noqa: E402
+from pyvgpu.deviceplugin import grants, grpc_socket  # noqa: E402
+from pyvgpu.simulation import simulator  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -164,7 +164,7 @@ def allocate(one: Node, count: int) -> dict[str, list[float]]:
         disk = stack.enter_context(_writing(one.disk / "least", asked))
         sides: dict[str, Callable[[], object]] = {"disk": disk}
         for side, path in plugins.items():
-            stub = api_grpc.DevicePluginStub(stack.enter_context(grpcsocket.channel(path)))
+            stub = api_grpc.DevicePluginStub(stack.enter_context(grpc_socket.channel(path)))
             sides[side] = functools.partial(stub.Allocate, request, timeout=SECONDS)
         took: dict[str, list[float]] = {it: [] for it in sides}
         for _ in range(count):

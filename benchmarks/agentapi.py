@@ -18,7 +18,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from pyvgpu.controller import certificates
+from pyvgpu.controller.certs import certificates
 
 NODE, NAMESPACE = "node-1", "default"
 HOST = "localhost"

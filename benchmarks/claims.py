@@ -30,8 +30,9 @@ import goals  # noqa: E402
 import host  # noqa: E402
 import simulated_node  # noqa: E402
 
-from pyvgpu import grpcsocket, simulator  # noqa: E402
 from pyvgpu._api import dra_pb2, dra_pb2_grpc  # noqa: E402
+from pyvgpu.deviceplugin import grpc_socket  # noqa: E402
+from pyvgpu.simulation import simulator  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,7 +138,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
     with sockets() as there, contextlib.ExitStack() as stack:
         stubs = {
             side: [
-                dra_pb2_grpc.DRAPluginStub(stack.enter_context(grpcsocket.channel(it)))
+                dra_pb2_grpc.DRAPluginStub(stack.enter_context(grpc_socket.channel(it)))
                 for _ in range(AT_ONCE)
             ]
             for side, it in there.items()

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import rooms
 import virtualclock
 
-from pyvgpu import region, simulator
+from pyvgpu import region
 from pyvgpu._region import ffi
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,8 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from pyvgpu import errors, simulator
+from pyvgpu import errors
+from pyvgpu.simulation import simulator
 
 US = 1_000
 DRAWN = "drawn"

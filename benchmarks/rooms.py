@@ -11,8 +11,8 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import simulator
 from pyvgpu.replay.rooms import MODEL, QUOTA_BYTES, Container, bare, clean, container, place, share
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import doors
 import schedulerworld as world
 
-from pyvgpu.controller import https, replies
 from pyvgpu.controller.scheduler import asks, book, deciding, declared
 from pyvgpu.controller.scheduler.shell import calm, desk, verbs
+from pyvgpu.http import replies, tls_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def main() -> None:
     served = desk.Desk(lambda: None)
     served.begin(Term(dict(answering.all)))  # type: ignore[arg-type]
     door = doors.Door(
-        lambda *where: https.Server(
+        lambda *where: tls_server.Server(
             where[0], served.routes, *where[1:], most_bytes=desk.MOST_BYTES, quick=desk.QUICK
         )
     )

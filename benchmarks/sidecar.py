@@ -34,8 +34,7 @@ import sidecarcluster as cluster  # noqa: E402
 import sidecars  # noqa: E402
 import sidecartable  # noqa: E402
 
-from pyvgpu.controller import objects  # noqa: E402
-from pyvgpu.kube import apiserver  # noqa: E402
+from pyvgpu.kube import apiserver, objects  # noqa: E402
 
 LISTEN = "9470"
 OBEYS = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"

@@ -19,9 +19,8 @@ import sidecars
 from pyvgpu import names
 from pyvgpu._api import cri_pb2 as api
 from pyvgpu._api import cri_pb2_grpc as api_grpc
-from pyvgpu.controller import leases, objects
 from pyvgpu.controller.sidecar import nodes
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, leases, objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

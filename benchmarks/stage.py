@@ -24,7 +24,8 @@ import laws
 import rooms
 import virtualclock
 
-from pyvgpu import errors, names, quota, shim, simulator
+from pyvgpu import errors, names, quota, shim
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -36,9 +36,9 @@ import small_api  # noqa: E402
 
 from pyvgpu.allocator import annotations, facts  # noqa: E402
 from pyvgpu.cli import webhook  # noqa: E402
-from pyvgpu.controller import identity  # noqa: E402
+from pyvgpu.controller.certs import serving_certificate  # noqa: E402
 
-PLACE = identity.Place("pyvgpu", webhook.NAME)
+PLACE = serving_certificate.Place("pyvgpu", webhook.NAME)
 NODES, DEVICES = 5000, 8
 CHANGES_A_SECOND = 20
 GIB = 1 << 30

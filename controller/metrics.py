@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import prometheus_client as prometheus
 from prometheus_client import core
 
-from pyvgpu import figures
+from pyvgpu.http import exposition
 from pyvgpu.kube import informer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SAVED_AT_MOST_SECONDS = 3600.0
 
 
-class Meter(figures.Figures, informer.Counting):
+class Meter(exposition.Figures, informer.Counting):
     """Metrics of every program: its requests to the API server, its watches, its queue."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Meter(figures.Figures, informer.Counting):
         self._request_seconds = self.histogram(
             "pyvgpu_api_request_seconds",
             "Time from a request to the start of its response, by method.",
-            figures.QUICK,
+            exposition.QUICK,
             "method",
         )
         self._watches = self.counter(
@@ -57,13 +57,13 @@ class Meter(figures.Figures, informer.Counting):
         self._lists = self.histogram(
             "pyvgpu_list_seconds",
             "Time to read a list in full, by resource path.",
-            figures.QUICK,
+            exposition.QUICK,
             "path",
         )
         self._waits = self.histogram(
             "pyvgpu_queue_wait_seconds",
             "Time that due work waited for a worker.",
-            figures.QUICK,
+            exposition.QUICK,
         )
         self.failures = self.counter(
             "pyvgpu_failures_total", "Internal errors of this program; its log has each one."
@@ -121,7 +121,7 @@ class ControllerMeter(Meter):
         self.end_seconds = self.histogram(
             "pyvgpu_sidecar_end_seconds",
             "From the end of the last main container to that of the last sidecar, by path.",
-            figures.PATIENT,
+            exposition.PATIENT,
             "path",
         )
         self.writes = self.histogram(
@@ -148,12 +148,12 @@ class NodeMeter(Meter):
         self.stop_seconds = self.histogram(
             "pyvgpu_sidecar_stop_seconds",
             "Seconds from the signal to the end of a container that the node part stopped.",
-            figures.PATIENT,
+            exposition.PATIENT,
         )
         self.signal_seconds = self.histogram(
             "pyvgpu_sidecar_signal_seconds",
             "Time from the end of the last main container to the first stop request to a sidecar.",
-            figures.PATIENT,
+            exposition.PATIENT,
         )
         self.runtime_errors = self.counter(
             "pyvgpu_runtime_errors_total", "Failed calls to the container runtime."
@@ -174,7 +174,7 @@ class WebhookMeter(Meter):
         self._seconds = self.histogram(
             "pyvgpu_webhook_review_seconds",
             "Time from an admission request to its response, by path.",
-            figures.QUICK,
+            exposition.QUICK,
             "path",
         )
 
@@ -211,7 +211,7 @@ class SchedulerMeter(Meter):
         self._seconds = self.histogram(
             "pyvgpu_scheduler_answer_seconds",
             "Time from a request to its response, by path.",
-            figures.QUICK,
+            exposition.QUICK,
             "path",
         )
         self.wakes = self.counter(
@@ -284,7 +284,7 @@ class StatusMeter(Meter):
         self._seconds = self.histogram(
             "pyvgpu_status_answer_seconds",
             "Time from a browser's request to its response, by path.",
-            figures.QUICK,
+            exposition.QUICK,
             "path",
         )
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import control, errors, names, packets, quota
+from pyvgpu import errors, names, quota
 from pyvgpu.deviceplugin.grants import resize
+from pyvgpu.machine import ipc, quota_socket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -35,7 +36,7 @@ class Hands:
     uncordon: Callable[[str], bool]  # whether it is offered again
 
 
-class Orders(packets.Listener):
+class Orders(ipc.Listener):
     """The agent's end: executes orders on a thread of its own."""
 
     def __init__(self, state: Path, hands: Hands) -> None:
@@ -63,7 +64,7 @@ class Orders(packets.Listener):
 def tell(state: Path, order: Mapping[str, object]) -> str:
     """Send an order to the agent with the state folder *state*; return its result, a line."""
     try:
-        with packets.Asker(state, ANSWER_SECONDS) as asker:
+        with ipc.Asker(state, ANSWER_SECONDS) as asker:
             return str(asker.ask(order)["done"])
     except PermissionError as exc:
         raise errors.PermissionDeniedError(
@@ -104,7 +105,7 @@ def _set(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
     if type(change) is not dict:
         raise errors.DataError("this is not a change of a quota")
     grant = find(str(question.get("name")), hands.grants())
-    after = hands.change(grant, control.parse_change(change))
+    after = hands.change(grant, quota_socket.parse_change(change))
     return {"done": resize.describe(after)}
 
 

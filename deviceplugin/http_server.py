@@ -10,9 +10,9 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from pyvgpu import httpmessages, pages
 from pyvgpu.deviceplugin.gpu_manager import display
 from pyvgpu.deviceplugin.telemetry import metrics, usage
+from pyvgpu.http import endpoints, messages
 from pyvgpu.status import site
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def showing(
     meter.show(shown)
     theirs = display.Sources(settings.node, shown, lambda: inside.devices.held, inside.marks)
 
-    def status(asked: pages.Asked) -> httpmessages.Answer:
+    def status(asked: endpoints.Asked) -> messages.Answer:
         troubles = (
             ("agent", inside.alive()),
             ("kubelet", inside.ready()),
@@ -95,10 +95,10 @@ def showing(
         )
         return site.answer(asked, inside.recent.document(settings.node, shown, troubles))
 
-    more: dict[str, pages.Route] = {**display.answers(theirs), **site.routes(status)}
-    ours = pages.Pages(meter.text, inside.alive, inside.ready, more, inside.withheld)
+    more: dict[str, endpoints.Route] = {**display.answers(theirs), **site.routes(status)}
+    ours = endpoints.Pages(meter.text, inside.alive, inside.ready, more, inside.withheld)
     with (
-        pages.serving(settings.listen, ours) as port,
+        endpoints.serving(settings.listen, ours) as port,
         display.serving(settings.display, theirs),
     ):
         if port:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pyvgpu import simulator
+    from pyvgpu.simulation import simulator
 
 CONTEXT_BYTES = 640 << 20  # reserve for a context on a GPU without a measurement
 GREEN_BYTES = 64 << 20  # for a green context
@@ -61,7 +61,7 @@ def uuid_text(raw: bytes) -> str:
 
 def simulated(machine: simulator.Machine) -> tuple[Device, ...]:
     """Return the devices of a simulated machine."""
-    from pyvgpu import simulator
+    from pyvgpu.simulation import simulator
 
     mig = simulator.in_mig_mode(machine)
     return tuple(

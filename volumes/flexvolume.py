@@ -15,7 +15,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, mounts
+from pyvgpu import errors
+from pyvgpu.machine import mounts
 from pyvgpu.volumes import installation, root
 
 if TYPE_CHECKING:

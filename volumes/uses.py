@@ -12,7 +12,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, locks, mounts
+from pyvgpu import errors, locks
+from pyvgpu.machine import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

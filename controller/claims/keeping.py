@@ -11,12 +11,11 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import objects
 from pyvgpu.controller.claims import templates, totals
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 LEDGER = "claims-of-"  # plus the namespace's name: a ConfigMap in our own namespace
 ATTEMPTS = 8  # to write the ledger, on conflicts

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 log = logging.getLogger(__name__)
 

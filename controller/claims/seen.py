@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import errors, names, quantity
 from pyvgpu.allocator import amounts, facts
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 MEBIBYTE: int = quantity.UNITS["Mi"]  # the unit of vmemory in slices, and so here
 OF_THE_DRIVER = f'device.driver == "{names.DRA_DRIVER}"'  # the selector of the default class

@@ -17,7 +17,7 @@ from pyvgpu.allocator import facts, spare
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 CLASS = "vgpu"  # the chart's DeviceClass
 REQUEST = "vgpu"  # the name of a claim's only request

@@ -13,13 +13,13 @@ import datetime
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller import objects
 from pyvgpu.controller.claims import shapes
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 FOLDER = "/apis/resource.k8s.io/v1"
 ALL = f"{FOLDER}/resourceclaimtemplates"

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity
 from pyvgpu.allocator import facts
-from pyvgpu.controller import objects
 from pyvgpu.controller.claims import shapes
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 RESERVED_SECONDS = 120.0  # within it an admitted claim exists, or never will
 ALL = "All"  # the allocation mode for every matching device

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, names, quota
 from pyvgpu.allocator import annotations as notes
 from pyvgpu.allocator import facts
-from pyvgpu.controller import objects
 from pyvgpu.controller.claims import seen
 from pyvgpu.controller.scheduler import asks, declared
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

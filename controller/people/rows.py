@@ -10,15 +10,15 @@ import dataclasses
 import datetime
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyvgpu.allocator import facts
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.people.figures import Report
     from pyvgpu.controller.people.holders import Part
+    from pyvgpu.kube.objects import Object
 
     Rows = list[dict[str, object]]
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names
 from pyvgpu.allocator import amounts, facts, requests, wanted
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import choices
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
     Shares = Mapping[str, Sequence[facts.Share]]  # by container
 

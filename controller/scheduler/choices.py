@@ -11,7 +11,7 @@ from pyvgpu.allocator import facts, place
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
     Shares = Mapping[str, Sequence[facts.Share]]  # by container
 

@@ -11,13 +11,13 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks, gathering, sampling
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 KIND = "KubeSchedulerConfiguration"
 ALL = 100  # percent

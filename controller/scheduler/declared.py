@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.controller import objects
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import listed
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 Refused = Mapping[str, "Sequence[str]"]  # names of nodes, by reason
 

@@ -11,13 +11,13 @@ import dataclasses
 import hashlib
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.controller.objects import Operation
     from pyvgpu.controller.sidecar import pods
+    from pyvgpu.kube.objects import Operation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.controller import yamlfile
 from pyvgpu.controller.sidecar import marking, settings
+from pyvgpu.kube import yaml_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -263,12 +263,12 @@ FIELDS: tuple[Field, ...] = (
 
 def load(path: Path) -> settings.Settings:
     """Read the settings from a file."""
-    return _settings(yamlfile.read(path, "--config"), str(path))
+    return _settings(yaml_file.read(path, "--config"), str(path))
 
 
 def parse(text: str, name: str) -> settings.Settings:
     """Parse settings from YAML or JSON; *name* is for error messages."""
-    return _settings(yamlfile.parse(text, name), name)
+    return _settings(yaml_file.parse(text, name), name)
 
 
 def _settings(document: Any, name: str) -> settings.Settings:

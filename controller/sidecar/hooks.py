@@ -15,11 +15,11 @@ import time
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import cri
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 log = logging.getLogger(__name__)
 

@@ -19,17 +19,16 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import leases, objects, pace, threads, work
 from pyvgpu.controller.sidecar import claims, cri, hooks, how, node, nodes, pods, swaps
-from pyvgpu.kube import apiserver, informer
+from pyvgpu.kube import apiserver, informer, leases, objects, rate_limit, threads, work_queue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from pyvgpu.controller import metrics
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.kube.objects import Object
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +74,8 @@ class Keeper:
         self._place = place
         self._settings = settings
         self._meter = meter
-        self._queue = work.Queue(meter.waited)
-        self._gate = pace.Gate()
+        self._queue = work_queue.Queue(meter.waited)
+        self._gate = rate_limit.Gate()
         self._stopping: set[str] = set()  # marks of stops
         self._lock = threading.Lock()
         self._runtime_says = "the container runtime was not queried yet"

@@ -9,14 +9,14 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import claims, figures, how, nodes, pods, when
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.kube.objects import Object
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

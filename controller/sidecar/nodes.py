@@ -8,13 +8,13 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.kube.objects import Object
 
 Release = tuple[int, int]
 

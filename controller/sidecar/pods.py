@@ -14,13 +14,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import marking
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 MOST_GRACE_SECONDS = 365 * 86400  # our cap; the API server accepts any number
 DEFAULT_GRACE_SECONDS = 30  # the API server's default of terminationGracePeriodSeconds

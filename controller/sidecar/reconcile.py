@@ -17,15 +17,15 @@ import itertools
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import actions, how, marking, pods, records, swaps, when
 from pyvgpu.controller.sidecar.how import Path
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyvgpu.controller.objects import Operation
     from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.kube.objects import Operation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import leases, pace, threads, turns, work
 from pyvgpu.controller.sidecar import (
     actions,
     claims,
@@ -28,7 +27,7 @@ from pyvgpu.controller.sidecar import (
     sweep,
     when,
 )
-from pyvgpu.kube import apiserver, informer
+from pyvgpu.kube import apiserver, informer, leases, rate_limit, threads, work_loop, work_queue
 
 if TYPE_CHECKING:
     import threading
@@ -63,10 +62,10 @@ class Controller:
         self._settings = settings
         self._may_act = may_act
         self._meter = meter
-        self._queue = work.Queue(meter.waited)
-        self._gate = pace.Gate()
-        self._pace = pace.Pace(settings.writes_per_second)
-        self._turns = turns.Turns("pod", self._queue, self._gate, may_act)
+        self._queue = work_queue.Queue(meter.waited)
+        self._gate = rate_limit.Gate()
+        self._pace = rate_limit.Pace(settings.writes_per_second)
+        self._turns = work_loop.Turns("pod", self._queue, self._gate, may_act)
         self._seen: dict[str, str] = {}  # uids of pods that had not ended when last processed
         self._counted = speaker.Once()
         self._beats = nodes.Beats()  # of the node parts

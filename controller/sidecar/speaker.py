@@ -11,16 +11,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects, turns, work
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects, work_loop, work_queue
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from pyvgpu.controller import pace
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar import actions, pods
+    from pyvgpu.kube import rate_limit
+    from pyvgpu.kube.objects import Object
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +52,8 @@ class Speaker:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        speed: pace.Pace,
-        gate: pace.Gate,
+        speed: rate_limit.Pace,
+        gate: rate_limit.Gate,
         may_act: Callable[[], bool],
     ) -> None:
         self._api = api
@@ -62,9 +61,9 @@ class Speaker:
         self._gate = gate
         self._may_act = may_act
         self._said = Once()
-        self._queue = work.Queue()
+        self._queue = work_queue.Queue()
         self._waiting: dict[str, tuple[str, Object]] = {}  # by name: path and document
-        self._turns = turns.Turns("event", self._queue, gate, may_act)
+        self._turns = work_loop.Turns("event", self._queue, gate, may_act)
 
     def say(self, pod: pods.Pod, event: actions.Event) -> None:
         """Queue *event*, unless it was created or is queued already, or the queue is full."""

@@ -19,15 +19,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import actions, when
 from pyvgpu.controller.sidecar.pods import State
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyvgpu.controller.objects import Operation
     from pyvgpu.controller.sidecar import marking, nodes, pods
+    from pyvgpu.kube.objects import Operation
 
 _NAME = re.compile("[!-~]+")  # the API server rejects blanks, registries other characters
 _LOOK_SECONDS = 1.0  # until the node part has checked an image

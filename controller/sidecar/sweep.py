@@ -12,17 +12,17 @@ import random
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import marking, pods, when
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from pyvgpu.controller import metrics, pace
-    from pyvgpu.controller.objects import Operation
+    from pyvgpu.controller import metrics
     from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.kube import rate_limit
+    from pyvgpu.kube.objects import Operation
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Sweep:
         api: apiserver.ApiServer,
         settings: Settings,
         may_act: Callable[[], bool],
-        turns: pace.Pace,
+        turns: rate_limit.Pace,
         meter: metrics.ControllerMeter,
     ) -> None:
         self._api = api

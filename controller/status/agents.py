@@ -13,16 +13,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, pages
-from pyvgpu.controller import objects
-from pyvgpu.kube import informer
+from pyvgpu import errors
+from pyvgpu.http import endpoints
+from pyvgpu.kube import informer, objects
 from pyvgpu.status import site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.kube import apiserver
+    from pyvgpu.kube.objects import Object
 
 SECONDS = 3.0  # request timeout
 KEPT_SECONDS = 2.0
@@ -120,7 +120,7 @@ class Agents:
         one = max(found, key=lambda agent: agent.ready)
         where = one.address, self._port
         try:
-            answer = pages.ask(where, site.NUMBERS, SECONDS, MOST_BYTES + 1)
+            answer = endpoints.ask(where, site.NUMBERS, SECONDS, MOST_BYTES + 1)
         except errors.UnavailableError as exc:
             raise errors.UnavailableError(f"it does not answer: {exc}") from exc
         if answer.code != 200 or len(answer.content) > MOST_BYTES:

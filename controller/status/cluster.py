@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyvgpu
 from pyvgpu import errors
-from pyvgpu.controller import threads
 from pyvgpu.controller.scheduler import book, waiting
 from pyvgpu.controller.scheduler.shell import watching
 from pyvgpu.controller.status import agents, guard, recent_events, rows
+from pyvgpu.kube import threads
 from pyvgpu.status import documents, history, site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyvgpu import httpmessages, pages
     from pyvgpu.controller.scheduler import asks
+    from pyvgpu.http import endpoints, messages
     from pyvgpu.kube import apiserver, informer
 
     Sort = tuple[asks.Shape, tuple[str, ...]]  # pods with the same request
@@ -111,7 +111,7 @@ class Cluster:
         """The number of nodes shown."""
         return len(self._rows)
 
-    def routes(self) -> dict[str, pages.Route]:
+    def routes(self) -> dict[str, endpoints.Route]:
         """Return the HTTP handlers by path."""
         return site.routes(self._answer)
 
@@ -142,7 +142,7 @@ class Cluster:
         self._lines.add({_ALL: (promised, memory, len(found))})
         self._at = self._clock()
 
-    def _answer(self, asked: pages.Asked) -> httpmessages.Answer:
+    def _answer(self, asked: endpoints.Asked) -> messages.Answer:
         verdict = self._guard.judge(asked.fields)
         if verdict.code != 200:
             more = {"WWW-Authenticate": "Bearer"} if verdict.code == 401 else None

@@ -14,8 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.controller import objects
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,15 +6,14 @@ import dataclasses
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler.shell import telling
-from pyvgpu.kube import informer
+from pyvgpu.kube import informer, objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.kube import apiserver
+    from pyvgpu.kube.objects import Object
 
 EVENTS = "/api/v1/events"
 SOURCES = ("pyvgpu", telling.COMPONENT)  # the agents and the scheduler

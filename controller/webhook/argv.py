@@ -19,13 +19,13 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import pods
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 PREFIXES = (
     "START_COMMAND_",

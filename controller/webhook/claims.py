@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
 from pyvgpu.allocator import facts, spare, wanted
-from pyvgpu.controller import objects
 from pyvgpu.controller.claims import shapes, templates
 from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.webhook import defaults
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.webhook import drafts
+    from pyvgpu.kube.objects import Object
 
 MOST_NAME = 63  # characters of a claim's name in a pod
 PREFIX = "vgpu-"  # of such names; the container's name follows

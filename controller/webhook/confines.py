@@ -13,12 +13,12 @@ import fnmatch
 import re
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 PARTS = ("initContainers", "containers", "ephemeralContainers")
 

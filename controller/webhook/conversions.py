@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity, quota
 from pyvgpu.allocator import amounts, wanted
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.webhook import defaults
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
     from pyvgpu.allocator import facts
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.webhook import drafts
+    from pyvgpu.kube.objects import Object
 
 GPU, MEMORY, PERCENTAGE, CORES, PRIORITY = (
     f"nvidia.com/{it}" for it in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.allocator import requests, rooms, wanted
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pyvgpu.allocator import facts
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.webhook import drafts
+    from pyvgpu.kube.objects import Object
 
 DEFAULT_SCHEDULER = "default-scheduler"  # Kubernetes' default of schedulerName
 _PARTS = ("initContainers", "containers")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
 from pyvgpu.allocator import amounts, spare
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.webhook import (
     claims,
@@ -22,12 +21,13 @@ from pyvgpu.controller.webhook import (
     review,
     state,
 )
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyvgpu.allocator import facts
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
     Devices = Callable[[], Sequence[facts.Device]]  # returns one device of each known kind
     # Creates claim templates in a namespace; True: dry run. UnavailableError if they cannot be

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.controller import objects
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyvgpu.controller.objects import Object, Operation
+    from pyvgpu.kube.objects import Object, Operation
 
 Step = str | int
 

@@ -14,14 +14,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.controller import objects, yamlfile
 from pyvgpu.controller.webhook import drafts, review
+from pyvgpu.kube import objects, yaml_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 PARTS = ("initContainers", "containers", "ephemeralContainers")
 _KEYS = {"prefix", "pattern", "to", "namespaces"}
@@ -45,7 +45,7 @@ class Rule:
 
 def load(path: Path) -> tuple[Rule, ...]:
     """Read a YAML file of rules; DataError with the rule and a valid example."""
-    document = yamlfile.read(path, "--image-rules")
+    document = yaml_file.read(path, "--image-rules")
     if not isinstance(document, list):
         raise errors.DataError(f"{path}: must be a list of rules, such as\n- {_EXAMPLE}")
     return tuple(_rule(entry, f"{path}: rule {at}") for at, entry in enumerate(document, 1))

@@ -13,13 +13,13 @@ import json
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import objects
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.webhook import drafts
+    from pyvgpu.kube.objects import Object
 
 VOLUME = "pyvgpu-launch"
 ARGV_VOLUME = "pyvgpu-argv"

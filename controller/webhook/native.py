@@ -11,15 +11,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar import marking, pods
     from pyvgpu.controller.sidecar.nodes import Release
     from pyvgpu.controller.webhook import drafts
+    from pyvgpu.kube.objects import Object
 
 SINCE = (1, 29)  # enabled by default; an older kubelet restarts it for ever
 

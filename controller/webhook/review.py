@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.controller import objects
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
-    from pyvgpu.controller.objects import Object, Operation
+    from pyvgpu.kube.objects import Object, Operation
 
 log = logging.getLogger(__name__)
 

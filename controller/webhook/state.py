@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import objects
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.webhook import drafts
+    from pyvgpu.kube.objects import Object
 
 KEYS = (
     names.DEVICES_ANNOTATION,

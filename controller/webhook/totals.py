@@ -6,13 +6,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import objects
 from pyvgpu.controller.webhook import review
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
     # (namespace, claim, uid, dry run) -> why the claim may not be created; empty if it may.
     WhyNot = Callable[[str, Object, str, bool], str]

@@ -14,16 +14,16 @@ import fnmatch
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import how, marking, pods
 from pyvgpu.controller.sidecar.settings import Settings
 from pyvgpu.controller.webhook import argv, drafts, launch, native
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.controller.objects import Object, Operation
     from pyvgpu.controller.sidecar.nodes import Release
+    from pyvgpu.kube.objects import Object, Operation
 
 KEPT_FREE_BYTES = 16 * 1024  # reserved for annotations written later
 

@@ -21,7 +21,7 @@ static int is_of_root(int book, const struct stat *status)
            !(above.st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* Like pyvgpu/promises.py, accept only a sticky folder as a book. */
+/* Like pyvgpu/machine/reservations.py, accept only a sticky folder as a book. */
 static int open_book(const struct books *books, unsigned index)
 {
     const char *path = books->paths[index];

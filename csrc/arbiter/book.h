@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* book.h -- the machine's reservation directories ("books") and the live runs in them.
  *
- * A book has one folder per run, with the run's quota and usage files (pyvgpu/promises.py). */
+ * A book has one folder per run, with the run's quota and usage files
+ * (pyvgpu/machine/reservations.py). */
 #ifndef PYVGPU_ARBITER_BOOK_H
 #define PYVGPU_ARBITER_BOOK_H
 

@@ -3,7 +3,7 @@
  *
  * Quota and usage belong to another user, who may do anything with them at any time. So they are
  * read through peek.h, trusted only if they and their folder belong to the same user and are no
- * links (the rule of pyvgpu/promises.py), and never waited for.
+ * links (the rule of pyvgpu/machine/reservations.py), and never waited for.
  */
 #ifndef PYVGPU_ARBITER_RUN_H
 #define PYVGPU_ARBITER_RUN_H

@@ -5,8 +5,8 @@
  *
  * At this point the container has a process and its cgroups, and its program has not begun: so the
  * agent can still configure the cgroup. The request is one packet, {"grant": GRANT, "pid": PID}, as
- * in pyvgpu/packets.py; the answer, or two seconds without one, lets the container go on. The exit
- * code is always 0: even without the agent the shim enforces the container's quota.
+ * in pyvgpu/machine/ipc.py; the answer, or two seconds without one, lets the container go on. The
+ * exit code is always 0: even without the agent the shim enforces the container's quota.
  */
 #include "../bare.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config.h -- configuration of the simulated machine (machine.conf): hardware and timing.
  *
- * Python writes the file (pyvgpu/simulator.py), this reads it. No table of models here.
+ * Python writes the file (pyvgpu/simulation/simulator.py), this reads it. No table of models here.
  */
 #ifndef PYVGPU_SIMULATOR_CONFIG_H
 #define PYVGPU_SIMULATOR_CONFIG_H
@@ -12,7 +12,8 @@
 
 enum { CONFIG_DEVICES = 16, CONFIG_TEXT = 128 };
 
-/* How a device and its driver behave: pyvgpu/law.py says what each key means, and its rule. */
+/* How a device and its driver behave: pyvgpu/simulation/law.py says what each key means, and its
+ * rule. */
 struct law {
 #define LAW_NUMBER(key, least, most, usual, rule) uint64_t key;
 #define LAW_FLAG(key, usual, rule)                bool key;

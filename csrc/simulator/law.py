@@ -1,4 +1,4 @@
-"""Write the rules of ``pyvgpu/law.py`` for the C compiler: law.inc, a line for each key.
+"""Write the rules of ``pyvgpu/simulation/law.py`` for the C compiler: law.inc, a line per key.
 
 Run by CMake, with the standard library alone: ``law.py --package pyvgpu --output law.inc``.
 """
@@ -19,7 +19,7 @@ def render(package: Path) -> str:
     folder.__path__ = [str(package)]
     sys.modules["pyvgpu"] = folder
     sys.dont_write_bytecode = True
-    from pyvgpu import law  # not before there is the package
+    from pyvgpu.simulation import law  # not before there is the package
 
     lines = []
     for field in dataclasses.fields(law.Law):

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 
 import pynvml
 
-from pyvgpu import errors, kin, mounts, names, nvml, quantity, quota, region
+from pyvgpu import errors, names, nvml, quantity, quota, region
 from pyvgpu.deviceplugin import settings
 from pyvgpu.deviceplugin.audit import corrections, device_time, quota_audit
 from pyvgpu.deviceplugin.containers import process_owner
 from pyvgpu.deviceplugin.grants import events
+from pyvgpu.machine import mounts, process_identity
 from pyvgpu.volumes import uses
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class Auditor:
 
     def _remembered(self, pids: Collection[int]) -> dict[int, process_owner.Whose]:
         """Return the owner of each process, cached as long as the process lives."""
-        began = {pid: kin.began(pid) for pid in {*pids, *self._known}}
+        began = {pid: process_identity.began(pid) for pid in {*pids, *self._known}}
         known = {pid: it for pid, it in self._known.items() if it[0] == began[pid] is not None}
         new = self._owners(set(pids) - known.keys())
         self._known = known | {pid: (began[pid], it) for pid, it in new.items()}
@@ -274,7 +275,7 @@ class Auditor:
     def _live(self, grant_id: str, pids: Iterable[int]) -> set[int]:
         with self._folders.opened(grant_id, names.USAGE_FILE) as usage:
             slots = region.read_slots(usage, 0)
-            relatives = kin.Kin(usage)
+            relatives = process_identity.Kin(usage)
             return {pid for pid in pids if relatives.may_have_slot(pid, slots)}
 
 

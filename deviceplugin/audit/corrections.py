@@ -1,6 +1,6 @@
 """Add usage that containers' ledgers lack to their quotas, from NVML's figures of each process.
 
-For each grant of shares in use: see reconcile.py for the comparison, and tampering.py for ledgers
+For each grant of shares in use: see ledger_reconcile.py for the comparison, and tampering.py for ledgers
 that something other than the shim has changed. A process without a slot, such as one that brings
 its own driver, is charged to its container, too. The mounts of a process identify its container,
 so the container can write nothing that changes the result.
@@ -15,8 +15,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, kin, names, reconcile, region, tampering
+from pyvgpu import errors, names, region
 from pyvgpu.deviceplugin.containers import region_files
+from pyvgpu.machine import ledger_reconcile, process_identity, tampering
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -107,17 +108,17 @@ class _Region:
         self.files = files
         self._uuids = tuple(share.uuid for share in grant.shares)
         self._usage, self._quota = usage, quota
-        self._relatives = kin.Kin(usage)
+        self._relatives = process_identity.Kin(usage)
         self._owners = tampering.Owners(self._relatives.likely_slot_of)
-        self._held: reconcile.Held = ()
+        self._held: ledger_reconcile.Held = ()
         self._own: Collection[int] = ()  # pids of the container
         self._witness = tampering.Witness(
             self._owners, lambda pid: pid in self._own, region.SLOTS - 1
         )
         self._found: dict[tuple[str, int, str], tuple[float, Tampering]] = {}
         extra = region.read_extra(quota, len(self._uuids))
-        self._reconciler = reconcile.Reconciler(
-            reconcile.Sources(
+        self._reconciler = ledger_reconcile.Reconciler(
+            ledger_reconcile.Sources(
                 charges=lambda: region.read_counted_slots(self._usage, len(self._uuids)),
                 measure=lambda: self._held,
                 slot_of=self._owners.slot_of,

@@ -11,8 +11,9 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING
 
-from pyvgpu import memorylimit, quantity
+from pyvgpu import quantity
 from pyvgpu.deviceplugin.containers.process_owner import Whose
+from pyvgpu.machine import memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant
 
 # What the driver may allocate for a process beyond all that the shim charges, until measured.
-TOLERANCE_BYTES = memorylimit.MARGIN_BYTES
+TOLERANCE_BYTES = memory_limit.MARGIN_BYTES
 
 _UNKNOWN = Whose()
 

@@ -1,4 +1,4 @@
-"""Run the node's arbiter, and link its clocks into the grants: see :mod:`pyvgpu.arbiter`.
+"""Run the node's arbiter, and link its clocks into the grants: see :mod:`pyvgpu.machine.arbiter`.
 
 The arbiter reads the folder of the grants, and runs as long as the agent does. Its own folder is
 not mounted into containers, since it holds the clocks of all of them: each clock is hard-linked
@@ -16,8 +16,9 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import arbiter, errors, names, shim
+from pyvgpu import errors, names, shim
 from pyvgpu.deviceplugin.containers import cdi_edits
+from pyvgpu.machine import arbiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

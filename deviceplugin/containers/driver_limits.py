@@ -1,4 +1,4 @@
-"""Memory limits that the driver itself enforces on containers; see pyvgpu/memorylimit.py.
+"""Memory limits that the driver itself enforces on containers; see pyvgpu/machine/memory_limit.py.
 
 Before a container's program starts, the runtime runs a hook (csrc/hook/created.c), which notifies
 the agent. A container without that notification, such as one without CDI or one started while no
@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 
-from pyvgpu import cgroups, errors, memorylimit, names, nvml, packets, shim
+from pyvgpu import errors, names, nvml, shim
 from pyvgpu.deviceplugin.containers import cdi_edits, process_owner
+from pyvgpu.machine import cgroups, ipc, memory_limit
 from pyvgpu.volumes import drafts
 
 if TYPE_CHECKING:
@@ -50,10 +51,10 @@ class DriverLimits:
         self._granted = granted
         self._library: Path | None = None  # NVML of a driver that supports such limits
         self._lock = threading.Lock()
-        self._known: dict[str, memorylimit.Limit] = {}  # by grant
+        self._known: dict[str, memory_limit.Limit] = {}  # by grant
         self._asked: dict[str, tuple[int, ...]] = {}  # the quotas for which limits were set
         self._met: dict[str, set[int]] = {}  # processes whose cgroup was checked
-        self._listener: packets.Listener | None = None
+        self._listener: ipc.Listener | None = None
 
     def meet(self, library: Path | None) -> cdi_edits.Hook | None:
         """Use the node's current driver; return the hook for its containers.
@@ -110,10 +111,10 @@ class DriverLimits:
                 with self._session():
                     self._put(grant, ())
 
-    def of(self, grant_id: str) -> memorylimit.Limit:
+    def of(self, grant_id: str) -> memory_limit.Limit:
         """Return a grant's limit, as recorded."""
         with self._lock:
-            return memorylimit.NONE if self._library is None else self._recall(grant_id)
+            return memory_limit.NONE if self._library is None else self._recall(grant_id)
 
     def _listen(self) -> None:
         if self._listener is not None:
@@ -122,7 +123,7 @@ class DriverLimits:
         folder.mkdir(mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             self._hook.socket.unlink()
-        listener = packets.Listener(folder, "limits of containers", self._created)
+        listener = ipc.Listener(folder, "limits of containers", self._created)
         listener.start()
         self._listener = listener
 
@@ -137,7 +138,7 @@ class DriverLimits:
         cgroup = cgroups.of_process(pid)
         with self._lock, self._session():
             if cgroup is None:
-                self._note(grant, memorylimit.Limit(why=f"no mount shows the cgroup of {pid}"))
+                self._note(grant, memory_limit.Limit(why=f"no mount shows the cgroup of {pid}"))
             else:
                 self._put(grant, [cgroup])
             return {"sizes": list(self._recall(grant_id).sizes)}
@@ -164,13 +165,13 @@ class DriverLimits:
         why = ""
         try:
             for cgroup in found:
-                sizes = tuple(memorylimit.put(it.uuid, cgroup, it.vmemory) for it in grant.shares)
-        except memorylimit.NotSetError as exc:
+                sizes = tuple(memory_limit.put(it.uuid, cgroup, it.vmemory) for it in grant.shares)
+        except memory_limit.NotSetError as exc:
             sizes, why = (), str(exc)
         self._asked[grant.id] = _wanted(grant)
-        self._note(grant, memorylimit.Limit(tuple(map(str, found)), sizes, why))
+        self._note(grant, memory_limit.Limit(tuple(map(str, found)), sizes, why))
 
-    def _note(self, grant: Grant, limit: memorylimit.Limit) -> None:
+    def _note(self, grant: Grant, limit: memory_limit.Limit) -> None:
         before = self._known.get(grant.id)
         self._known[grant.id] = limit
         if limit.why and (before is None or before.why != limit.why):
@@ -179,13 +180,13 @@ class DriverLimits:
             file = self._folders.path(grant.id) / names.LIMIT_FILE
             drafts.write(file, limit.dump(), lasting=False)
 
-    def _recall(self, grant_id: str) -> memorylimit.Limit:
+    def _recall(self, grant_id: str) -> memory_limit.Limit:
         known = self._known.get(grant_id)
         if known is None:
-            known = memorylimit.NONE
+            known = memory_limit.NONE
             with contextlib.suppress(OSError, errors.DataError):
                 file = self._folders.path(grant_id) / names.LIMIT_FILE
-                known = memorylimit.load(file.read_bytes())
+                known = memory_limit.load(file.read_bytes())
             self._known[grant_id] = known
         return known
 

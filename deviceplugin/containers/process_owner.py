@@ -11,9 +11,9 @@ import dataclasses
 import re
 from pathlib import Path, PurePosixPath
 
-from pyvgpu import mounts
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.containers import cdi_edits
+from pyvgpu.machine import mounts
 
 # A uid, with hyphens or with systemd's underscores; for a static pod the digest of its file.
 _POD = re.compile(

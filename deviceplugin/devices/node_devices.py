@@ -14,10 +14,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import arbiter, errors, names, nvml
+from pyvgpu import errors, names, nvml
 from pyvgpu.deviceplugin.audit import auditor, quota_audit
 from pyvgpu.deviceplugin.devices import health, inventory, node_driver
 from pyvgpu.deviceplugin.grants import events
+from pyvgpu.machine import arbiter
 from pyvgpu.volumes import node, uses
 
 if TYPE_CHECKING:

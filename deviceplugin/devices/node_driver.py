@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 
 import pynvml
 
-from pyvgpu import device, errors, memorylimit, names, nvml, reserve, simulator
+from pyvgpu import device, errors, names, nvml
 from pyvgpu.deviceplugin.containers import cdi_edits
 from pyvgpu.deviceplugin.devices import inventory
 from pyvgpu.deviceplugin.settings import Profile
+from pyvgpu.machine import memory_limit
+from pyvgpu.run import context_overhead
+from pyvgpu.simulation import simulator
 from pyvgpu.volumes import cdi, find, installation, manifest, plan
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
     library = libraries / names.LIBNVIDIA_ML
     machine = os.environ.get(names.SIMULATED_MACHINE_VARIABLE)
     if machine is None:
-        found = reserve.with_measured(
+        found = context_overhead.with_measured(
             device.installed(library), find.find_driver(libraries), settings.state, log.info
         )
     else:
@@ -60,7 +63,7 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
         with nvml.session(library):
             seen = inventory.look(found, settings.classes)
             cuda_version = inventory.cuda_version()
-            limits = any(memorylimit.is_offered(it.uuid) for it in found)
+            limits = any(memory_limit.is_offered(it.uuid) for it in found)
     except (OSError, pynvml.NVMLError) as exc:
         raise errors.UnavailableError(f"{library}: NVML does not start: {exc}") from exc
     nodes = () if settings.simulate else cdi.nodes(settings.driver_root)

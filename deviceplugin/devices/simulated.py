@@ -14,7 +14,8 @@ import platform
 import shutil
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, shim, simulator
+from pyvgpu import errors, names, shim
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, grpcsocket, names
+from pyvgpu import errors, names
 from pyvgpu._api import (
     dra_health_pb2,
     dra_health_pb2_grpc,
@@ -20,6 +20,7 @@ from pyvgpu._api import (
     plugin_registration_pb2,
     plugin_registration_pb2_grpc,
 )
+from pyvgpu.deviceplugin import grpc_socket
 from pyvgpu.deviceplugin.dra import claims
 from pyvgpu.deviceplugin.kubelet import call_timing
 from pyvgpu.deviceplugin.subscribers import Subscribers
@@ -106,7 +107,7 @@ class Sockets:
         self._asked = folder / names.DRA_DRIVER / "dra.sock"
         self._preparer = preparer
         self._health = health
-        self._servers: dict[Path, grpcsocket.Server] = {}
+        self._servers: dict[Path, grpc_socket.Server] = {}
         self.trouble = "kubelet has not queried the DRA driver's registration socket yet"
         self.met = False  # whether kubelet has registered the driver
         self.registered: Subscribers[[]] = Subscribers()  # called at each registration
@@ -139,7 +140,7 @@ class Sockets:
             known = self._servers.get(path)
             if known is None or not known.serves():
                 self._stop(path)
-                self._servers[path] = grpcsocket.listen(path, add, folder_mode=0o750)
+                self._servers[path] = grpc_socket.listen(path, add, folder_mode=0o750)
 
     def _stop(self, path: Path) -> None:
         known = self._servers.pop(path, None)

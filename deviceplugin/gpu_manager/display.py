@@ -12,11 +12,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pyvgpu
-from pyvgpu import errors, figures, grpcsocket, pages
+from pyvgpu import errors
 from pyvgpu._api import display_pb2 as api
 from pyvgpu._api import display_pb2_grpc as api_grpc
+from pyvgpu.deviceplugin import grpc_socket
 from pyvgpu.deviceplugin.gpu_manager import topology
 from pyvgpu.deviceplugin.telemetry import metrics
+from pyvgpu.http import endpoints, exposition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -101,13 +103,13 @@ class _Container:
         return float(sum(it.vmemory for it in self.grant.shares) // _MIB)
 
 
-def answers(sources: Sources) -> dict[str, pages.Page]:
+def answers(sources: Sources) -> dict[str, endpoints.Page]:
     """Return gpu-manager's HTTP pages, by path."""
     return {
-        "/metric": pages.Page(pages.FIGURES, lambda: _figures(sources).encode()),
-        "/usage": pages.Page(pages.JSON, lambda: _json(_usage(sources))),
-        "/graph": pages.Page(pages.JSON, lambda: _json({"graph": _graph(sources)})),
-        "/version": pages.Page(pages.JSON, lambda: _json({"version": pyvgpu.__version__})),
+        "/metric": endpoints.Page(endpoints.FIGURES, lambda: _figures(sources).encode()),
+        "/usage": endpoints.Page(endpoints.JSON, lambda: _json(_usage(sources))),
+        "/graph": endpoints.Page(endpoints.JSON, lambda: _json({"graph": _graph(sources)})),
+        "/version": endpoints.Page(endpoints.JSON, lambda: _json({"version": pyvgpu.__version__})),
     }
 
 
@@ -119,7 +121,7 @@ def serving(socket: Path | None, sources: Sources) -> Iterator[None]:
         return
     calls = _Calls(sources)
     try:
-        made = grpcsocket.listen(
+        made = grpc_socket.listen(
             socket, lambda server: api_grpc.add_GPUDisplayServicer_to_server(calls, server)
         )
     except errors.UnavailableError as exc:
@@ -208,7 +210,7 @@ def _figures(sources: Sources) -> str:
 
     def add(name: str, labels: tuple[str, ...], value: float, last: str) -> None:
         names = (*_LABELS, _HELP[name][0])
-        rows[name].append((figures.labels(names, (*labels, last)), value))
+        rows[name].append((exposition.labels(names, (*labels, last)), value))
 
     for it in _containers(sources):
         owner = it.grant.owner
@@ -224,7 +226,7 @@ def _figures(sources: Sources) -> str:
         add("container_request_gpu_utilization", labels, it.vcore / 100, "total")
         add("container_request_gpu_memory", labels, it.mebibytes, "total")
     return "".join(
-        figures.family(name, "gauge", text, rows[name]) for name, (_, text) in _HELP.items()
+        exposition.family(name, "gauge", text, rows[name]) for name, (_, text) in _HELP.items()
     )
 
 

@@ -23,9 +23,10 @@ import threading
 import zlib
 from typing import TYPE_CHECKING, Any, Self
 
-from pyvgpu import errors, locks, mounts
+from pyvgpu import errors, locks
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import grant_index
+from pyvgpu.machine import mounts
 from pyvgpu.volumes import drafts
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu import control, errors, names, quantity, quota, share
+from pyvgpu import errors, names, quantity, quota, share
 from pyvgpu.allocator import facts, spare
+from pyvgpu.machine import quota_socket
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +99,7 @@ def describe(grant: Grant) -> str:
     first = grant.shares[0]
     where = first.uuid if len(grant.shares) == 1 else f"each of {len(grant.shares)} devices"
     limit = grant.ceiling or quantity.WHOLE_DEVICE
-    held = control.Held(
+    held = quota_socket.Held(
         first.vcore, limit, first.vmemory, grant.policy, where, priority=grant.priority
     )
     return f"{grant.label}: {held.text}"

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 import grpc
 from google.protobuf import message
 
-from pyvgpu import errors, grpcsocket
+from pyvgpu import errors
 from pyvgpu._api import pod_resources_pb2 as api
 from pyvgpu._api import pod_resources_pb2_grpc as api_grpc
+from pyvgpu.deviceplugin import grpc_socket
 from pyvgpu.deviceplugin.kubelet import device_ids
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class PodResources:
         while True:
             try:
                 life = self.life()
-                with grpcsocket.channel(self._socket, receive_bytes=_MOST_BYTES) as channel:
+                with grpc_socket.channel(self._socket, receive_bytes=_MOST_BYTES) as channel:
                     stub = api_grpc.PodResourcesListerStub(channel)
                     answer = stub.List(api.ListPodResourcesRequest(), timeout=self._seconds)
                 pods = self._pods(answer.pod_resources)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import grpc
 
-from pyvgpu import errors, grpcsocket
+from pyvgpu import errors
 from pyvgpu._api import device_plugin_pb2 as api
 from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
+from pyvgpu.deviceplugin import grpc_socket
 from pyvgpu.deviceplugin.grants import placement
 from pyvgpu.deviceplugin.kubelet import call_timing, device_ids, messages, offers
 from pyvgpu.deviceplugin.subscribers import Subscribers
@@ -61,7 +62,7 @@ class Plugin:
         self.socket = folder / f"pyvgpu-{resource.kind.value}.sock"
         self._offer = offer
         self._decider = decider
-        self._server: grpcsocket.Server | None = None
+        self._server: grpc_socket.Server | None = None
         self._left = threading.Event()
         self._count = count
         self.left: Subscribers[[]] = Subscribers()  # called when a ListAndWatch stream ends
@@ -87,7 +88,7 @@ class Plugin:
         """Serve on a new socket; UnavailableError if it cannot be created."""
         self.stop()
         calls = _Calls(self.resource, self._decider, self._listed, self._count)
-        self._server = grpcsocket.listen(
+        self._server = grpc_socket.listen(
             self.socket, lambda made: api_grpc.add_DevicePluginServicer_to_server(calls, made)
         )
 

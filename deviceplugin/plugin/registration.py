@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from pyvgpu import errors, grpcsocket, locks
+from pyvgpu import errors, locks
 from pyvgpu._api import device_plugin_pb2 as api
 from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
+from pyvgpu.deviceplugin import grpc_socket
 from pyvgpu.deviceplugin.plugin import plugin_server
 from pyvgpu.volumes import watch
 
@@ -190,7 +191,7 @@ def _register(path: Path, plugin: plugin_server.Plugin, seconds: float) -> None:
         options=plugin_server.OPTIONS,
     )
     try:
-        with grpcsocket.channel(path) as channel:
+        with grpc_socket.channel(path) as channel:
             api_grpc.RegistrationStub(channel).Register(request, timeout=seconds)
     except grpc.RpcError as exc:
         raise errors.UnavailableError(

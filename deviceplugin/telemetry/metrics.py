@@ -11,10 +11,12 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import pyvgpu
-from pyvgpu import figures, memorylimit, quantity, quota
+from pyvgpu import quantity, quota
 from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.kubelet import call_timing
 from pyvgpu.deviceplugin.telemetry import usage
+from pyvgpu.http import exposition
+from pyvgpu.machine import memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -216,7 +218,7 @@ class Sources:
     # The ids of grants of pods that wait for room.
     waiting: Callable[[], Collection[str]] = frozenset
     # The memory limit that the driver itself enforces on the containers of a grant.
-    driver_limit: Callable[[str], memorylimit.Limit] = lambda _: memorylimit.NONE
+    driver_limit: Callable[[str], memory_limit.Limit] = lambda _: memory_limit.NONE
 
 
 def parts(sources: Sources) -> Iterator[Part]:
@@ -272,25 +274,25 @@ def current(sources: Sources) -> Iterator[str]:
     that alone takes as long as a scrape may take.
     """
     of = list(parts(sources))
-    labels = [figures.labels(CONTAINER_LABELS, it.labels) for it in of]
+    labels = [exposition.labels(CONTAINER_LABELS, it.labels) for it in of]
     for figure, read in CONTAINER:
         yield _family(figure, zip(labels, map(read, of), strict=True))
     found = list(stands(sources, of))
-    labels = [figures.labels(DEVICE_LABELS, it.labels) for it in found]
+    labels = [exposition.labels(DEVICE_LABELS, it.labels) for it in found]
     for shown, tell in DEVICE:
         yield _family(shown, zip(labels, map(tell, found), strict=True))
     wrong = dict.fromkeys((it.value for it in quota_audit.Kind), 0)
     for finding in sources.findings():
         wrong[finding.kind.value] += 1
-    yield _family(FINDINGS, ((figures.labels(("kind",), (it,)), wrong[it]) for it in wrong))
+    yield _family(FINDINGS, ((exposition.labels(("kind",), (it,)), wrong[it]) for it in wrong))
     yield _family(AUDITS, [("", sources.audits())])
     yield _family(OTHER_PLUGIN, [("", bool(sources.other_plugin()))])
     known = sources.grants()
     waiting = sources.waiting()
     found_of = collections.Counter(_state(it, waiting) for it in known)
     states = {it: found_of[it] for it in ("bound", "waiting", "unbound")}
-    yield _family(GRANTS, ((figures.labels(("state",), (it,)), states[it]) for it in states))
-    yield _family(BUILD, [(figures.labels(("version",), (pyvgpu.__version__,)), 1)])
+    yield _family(GRANTS, ((exposition.labels(("state",), (it,)), states[it]) for it in states))
+    yield _family(BUILD, [(exposition.labels(("version",), (pyvgpu.__version__,)), 1)])
 
 
 def _state(grant: Grant, waiting: Collection[str]) -> str:
@@ -299,10 +301,10 @@ def _state(grant: Grant, waiting: Collection[str]) -> str:
 
 def _family(figure: Figure, rows: Iterable[tuple[str, float]]) -> str:
     kind = "counter" if figure.name.endswith("_total") else "gauge"
-    return figures.family(figure.name, kind, figure.text, rows)
+    return exposition.family(figure.name, kind, figure.text, rows)
 
 
-class AgentMeter(figures.Figures):
+class AgentMeter(exposition.Figures):
     """Counters of the agent's own work."""
 
     def __init__(self, *, require_cdi: bool = True) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from generator.tables import code, table
-from pyvgpu import names, simulator
+from pyvgpu import names
 from pyvgpu.controller.scheduler.shell import leading, waking
 from pyvgpu.controller.sidecar import claims, marking, nodes
 from pyvgpu.controller.webhook import argv
 from pyvgpu.deviceplugin.gpu_manager import profile
 from pyvgpu.deviceplugin.plugin import device_nodes
+from pyvgpu.simulation import simulator
 from pyvgpu.volumes import cdi
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
 from pyvgpu.bundle import shapes
-from pyvgpu.controller import objects
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 LINES = 2000  # of each log
 _RESOURCES = "/apis/resource.k8s.io/v1"

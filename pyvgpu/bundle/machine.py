@@ -11,12 +11,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, pages, promises, region, shim
+from pyvgpu import errors, names, region, shim
 from pyvgpu.bundle import shapes
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.containers import region_files, store
 from pyvgpu.deviceplugin.grants import grant_log
 from pyvgpu.doctor import inside, machine, node
+from pyvgpu.http import endpoints
+from pyvgpu.machine import reservations
 from pyvgpu.volumes import manifest
 from pyvgpu.volumes.node import Node as Mirror
 
@@ -114,7 +116,7 @@ def _runs() -> object:
             "created": it.holder.created,
             **_region(it.folder),
         }
-        for it in promises.Books().live()
+        for it in reservations.Books().live()
     ]
 
 
@@ -168,9 +170,9 @@ def _mirror(output: Path) -> object:
 
 def _asked(address: str, path: str) -> str:
     """Return an agent's response; of its metrics only our own."""
-    where = pages.read_address(address, "--agent")
+    where = endpoints.read_address(address, "--agent")
     try:
-        answer = pages.ask(where, path, _SECONDS, _MOST)
+        answer = endpoints.ask(where, path, _SECONDS, _MOST)
     except errors.UnavailableError as exc:
         return f"no answer at {address}: {exc}\n"
     said = answer.content.decode("utf-8", "replace")

@@ -9,7 +9,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu.calibration import measured
-from pyvgpu.law import Law
+from pyvgpu.simulation.law import Law
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

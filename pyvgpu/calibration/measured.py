@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, machines, models
+from pyvgpu import errors, models
+from pyvgpu.simulation import machines
 
 if TYPE_CHECKING:
     from pyvgpu.calibration.record import Record

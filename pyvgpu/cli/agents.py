@@ -7,14 +7,13 @@ import urllib.parse
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import objects
 from pyvgpu.controller.people import figures
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 _PROGRAMS = ("device-plugin", "dra-driver")  # the commands that run as node agents
 _PORT = "metrics"

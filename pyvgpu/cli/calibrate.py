@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, machines
+from pyvgpu import errors
 from pyvgpu.calibration import assumptions, measured, promises, record, words
 from pyvgpu.models import MIB
+from pyvgpu.simulation import machines
 
 if TYPE_CHECKING:
     import argparse

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyvgpu import pages
 from pyvgpu.cli import cluster
-from pyvgpu.controller import leases, threads
 from pyvgpu.controller.claims import collecting
+from pyvgpu.http import endpoints
+from pyvgpu.kube import leases, threads
 
 if TYPE_CHECKING:
     import argparse
@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
     meter.gauge("pyvgpu_claim_acts", "1 where the lease is held.", lambda: float(lease.is_held))
     collector = collecting.Collector(api, lambda: lease.is_held, meter.collected.inc)
     parts = threads.Threads()
-    shown = pages.Pages(meter.text, parts.alive)
-    with pages.serving(options.listen, shown):
+    shown = endpoints.Pages(meter.text, parts.alive)
+    with endpoints.serving(options.listen, shown):
         (sweeps,) = parts.start(lambda: collector.run(stop))
         lease.act(stop)
         sweeps.join()

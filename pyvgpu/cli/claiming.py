@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import errors
 from pyvgpu.allocator import facts
 from pyvgpu.allocator import wanted as wishes
-from pyvgpu.controller import objects
 from pyvgpu.controller.claims import seen, shapes, templates
 from pyvgpu.controller.scheduler import asks, book, waiting
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 FOLDER = templates.FOLDER
 NOT_MADE = "FailedResourceClaimCreation"  # event reason: the cluster could not create a claim

@@ -11,8 +11,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import ending, errors, log, pages
+from pyvgpu import errors, log
+from pyvgpu.cli import termination
 from pyvgpu.controller.sidecar import config, settings
+from pyvgpu.http import endpoints
 from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ def find_metrics() -> types.ModuleType:
 def connect(options: argparse.Namespace, meter: metrics.Meter) -> apiserver.ApiServer:
     """Start logging, and connect to the API server."""
     if options.listen is not None:
-        pages.read_address(options.listen)
+        endpoints.read_address(options.listen)
     log.begin(options.verbose)
     for noisy in ("urllib3", "kubernetes"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -138,5 +140,5 @@ def identity() -> str:
 def stop_on_signals() -> threading.Event:
     """Return an event that is set when a termination signal arrives."""
     stop = threading.Event()
-    ending.on_signals(stop.set)
+    termination.on_signals(stop.set)
     return stop

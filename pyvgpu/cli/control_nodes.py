@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pyvgpu import ending, errors, log
-from pyvgpu.cli import places, table
+from pyvgpu import errors, log
+from pyvgpu.cli import places, table, termination
 
 if TYPE_CHECKING:
     import argparse
@@ -51,6 +51,6 @@ def run(options: argparse.Namespace) -> int:
 
     log.begin(verbose)
     one = device_nodes.Control(device_nodes.Settings(**found))
-    ending.on_signals(one.stop)
+    termination.on_signals(one.stop)
     one.run()
     return 0

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pyvgpu import errors, machines, models
+from pyvgpu import errors, models
 from pyvgpu.demo import claims, play, report, script, show
 from pyvgpu.quantity import format_size
+from pyvgpu.simulation import machines
 
 if TYPE_CHECKING:
     import argparse

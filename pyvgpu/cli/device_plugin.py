@@ -8,14 +8,15 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import ending, errors, log, simulator
+from pyvgpu import errors, log
 from pyvgpu.allocator import facts
-from pyvgpu.cli import gpu_manager, places, table
+from pyvgpu.cli import gpu_manager, places, table, termination
 from pyvgpu.cli.agent import STATE
 from pyvgpu.cli.table import Group, Option
 from pyvgpu.deviceplugin import allocation_api, settings
 from pyvgpu.deviceplugin.gpu_manager import profile
 from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, Placement, Profile, Settings
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     import argparse
@@ -346,6 +347,6 @@ def serve(options: argparse.Namespace, api: allocation_api.Api) -> int:
         logging.getLogger(__name__).warning("%s", line)
     process_tuning.begin()
     one = agent.Agent(simulated.settle(settings))
-    ending.on_signals(one.stop)
+    termination.on_signals(one.stop)
     one.run()
     return 0

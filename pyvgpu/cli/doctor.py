@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyvgpu
-from pyvgpu import doctor, errors, names, simulator
+from pyvgpu import doctor, errors, names
 from pyvgpu.doctor import inside, node, trial
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     import argparse

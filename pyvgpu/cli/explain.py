@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, quantity
 from pyvgpu.cli import agents, claiming, cluster, refusals, scheduling
-from pyvgpu.controller import leases, objects
 from pyvgpu.controller.people import figures
 from pyvgpu.controller.scheduler import asks, book, sampling, waiting
 from pyvgpu.controller.sidecar import explain, how, kept, nodes, pods, reconcile, when
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, leases, objects
 
 if TYPE_CHECKING:
     import argparse
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.kube.objects import Object
 
 _DESCRIPTION = """\
 Explain what a pod waits for. If it requests devices and has no node: why each device of each node

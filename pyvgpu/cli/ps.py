@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import promises, runs, users
 from pyvgpu.cli import sheet, views
+from pyvgpu.machine import reservations, users
+from pyvgpu.run import runs
 
 if TYPE_CHECKING:
     import argparse
@@ -46,7 +47,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the list; an empty one is not an error."""
-    devices = runs.Watch().see(runs.look(promises.Books()))
+    devices = runs.Watch().see(runs.look(reservations.Books()))
     if options.json:
         print(json.dumps({"runs": views.documents(devices)}, indent=2))
     else:

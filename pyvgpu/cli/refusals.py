@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from pyvgpu.allocator import explain
 from pyvgpu.cli import scheduling
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks, book, waiting
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 OURS = "pyvgpu: "  # the prefix of each refusal of the agent
 AGAIN = "tries again every 10 to 15 seconds"  # kubelet's pause after a pod that does not start

@@ -9,28 +9,19 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import (
-    arbiter,
-    auditor,
-    control,
-    device,
-    errors,
-    holders,
-    janitor,
-    log,
-    lookup,
-    names,
-    namespace,
-    promises,
-    quantity,
-    quota,
-    reserve,
-    runlimit,
-    shim,
-    supervisor,
-    tree,
-)
+from pyvgpu import device, errors, log, names, quantity, quota, shim
 from pyvgpu.cli import limits
+from pyvgpu.machine import arbiter, holders, quota_socket, reservations
+from pyvgpu.run import (
+    context_overhead,
+    janitor,
+    loader_check,
+    mount_namespace,
+    run_auditor,
+    run_files,
+    run_limit,
+    supervisor,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -127,36 +118,36 @@ def run(options: argparse.Namespace) -> int:
         raise errors.UsageError("no command is given, such as `pyvgpu run -- python train.py`")
     name = "" if options.name is None else holders.check_name(options.name, "--name")
     environment = dict(os.environ)
-    lookup.check_not_nested(environment)
+    loader_check.check_not_nested(environment)
     program = supervisor.find_program(command[0], environment)
     base = _find_base(options)
-    lookup.check_no_rival(
+    loader_check.check_no_rival(
         Path(program), environment, (base.driver.libcuda, base.driver.libnvidia_ml)
     )
-    cache = tree.find_cache(environment)
+    cache = run_files.find_cache(environment)
     devices = device.select(base.devices, options.device)
     if base.machine is None:  # a simulated machine specifies its context overhead
-        devices = reserve.with_measured(devices, base.driver, cache, log.say)
+        devices = context_overhead.with_measured(devices, base.driver, cache, log.say)
     wish = holders.Wish(asked, devices, base.driver.release)
     source = _mirror(base, cache)
-    books = promises.Books()
+    books = reservations.Books()
     with supervisor.signals_held() as inherited:
-        tree.sweep(cache, books)
-        holder = holders.Holder(name, command[0], tree=str(cache / tree.RUNS))
+        run_files.sweep(cache, books)
+        holder = holders.Holder(name, command[0], tree=str(cache / run_files.RUNS))
         made = books.promise(wish, holder, holders.script(command))
         try:
             _tell(asked, made.share)
-            run_tree, lock = tree.make(cache, made.run_id, source, made.folder)
+            run_tree, lock = run_files.make(cache, made.run_id, source, made.folder)
         except BaseException:
             os.close(made.quota)
             books.forget(made.folder)
             raise
-        watcher = auditor.Auditor(_audited(base, made))
+        watcher = run_auditor.Auditor(_audited(base, made))
         attendant = arbiter.Attendant(books, made.folder, made.quota, _nvml(base))
-        limit = runlimit.RunLimit(
+        limit = run_limit.RunLimit(
             base.driver.libnvidia_ml, base.machine, made.folder, made.share.device.uuid
         )
-        steward = control.Control(made.folder, _changer(books, made, limit))
+        steward = quota_socket.Control(made.folder, _changer(books, made, limit))
         limit.begin(made.share.vmemory, {it.run_id for it in books.live()})
         leavings = janitor.Leavings(books, made.folder, run_tree, lock, limit.cgroup)
         keeper = janitor.start(leavings)
@@ -186,7 +177,7 @@ def run(options: argparse.Namespace) -> int:
             limit.end()
             with contextlib.suppress(errors.PyVgpuError):  # then the janitor cleans up
                 if books.forget(made.folder):
-                    tree.remove(run_tree)
+                    run_files.remove(run_tree)
                     keeper.dismiss()
     return supervisor.end_as(status)
 
@@ -214,38 +205,40 @@ def _find_base(options: argparse.Namespace) -> Base:
         raise errors.UsageError(
             "--simulate and --driver-libraries: a run has one driver, so give one of them"
         )
-    from pyvgpu import simulator
+    from pyvgpu.simulation import simulator
 
     machine = simulator.open_machine(options.simulate)
     driver = find.find_driver(shim.simulator_libraries())
     return Base(driver, device.simulated(machine), machine.folder)
 
 
-def _mirror(base: Base, cache: Path) -> tree.Source:
+def _mirror(base: Base, cache: Path) -> run_files.Source:
     from pyvgpu.cli import progress
     from pyvgpu.volumes import mirror
 
     with progress.copying("copying the driver's libraries") as report:
         made = mirror.ensure(base.driver, shim.shim_library(), cache, report)
-    return tree.Source(made.lib64, made.origin, base.machine)
+    return run_files.Source(made.lib64, made.origin, base.machine)
 
 
-def _overlays(base: Base, run_tree: Path, source: tree.Source) -> tuple[namespace.Overlay, ...]:
+def _overlays(
+    base: Base, run_tree: Path, source: run_files.Source
+) -> tuple[mount_namespace.Overlay, ...]:
     """Prepare an overlay for the driver's folder, and for each folder that links into it."""
     folder = base.driver.folder.resolve()
     files = (base.driver.libcuda.resolve(), base.driver.libnvidia_ml.resolve())
-    shimmed = namespace.shimmed_names(folder, files)
-    layer = tree.make_layer(run_tree, "layer", source, shimmed)
-    overlays = [namespace.Overlay(folder, layer)]
-    for index, linking in enumerate(namespace.link_folders(folder)):
-        shimmed = namespace.shimmed_names(linking, ())
-        layer = tree.make_layer(run_tree, f"layer-{index}", source, shimmed)
-        overlays.append(namespace.Overlay(linking, layer))
+    shimmed = mount_namespace.shimmed_names(folder, files)
+    layer = run_files.make_layer(run_tree, "layer", source, shimmed)
+    overlays = [mount_namespace.Overlay(folder, layer)]
+    for index, linking in enumerate(mount_namespace.link_folders(folder)):
+        shimmed = mount_namespace.shimmed_names(linking, ())
+        layer = run_files.make_layer(run_tree, f"layer-{index}", source, shimmed)
+        overlays.append(mount_namespace.Overlay(linking, layer))
     return tuple(overlays)
 
 
-def _audited(base: Base, made: holders.Made) -> auditor.Audited:
-    return auditor.Audited(
+def _audited(base: Base, made: holders.Made) -> run_auditor.Audited:
+    return run_auditor.Audited(
         made.quota,
         made.folder / names.USAGE_FILE,
         (made.share.device,),
@@ -262,7 +255,7 @@ def _nvml(base: Base) -> arbiter.Nvml | None:
 
 
 def _changer(
-    books: promises.Books, made: holders.Made, limit: runlimit.RunLimit
+    books: reservations.Books, made: holders.Made, limit: run_limit.RunLimit
 ) -> Callable[[quota.Change], holders.Changed]:
     """Return a function that changes the run's reservation."""
 
@@ -281,7 +274,7 @@ def _changer(
 
 
 def _start_threads(
-    watcher: auditor.Auditor, attendant: arbiter.Attendant, steward: control.Control
+    watcher: run_auditor.Auditor, attendant: arbiter.Attendant, steward: quota_socket.Control
 ) -> None:
     watcher.start()
     attendant.start()

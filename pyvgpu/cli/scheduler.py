@@ -11,17 +11,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, pages
+from pyvgpu import errors
 from pyvgpu.cli import cluster, scheduling, serving, table
-from pyvgpu.controller import leases
 from pyvgpu.controller.scheduler import book
 from pyvgpu.controller.scheduler.shell import desk, leading, term
+from pyvgpu.http import endpoints
+from pyvgpu.kube import leases
 
 if TYPE_CHECKING:
     import argparse
     import types
 
-    from pyvgpu.controller import identity
+    from pyvgpu.controller.certs import serving_certificate
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a termination signal arrives, while we hold the lease."""
-    address = pages.read_address(options.serve, "--serve")
+    address = endpoints.read_address(options.serve, "--serve")
     settings = dataclasses.replace(
         scheduling.read_settings(options),
         resync_seconds=table.seconds(1, 86_400, 60)(options.resync, "--resync"),
@@ -103,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     meter = cluster.find_metrics().SchedulerMeter()
     callers, keys, identity = _find_certificates()
     with errors.needing("aiohttp", "kubernetes"):
-        from pyvgpu.controller import https
+        from pyvgpu.http import tls_server
     key_place = _read_place(identity, options.key)
     api = cluster.connect(options, meter)
     namespace = cluster.namespace(options)
@@ -130,10 +131,10 @@ def run(options: argparse.Namespace) -> int:
     def wrong() -> str:
         return "" if served.term is None else served.term.alive
 
-    shown = pages.Pages(meter.text, wrong, not_ready)
-    with pages.serving(options.listen, shown):
+    shown = endpoints.Pages(meter.text, wrong, not_ready)
+    with endpoints.serving(options.listen, shown):
         try:
-            listener = https.Server(
+            listener = tls_server.Server(
                 address,
                 served.routes,
                 known.context if options.any_client else lambda: wrap(known.context()),
@@ -208,17 +209,17 @@ def _read_authority(options: argparse.Namespace) -> str:
     return trusted
 
 
-def _read_place(found: types.ModuleType, text: str) -> identity.Place:
+def _read_place(found: types.ModuleType, text: str) -> serving_certificate.Place:
     namespace, slash, name = text.partition("/")
     if not (namespace and slash and name) or "/" in name:
         raise errors.UsageError(f"--key {text!r}: must be a namespace and a name, such as {KEY}")
-    place: identity.Place = found.Place(namespace, name)
+    place: serving_certificate.Place = found.Place(namespace, name)
     return place
 
 
 def _find_certificates() -> tuple[types.ModuleType, types.ModuleType, types.ModuleType]:
     """Return the modules that need cryptography; `--help` and completion work without it."""
     with errors.needing("cryptography", "kubernetes"):
-        from pyvgpu.controller import identity
+        from pyvgpu.controller.certs import serving_certificate
         from pyvgpu.controller.scheduler.shell import callers, keys
-    return callers, keys, identity
+    return callers, keys, serving_certificate

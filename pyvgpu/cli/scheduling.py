@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.allocator import amounts
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks, book, declared
-from pyvgpu.kube import apiserver, informer
+from pyvgpu.kube import apiserver, informer, objects
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
     from pathlib import Path
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:

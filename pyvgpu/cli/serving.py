@@ -10,7 +10,7 @@ from pyvgpu import errors
 if TYPE_CHECKING:
     import argparse
 
-    from pyvgpu.controller import identity
+    from pyvgpu.controller.certs import serving_certificate
     from pyvgpu.kube.apiserver import ApiServer
 
 CLUSTER_AUTHORITY = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
@@ -47,17 +47,21 @@ def makes_its_own(options: argparse.Namespace) -> bool:
 
 
 def source(
-    options: argparse.Namespace, api: ApiServer, place: identity.Place, *, lasting: bool = False
-) -> identity.Source:
+    options: argparse.Namespace,
+    api: ApiServer,
+    place: serving_certificate.Place,
+    *,
+    lasting: bool = False,
+) -> serving_certificate.Source:
     """Return the source of the certificate; *lasting*: our own CA is valid for ten years."""
     with errors.needing("cryptography", "kubernetes"):
-        from pyvgpu.controller import identity, mounted, signed
+        from pyvgpu.controller.certs import from_csr, from_secret, serving_certificate
     if makes_its_own(options):
-        return identity.own(api, place, lasting=lasting)
+        return serving_certificate.own(api, place, lasting=lasting)
     if options.certificate_folder:
-        return mounted.source(Path(options.certificate_folder))
+        return from_secret.source(Path(options.certificate_folder))
     authority = Path(options.certificate_authority)
-    return signed.source(api, place, options.certificate_signer, lambda: _read(authority))
+    return from_csr.source(api, place, options.certificate_signer, lambda: _read(authority))
 
 
 def _read(file: Path) -> str:

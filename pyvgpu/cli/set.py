@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu import control, errors, holders, promises, quota
+from pyvgpu import errors, quota
 from pyvgpu.cli import agent, limits
 from pyvgpu.deviceplugin import admin_socket
+from pyvgpu.machine import holders, quota_socket, reservations
 
 if TYPE_CHECKING:
     import argparse
@@ -57,8 +58,8 @@ def run(options: argparse.Namespace) -> int:
         print(admin_socket.tell(agent.state(options), order))
         return 0
     name = holders.check_name(options.name, "NAME")
-    found = control.find(name, promises.Books().live())
-    with control.Supervisor(found) as supervisor:
+    found = quota_socket.find(name, reservations.Books().live())
+    with quota_socket.Supervisor(found) as supervisor:
         held = supervisor.change(wanted)
     print(f"{name}: {held.text}")
     return 0

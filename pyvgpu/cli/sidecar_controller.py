@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import pages
 from pyvgpu.cli import cluster
-from pyvgpu.controller import leases
 from pyvgpu.controller.sidecar import shell
+from pyvgpu.http import endpoints
+from pyvgpu.kube import leases
 
 if TYPE_CHECKING:
     import argparse
@@ -42,8 +42,8 @@ def run(options: argparse.Namespace) -> int:
     stop = cluster.stop_on_signals()
     lease = leases.Lease(api, namespace, leases.CONTROLLER, cluster.identity())
     controller = shell.Controller(api, namespace, settings, lambda: lease.is_held, meter)
-    shown = pages.Pages(meter.text, controller.alive, controller.ready)
-    with pages.serving(options.listen, shown):
+    shown = endpoints.Pages(meter.text, controller.alive, controller.ready)
+    with endpoints.serving(options.listen, shown):
         thread = threading.Thread(target=controller.run, args=(stop,), daemon=True)
         thread.start()
         lease.act(stop)

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, pages
+from pyvgpu import errors
 from pyvgpu.cli import cluster
-from pyvgpu.controller import leases
+from pyvgpu.http import endpoints
+from pyvgpu.kube import leases
 
 if TYPE_CHECKING:
     import argparse
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     # The node's name is the holder, so that a restarted process keeps the lease.
     lease = leases.Lease(api, cluster.namespace(options), leases.NODE + name, name)
     node = keeper.Keeper(api, runtime, keeper.Place(name, Path(options.folder)), settings, meter)
-    with pages.serving(options.listen, pages.Pages(meter.text, node.alive, node.ready)):
+    with endpoints.serving(options.listen, endpoints.Pages(meter.text, node.alive, node.ready)):
         node.run(lease, cluster.stop_on_signals())
     runtime.close()
     return 0

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.cli import cluster, scheduling
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks, book, deciding
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 _DESCRIPTION = """\
 Predict the node and devices of each pod in FILE, in order, or why it does not fit. Nothing is

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, pages
+from pyvgpu import errors
 from pyvgpu.cli import cluster, serving, table
 from pyvgpu.controller.status import cluster as shown
 from pyvgpu.controller.status import guard
+from pyvgpu.http import endpoints
 
 if TYPE_CHECKING:
     import argparse
@@ -55,18 +56,18 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve the page until a termination signal arrives."""
-    address = pages.read_address(options.serve, "--serve")
+    address = endpoints.read_address(options.serve, "--serve")
     port = table.whole(1, 65535, AGENT_PORT, "a port")(options.agent_port, "--agent-port")
     settings = shown.Settings(options.cluster, options.agent_namespace, port)
     meter = cluster.find_metrics().StatusMeter()
     with errors.needing("aiohttp", "kubernetes"):
-        from pyvgpu.controller import https
+        from pyvgpu.http import tls_server
     with errors.needing("cryptography", "kubernetes"):
-        from pyvgpu.controller import identity
+        from pyvgpu.controller.certs import serving_certificate
     api = cluster.connect(options, meter)
     stop = cluster.stop_on_signals()
-    place = identity.Place(cluster.namespace(options), options.name)
-    known = identity.Identity(api, serving.source(options, api, place))
+    place = serving_certificate.Place(cluster.namespace(options), options.name)
+    known = serving_certificate.Identity(api, serving.source(options, api, place))
     one = shown.Cluster(api, settings, meter)
     meter.watch(one, known.expires)
 
@@ -75,11 +76,13 @@ def run(options: argparse.Namespace) -> int:
             return "it ends"
         return known.missing or one.missing
 
-    with pages.serving(options.listen, pages.Pages(meter.text, one.alive, not_ready)):
+    with endpoints.serving(options.listen, endpoints.Pages(meter.text, one.alive, not_ready)):
         for part in (known.run, one.run):
             threading.Thread(target=part, args=(stop,), daemon=True).start()
         try:
-            listener = https.Server(address, {}, known.context, meter.answered, shown=one.routes())
+            listener = tls_server.Server(
+                address, {}, known.context, meter.answered, shown=one.routes()
+            )
         except OSError as exc:
             raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
         threading.Thread(target=listener.serve_forever, daemon=True).start()

@@ -9,7 +9,8 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, pages, quantity
+from pyvgpu import errors, quantity
+from pyvgpu.http import endpoints
 
 if TYPE_CHECKING:
     import argparse
@@ -174,7 +175,7 @@ def listening(text: str, flag: str) -> str | None:
     """Return an address to listen on; None for `none`."""
     if text == "none":
         return None
-    pages.read_address(text, flag)
+    endpoints.read_address(text, flag)
     return text
 
 

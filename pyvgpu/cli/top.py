@@ -11,8 +11,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, promises, runs, users
+from pyvgpu import errors
 from pyvgpu.cli import sheet, views
+from pyvgpu.machine import reservations, users
+from pyvgpu.run import runs
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from pyvgpu.runs import DeviceView, Part
+    from pyvgpu.run.runs import DeviceView, Part
 
 DEFAULT_SECONDS = "1"
 SHORTEST, LONGEST = 0.1, 60.0
@@ -71,7 +73,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show usage until the user quits."""
     interval = _parse_interval(options.interval)
-    watch, books = runs.Watch(), promises.Books()
+    watch, books = runs.Watch(), reservations.Books()
     watch.see(runs.look(books))  # the baseline of the first interval
     if options.json:
         _print_lines(watch, books, interval, once=options.once)
@@ -179,7 +181,9 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def _print_lines(watch: runs.Watch, books: promises.Books, interval: float, *, once: bool) -> None:
+def _print_lines(
+    watch: runs.Watch, books: reservations.Books, interval: float, *, once: bool
+) -> None:
     while True:
         time.sleep(interval)
         devices = watch.see(runs.look(books))
@@ -188,7 +192,7 @@ def _print_lines(watch: runs.Watch, books: promises.Books, interval: float, *, o
             return
 
 
-def _live(watch: runs.Watch, books: promises.Books, interval: float) -> None:
+def _live(watch: runs.Watch, books: reservations.Books, interval: float) -> None:
     from rich.live import Live
 
     console = views.console()

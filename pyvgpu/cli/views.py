@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from pyvgpu.runs import DeviceView, Part
+    from pyvgpu.run.runs import DeviceView, Part
 
 NO_RUNS = "there are no active runs on this machine; `pyvgpu run --help` has examples"
 WIDTH = 110  # columns if standard output is not a terminal

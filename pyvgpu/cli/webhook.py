@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, pages, quantity
+from pyvgpu import errors, quantity
 from pyvgpu.cli import cluster, serving
 from pyvgpu.controller.claims import keeping, making
 from pyvgpu.controller.webhook import (
@@ -21,12 +21,13 @@ from pyvgpu.controller.webhook import (
     transform,
 )
 from pyvgpu.controller.webhook.shell import fleet
+from pyvgpu.http import endpoints
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from pyvgpu.controller import identity
+    from pyvgpu.controller.certs import serving_certificate
     from pyvgpu.controller.webhook import review
     from pyvgpu.kube.apiserver import ApiServer
 
@@ -178,7 +179,7 @@ def _add_sidecars(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a termination signal arrives."""
-    address = pages.read_address(options.serve, "--serve")
+    address = endpoints.read_address(options.serve, "--serve")
     rules = _rules(options)
     renames = imagenames.load(Path(options.image_rules)) if options.image_rules else ()
     admission = transform.Admission(
@@ -218,8 +219,8 @@ def run(options: argparse.Namespace) -> int:
         IMAGES: imagenames.mutation(renames),
         CLAIMS: totals.validation(keeping.Keeper(api, cluster.namespace(options)).why_not),
     }
-    shown = pages.Pages(meter.text, ready=lambda: _not_ready(known, parts, stop))
-    with pages.serving(options.listen, shown):
+    shown = endpoints.Pages(meter.text, ready=lambda: _not_ready(known, parts, stop))
+    with endpoints.serving(options.listen, shown):
         try:
             listener = server.Server(address, routes, known.context, meter.reviewed)
         except OSError as exc:
@@ -259,17 +260,17 @@ def _rules(options: argparse.Namespace) -> devices.Rules:
     )
 
 
-def _identity(options: argparse.Namespace, api: ApiServer) -> identity.Identity:
+def _identity(options: argparse.Namespace, api: ApiServer) -> serving_certificate.Identity:
     """Return the serving identity, with the certificate source that the options name."""
     with errors.needing("cryptography", "kubernetes"):
-        from pyvgpu.controller import identity
-    place = identity.Place(cluster.namespace(options), options.name)
+        from pyvgpu.controller.certs import serving_certificate
+    place = serving_certificate.Place(cluster.namespace(options), options.name)
     source = serving.source(options, api, place)
-    return identity.Identity(api, source, (place.mutating, place.validating))
+    return serving_certificate.Identity(api, source, (place.mutating, place.validating))
 
 
 def _not_ready(
-    known: identity.Identity, parts: Sequence[tuple[str, Part]], stop: threading.Event
+    known: serving_certificate.Identity, parts: Sequence[tuple[str, Part]], stop: threading.Event
 ) -> str:
     if stop.is_set():
         return "it ends"

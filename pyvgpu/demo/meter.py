@@ -11,13 +11,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pyvgpu import errors, names, promises, region, shim
+from pyvgpu import errors, names, region, shim
 from pyvgpu.demo.facts import TENANTS, Holding, Role, Sample
+from pyvgpu.machine import reservations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu import simulator
+    from pyvgpu.simulation import simulator
 
 
 class Meter:
@@ -48,7 +49,7 @@ class Meter:
 
     def follow(self, role: Role, name: str) -> None:
         """Start sampling the ledger of the run called *name*."""
-        for promise in promises.Books().live():
+        for promise in reservations.Books().live():
             if promise.holder.name == name and role not in self._usage:
                 path = promise.folder / names.USAGE_FILE
                 self._usage[role] = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

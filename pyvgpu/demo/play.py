@@ -7,11 +7,13 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, promises, simulator
+from pyvgpu import errors
 from pyvgpu.demo import place, script, show
 from pyvgpu.demo.facts import TENANTS, Event, Kind, Observations, Plan, Role, Sample
 from pyvgpu.demo.meter import Meter
 from pyvgpu.demo.stage import Stage
+from pyvgpu.machine import reservations
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +81,7 @@ class Play:
         """Describe what is left over although all tenants have ended."""
         left = [f"the run of {role} did not end" for role in self._stage.alive]
         ours = {self._plan.name(role) for role in Role}
-        named = [live.holder.name for live in promises.Books().live()]
+        named = [live.holder.name for live in reservations.Books().live()]
         left += [f"the reservation of {name} still exists" for name in named if name in ours]
         used = self._meter.used()
         return (*left, f"{used} bytes of the device are in use") if used else tuple(left)

@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import arbiter, errors, memorylimit, names, quantity, quota, region
+from pyvgpu import errors, names, quantity, quota, region
 from pyvgpu.deviceplugin.containers import cdi_edits
 from pyvgpu.doctor import facts, machine, proof
 from pyvgpu.doctor.facts import Finding, Row, State
+from pyvgpu.machine import arbiter, memory_limit
 from pyvgpu.volumes import elf
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _look_at_quota(place: Place) -> Finding:
 def _look_at_limit(place: Place) -> Finding:
     """Check whether the driver limits the memory, too."""
     try:
-        limit = memorylimit.load((place.quota.parent / names.LIMIT_FILE).read_bytes())
+        limit = memory_limit.load((place.quota.parent / names.LIMIT_FILE).read_bytes())
     except FileNotFoundError:
         return Finding(State.OK, "none: the shim alone limits the memory")
     except (OSError, errors.DataError) as exc:

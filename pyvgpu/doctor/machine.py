@@ -19,11 +19,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import abilities, arbiter, errors, models, names, promises, shim, tree, users
-from pyvgpu.controller import yamlfile
+from pyvgpu import errors, models, names, shim
 from pyvgpu.controller.scheduler import configured
 from pyvgpu.doctor import facts
 from pyvgpu.doctor.facts import Finding, Row, State
+from pyvgpu.kube import yaml_file
+from pyvgpu.machine import arbiter, reservations, users
+from pyvgpu.run import abilities, run_files
 from pyvgpu.volumes import catalogue, elf, find, place
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class Scene:
 
     def cache(self) -> Path:
         """Return the folder of mirrors."""
-        return tree.find_cache(self.environment)
+        return run_files.find_cache(self.environment)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -299,7 +301,7 @@ def _look_at_links(scene: Scene) -> Finding:
 
 
 def _look_at_book(_: Scene) -> Finding:
-    return Finding(State.OK, f"{len(promises.Books().live())} active runs on this machine")
+    return Finding(State.OK, f"{len(reservations.Books().live())} active runs on this machine")
 
 
 def _look_at_arbiter(_: Scene) -> Finding:
@@ -307,7 +309,7 @@ def _look_at_arbiter(_: Scene) -> Finding:
         program = shim.arbiter_program()
     except errors.UnavailableError as exc:
         return Finding(State.LIMITED, str(exc), f"{_PREBUILT}; {WITHOUT_ARBITER}")
-    living = arbiter.find(promises.Books().paths)
+    living = arbiter.find(reservations.Books().paths)
     if not living:
         return Finding(
             State.OK, f"none is running; the first run with a share of time starts {program}"
@@ -325,7 +327,7 @@ def _look_at_arbiter(_: Scene) -> Finding:
 def _look_at_kube_scheduler(scene: Scene) -> Finding:
     if scene.scheduler_config is None:
         return Finding(State.OK, "not checked")
-    complaints = configured.judge(yamlfile.read(scene.scheduler_config, "--scheduler-config"))
+    complaints = configured.judge(yaml_file.read(scene.scheduler_config, "--scheduler-config"))
     if not complaints:
         return Finding(State.OK, "asks the extender about all nodes, and lets it bind")
     fatal = any(it.fatal for it in complaints)

@@ -9,10 +9,11 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, pages, shim
+from pyvgpu import errors, names, shim
 from pyvgpu.deviceplugin.devices import simulated
 from pyvgpu.doctor import facts, machine
 from pyvgpu.doctor.facts import Finding, Row, State
+from pyvgpu.http import endpoints
 from pyvgpu.volumes import installation, plan
 from pyvgpu.volumes.node import Node as Mirror
 
@@ -33,7 +34,7 @@ class Node:
     state: Path = Path("/var/lib/pyvgpu")
     kubelet: Path = Path("/var/lib/kubelet")
     specifications: Path = Path("/var/run/cdi")
-    agent: str = f"{pages.LOOPBACK}:5678"  # its HTTP address
+    agent: str = f"{endpoints.LOOPBACK}:5678"  # its HTTP address
 
 
 def examine(node: Node, environment: Mapping[str, str]) -> tuple[Row, ...]:
@@ -111,13 +112,13 @@ def _look_at_specifications(folder: Path) -> Finding:
 
 
 def _look_at_agent(address: str) -> Finding:
-    where = pages.read_address(address, "--agent")
+    where = endpoints.read_address(address, "--agent")
     try:
-        answer = pages.ask(where, "/readyz", _SECONDS, _MOST)
+        answer = endpoints.ask(where, "/readyz", _SECONDS, _MOST)
     except errors.UnavailableError as exc:
         return Finding(State.MISSING, f"no answer at {address}: {exc}", _START)
     said = answer.content.decode("utf-8", "replace").strip()
-    if answer.code == 200 and said == pages.OK:
+    if answer.code == 200 and said == endpoints.OK:
         return Finding(State.OK, f"ready, answers at {address}")
     if answer.code == 200:
         return Finding(

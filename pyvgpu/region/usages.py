@@ -7,9 +7,9 @@ import operator
 import os
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, links, locks, names
+from pyvgpu import errors, locks, names
 from pyvgpu._region import ffi
-from pyvgpu.region import layout, words
+from pyvgpu.region import layout, shared_memory, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,12 +109,14 @@ def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
     shared = _read_links(file)
     if shared:  # otherwise the charges of dead processes do not matter
         words = [[word & layout.BYTES for word in row] for row in rows]
-        orphaned = tuple(map(operator.add, orphaned, links.orphaned(shared, set(alive), words)))
+        orphaned = tuple(
+            map(operator.add, orphaned, shared_memory.orphaned(shared, set(alive), words))
+        )
 
     def charged(slot: int, index: int) -> int:
         return rows[index][slot] & layout.BYTES if slot < layout.SLOTS else 0
 
-    opened, none = links.opened(shared, devices, charged), (0,) * devices
+    opened, none = shared_memory.opened(shared, devices, charged), (0,) * devices
     return Usage(
         slots=tuple(
             _read_slot(
@@ -186,7 +188,7 @@ def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
         raw = layout.USAGE.read(file, 8, _CHARGED[index] + 8 * slot)
         return int.from_bytes(raw, "little") & layout.BYTES
 
-    opened, none = links.opened(_read_links(file), devices, charged), (0,) * devices
+    opened, none = shared_memory.opened(_read_links(file), devices, charged), (0,) * devices
     return tuple(
         _read_slot(
             file,
@@ -219,13 +221,13 @@ def read_counted_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
     return tuple(it if it.slot < end else dataclasses.replace(it, charged=nothing) for it in slots)
 
 
-def _read_links(file: int) -> Sequence[links.Link]:
+def _read_links(file: int) -> Sequence[shared_memory.Link]:
     if layout.USAGE.layout_of(file) < _LINKS_SINCE:
         return ()
     end = int.from_bytes(layout.USAGE.read(file, 4, _LINK_END), "little")
     base, size = ffi.offsetof("struct usage_file", "links"), ffi.sizeof("struct usage_link")
     words = memoryview(layout.USAGE.read(file, size * min(end, _LINKS), base)).cast("Q")
-    return tuple(map(links.Link, words[::2], words[1::2]))
+    return tuple(map(shared_memory.Link, words[::2], words[1::2]))
 
 
 def slots_alive(file: int) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import simulator
 from pyvgpu.replay import plan, stage
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

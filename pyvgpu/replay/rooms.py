@@ -13,12 +13,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import device, quota, region, shim, simulator, tree
+from pyvgpu import device, quota, region, shim
+from pyvgpu.run import run_files
 from pyvgpu.share import Share
 from pyvgpu.volumes import find, mirror
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pyvgpu.simulation import simulator
 
 MODEL = "h100"
 QUOTA_BYTES = 16 << 30  # enough for eight contexts
@@ -73,14 +76,14 @@ def container(
     made_quota = region.create(handle, driver.release, [share(machine, vcore, limit, priority)])
     os.close(handle)
     made = mirror.ensure(driver, shim.shim_library(), cache)
-    source = tree.Source(made.lib64, made.origin, machine.folder)
-    run, lock = tree.make(cache, region_folder.name, source, region_folder)
+    source = run_files.Source(made.lib64, made.origin, machine.folder)
+    run, lock = run_files.make(cache, region_folder.name, source, region_folder)
     try:
         yield Container(run / "lib64", region_folder, made_quota)
     finally:
         os.close(lock)
         os.close(made_quota)
-        tree.remove(run)
+        run_files.remove(run)
 
 
 def share(

@@ -15,9 +15,10 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, shim, simulator
+from pyvgpu import errors, names, shim
 from pyvgpu.replay import rooms
 from pyvgpu.replay.virtualclock import PATIENCE_SECONDS, Clock
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import httpmessages, pages
+from pyvgpu.http import endpoints, messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,34 +54,34 @@ FIELDS = {
 _FOLDER = Path(__file__).parent
 
 
-def routes(document: Callable[[pages.Asked], httpmessages.Answer]) -> dict[str, pages.Route]:
+def routes(document: Callable[[endpoints.Asked], messages.Answer]) -> dict[str, endpoints.Route]:
     """Return the routes by path; *document* returns the JSON document."""
-    found: dict[str, pages.Route] = {"/": _elsewhere, NUMBERS: document}
+    found: dict[str, endpoints.Route] = {"/": _elsewhere, NUMBERS: document}
     for path, (name, kind) in FILES.items():
         found[path] = functools.partial(_file, name, kind)
     return found
 
 
-def answer(asked: pages.Asked, document: Document) -> httpmessages.Answer:
+def answer(asked: endpoints.Asked, document: Document) -> messages.Answer:
     """Return *document* as a response, or 304 if the client has it already."""
     content = json.dumps(document, separators=(",", ":")).encode()
-    return tagged(asked, content, pages.JSON)
+    return tagged(asked, content, endpoints.JSON)
 
 
-def refusal(code: int, why: str, more: Mapping[str, str] | None = None) -> httpmessages.Answer:
+def refusal(code: int, why: str, more: Mapping[str, str] | None = None) -> messages.Answer:
     """Return an error as a JSON document."""
     content = json.dumps({"error": why}).encode()
-    return httpmessages.Answer(content, pages.JSON, code, {**FIELDS, **(more or {})})
+    return messages.Answer(content, endpoints.JSON, code, {**FIELDS, **(more or {})})
 
 
-def tagged(asked: pages.Asked, content: bytes, kind: str) -> httpmessages.Answer:
+def tagged(asked: endpoints.Asked, content: bytes, kind: str) -> messages.Answer:
     """Return *content* with an ETag, or 304 if the client has it already."""
     tag = f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
     fields = {**FIELDS, "ETag": tag}
     known = (it.strip() for it in asked.fields.get("if-none-match", "").split(","))
     if any(it in ("*", tag, f"W/{tag}") for it in known):
-        return httpmessages.Answer(b"", kind, 304, fields)
-    return httpmessages.Answer(content, kind, 200, fields)
+        return messages.Answer(b"", kind, 304, fields)
+    return messages.Answer(content, kind, 200, fields)
 
 
 def content(name: str) -> bytes:
@@ -89,10 +89,10 @@ def content(name: str) -> bytes:
     return (_FOLDER / name).read_bytes()
 
 
-def _file(name: str, kind: str, asked: pages.Asked) -> httpmessages.Answer:
+def _file(name: str, kind: str, asked: endpoints.Asked) -> messages.Answer:
     return tagged(asked, content(name), kind)
 
 
-def _elsewhere(_asked: pages.Asked) -> httpmessages.Answer:
+def _elsewhere(_asked: endpoints.Asked) -> messages.Answer:
     to = PATH.removeprefix("/")
-    return httpmessages.Answer(b"", code=302, fields={**FIELDS, "Location": to})
+    return messages.Answer(b"", code=302, fields={**FIELDS, "Location": to})

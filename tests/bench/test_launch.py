@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from shim_room import room
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 FEW, MANY = 1_000, 21_000
 

@@ -8,7 +8,7 @@ import pytest
 from machine_room import driver_folder
 from shim_room import GIB, room
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 FIGURES = (
     "pair",

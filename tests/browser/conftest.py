@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import status_pictures
 
-from pyvgpu import httpmessages, pages
+from pyvgpu.http import endpoints, messages
 from pyvgpu.status import site
 
 SECONDS = 30
@@ -37,8 +37,8 @@ class Shown:
 
     document: dict[str, Any]
     port: int = 0
-    refusal: httpmessages.Answer | None = None
-    asked: list[pages.Asked] = dataclasses.field(default_factory=list)
+    refusal: messages.Answer | None = None
+    asked: list[endpoints.Asked] = dataclasses.field(default_factory=list)
 
     @property
     def address(self):
@@ -59,8 +59,8 @@ def serve():
 
         def begin(document):
             shown = Shown(document)
-            routes = pages.Pages(lambda: b"", more=site.routes(shown.answer))
-            shown.port = stack.enter_context(pages.serving("0", routes))
+            routes = endpoints.Pages(lambda: b"", more=site.routes(shown.answer))
+            shown.port = stack.enter_context(endpoints.serving("0", routes))
             return shown
 
         yield begin

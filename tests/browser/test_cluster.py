@@ -8,10 +8,10 @@ import status_cluster
 import status_pictures
 from status_cluster import STRANGER, VIEWER, StatusApi
 
-from pyvgpu import pages
 from pyvgpu.allocator import annotations
 from pyvgpu.controller.scheduler import stands
 from pyvgpu.controller.status import rows
+from pyvgpu.http import endpoints
 
 pytestmark = pytest.mark.browser
 
@@ -21,8 +21,8 @@ def address():
     api = StatusApi()
     status_cluster.fill(api)
     with status_cluster.running(api) as shown:
-        routes = pages.Pages(lambda: b"", more=shown.routes())
-        with pages.serving("0", routes) as port:
+        routes = endpoints.Pages(lambda: b"", more=shown.routes())
+        with endpoints.serving("0", routes) as port:
             yield f"http://127.0.0.1:{port}/status"
 
 

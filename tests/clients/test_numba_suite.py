@@ -4,7 +4,7 @@ import numba_suite
 import pytest
 from shim_room import room
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 GIB = 1 << 30
 

@@ -11,7 +11,7 @@ import debian
 import pytest
 from machine_room import environment, holder
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 pytestmark = pytest.mark.clients
 

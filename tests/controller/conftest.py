@@ -3,10 +3,10 @@
 import pausing
 import pytest
 
-from pyvgpu.controller import pace
+from pyvgpu.kube import rate_limit
 
 
 @pytest.fixture
 def pauses(monkeypatch):
     """The pauses of informers and of a controller's circuit breaker."""
-    return pausing.noted(monkeypatch, pace)
+    return pausing.noted(monkeypatch, rate_limit)

@@ -5,7 +5,7 @@ import datetime
 
 import pytest
 
-from pyvgpu.controller import certificates
+from pyvgpu.controller.certs import certificates
 
 HOST = "pyvgpu-webhook.pyvgpu.svc"
 WANTED = certificates.Wanted((HOST,))

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pyvgpu.controller import leases
+from pyvgpu.kube import leases
 
 PATH = leases.path("n", "l")
 

@@ -5,10 +5,10 @@ import threading
 import crowded
 import pytest
 
-from pyvgpu.controller import identity, signed, upkeep
+from pyvgpu.controller.certs import from_csr, serving_certificate, upkeep
 from pyvgpu.controller.scheduler.shell import callers, keys
 
-PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
+PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-webhook")
 DENIED = "ValidatingAdmissionPolicy 'labels' denied request: Secrets need the label team"
 ATTEMPTS = 40
 
@@ -39,11 +39,13 @@ def keeping(name, connection):
     if name == "key":
         return keys.Keys(connection, PLACE)
     if name == "certificate":
-        return identity.Identity(connection, identity.own(connection, PLACE))
+        return serving_certificate.Identity(connection, serving_certificate.own(connection, PLACE))
     if name == "certificate by a signer":
-        source = signed.source(connection, PLACE, "example.com/signer", lambda: "")
-        return identity.Identity(connection, source)
-    identity.Identity(connection, identity.own(connection, PLACE, lasting=True)).look(Stop())
+        source = from_csr.source(connection, PLACE, "example.com/signer", lambda: "")
+        return serving_certificate.Identity(connection, source)
+    serving_certificate.Identity(
+        connection, serving_certificate.own(connection, PLACE, lasting=True)
+    ).look(Stop())
     return callers.Callers(connection, PLACE)
 
 
@@ -107,6 +109,6 @@ def test_an_unreadable_file_is_named_by_the_readiness_probe(small):
     def unread(_):
         raise FileNotFoundError(2, "No such file or directory", "/tls/tls.crt")
 
-    one = identity.Identity(small[1], unread)
+    one = serving_certificate.Identity(small[1], unread)
     one.run(Stop(2))
     assert "/tls/tls.crt" in one.missing

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from waiting import PROMPT, wait_until
 
-from pyvgpu import promises
 from pyvgpu.demo import place, stage
 from pyvgpu.demo.facts import Event, Kind, Role
 from pyvgpu.errors import DataError
+from pyvgpu.machine import reservations
 
 DEMO = [str(Path(sys.executable).with_name("pyvgpu")), "demo", "--seconds", "5"]
 
@@ -34,7 +34,7 @@ def leavings(folder, pid=-1):
         path for base in place.PLACES for path in Path(base).glob(f"{place.PREFIX}{pid}-*")
     ]
     trees = (folder / "cache" / "pyvgpu" / "runs").glob("*")
-    live = [x.folder for x in promises.Books().live() if x.holder.tree.startswith(str(folder))]
+    live = [x.folder for x in reservations.Books().live() if x.holder.tree.startswith(str(folder))]
     return [*machines, *trees, *live]
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import machine_room
 import pytest
 
-from pyvgpu import shim, simulator
+from pyvgpu import shim
+from pyvgpu.simulation import simulator
 
 MIB = 1 << 20
 PYVGPU = Path(sys.executable).with_name("pyvgpu")

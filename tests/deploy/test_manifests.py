@@ -15,7 +15,7 @@ from pyvgpu import names
 from pyvgpu.allocator import spare
 from pyvgpu.cli import webhook
 from pyvgpu.cli.main import COMMANDS
-from pyvgpu.controller import identity
+from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.controller.claims import shapes
 from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.sidecar import marking
@@ -111,7 +111,7 @@ def added(setting):
 
 
 def test_webhook_configurations_point_to_its_service():
-    place = identity.Place("pyvgpu", webhook.NAME)
+    place = serving_certificate.Place("pyvgpu", webhook.NAME)
     service = find("Service", place.name)
     for kind in (MUTATING, VALIDATING):
         for name, hook in hooks(kind).items():

@@ -9,14 +9,14 @@ import release
 
 from pyvgpu.cli import scheduler as command
 from pyvgpu.cli.main import COMMANDS
-from pyvgpu.controller import identity
+from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.controller.scheduler.shell import leading, waking
 
 THINGS, (AGENT,) = (
     charted.part([it], "scheduler.mode=patch") for it in ("scheduler/", "agent/agent.yaml")
 )
-PLACE = identity.Place("pyvgpu", command.NAME)
-KEY = identity.Place(*command.KEY.split("/"))
+PLACE = serving_certificate.Place("pyvgpu", command.NAME)
+KEY = serving_certificate.Place(*command.KEY.split("/"))
 MODULES = {name: module for name, module, _ in COMMANDS}
 
 

@@ -11,9 +11,9 @@ import small_disks
 import waiting
 from fake_kubelet import FakeKubelet
 
-from pyvgpu import simulator
 from pyvgpu.deviceplugin.cluster import own_node
 from pyvgpu.deviceplugin.containers import store
+from pyvgpu.simulation import simulator
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ import pytest
 import rights
 from held_grants import DEVICES, GIB, UNIT, UUID, grant
 
-from pyvgpu import errors, quota, users
+from pyvgpu import errors, quota
 from pyvgpu.deviceplugin import admin_socket, grants
 from pyvgpu.deviceplugin.devices import cordon
 from pyvgpu.deviceplugin.grants import resize
+from pyvgpu.machine import users
 
 
 class Agent:

@@ -11,9 +11,10 @@ import arbiters
 import pytest
 from waiting import wait_until
 
-from pyvgpu import arbiter, device, names, quota, region, share
+from pyvgpu import device, names, quota, region, share
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.containers import arbiter_clocks, cdi_edits
+from pyvgpu.machine import arbiter
 
 MODEL = device.Device(arbiters.UUIDS[0], 0, "model", 8 * arbiters.GIB, 256 << 20)
 
@@ -102,7 +103,7 @@ def test_next_agent_adopts_the_arbiter_of_a_killed_one(book, grant):
 
 AGENT = """
 import pathlib, sys, time
-from pyvgpu import arbiter
+from pyvgpu.machine import arbiter
 from pyvgpu.deviceplugin.containers import arbiter_clocks
 book = pathlib.Path(sys.argv[1])
 kept = arbiter_clocks.Clocks(book, book.parent / "none")

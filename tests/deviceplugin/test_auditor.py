@@ -16,7 +16,8 @@ import shim_room
 import waiting
 from granted import GIB, grant_of, share_of
 
-from pyvgpu import region, simulator
+from pyvgpu import region
+from pyvgpu.simulation import simulator
 
 PROGRAMS = Path(__file__).parents[1] / "clients" / "programs"
 AUDIT = """

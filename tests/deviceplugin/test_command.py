@@ -14,8 +14,8 @@ import simulated_node
 from fake_kubelet import SECONDS, VCORE, VMEMORY, AdmissionError, StartError, container, pod
 from node_process import PROGRAM, UNIT, ended
 
-from pyvgpu import simulator
 from pyvgpu.deviceplugin.containers import grant_pool
+from pyvgpu.simulation import simulator
 from pyvgpu.volumes import drafts
 
 

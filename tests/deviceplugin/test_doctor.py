@@ -10,10 +10,12 @@ import pytest
 import rights
 from granted import GIB, grant_of, share_of
 
-from pyvgpu import pages, shim, simulator
+from pyvgpu import shim
 from pyvgpu.deviceplugin.devices import simulated
 from pyvgpu.doctor import State, inside
 from pyvgpu.doctor import node as nodes
+from pyvgpu.http import endpoints
+from pyvgpu.simulation import simulator
 
 MAIN = "import sys, pyvgpu.cli; sys.exit(pyvgpu.cli.main())"
 
@@ -116,7 +118,7 @@ def test_doctor_finds_the_agents_simulated_machine(tmp_path):
     ],
 )
 def test_doctor_reads_the_agents_readiness(tmp_path, wrong, state, found):
-    with pages.serving("127.0.0.1:0", pages.Pages(bytes, ready=lambda: wrong)) as port:
+    with endpoints.serving("127.0.0.1:0", endpoints.Pages(bytes, ready=lambda: wrong)) as port:
         rows = nodes.examine(empty(tmp_path, f"127.0.0.1:{port}"), {})
     (row,) = (it for it in rows if it.check == "agent")
     assert row.state is state

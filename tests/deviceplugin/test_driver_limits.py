@@ -15,8 +15,10 @@ import pytest
 import rights
 from granted import GIB, grant_of, share_of
 
-from pyvgpu import memorylimit, shim, simulator
+from pyvgpu import shim
 from pyvgpu.deviceplugin.containers import cdi_edits, process_owner, store
+from pyvgpu.machine import memory_limit
+from pyvgpu.simulation import simulator
 
 pytestmark = [
     cgroup_room.needs_cgroups,
@@ -25,7 +27,7 @@ pytestmark = [
 ]
 
 MIB = 1 << 20
-MARGIN = memorylimit.MARGIN_BYTES
+MARGIN = memory_limit.MARGIN_BYTES
 CONTEXT = 256 * MIB
 
 # The agent's component that sets limits, with the audit that finds processes; a command per line.

@@ -9,10 +9,11 @@ import machine_room
 import pytest
 import shim_room
 
-from pyvgpu import nvml, simulator
+from pyvgpu import nvml
 from pyvgpu.deviceplugin.devices import health
 from pyvgpu.deviceplugin.devices.health import Condition
 from pyvgpu.deviceplugin.settings import HealthRules
+from pyvgpu.simulation import simulator
 
 RULES = HealthRules(recover_seconds=60)
 HEALTHY, UNHEALTHY = Condition(), Condition("Xid 48 (double-bit ECC error)", 100)
@@ -55,7 +56,7 @@ def test_condition_after_a_probe(before, trouble, now, expected):
 WATCH = """
 import json, logging, os, sys, time
 from pathlib import Path
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 from pyvgpu.deviceplugin.devices import health
 from pyvgpu.deviceplugin.settings import HealthRules
 logging.disable()

@@ -7,15 +7,17 @@ import sys
 import machine_room
 import pytest
 
-from pyvgpu import device, models, simulator
+from pyvgpu import device, models
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin.devices import inventory
+from pyvgpu.simulation import simulator
 from pyvgpu.volumes import cdi
 
 LOOK = """
 import json, sys
 from pathlib import Path
-from pyvgpu import device, nvml, simulator
+from pyvgpu import device, nvml
+from pyvgpu.simulation import simulator
 from pyvgpu.deviceplugin.devices import inventory
 machine = simulator.read_machine(Path(sys.argv[2]))
 hardware = device.simulated(machine)

@@ -7,8 +7,9 @@ import pytest
 from fake_kubelet import VCORE, AdmissionError, container, pod
 from node_process import ended
 
-from pyvgpu import names, nvml, simulator
+from pyvgpu import names, nvml
 from pyvgpu.deviceplugin.kubelet import device_ids
+from pyvgpu.simulation import simulator
 
 GAIA = (names.GAIA_VCORE_RESOURCE, names.GAIA_VMEMORY_RESOURCE)
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"

@@ -10,8 +10,8 @@ import headless
 import pytest
 import rights
 
-from pyvgpu import mounts
 from pyvgpu.deviceplugin.containers import process_owner
+from pyvgpu.machine import mounts
 
 UID = "0f3c4a1e-5b7d-4c2a-9e8f-1a2b3c4d5e6f"
 UNIT = UID.replace("-", "_")

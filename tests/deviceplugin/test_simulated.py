@@ -7,7 +7,8 @@ import pytest
 from fake_kubelet import VCORE, container, pod
 from node_process import UNIT, ended
 
-from pyvgpu import names, simulator
+from pyvgpu import names
+from pyvgpu.simulation import simulator
 
 
 def of_agent(node):

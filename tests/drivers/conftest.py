@@ -15,7 +15,7 @@ import debian
 import pytest
 import shim_room
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 from pyvgpu.volumes import find
 
 PACKAGES = {  # by driver branch: the Debian suite, and the name pattern of its two packages

@@ -16,7 +16,7 @@ import pytest
 import shim_room
 from shim_room import GIB
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 SEED = int(os.environ.get("PYVGPU_FIRE_SEED", random.randrange(1 << 32)))
 OPERATIONS = int(os.environ.get("PYVGPU_FIRE_OPERATIONS", 40_000))

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from pyvgpu import law as laws
-from pyvgpu import machines
 from pyvgpu.cli import calibrate
+from pyvgpu.simulation import law as laws
+from pyvgpu.simulation import machines
 
 pytestmark = pytest.mark.rehearsal
 DIST = pathlib.Path(__file__).resolve().parents[2] / "dist"

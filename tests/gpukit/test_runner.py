@@ -10,7 +10,8 @@ import pytest
 import waiting
 from kit import main, record, report
 
-from pyvgpu import shim, simulator
+from pyvgpu import shim
+from pyvgpu.simulation import simulator
 
 GOOD = """
 def run(report):

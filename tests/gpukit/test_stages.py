@@ -6,7 +6,7 @@ import pytest
 from kit import cuda, record, report, stages, watch
 from kit.stages import offers
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 
 @pytest.fixture

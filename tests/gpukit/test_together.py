@@ -6,7 +6,8 @@ import subprocess
 import pytest
 from kit import binaries, cuda, shimmed, together
 
-from pyvgpu import shim, simulator
+from pyvgpu import shim
+from pyvgpu.simulation import simulator
 
 GCC = ("gcc",)
 

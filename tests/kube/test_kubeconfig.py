@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pyvgpu import errors
-from pyvgpu.controller import certificates
+from pyvgpu.controller.certs import certificates
 from pyvgpu.kube import apiserver
 
 

@@ -15,9 +15,9 @@ import status_node
 import yaml
 from waiting import wait_until
 
-from pyvgpu import pages
 from pyvgpu.controller import metrics as controller
 from pyvgpu.deviceplugin.telemetry import metrics
+from pyvgpu.http import endpoints
 
 APPS = ("agent", "scheduler", "webhook", "sidecar-controller")
 
@@ -34,7 +34,7 @@ def programs():
     webhook.reviewed("/devices", "changed", 0.01)
     with contextlib.ExitStack() as stack:
         yield [
-            stack.enter_context(pages.serving("0", pages.Pages(it.text)))
+            stack.enter_context(endpoints.serving("0", endpoints.Pages(it.text)))
             for it in (agent, scheduler, webhook, controller.ControllerMeter())
         ]
 

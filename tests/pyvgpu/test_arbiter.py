@@ -18,7 +18,8 @@ import rights
 from arbiters import UUIDS, books_in, living, processes, read_clock, run_in
 from waiting import wait_until
 
-from pyvgpu import arbiter, quota
+from pyvgpu import quota
+from pyvgpu.machine import arbiter
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ import stops
 from arbiters import living, processes, read_clock, run_in
 from waiting import wait_until
 
-from pyvgpu import arbiter, shim
+from pyvgpu import shim
+from pyvgpu.machine import arbiter
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(arbiters.__file__).parent)}
 
@@ -26,7 +27,8 @@ STEPS = """
 import contextlib, os, resource, signal, subprocess, sys
 from pathlib import Path
 import arbiters
-from pyvgpu import arbiter, shim
+from pyvgpu import shim
+from pyvgpu.machine import arbiter
 from waiting import wait_until
 
 place, times = Path(sys.argv[1]), int(sys.argv[2])

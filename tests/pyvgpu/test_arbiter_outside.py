@@ -11,7 +11,8 @@ import pytest
 from arbiters import processes, read_clock, run_in
 from waiting import wait_until
 
-from pyvgpu import arbiter, simulator
+from pyvgpu.machine import arbiter
+from pyvgpu.simulation import simulator
 
 MINUTE_NS = machine_room.MINUTE_NS
 SLOT = 0

@@ -9,7 +9,7 @@ import sys
 import kit_records
 import pytest
 
-from pyvgpu import law, machines
+from pyvgpu.simulation import law, machines
 
 MAIN = "import sys, pyvgpu.cli; sys.exit(pyvgpu.cli.main())"
 PYVGPU = (sys.executable, "-c", MAIN)

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import cgroup_room
 import pytest
 
-from pyvgpu import cgroups
+from pyvgpu.machine import cgroups
 
 POINT = Path("/sys/fs/cgroup")
 
@@ -46,7 +46,8 @@ def test_a_process_is_found_in_its_cgroup_also_within_a_namespace():
             cgroup_room.joining(own)
             + f"""
 import os, subprocess
-source = "from pyvgpu import cgroups as c; print(c.of_process({sleeper.pid}), c.of_process())"
+source = "from pyvgpu.machine import cgroups as c\\n"
+source += "print(c.of_process({sleeper.pid}), c.of_process())"
 command = ["unshare", "--cgroup", {sys.executable!r}, "-c", source]
 print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 """

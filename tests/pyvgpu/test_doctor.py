@@ -6,8 +6,10 @@ import sys
 import pytest
 import rights
 
-from pyvgpu import abilities, doctor, models, shim, simulator
+from pyvgpu import doctor, models, shim
 from pyvgpu.doctor import Need, Row, State, Verdict
+from pyvgpu.run import abilities
+from pyvgpu.simulation import simulator
 
 EVERYTHING = tuple(Row(check.name, State.OK, "", "") for check in doctor.CHECKS)
 MAIN = "import sys, pyvgpu.cli; sys.exit(pyvgpu.cli.main())"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pyvgpu import errors, law, machines, simulator
+from pyvgpu import errors
+from pyvgpu.simulation import law, machines, simulator
 
 LIKE = """pyvgpu-simulated-machine 1
 # a comment

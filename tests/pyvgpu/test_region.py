@@ -8,9 +8,10 @@ from pathlib import Path
 import old_region
 import pytest
 
-from pyvgpu import device, errors, links, locks, quota, region
+from pyvgpu import device, errors, locks, quota, region
 from pyvgpu._region import ffi
 from pyvgpu.device import Device
+from pyvgpu.region import shared_memory
 from pyvgpu.share import Share
 
 GIB = 1 << 30
@@ -276,7 +277,7 @@ EXPORT, IMPORT, CARRIED, UNTRACKED = (
 
 
 def a_link(slot, kind, key=5, held=0, on=0):
-    return links.Link(
+    return shared_memory.Link(
         key << ffi.integer_const("LINK_HASH_SHIFT") | kind | on << 11 | slot + 1, held
     )
 
@@ -293,12 +294,12 @@ def a_link(slot, kind, key=5, held=0, on=0):
         pytest.param([a_link(1, EXPORT | CARRIED, held=10)], 10, id="in a descriptor"),
         pytest.param([a_link(1, EXPORT | UNTRACKED, held=10)], 10, id="without a known end"),
         pytest.param([a_link(1, EXPORT, held=10, on=1), a_link(0, IMPORT)], 0, id="elsewhere"),
-        pytest.param([links.Link(2, 10), links.Link(0, 10)], 0, id="half-written"),
+        pytest.param([shared_memory.Link(2, 10), shared_memory.Link(0, 10)], 0, id="half-written"),
     ],
 )
 def test_exports_of_dead_processes_are_charged_while_others_may_hold_them(table, left):
     charged = [[100, 40, 50], [0, 0, 0]]
-    assert links.orphaned(table, {0}, charged) == (left, 0)
+    assert shared_memory.orphaned(table, {0}, charged) == (left, 0)
 
 
 def test_orphaned_bytes_are_read_from_the_file(folder):

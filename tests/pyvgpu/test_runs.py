@@ -5,10 +5,12 @@ import os
 
 import pytest
 
-from pyvgpu import holders, names, promises, quota, region, runs
+from pyvgpu import names, quota, region
 from pyvgpu._region import ffi
 from pyvgpu.cli import views
 from pyvgpu.device import Device
+from pyvgpu.machine import holders, reservations
+from pyvgpu.run import runs
 
 GIB, SECOND = 1 << 30, 10**9
 UUID = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
@@ -18,7 +20,7 @@ OTHER = dataclasses.replace(FIRST, uuid=UUID.replace("0f1e", "1f1e"), index=1, n
 
 @pytest.fixture
 def books(tmp_path):
-    return promises.Books(tmp_path / "root", tmp_path / "all")
+    return reservations.Books(tmp_path / "root", tmp_path / "all")
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import forked
 import pytest
 import rights
 
-from pyvgpu import errors, locks, models, simulator
+from pyvgpu import errors, locks, models
+from pyvgpu.simulation import simulator
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pyvgpu import pages
+from pyvgpu.http import endpoints
 from pyvgpu.status import site
 
 
@@ -26,7 +26,7 @@ def served():
     def document(asked):
         return site.answer(asked, {**numbers, "query": dict(asked.query)})
 
-    with pages.serving("0", pages.Pages(lambda: b"", more=site.routes(document))) as port:
+    with endpoints.serving("0", endpoints.Pages(lambda: b"", more=site.routes(document))) as port:
         yield port, numbers
 
 

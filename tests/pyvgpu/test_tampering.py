@@ -2,7 +2,8 @@
 
 import pytest
 
-from pyvgpu import region, tampering
+from pyvgpu import region
+from pyvgpu.machine import tampering
 
 MIB = 1 << 20
 LAST = region.SLOTS - 1

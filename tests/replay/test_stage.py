@@ -2,9 +2,9 @@
 
 import pytest
 
-from pyvgpu import simulator
 from pyvgpu.replay import plan, stage
 from pyvgpu.replay.trace import Record, Trace
+from pyvgpu.simulation import simulator
 
 US, MS = 1_000, 1_000_000
 

@@ -11,7 +11,9 @@ import pytest
 from runner import PYVGPU, Runner
 from waiting import wait_until
 
-from pyvgpu import cgroups, machines, memorylimit, shim
+from pyvgpu import shim
+from pyvgpu.machine import cgroups, memory_limit
+from pyvgpu.simulation import machines
 
 from .conftest import promised
 
@@ -72,7 +74,7 @@ def test_the_shim_refuses_first(limited, name):
         assert asked(ran) == [2048 - 256, 2]
         found = limited.listed(name)
         assert found["refused"] == 1
-        assert found["driver_limit_bytes"] == 2 * GIB + memorylimit.MARGIN_BYTES
+        assert found["driver_limit_bytes"] == 2 * GIB + memory_limit.MARGIN_BYTES
 
 
 def test_the_driver_refuses_a_program_that_bypasses_the_shim(limited, name, own_driver):
@@ -80,7 +82,7 @@ def test_the_driver_refuses_a_program_that_bypasses_the_shim(limited, name, own_
     with limited.started(*options) as ran:
         assert ran.stdout.readline() == "ready\n"
         assert asked(ran) == [2048 + 64 - 256, 2]
-        assert listed(limited, name) == (2 * GIB + memorylimit.MARGIN_BYTES, None)
+        assert listed(limited, name) == (2 * GIB + memory_limit.MARGIN_BYTES, None)
 
 
 def test_the_limit_follows_the_quota(limited, name, own_driver):
@@ -91,7 +93,7 @@ def test_the_limit_follows_the_quota(limited, name, own_driver):
         for size, held in (("3GiB", 3072), ("1GiB", 3072), ("4GiB", 4096)):
             command = [PYVGPU, "set", name, "--vmemory", size]
             subprocess.run(command, env=limited.environment, check=True)
-            assert listed(limited, name)[0] == int(size[0]) * GIB + memorylimit.MARGIN_BYTES
+            assert listed(limited, name)[0] == int(size[0]) * GIB + memory_limit.MARGIN_BYTES
             assert asked(ran) == [held + 64 - 256, 2]
 
 

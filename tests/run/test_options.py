@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from runner import PYVGPU
 
-from pyvgpu import shim, simulator
+from pyvgpu import shim
+from pyvgpu.simulation import simulator
 
 from .conftest import promised
 

@@ -12,7 +12,8 @@ import pytest
 import rights
 from waiting import wait_until
 
-from pyvgpu import mounts, shim
+from pyvgpu import shim
+from pyvgpu.machine import mounts
 
 from .conftest import promised
 
@@ -210,10 +211,11 @@ def test_overlay_works_on_folders_of_any_name(tmp_path, strange):
     (folder / "below").touch()
     (layer / "above").touch()
     code = (
-        "import os, sys; from pathlib import Path; from pyvgpu import namespace\n"
+        "import os, sys; from pathlib import Path\n"
+        "from pyvgpu.run import mount_namespace as mounts\n"
         "try:\n"
-        "    namespace.enter([namespace.Overlay(Path(sys.argv[1]), Path(sys.argv[2]))])\n"
-        "except namespace.NamespaceError as exc:\n    sys.exit(f'no: {exc}')\n"
+        "    mounts.enter([mounts.Overlay(Path(sys.argv[1]), Path(sys.argv[2]))])\n"
+        "except mounts.NamespaceError as exc:\n    sys.exit(f'no: {exc}')\n"
         "print(*sorted(os.listdir(sys.argv[1])))\n"
     )
     ran = subprocess.run(

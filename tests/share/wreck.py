@@ -20,7 +20,8 @@ from pathlib import Path
 
 import runner
 
-from pyvgpu import arbiter, promises, shim
+from pyvgpu import shim
+from pyvgpu.machine import arbiter, reservations
 
 VCORES = (40, 30)
 KERNEL_US = 200
@@ -99,7 +100,7 @@ class Run:
 def arbiter_pid():
     """Return the pid of the arbiter; wait for one to start."""
     deadline = time.monotonic() + PROMPT
-    while not (found := arbiter.find(promises.Books().paths)):
+    while not (found := arbiter.find(reservations.Books().paths)):
         if time.monotonic() > deadline:
             raise SystemExit("no supervisor starts an arbiter")
         time.sleep(0.01)

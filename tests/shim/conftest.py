@@ -2,7 +2,7 @@ import parties
 import pytest
 import shim_room
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from array_source import ARRAYS
 from shim_room import GIB, MIB, ask_bare
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 CHANGED = [
     pytest.param("flat(1024, 1024, FLOAT, 1)", 4 * MIB, id="two dimensions"),

@@ -5,7 +5,7 @@ import json
 import pytest
 from shim_room import GIB, ask_bare
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 SEEN = """
 count = INT()

@@ -8,7 +8,7 @@ import shim_room
 from parties import DESCRIPTORS, QUOTA, held, held_at_last, opened, parties
 from shim_room import GIB, MIB
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 SIZE = 256 * MIB
 OTHER = 128 * MIB

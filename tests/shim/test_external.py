@@ -4,7 +4,7 @@ import judge
 from parties import EXTERNAL, QUOTA, held, parties
 from shim_room import MIB
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 SIZE = 256 * MIB
 

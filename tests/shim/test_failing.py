@@ -10,7 +10,7 @@ from failing import CALLS, FAILURE, TRIES, UNTIL_THE_CONTEXT_ENDS, stages
 from shim_room import GIB
 from vmm_source import VMM
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 FAMILIES = (
     VMM

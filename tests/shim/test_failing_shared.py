@@ -12,7 +12,7 @@ from multicast_source import MULTICAST
 from parties import EXTERNAL, IPC, POOLS, parties
 from shim_room import GIB
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 SHARING = (
     MULTICAST

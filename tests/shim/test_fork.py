@@ -16,7 +16,7 @@ import pytest
 from shim_room import GIB, MIB, ask_bare
 from waiting import wait_until
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 HELD = 512 * MIB
 QUOTA = 3 * GIB

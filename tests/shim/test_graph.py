@@ -5,7 +5,7 @@ import pytest
 from pool_source import PROPERTIES
 from shim_room import GIB, MIB
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 GRAPH = (
     PROPERTIES

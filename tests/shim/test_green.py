@@ -4,7 +4,7 @@ import judge
 from green_source import GREEN
 from shim_room import GIB, MIB, ask_bare
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 
 def test_green_context_is_charged_and_given_back(room, machine):

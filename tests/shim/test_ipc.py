@@ -5,7 +5,7 @@ import pytest
 from parties import QUOTA, held, held_at_last, opened, parties
 from shim_room import GIB, MIB, ask_bare
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 SIZE = 512 * MIB
 

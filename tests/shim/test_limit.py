@@ -3,7 +3,7 @@
 import pytest
 from shim_room import GIB, MIB, ask_bare
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 STACK, PRINTF, HEAP, DEPTH, LAUNCHES, FETCH = 0, 1, 2, 3, 4, 5
 LIMITS = """

@@ -4,7 +4,7 @@ import judge
 import pytest
 from shim_room import GIB, MIB
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 QUOTA = 2 * GIB
 SIZE = 64 * MIB

@@ -3,7 +3,7 @@
 import pytest
 from shim_room import GIB, MIB, ask_bare
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 
 def test_whole_quota_can_be_used_and_not_a_byte_more(room):

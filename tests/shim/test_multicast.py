@@ -4,7 +4,7 @@ import pytest
 from multicast_source import MULTICAST
 from shim_room import GIB
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 PROGRAM = (
     MULTICAST

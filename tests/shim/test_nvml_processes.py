@@ -9,7 +9,7 @@ import rights
 from machine_room import holder
 from shim_room import GIB, MIB, PRELUDE, ask_bare
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 INSUFFICIENT_SIZE, VERSION_MISMATCH = 7, 25
 

@@ -7,7 +7,7 @@ import pytest
 from pool_source import POOL
 from shim_room import GIB, MIB
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 
 @pytest.fixture(params=["", "_ptsz"])

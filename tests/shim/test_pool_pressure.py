@@ -7,7 +7,7 @@ import shim_room
 from pool_source import OWN
 from shim_room import GIB, MIB
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 # Requests of the default pool or of the program's own, on streams; a gate that holds one stream;
 # and how often a pool changed its size, checked after each call.

@@ -8,7 +8,7 @@ import time
 from shim_room import GIB, MIB, ask_bare
 from waiting import wait_until
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 NVML_USED = """
 import pynvml

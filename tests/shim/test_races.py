@@ -2,7 +2,7 @@
 
 from shim_room import GIB, MIB
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 
 def test_allocations_in_a_context_that_is_being_destroyed_are_all_given_back(room):

@@ -11,7 +11,8 @@ import hook_table
 import pytest
 import routes
 
-from pyvgpu import shim, simulator
+from pyvgpu import shim
+from pyvgpu.simulation import simulator
 from pyvgpu.volumes import elf, find, mirror
 
 HERE = Path(__file__).parent

@@ -4,7 +4,7 @@ import pytest
 from array_source import ARRAYS
 from vmm_source import VMM
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 SPARSE = (
     VMM

@@ -5,7 +5,7 @@ import pytest
 from shim_room import GIB, MIB, ask_bare
 from vmm_source import VMM
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 
 def test_memory_is_charged_when_it_is_created_and_needs_no_context(room):

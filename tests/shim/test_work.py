@@ -8,8 +8,9 @@ import shim_room
 import transfer_source
 import work_source
 
-from pyvgpu import names, region, simulator
+from pyvgpu import names, region
 from pyvgpu._region import ffi
+from pyvgpu.simulation import simulator
 
 MILLISECOND = 1_000_000
 CHUNK_NS = 2 * MILLISECOND  # bought at once at most

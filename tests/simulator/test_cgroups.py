@@ -6,7 +6,7 @@ import shim_room
 from machine_room import ask
 from shim_room import GIB, MIB
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 pytestmark = cgroup_room.needs_cgroups
 

@@ -13,7 +13,7 @@ import pytest
 import python_clients
 from machine_room import environment, run
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 pytestmark = pytest.mark.clients
 

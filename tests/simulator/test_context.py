@@ -3,7 +3,7 @@
 import pytest
 from shim_room import ask_bare
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 OK, INVALID_VALUE, NOT_INITIALIZED = 0, 1, 3
 INVALID_DEVICE, INVALID_CONTEXT, PEERS_ALREADY, PEERS_NOT = 101, 201, 704, 705

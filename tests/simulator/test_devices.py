@@ -5,7 +5,7 @@ import uuid
 import pytest
 from shim_room import ask_bare
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 OK, INVALID_VALUE, NOT_INITIALIZED, NO_DEVICE, INVALID_DEVICE = 0, 1, 3, 100, 101
 

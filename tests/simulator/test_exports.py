@@ -12,7 +12,8 @@ from elftools.elf.elffile import ELFFile
 from machine_room import ask as ask_nvml
 from shim_room import ask_bare
 
-from pyvgpu import shim, simulator
+from pyvgpu import shim
+from pyvgpu.simulation import simulator
 
 SOURCE = Path(__file__).parents[2] / "csrc" / "simulator"
 GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2"}

@@ -5,7 +5,7 @@ import pytest
 from cubin import Kernel, Variable
 from shim_room import ask_bare
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 OK, INVALID_VALUE, INVALID_IMAGE, NO_BINARY, INVALID_PTX = 0, 1, 200, 209, 218
 INVALID_HANDLE, NOT_FOUND, FILE_NOT_FOUND = 400, 500, 301

@@ -7,7 +7,7 @@ import machine_room
 import programs
 import pytest
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 MIB = 1 << 20
 

@@ -7,7 +7,8 @@ import pytest
 import shim_room
 import work_source
 
-from pyvgpu import errors, simulator
+from pyvgpu import errors
+from pyvgpu.simulation import simulator
 
 GATE = """
 import threading

@@ -7,7 +7,7 @@ import sys
 import machine_room
 import pytest
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 PROGRAM = r"""
 import ctypes, json, os, struct, sys

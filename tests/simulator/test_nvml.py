@@ -5,7 +5,7 @@ import sys
 import pytest
 from machine_room import NVML_PRELUDE, ask, environment, holder, run
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -7,7 +7,7 @@ import sys
 import rights
 from machine_room import ask, environment
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 HOLDER = """
 import ctypes, os, sys

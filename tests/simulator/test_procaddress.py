@@ -3,7 +3,7 @@
 import pytest
 from shim_room import ask_bare
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 FOUND, NOT_FOUND, TOO_OLD = 0, 1, 2
 DEFAULT, LEGACY, PER_THREAD, BOTH = 0, 1, 2, 3

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import charted
 import rig
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -20,9 +20,10 @@ import programs
 import rig
 import simulated_node
 
-from pyvgpu import device, names, region, shim, simulator
+from pyvgpu import device, names, region, shim
 from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.kube import apiserver
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

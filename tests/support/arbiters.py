@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from waiting import wait_until
 
-from pyvgpu import arbiter, device, holders, locks, promises, quota
+from pyvgpu import device, locks, quota
 from pyvgpu._region import ffi
+from pyvgpu.machine import arbiter, holders, reservations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,8 +54,8 @@ class Run:
             yield
 
 
-def books_in(place: Path) -> promises.Books:
-    return promises.Books(place / "root", place / "all")
+def books_in(place: Path) -> reservations.Books:
+    return reservations.Books(place / "root", place / "all")
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import rights
 
-from pyvgpu import cgroups
+from pyvgpu.machine import cgroups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,8 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import grpcsocket, pages
+from pyvgpu.deviceplugin import grpc_socket
+from pyvgpu.http import endpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +104,7 @@ def keep(kind: str, host: str, folder: str, files: Files) -> bool:
     from kubernetes import client
     from kubernetes.config import incluster_config
 
-    from pyvgpu.controller import certificates, identity
+    from pyvgpu.controller.certs import certificates, serving_certificate
     from pyvgpu.kube import apiserver
 
     token = pathlib.Path(folder, "token")
@@ -114,9 +115,9 @@ def keep(kind: str, host: str, folder: str, files: Files) -> bool:
     settings = client.Configuration()
     loader.load_and_set(settings)
     loader.host = settings.host = host
-    place = identity.Place("pyvgpu", "pyvgpu-webhook")
+    place = serving_certificate.Place("pyvgpu", "pyvgpu-webhook")
     api = apiserver.ApiServer(client.ApiClient(settings))
-    made = identity.own(api, place)
+    made = serving_certificate.own(api, place)
 
     def source(served: certificates.Bundle) -> certificates.Bundle:
         bundle = made(served)
@@ -124,7 +125,7 @@ def keep(kind: str, host: str, folder: str, files: Files) -> bool:
             files.fill()
         return bundle
 
-    known = identity.Identity(api, source if kind == "certificate" else made)
+    known = serving_certificate.Identity(api, source if kind == "certificate" else made)
 
     class Once(threading.Event):
         """Stop event that is set as soon as there is a certificate."""
@@ -153,12 +154,12 @@ def main(kind: str, path: str = "") -> None:
         return
     with contextlib.ExitStack() as stack:
         if kind == "grpc":
-            made = grpcsocket.listen(pathlib.Path(path), lambda _: None)
+            made = grpc_socket.listen(pathlib.Path(path), lambda _: None)
             stack.callback(made.stop)
             print("at", path, flush=True)
         else:
-            shown = pages.Pages(lambda: b"figures")
-            port = stack.enter_context(pages.serving("127.0.0.1:0", shown))
+            shown = endpoints.Pages(lambda: b"figures")
+            port = stack.enter_context(endpoints.serving("127.0.0.1:0", shown))
             print("at", port, flush=True)
         files.fill()
         print("full", flush=True)

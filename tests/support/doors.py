@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from waiting import PROMPT, wait_until
 
-from pyvgpu.controller import certificates, identity
+from pyvgpu.controller.certs import certificates, serving_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.controller import https
+    from pyvgpu.http import tls_server
 
 HOST = "pyvgpu-webhook.pyvgpu.svc"
 WANTED = certificates.Wanted((HOST,))
@@ -26,15 +26,15 @@ SECONDS = PROMPT
 class Door:
     """A server built by ``make(address, context, observer)``, and what it has counted."""
 
-    def __init__(self, make: Callable[..., https.Server]) -> None:
-        self.bundle = certificates.make(WANTED, identity.utc())
+    def __init__(self, make: Callable[..., tls_server.Server]) -> None:
+        self.bundle = certificates.make(WANTED, serving_certificate.utc())
         self.seen: list[tuple[str, str]] = []
         self.listener = make(("127.0.0.1", 0), self.context, self.observe)
         threading.Thread(target=self.listener.serve_forever, daemon=True).start()
 
     def context(self) -> ssl.SSLContext:
         """Return the server's TLS context."""
-        return identity.context_of(self.bundle)
+        return serving_certificate.context_of(self.bundle)
 
     def observe(self, path: str, result: str, seconds: float) -> None:
         """Record a counted request."""

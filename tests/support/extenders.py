@@ -20,7 +20,7 @@ import waiting
 
 from pyvgpu import names
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller import identity
+from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.scheduler.shell import leading
 from pyvgpu.kube import apiserver
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 RIGHTS = "scheduler/rights.yaml"
 NAMESPACE, ACCOUNT = "pyvgpu", "scheduler"
-PLACE = identity.Place(NAMESPACE, "pyvgpu-scheduler")
-KEY_PLACE = identity.Place("pyvgpu-agent", "pyvgpu-placement")
+PLACE = serving_certificate.Place(NAMESPACE, "pyvgpu-scheduler")
+KEY_PLACE = serving_certificate.Place("pyvgpu-agent", "pyvgpu-placement")
 PORT = 28443
 UNIT = 256 << 20
 GIB = 1 << 30

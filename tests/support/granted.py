@@ -17,7 +17,7 @@ import installed
 import shim_room
 from waiting import WHOLE
 
-from pyvgpu import device, names, shim, simulator
+from pyvgpu import device, names, shim
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.containers import cdi_edits
@@ -25,6 +25,8 @@ from pyvgpu.volumes import cdi, manifest, node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pyvgpu.simulation import simulator
 
 GIB = 1 << 30
 NULL = Path("/dev/null").stat()  # a node that always exists, in place of a GPU's

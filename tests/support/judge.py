@@ -19,7 +19,7 @@ from pyvgpu import locks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyvgpu import simulator
+    from pyvgpu.simulation import simulator
 
 _HEAD = struct.Struct("QIIQIIQQQQQ")  # magic, version, devices, size; struct machine_index
 _LINE = 64

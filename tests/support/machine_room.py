@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 import pytest
 from waiting import WHOLE
 
-from pyvgpu import shim, simulator
+from pyvgpu import shim
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pyvgpu.simulation import simulator
 
 NVML_PRELUDE = """
 import ctypes, json, os, sys, threading, time

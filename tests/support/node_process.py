@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import simulated_node
 from fake_kubelet import SECONDS
 
-from pyvgpu import region, simulator
+from pyvgpu import region
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ import machine_room
 from pyvgpu import shim
 
 if TYPE_CHECKING:
-    from pyvgpu import simulator
+    from pyvgpu.simulation import simulator
 
 SOURCES = Path(__file__).parents[1] / "simulator" / "programs"
 LIBCUDA, LIBNVIDIA_ML = "-l:libcuda.so.999.1", "-l:libnvidia-ml.so.999.1"  # SONAMEs end in .1

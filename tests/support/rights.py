@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyvgpu import abilities
+from pyvgpu.run import abilities
 
 WANTING = "the kernel does not allow"  # CI cannot install it; conftest.py allows the skip
 _LINE = re.compile(r"^pyvgpu: cannot use a private mount namespace \(.*\n", re.MULTILINE)

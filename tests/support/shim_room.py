@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING
 import machine_room
 from waiting import WHOLE
 
-from pyvgpu import device, names, region, shim, simulator, tree
+from pyvgpu import device, names, region, shim
+from pyvgpu.run import run_files
 from pyvgpu.share import Share
 from pyvgpu.volumes import find, mirror
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pyvgpu.simulation import simulator
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -90,8 +93,8 @@ class Room:
         self.quota = region.create(handle, self.driver.release, self._shares(vmemory))
         os.close(handle)
         made = mirror.ensure(self.driver, shim.shim_library(), place / "cache")
-        source = tree.Source(made.lib64, made.origin, machine.folder)
-        self.tree, self._lock = tree.make(place / "cache", "room", source, self.folder)
+        source = run_files.Source(made.lib64, made.origin, machine.folder)
+        self.tree, self._lock = run_files.make(place / "cache", "room", source, self.folder)
 
     def _shares(self, vmemory: int) -> list[Share]:
         return [Share(each, self.vcore, vmemory) for each in self.devices]

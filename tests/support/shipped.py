@@ -12,7 +12,7 @@ import rig
 import waiting
 import yaml
 
-from pyvgpu.controller import identity
+from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAMESPACE = "pyvgpu"
 NATIVE = "native"  # name prefix of namespaces with conversion to native sidecars
 APPS = ("sidecar-controller", "sidecar-node", "webhook")
-PLACE = identity.Place(NAMESPACE, "pyvgpu-webhook")
+PLACE = serving_certificate.Place(NAMESPACE, "pyvgpu-webhook")
 
 
 def kubectl(*arguments: str, text: str | None = None) -> str:

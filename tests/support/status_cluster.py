@@ -14,9 +14,10 @@ import status_node
 from scheduling_api import GIB, UNIT
 from waiting import wait_until
 
-from pyvgpu import errors, names, pages
+from pyvgpu import errors, names
 from pyvgpu.allocator import annotations, facts
 from pyvgpu.controller.status import cluster, guard
+from pyvgpu.http import endpoints
 from pyvgpu.status import history
 
 if TYPE_CHECKING:
@@ -154,8 +155,8 @@ def running(
 ) -> Iterator[cluster.Cluster]:
     """Run the page of *api*'s cluster; with *agents*, one HTTP server answers for all nodes."""
     stop = threading.Event()
-    served = pages.Pages(lambda: b"", more=status_node.Node().routes() if agents else {})
-    with small_api.running(api) as (_, connection), pages.serving("0", served) as port:
+    served = endpoints.Pages(lambda: b"", more=status_node.Node().routes() if agents else {})
+    with small_api.running(api) as (_, connection), endpoints.serving("0", served) as port:
         settings = cluster.Settings("frankfurt", AGENTS, port)
         shown = cluster.Cluster(connection, settings, clock=lambda: status_node.AT)
         thread = threading.Thread(target=shown.run, args=(stop,), daemon=True)

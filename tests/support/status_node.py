@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import pages, quota
+from pyvgpu import quota
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
@@ -17,6 +17,8 @@ from pyvgpu.status import site
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pyvgpu.http import endpoints
 
 GIB = 1 << 30
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -121,7 +123,7 @@ class Node:
         """Return the document of its status page."""
         return self.recent.document(NAME, self.sources, TROUBLES)
 
-    def routes(self) -> dict[str, pages.Route]:
+    def routes(self) -> dict[str, endpoints.Route]:
         """Return the HTTP routes of its status page."""
         return site.routes(lambda asked: site.answer(asked, self.document()))
 

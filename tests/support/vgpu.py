@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import granted
 import rig
 
-from pyvgpu import region, shim, simulator
+from pyvgpu import region, shim
 from pyvgpu.deviceplugin.containers import store
 from pyvgpu.kube import apiserver
+from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

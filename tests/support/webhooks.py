@@ -20,14 +20,14 @@ import runner
 import served
 import waiting
 
-from pyvgpu.controller import identity
+from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
+PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-webhook")
 ADDRESS, PORT, HEALTH = "10.97.0.1", 18443, 18444  # the node's, in the cluster's network
 SECONDS = waiting.PROMPT
 DRY = {"dryRun": "All"}

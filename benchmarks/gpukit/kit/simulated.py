@@ -7,7 +7,8 @@ SONAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 def environment(model):
     """Return variables by which this process's children find the simulated machine *model*."""
-    from pyvgpu import shim, simulator
+    from pyvgpu import shim
+    from pyvgpu.simulation import simulator
 
     machine = simulator.open_machine(model)
     folder = machine.folder.with_name(f"{machine.folder.name}.driver")

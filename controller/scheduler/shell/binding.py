@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, names
 from pyvgpu.allocator import annotations as notes
 from pyvgpu.allocator import predicates
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import asks
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.scheduler import book
+    from pyvgpu.kube.objects import Object
 
 log = logging.getLogger(__name__)
 

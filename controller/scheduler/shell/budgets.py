@@ -14,15 +14,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects
 from pyvgpu.controller.scheduler import victims
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.scheduler import book
+    from pyvgpu.kube.objects import Object
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import certificates, identity, upkeep
+from pyvgpu.controller.certs import certificates, serving_certificate, upkeep
 
 if TYPE_CHECKING:
     import datetime
@@ -35,8 +35,8 @@ class Callers:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        place: identity.Place,
-        now: Callable[[], datetime.datetime] = identity.utc,
+        place: serving_certificate.Place,
+        now: Callable[[], datetime.datetime] = serving_certificate.utc,
     ) -> None:
         self._api = api
         self._place = place
@@ -62,11 +62,11 @@ class Callers:
 
     def look(self) -> None:
         """Issue the certificate if it is not valid; UnavailableError while that is impossible."""
-        secret = identity.read_secret(self._api, self._place)
-        bundle = identity.read_bundle(secret)
+        secret = serving_certificate.read_secret(self._api, self._place)
+        bundle = serving_certificate.read_bundle(secret)
         if not bundle.signer:
             raise errors.UnavailableError("the server's own certificate must be made first")
-        texts = [identity.read_text(secret, name) for name in (CERTIFICATE, KEY)]
+        texts = [serving_certificate.read_text(secret, name) for name in (CERTIFICATE, KEY)]
         if not certificates.is_client(bundle, texts[0], texts[1], self._now()):
             try:
                 made = certificates.client(bundle, NAME, self._now())
@@ -75,7 +75,7 @@ class Callers:
                     f"another authority must be made first: {exc}"
                 ) from exc
             more = dict(zip((CERTIFICATE, KEY), made, strict=True))
-            identity.keep(self._api, self._place, secret, bundle, **more)
+            serving_certificate.keep(self._api, self._place, secret, bundle, **more)
             log.info("issued a certificate for %s", NAME)
         self._authorities = bundle.authorities
         self.ready.set()

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import replies
+from pyvgpu.http import replies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

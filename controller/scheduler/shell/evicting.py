@@ -12,9 +12,8 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import work
 from pyvgpu.controller.scheduler.shell import binding
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, work_queue
 
 if TYPE_CHECKING:
     import threading
@@ -50,7 +49,7 @@ class Evictor:
         self._reader = reader
         self._may_act = may_act
         self._teller = teller
-        self._queue = work.Queue()
+        self._queue = work_queue.Queue()
         self._asked: dict[str, tuple[asks.Pod, Sequence[str]]] = {}  # by uid
         self._since: dict[str, float] = {}  # by uid, when it was last considered
         self.evicted = 0

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.controller import identity, objects, upkeep
-from pyvgpu.kube import apiserver
+from pyvgpu.controller.certs import serving_certificate, upkeep
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ class Keys:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        place: identity.Place,
+        place: serving_certificate.Place,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._api = api
@@ -66,7 +66,7 @@ class Keys:
         self.ready.set()
 
     def _entries(self) -> objects.Object:
-        secret = identity.read_secret(self._api, self._place)
+        secret = serving_certificate.read_secret(self._api, self._place)
         data = objects.section(secret, "data")
         if ENTRY in data:
             return data
@@ -78,7 +78,9 @@ class Keys:
         except apiserver.ServerError as exc:
             if exc.status != apiserver.CONFLICT:
                 raise
-            theirs = objects.section(identity.read_secret(self._api, self._place), "data")
+            theirs = objects.section(
+                serving_certificate.read_secret(self._api, self._place), "data"
+            )
             if ENTRY not in theirs:
                 raise
             return theirs  # another replica created it first

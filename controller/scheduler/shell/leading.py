@@ -11,8 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller import objects
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,8 +14,7 @@ import queue
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import objects, pace
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects, rate_limit
 
 if TYPE_CHECKING:
     import threading
@@ -52,7 +51,7 @@ class Teller:
         """Write none yet; *why* returns why some nodes refuse a pod, or nothing."""
         self._api = api
         self._why = why
-        self._pace = pace.Pace(PER_SECOND)
+        self._pace = rate_limit.Pace(PER_SECOND)
         self._waiting: queue.Queue[_Event | None] = queue.Queue(MOST)
         self._said: dict[str, tuple[float, str]] = {}  # by uid: when, and which text
 

@@ -11,7 +11,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller import threads
 from pyvgpu.controller.scheduler import book, deciding, sampling
 from pyvgpu.controller.scheduler.shell import (
     binding,
@@ -24,6 +23,7 @@ from pyvgpu.controller.scheduler.shell import (
     waking,
     watching,
 )
+from pyvgpu.kube import threads
 from pyvgpu.kube.apiserver import ServerError
 
 if TYPE_CHECKING:

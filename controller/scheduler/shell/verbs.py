@@ -13,15 +13,16 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import objects, replies
 from pyvgpu.controller.scheduler import gathering, protocol
 from pyvgpu.controller.scheduler.shell import binding
+from pyvgpu.http import replies
+from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.scheduler import asks, deciding, listed, victims
+    from pyvgpu.kube.objects import Object
 
 MOST_GATHERING = 512  # binds that wait for their gang; more must retry
 REMEMBERED = 20_000  # pods between their filter and their bind

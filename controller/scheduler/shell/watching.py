@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.scheduler import book
     from pyvgpu.kube import apiserver
+    from pyvgpu.kube.objects import Object
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import nodes
-from pyvgpu.kube import informer
+from pyvgpu.kube import informer, objects
 
 if TYPE_CHECKING:
     import threading
 
     from pyvgpu.allocator import facts
-    from pyvgpu.controller.objects import Object
     from pyvgpu.controller.sidecar.settings import Settings
     from pyvgpu.kube.apiserver import ApiServer
+    from pyvgpu.kube.objects import Object
 
 log = logging.getLogger(__name__)
 

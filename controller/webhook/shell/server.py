@@ -6,15 +6,15 @@ import functools
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller import https, replies
 from pyvgpu.controller.webhook import review
+from pyvgpu.http import replies, tls_server
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping
 
 
-class Server(https.Server):
+class Server(tls_server.Server):
     """Serves *routes*, a mutation for each path, until ``shutdown``."""
 
     def __init__(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection, Mapping, Sequence
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 _FORMATS = ("wide", "json")
 _RESOURCES = "/apis/resource.k8s.io/v1"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from pyvgpu.controller.objects import Object
+    from pyvgpu.kube.objects import Object
 
 _DESCRIPTION = """\
 Show the agents' events for processes that use devices without the shim or exceed their quota

@@ -8,8 +8,8 @@ import served
 import small_api
 import waiting
 
-from pyvgpu.controller import leases
 from pyvgpu.controller.claims import templates
+from pyvgpu.kube import leases
 
 OLD = {"pyvgpu.io/used": "2020-01-01T00:00:00Z"}
 

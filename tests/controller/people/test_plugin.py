@@ -8,13 +8,14 @@ import pytest
 import scheduling_api as make
 import small_api
 
-from pyvgpu import cli, memorylimit, names
+from pyvgpu import cli, names
 from pyvgpu.allocator import annotations, facts
 from pyvgpu.controller.people import figures, rows
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.devices.health import Answer
 from pyvgpu.deviceplugin.telemetry import metrics, usage
+from pyvgpu.machine import memory_limit
 
 GIB = 1 << 30
 AGENTS = "/api/v1/namespaces/pyvgpu-agent/pods"
@@ -29,7 +30,7 @@ def agent(node):
     return {"metadata": name, "spec": {"nodeName": node, "containers": [container]}}
 
 
-def metrics_text(*used, findings=(), audits=True, limit=memorylimit.NONE):
+def metrics_text(*used, findings=(), audits=True, limit=memory_limit.NONE):
     """Return an agent's metrics of pods in namespace n on the first device, with their *used*."""
     granted = [
         grants.Grant(
@@ -172,9 +173,9 @@ def test_top_prints_json_with_exact_numbers(world):
     }
 
 
-@pytest.mark.parametrize("limit", [0, 2 * GIB + memorylimit.MARGIN_BYTES])
+@pytest.mark.parametrize("limit", [0, 2 * GIB + memory_limit.MARGIN_BYTES])
 def test_explain_shows_memory_limits_of_a_running_container(world, limit):
-    set_to = memorylimit.Limit(("/sys/fs/cgroup/a",), (limit,)) if limit else memorylimit.NONE
+    set_to = memory_limit.Limit(("/sys/fs/cgroup/a",), (limit,)) if limit else memory_limit.NONE
     answer = metrics_text(("train-0", usage.NOTHING), limit=set_to)
     world.api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"] = answer
     code, out, err = world("explain", "train-0")

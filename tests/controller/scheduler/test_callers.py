@@ -6,10 +6,10 @@ import datetime
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.controller import certificates, identity
+from pyvgpu.controller.certs import certificates, serving_certificate
 from pyvgpu.controller.scheduler.shell import callers
 
-PLACE = identity.Place("pyvgpu", "pyvgpu-scheduler")
+PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-scheduler")
 NOW = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
 YEAR = datetime.timedelta(days=365)
 
@@ -24,7 +24,9 @@ def own(small):
     """A Secret with a server's certificate in it."""
     api, connection = small
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
-    identity.own(connection, PLACE, lasting=True, now=lambda: NOW)(certificates.Bundle())
+    serving_certificate.own(connection, PLACE, lasting=True, now=lambda: NOW)(
+        certificates.Bundle()
+    )
     return api, connection
 
 
@@ -58,7 +60,7 @@ def test_a_damaged_entry_is_replaced(own, name):
     api.put(PLACE.secret, secret)
     one.look()
     found = texts(api)
-    bundle = identity.read_bundle(api.read(PLACE.secret))
+    bundle = serving_certificate.read_bundle(api.read(PLACE.secret))
     assert certificates.is_client(bundle, found["client.crt"], found["client.key"], NOW)
 
 

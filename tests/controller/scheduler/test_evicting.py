@@ -6,12 +6,12 @@ import time
 import schedulerpods as pods
 import scheduling_api as make
 
-from pyvgpu.controller import work
 from pyvgpu.controller.scheduler import asks, book, deciding
 from pyvgpu.controller.scheduler.shell import budgets, evicting, telling
+from pyvgpu.kube import work_queue
 
 
-class AskedAgain(work.Queue):
+class AskedAgain(work_queue.Queue):
     """Calls *ask* once more in the moment when a pod is taken from the queue."""
 
     def __init__(self, ask):

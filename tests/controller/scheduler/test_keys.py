@@ -7,12 +7,12 @@ import scheduling_api as make
 
 from pyvgpu import errors
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller import identity
+from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.controller.scheduler import asks
 from pyvgpu.controller.scheduler.shell import keys
 from pyvgpu.deviceplugin.cluster import scheduler_choice
 
-PLACE = identity.Place("agents", "placement")
+PLACE = serving_certificate.Place("agents", "placement")
 ONE, TWO = b"1" * 32, b"2" * 32
 
 

@@ -9,7 +9,7 @@ import waiting
 from scheduling_api import KEY
 
 from pyvgpu import names
-from pyvgpu.controller import leases, metrics
+from pyvgpu.controller import metrics
 from pyvgpu.controller.scheduler import book, gathering
 from pyvgpu.controller.scheduler.shell import (
     binding,
@@ -20,6 +20,7 @@ from pyvgpu.controller.scheduler.shell import (
     term,
     watching,
 )
+from pyvgpu.kube import leases
 
 NODE = "node-1"
 

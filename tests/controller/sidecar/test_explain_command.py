@@ -7,7 +7,7 @@ import pytest
 import small_api
 
 from pyvgpu import cli
-from pyvgpu.controller import objects
+from pyvgpu.kube import objects
 
 PODS = "/api/v1/namespaces/team/pods"
 POD = f"{PODS}/train-0"

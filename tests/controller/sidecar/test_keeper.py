@@ -13,7 +13,7 @@ import waiting
 pytest.importorskip("prometheus_client", reason="needs prometheus-client")
 small_runtime = pytest.importorskip("small_runtime", reason="needs grpcio")
 
-from pyvgpu.controller import leases, metrics, objects  # noqa: E402
+from pyvgpu.controller import metrics  # noqa: E402
 from pyvgpu.controller.sidecar import (  # noqa: E402
     claims,
     keeper,
@@ -22,6 +22,7 @@ from pyvgpu.controller.sidecar import (  # noqa: E402
     reconcile,
     settings,
 )
+from pyvgpu.kube import leases, objects  # noqa: E402
 
 PODS = "/api/v1/namespaces/team/pods"
 POD = f"{PODS}/train-0"

@@ -6,8 +6,8 @@ import pod_objects as make
 import pytest
 import small_kubelet as model
 
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import actions, pods, reconcile
+from pyvgpu.kube import objects
 
 ZERO = {"SIDECAR_TERMINATION_EXITS_ZERO": "true"}
 PLAIN = {"command": ["/opt/log"]}

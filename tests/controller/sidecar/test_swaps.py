@@ -9,8 +9,8 @@ import small_kubelet as model
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import pods, reconcile, swaps
+from pyvgpu.kube import objects
 
 KEY = "pyvgpu.io/start_command.a.0"
 

@@ -9,8 +9,9 @@ import status_cluster
 import status_node
 from status_cluster import STRANGER, VIEWER, StatusApi
 
-from pyvgpu import errors, pages
+from pyvgpu import errors
 from pyvgpu.controller.status import cluster
+from pyvgpu.http import endpoints
 from pyvgpu.status import site
 
 
@@ -32,7 +33,7 @@ def empty():
 
 def ask(shown, query=None, token=VIEWER, path=site.NUMBERS, **fields):
     fields = {"authorization": f"Bearer {token}"} | fields if token else fields
-    return shown.routes()[path](pages.Asked(query or {}, fields))
+    return shown.routes()[path](endpoints.Asked(query or {}, fields))
 
 
 def test_an_authorized_user_sees_everything(shown):

@@ -8,9 +8,9 @@ import small_kubelet as model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.controller import objects
 from pyvgpu.controller.webhook import launch, transform
 from pyvgpu.controller.webhook.transform import Admission, Expansion, Provider
+from pyvgpu.kube import objects
 
 KEY = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 WORDS = st.lists(

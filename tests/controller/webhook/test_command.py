@@ -8,9 +8,9 @@ import pod_objects as make
 import pytest
 import served
 
-from pyvgpu.controller import identity
+from pyvgpu.controller.certs import serving_certificate
 
-PLACE = identity.Place("pyvgpu", "pyvgpu-webhook")
+PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-webhook")
 
 
 class Webhook(served.Program):

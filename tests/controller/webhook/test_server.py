@@ -13,9 +13,10 @@ import pytest
 import small_kubelet
 from doors import JSON, SECONDS, WANTED
 
-from pyvgpu.controller import certificates, https, identity
+from pyvgpu.controller.certs import certificates, serving_certificate
 from pyvgpu.controller.webhook import review, sidecars, transform
 from pyvgpu.controller.webhook.shell import server
+from pyvgpu.http import tls_server
 
 
 def broken(request):
@@ -168,7 +169,7 @@ def test_a_silent_connection_does_not_block_others(running):
 
 
 def test_a_silent_connection_is_closed_after_a_timeout(monkeypatch):
-    monkeypatch.setattr(https, "HANDSHAKE_SECONDS", 0.1)
+    monkeypatch.setattr(tls_server, "HANDSHAKE_SECONDS", 0.1)
     with (
         contextlib.closing(made_of(ROUTES)) as running,
         socket.create_connection(running.address, timeout=SECONDS) as silent,
@@ -185,14 +186,14 @@ SILENT = {
 @pytest.mark.parametrize("silent", SILENT.values(), ids=SILENT)
 def test_the_longest_silent_connection_is_closed_for_a_new_one(running, silent):
     with contextlib.ExitStack() as stack:
-        for _ in range(https.MOST_CONNECTIONS + 8):
+        for _ in range(tls_server.MOST_CONNECTIONS + 8):
             stack.enter_context(contextlib.closing(silent(running)))
         client = stack.enter_context(contextlib.closing(running.connect()))
         assert post(client, make.asked(job()))["patch"]
 
 
 def test_a_connection_beyond_the_limit_is_rejected_while_all_are_busy(monkeypatch):
-    monkeypatch.setattr(https, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(tls_server, "MOST_CONNECTIONS", 2)
     entered, go_on = threading.Semaphore(0), threading.Event()
 
     def wait(request):
@@ -216,7 +217,7 @@ def test_a_connection_beyond_the_limit_is_rejected_while_all_are_busy(monkeypatc
 
 def test_a_new_certificate_applies_to_new_connections(running, client):
     old = running.bundle
-    running.bundle = certificates.make(WANTED, identity.utc(), old)
+    running.bundle = certificates.make(WANTED, serving_certificate.utc(), old)
     assert post(client, make.asked(job()))["patch"]  # the existing connection
     with pytest.raises(ssl.SSLCertVerificationError):
         running.connect(old.authorities)

@@ -7,11 +7,11 @@ import small_kubelet as model
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyvgpu.controller import objects
 from pyvgpu.controller.sidecar import marking, pods
 from pyvgpu.controller.sidecar.settings import Settings
 from pyvgpu.controller.webhook import launch, transform
 from pyvgpu.controller.webhook.transform import Admission, Expansion, Provider
+from pyvgpu.kube import objects
 
 PLAIN = Admission()
 NATIVE = Admission(native_namespaces=("team*",), oldest_kubelet=(1, 29))

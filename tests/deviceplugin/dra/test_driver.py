@@ -12,7 +12,8 @@ import small_disks
 from claiming_kubelet import Given, RefusedError, claim, result
 
 from pyvgpu import names as known
-from pyvgpu import quota, region, simulator
+from pyvgpu import quota, region
+from pyvgpu.simulation import simulator
 
 MIB = 1 << 20
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"

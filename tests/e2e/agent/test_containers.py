@@ -8,7 +8,8 @@ import pytest
 import rig
 from agents import UNIT, container, said
 
-from pyvgpu import shim, simulator
+from pyvgpu import shim
+from pyvgpu.simulation import simulator
 
 pytestmark = pytest.mark.e2e
 

@@ -8,8 +8,8 @@ import rig
 import simulated_node
 from agents import UNIT, container
 
-from pyvgpu import simulator
 from pyvgpu.kube import apiserver
+from pyvgpu.simulation import simulator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 

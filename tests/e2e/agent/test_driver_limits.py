@@ -4,12 +4,12 @@ import pytest
 import rig
 from agents import UNIT, container, said
 
-from pyvgpu import memorylimit
+from pyvgpu.machine import memory_limit
 
 pytestmark = pytest.mark.e2e
 
 QUOTA = 8 * UNIT
-LIMIT = QUOTA + memorylimit.MARGIN_BYTES
+LIMIT = QUOTA + memory_limit.MARGIN_BYTES
 OWN = {"env": [{"name": "LD_LIBRARY_PATH", "value": "/opt/own"}]}
 
 

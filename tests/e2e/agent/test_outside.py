@@ -9,7 +9,8 @@ import rig
 from agents import NODE, UNIT, container
 from prometheus_client import parser
 
-from pyvgpu import names, simulator
+from pyvgpu import names
+from pyvgpu.simulation import simulator
 
 pytestmark = pytest.mark.e2e
 

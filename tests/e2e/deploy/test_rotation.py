@@ -11,7 +11,7 @@ import rig
 import shipped as made
 import sidecars
 
-from pyvgpu.controller import certificates, identity, upkeep
+from pyvgpu.controller.certs import certificates, serving_certificate, upkeep
 from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400), pytest.mark.row(20)]
@@ -75,13 +75,15 @@ def expiries(shipped):
 def test_certificate_is_renewed_under_load(space, shipped, fails_closed):
     now = datetime.datetime.now(datetime.UTC)
     secret = shipped.server.call("GET", made.PLACE.secret)
-    served = identity.read_bundle(secret)
+    served = serving_certificate.read_bundle(secret)
     begun = now - 2 * certificates.LIFE / 3 - datetime.timedelta(days=1)
     wanted = certificates.Wanted((made.PLACE.host,))
     old = certificates.make(wanted, begun, served)
     before = max(expiries(shipped))
     with load(space):
-        identity.keep(shipped.server, made.PLACE, secret, old)  # 2/3 of its lifetime is over
+        serving_certificate.keep(
+            shipped.server, made.PLACE, secret, old
+        )  # 2/3 of its lifetime is over
         pause = threading.Event()
         for _ in range(2 * upkeep.INTERVAL_SECONDS):
             pause.wait(1)

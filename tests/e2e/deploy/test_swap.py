@@ -8,9 +8,8 @@ import rig
 import sidecars
 
 from pyvgpu import names
-from pyvgpu.controller import objects
 from pyvgpu.controller.webhook import transform
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

@@ -11,7 +11,7 @@ import rig
 from agents import said
 from claimed import container, request
 
-from pyvgpu import simulator
+from pyvgpu.simulation import simulator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

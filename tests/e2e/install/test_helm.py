@@ -12,10 +12,11 @@ import rig
 from agents import NODE, UNIT, container
 from waiting import wait_until
 
-from pyvgpu import names, simulator
-from pyvgpu.controller import yamlfile
+from pyvgpu import names
 from pyvgpu.controller.scheduler import configured
 from pyvgpu.deviceplugin.kubelet import device_ids
+from pyvgpu.kube import yaml_file
+from pyvgpu.simulation import simulator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -164,7 +165,7 @@ def test_notes_write_kube_schedulers_configuration(release, folder):
     said = charts.notes(charts.write(folder / "patch.yaml", values))
     script = said[said.index("of() {") : said.index("pyvgpu doctor")]
     charts.run("sh", "-euc", f"cd {folder}\n{script}")
-    config = yamlfile.read(folder / "kube-scheduler.yaml", "--config")
+    config = yaml_file.read(folder / "kube-scheduler.yaml", "--config")
     assert configured.judge(config) == ()
     (extender,) = config["extenders"]
     assert extender["urlPrefix"] == "https://10.96.0.50/scheduler"  # found by itself

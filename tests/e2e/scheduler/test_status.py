@@ -12,8 +12,7 @@ import served
 import waiting
 
 from pyvgpu.cli import status_page
-from pyvgpu.controller import objects
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, objects
 
 pytestmark = pytest.mark.e2e
 RIGHTS = "status/rights.yaml"

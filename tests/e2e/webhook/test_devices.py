@@ -15,7 +15,7 @@ from webhooks import DRY, dry_run, plain, refused, sharing
 
 from pyvgpu import names
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller import certificates, identity
+from pyvgpu.controller.certs import certificates, serving_certificate
 from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -177,7 +177,9 @@ def serves(webhook, space):
 
 
 def test_certificate_can_come_from_a_cluster_signer_or_a_folder(space, webhook, tmp_path):
-    made = certificates.make(certificates.Wanted((webhooks.PLACE.host,)), identity.utc())
+    made = certificates.make(
+        certificates.Wanted((webhooks.PLACE.host,)), serving_certificate.utc()
+    )
     for name, text in (
         ("tls.crt", made.certificate),
         ("tls.key", made.key),

@@ -1,0 +1,53 @@
+"""Serving certificate from a mounted Secret, such as cert-manager's.
+
+The issuer renews it. Kubelet updates the mount of a changed Secret within a minute or two, all
+files at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors
+from pyvgpu.controller.certs import certificates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyvgpu.controller.certs.serving_certificate import Source
+
+CERTIFICATE, KEY, AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
+
+
+def source(folder: Path) -> Source:
+    """Return the source that reads *folder*; without ``ca.crt`` no CA bundle is published."""
+
+    def read(served: certificates.Bundle) -> certificates.Bundle:  # noqa: ARG001 - as it stands
+        # Kubelet swaps the ..data link: resolved once, all files are of one version of the Secret.
+        inside = (folder / "..data" if (folder / "..data").exists() else folder).resolve()
+        found = certificates.Bundle(
+            _text(inside / AUTHORITIES) if (inside / AUTHORITIES).exists() else "",
+            _text(inside / CERTIFICATE),
+            _text(inside / KEY),
+        )
+        try:
+            certificates.expiry(found)
+        except ValueError as exc:
+            raise errors.DataError(
+                f"--certificate-folder {folder}: {CERTIFICATE} must be a certificate in PEM, as a "
+                "Secret of type kubernetes.io/tls has it"
+            ) from exc
+        return found
+
+    return read
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        why = str(exc.strerror).lower() if isinstance(exc, OSError) else "is not text"
+        raise errors.DataError(
+            f"--certificate-folder {file}: {why}; must have {CERTIFICATE} and {KEY}, as a Secret "
+            "of type kubernetes.io/tls is mounted"
+        ) from exc

@@ -1,0 +1,1 @@
+"""HTTP servers of all programs: endpoints, TLS, and the exposition of metrics."""

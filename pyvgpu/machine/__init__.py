@@ -1,0 +1,1 @@
+"""One Linux machine: its reservations, its arbiter, its processes, cgroups and mounts."""

@@ -1,0 +1,88 @@
+"""Admission check: whether a device has room for a new reservation beside the existing ones.
+
+Pure: pyvgpu.machine.reservations holds the lock of the book, and enters what fits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, quantity, share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyvgpu.machine.holders import Promise, Wish
+
+
+def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
+    """Return the first share of the wish that fits beside the *live* reservations."""
+    refusals: list[errors.PyVgpuError] = []
+    for device in wish.devices:
+        try:
+            wanted = share.fit(wish.quota, device)
+            check(wanted, wish.vcore, live)
+        except errors.PyVgpuError as exc:
+            refusals.append(exc)
+        else:
+            return wanted
+    # Prefer a temporary reason: no room now, rather than never.
+    refusals.sort(key=lambda exc: isinstance(exc, errors.UsageError))
+    if len(refusals) == 1:
+        raise refusals[0]
+    raise type(refusals[0])(f"{refusals[0]} (and none of the other devices has room either)")
+
+
+def check(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None:
+    """Raise UnavailableError if *wanted*, with *vcore* reserved, does not fit."""
+    check_memory(wanted, live)
+    check_time(wanted, vcore, live)
+
+
+def check_memory(wanted: share.Share, live: Sequence[Promise]) -> None:
+    """Raise UnavailableError if the memory of *wanted* does not fit beside *live*."""
+    found = [
+        (promise.holder.name, limits, reserved)
+        for promise in live
+        for limits, reserved in zip(promise.limits.devices, promise.reserved, strict=True)
+        if limits.uuid == wanted.device.uuid
+    ]
+    free = wanted.device.memory_bytes - sum(reserved for _, _, reserved in found)
+    if wanted.vmemory > free:
+        holders = ", ".join(
+            f"{name} {quantity.format_size(reserved)}" + _beyond(limits.vmemory, reserved)
+            for name, limits, reserved in found
+        )
+        raise errors.UnavailableError(
+            f"vmemory {quantity.format_size(wanted.vmemory)}: {wanted.device.label} has "
+            f"{quantity.format_size(max(free, 0))} of "
+            f"{quantity.format_size(wanted.device.memory_bytes)} free, the rest is reserved: "
+            f"{holders}" + _valid_memory(wanted, free)
+        )
+
+
+def check_time(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None:
+    """Raise UnavailableError if *vcore* of the device of *wanted* is not free beside *live*."""
+    found = [
+        promise.holder
+        for promise in live
+        if any(limits.uuid == wanted.device.uuid for limits in promise.limits.devices)
+    ]
+    idle = quantity.WHOLE_DEVICE - sum(holder.vcore for holder in found)
+    if vcore > idle:
+        holders = ", ".join(f"{holder.name} {holder.vcore}" for holder in found if holder.vcore)
+        raise errors.UnavailableError(
+            f"vcore {vcore}: {wanted.device.label} has {max(idle, 0)} of "
+            f"{quantity.WHOLE_DEVICE} free, the rest is reserved: {holders}"
+            + (f"; valid would be --vcore {idle}" if idle > 0 else "")
+        )
+
+
+def _beyond(quota: int, reserved: int) -> str:
+    return "" if reserved <= quota else f" (held; its quota is {quantity.format_size(quota)})"
+
+
+def _valid_memory(wanted: share.Share, free: int) -> str:
+    if free < wanted.device.context_bytes + share.LEAST_ROOM_BYTES:
+        return ""
+    return f"; valid would be --vmemory {quantity.format_exact(quantity.round_down(free))}"

@@ -1,0 +1,176 @@
+"""Change the quota of an active run through its supervisor, the only writer of the quota.
+
+The supervisor listens on a socket in the folder of the run's reservation. A request is one packet,
+a quota.Change as JSON, and so is the response: the new share, or why the old one stays. Only the
+run's own user and root get a response.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+from pyvgpu import errors, log, quantity, quota
+from pyvgpu.machine import ipc, users
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from pyvgpu.machine.holders import Changed, Promise
+
+ANSWER_SECONDS = 15.0  # longer than the timeout of the book's lock
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """The quota of a run or a container after a change."""
+
+    vcore: int
+    vcore_limit: int
+    vmemory: int  # bytes
+    policy: quota.Policy
+    device: str
+    promised: bool = True  # whether vcore was requested
+    held: int | None = None  # bytes; None: unknown
+    priority: quota.Priority = quota.Priority.NORMAL
+
+    @property
+    def text(self) -> str:
+        """The line for users."""
+        size = quantity.format_exact(self.vmemory)
+        rank = self.priority.name.lower()
+        named = "" if self.priority is quota.Priority.NORMAL else f", priority {rank}"
+        return f"{self._time}{named}, vmemory {size} of {self.device}{self._beyond}"
+
+    @property
+    def _time(self) -> str:
+        if not self.promised:
+            return "vcore - (no limit, no guarantee)"
+        reach = f", elastic to {self.vcore_limit}" if self.policy is quota.Policy.ELASTIC else ""
+        return f"vcore {self.vcore}{reach}"
+
+    @property
+    def _beyond(self) -> str:
+        if self.held is None or self.held <= self.vmemory:
+            return ""
+        return (
+            f"; it holds {quantity.format_size(self.held)}: nothing is reclaimed; new "
+            "allocations fail until it holds less than "
+            f"{quantity.format_exact(self.vmemory)}, and what it holds stays reserved until then"
+        )
+
+
+class Control(ipc.Listener):
+    """The supervisor's end: answers in its own thread until it is stopped."""
+
+    def __init__(self, folder: Path, change: Callable[[quota.Change], Changed]) -> None:
+        def answer(question: Mapping[str, Any]) -> dict[str, object]:
+            changed = change(parse_change(question))
+            share = changed.made.share
+            held = Held(
+                share.vcore,
+                share.vcore_limit,
+                share.vmemory,
+                share.policy,
+                share.device.label,
+                changed.promised_vcore > 0,
+                changed.held,
+                share.priority,
+            )
+            return dataclasses.asdict(held)
+
+        super().__init__(folder, "a run", answer)
+
+
+class Supervisor:
+    """The client's end of one run's supervisor; to be used in a with statement."""
+
+    def __init__(self, promise: Promise) -> None:
+        self._promise = promise
+        self._asker = ipc.Asker(promise.folder, ANSWER_SECONDS)
+
+    def __enter__(self) -> Self:
+        try:
+            self._asker.__enter__()
+        except OSError as exc:
+            raise self._explained(exc) from exc
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._asker.__exit__()
+
+    def change(self, wanted: quota.Change) -> Held:
+        """Request another quota; return the new one, or raise why the old one stays."""
+        try:
+            found = self._asker.ask(dataclasses.asdict(wanted))
+        except OSError as exc:
+            raise self._explained(exc) from exc
+        try:
+            return Held(
+                vcore=int(found["vcore"]),
+                vcore_limit=int(found["vcore_limit"]),
+                vmemory=int(found["vmemory"]),
+                policy=quota.Policy(found["policy"]),
+                device=log.printable(found["device"]),
+                # A supervisor from before an upgrade does not send these.
+                promised=bool(found.get("promised", True)),
+                held=None if found.get("held") is None else int(found["held"]),
+                priority=quota.Priority(found.get("priority", quota.Priority.NORMAL)),
+            )
+        except (ValueError, KeyError, TypeError) as exc:
+            raise errors.DataError(f"{self._name}: sent an invalid response") from exc
+
+    @property
+    def _name(self) -> str:
+        return self._promise.holder.name
+
+    def _explained(self, exc: OSError) -> errors.PyVgpuError:
+        pid = self._promise.holder.pid
+        if isinstance(exc, TimeoutError):
+            return errors.UnavailableError(
+                f"{self._name}: its `pyvgpu run` does not answer; if it was stopped, "
+                f"`kill -CONT {pid}` resumes it"
+            )
+        if isinstance(exc, PermissionError):
+            return errors.PermissionDeniedError(
+                f"{self._name}: is a run of user {users.name(self._promise.uid)}, which only "
+                "that user and root may change"
+            )
+        return errors.UnavailableError(
+            f"{self._name}: its `pyvgpu run` (pid {pid}) has ended, or accepts no changes: "
+            f"{exc.strerror or 'the connection was lost'}"
+        )
+
+
+def find(name: str, live: Sequence[Promise], option: str = "NAME") -> Promise:
+    """Return the run called *name*, preferring the caller's own."""
+    named = [promise for promise in live if promise.holder.name == name]
+    own = [promise for promise in named if promise.uid == os.geteuid()] or named
+    if len(own) == 1:
+        return own[0]
+    if own:
+        owners = ", ".join(str(promise.uid) for promise in own)
+        raise errors.DataError(f"{option} {name!r}: users {owners} have a run of that name each")
+    known = ", ".join(sorted(promise.holder.name for promise in live))
+    raise errors.UsageError(
+        f"{option} {name!r}: no run is called that; "
+        + (f"valid: {known}" if known else "none is active (`pyvgpu ps` lists them)")
+    )
+
+
+def parse_change(found: Mapping[str, Any]) -> quota.Change:
+    """Return the requested change; quota.Quota validates the values later."""
+    try:
+        fields = {field.name: found.get(field.name) for field in dataclasses.fields(quota.Change)}
+        if any(value is not None and type(value) is not int for value in fields.values()):
+            raise TypeError("not a whole number")
+        policy, priority = fields.pop("policy"), fields.pop("priority")
+        return quota.Change(
+            policy=None if policy is None else quota.Policy(policy),
+            priority=None if priority is None else quota.Priority(priority),
+            **fields,
+        )
+    except (ValueError, TypeError) as exc:
+        raise errors.DataError(f"not a change of a quota: {exc}") from exc

@@ -1,0 +1,410 @@
+"""The machine's reservations ("promises"): device time and memory of every `pyvgpu run`.
+
+The book is a folder with one folder per run, created and removed under one lock. Reserved amounts
+are read from the quota files, which the shims enforce, so the sums always match the enforced
+limits; ``promise.json`` only identifies the holder. A run that holds more than its quota, because
+the quota was lowered, reserves what it holds until it has freed enough. A reservation counts while
+its supervisor or any of its processes is alive, which the kernel determines (pyvgpu.region).
+
+Users do not trust each other: a reservation is trusted only if its folder and files are owned by
+one user and are not links, and no user except root removes another user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import re
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, log, names, region, share
+from pyvgpu.machine import admission, users
+from pyvgpu.machine.holders import Changed, Holder, Made, Promise, derive_name, parse_holder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyvgpu import quota
+    from pyvgpu.machine.holders import Wish
+
+LOCK_SECONDS = 10.0
+_LONGEST_SLEEP = 0.1  # seconds; a longer sleep means that this process was stopped
+
+_RUN_ID = re.compile(r"[0-9a-f]{16}")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_LONGEST = 65536  # bytes of a promise.json
+_FILES = (  # of a reservation, in the order of removal
+    names.CONTROL_SOCKET,
+    names.PROMISE_FILE,
+    names.TAMPERED_FILE,
+    names.LIMIT_FILE,
+    names.USAGE_FILE,
+    names.QUOTA_FILE,
+    *(f"{names.CLOCK_LINK}{index}" for index in range(region.DEVICES)),
+    names.CLOCK_LINK,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Open:
+    """A book whose lock we hold."""
+
+    path: Path
+    descriptor: int
+
+
+class Books:
+    """The books of this machine; *root_book* is used if root created it, else *shared_book*."""
+
+    def __init__(
+        self, root_book: Path = names.BOOK_OF_ROOT, shared_book: Path = names.BOOK_OF_ALL
+    ) -> None:
+        self._root_book = root_book
+        self._shared_book = shared_book
+
+    def promise(self, wish: Wish, holder: Holder, called: str = "") -> Made:
+        """Reserve on the first device with room; UnavailableError lists the other holders.
+
+        A holder without a name gets one derived from *called*, else from its command.
+        """
+        self._make()
+        with self._locked() as books:
+            live = self._sweep(books)
+            chosen = admission.choose(wish, live)
+            name = _unique_name(holder, called or holder.command, live)
+            holder = dataclasses.replace(holder, name=name, vcore=wish.vcore)
+            return _enter(books[0], chosen, wish.driver_release, holder)
+
+    def change(self, made: Made, wanted: quota.Change) -> Changed:
+        """Change a reservation, if there is room beside the others; effective at once.
+
+        A lower amount needs no room. Held memory is read after the lower quota was written: a
+        charge that the old quota admitted is then in the ledger, or checked again by the shim
+        (csrc/ledger.h). So memory held above the quota only shrinks from then on.
+        """
+        changed = dataclasses.replace(made, share=share.change(made.share, wanted))
+        with self._locked() as books:
+            live = {promise.run_id: promise for promise in self._sweep(books)}
+            old = live.pop(made.run_id, None)
+            book = next((book for book in books if book.path == made.folder.parent), None)
+            if old is None or book is None:
+                raise errors.DataError(f"{made.folder}: the reservation no longer exists")
+            vcore = old.holder.vcore if wanted.vcore is None else wanted.vcore
+            others = tuple(live.values())
+            if changed.share.vmemory > old.limits.devices[0].vmemory:
+                admission.check_memory(changed.share, others)
+            if vcore > old.holder.vcore:
+                admission.check_time(changed.share, vcore, others)
+            holder = dataclasses.replace(old.holder, vcore=vcore)
+            # The book never counts less than the shims allow.
+            if vcore > old.holder.vcore:
+                _rewrite_holder(book, made.run_id, holder)
+            region.update(made.quota, old.limits.driver_release, [changed.share])
+            if vcore < old.holder.vcore:
+                _rewrite_holder(book, made.run_id, holder)
+            held = None
+            with contextlib.suppress(errors.PyVgpuError, OSError):  # the change stays in effect
+                held = _read(book, made.run_id).held
+        return Changed(changed, vcore, held[0] if held else None)
+
+    def live(self) -> tuple[Promise, ...]:
+        """Return every live reservation, and remove dead ones that are ours."""
+        with self._locked() as books:
+            return tuple(self._sweep(books))
+
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        """The paths of the books, whether they exist or not."""
+        return self._root_book, self._shared_book
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[tuple[Path, ...]]:
+        """Hold the locks of all existing books: no run starts or ends meanwhile."""
+        with self._locked() as books:
+            yield tuple(book.path for book in books)
+
+    def forget(self, folder: Path) -> bool:
+        """Remove the reservation in *folder* if it is dead; true if it is gone."""
+        with self._locked() as books:
+            for book in books:
+                if book.path == folder.parent:
+                    return _remove_if_dead(book, folder.name)
+        return True
+
+    def _make(self) -> None:
+        """Create the book for new reservations: root's own for root, else the shared one."""
+        path = self._shared_book
+        if os.geteuid() == 0:
+            path = self._root_book
+        elif _exists(self._root_book):
+            return
+        before = os.umask(0)
+        try:
+            path.mkdir(mode=0o1777)
+        except FileExistsError:
+            pass
+        except OSError as exc:
+            raise errors.UnavailableError(
+                f"{path}: the folder of reservations cannot be created: {exc.strerror}"
+            ) from exc
+        finally:
+            os.umask(before)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[list[_Open]]:
+        """Hold the locks of all existing books, always in the same order."""
+        with contextlib.ExitStack() as stack:
+            books = []
+            for path, owner in ((self._root_book, 0), (self._shared_book, None)):
+                descriptor = _open_book(path, owner)
+                if descriptor is not None:
+                    stack.callback(os.close, descriptor)
+                    _wait_for_lock(descriptor, path)
+                    books.append(_Open(path, descriptor))
+            yield books
+
+    def _sweep(self, books: Sequence[_Open]) -> list[Promise]:
+        live = []
+        for book in books:
+            with os.scandir(book.descriptor) as entries:
+                run_ids = sorted(entry.name for entry in entries if _RUN_ID.fullmatch(entry.name))
+            for run_id in run_ids:
+                if not _remove_if_dead(book, run_id):
+                    with contextlib.suppress(errors.PyVgpuError, OSError):
+                        live.append(_read(book, run_id))
+        return live
+
+
+@contextlib.contextmanager
+def opened(promise: Promise, name: str) -> Iterator[int]:
+    """Open a file of *promise*, which must be owned by its user; OSError, or DataError."""
+    folder = os.open(promise.folder, _FOLDER)
+    try:
+        with _opened(folder, name, promise.uid, promise.folder) as file:
+            yield file
+    finally:
+        os.close(folder)
+
+
+def _unique_name(holder: Holder, called: str, live: Sequence[Promise]) -> str:
+    """Return the holder's name if it is unused, or derive one from *called* if it has none."""
+    taken = {other.holder.name: other for other in live}
+    if holder.name in taken:
+        other = taken[holder.name]
+        raise errors.UsageError(
+            f"--name {holder.name!r}: a run of user {users.name(other.uid)} has that name (pid "
+            f"{other.holder.pid}); must be another, such as {derive_name(holder.name)}"
+        )
+    name = holder.name or derive_name(called)
+    while name in taken:
+        name = derive_name(called)
+    return name
+
+
+def _enter(book: _Open, chosen: share.Share, release: str, holder: Holder) -> Made:
+    run_id = os.urandom(8).hex()
+    before = os.umask(0o022)
+    try:
+        os.mkdir(run_id, mode=0o755, dir_fd=book.descriptor)
+        folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+        try:
+            file = region.create(folder, release, [chosen])
+            try:
+                filled = dataclasses.replace(
+                    holder,
+                    command=log.printable(holder.command),
+                    device_name=chosen.device.name,
+                    pid=os.getpid(),
+                    tree=str(Path(holder.tree) / run_id),
+                    created=time.time(),
+                )
+                _write_holder(folder, filled)
+            except BaseException:
+                os.close(file)
+                raise
+        finally:
+            os.close(folder)
+    except OSError as exc:
+        _remove(book, run_id)
+        raise errors.UnavailableError(
+            f"{book.path / run_id}: the region cannot be created: {exc.strerror}"
+            + ("; free some space there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else "")
+        ) from exc
+    except BaseException:
+        _remove(book, run_id)
+        raise
+    finally:
+        os.umask(before)
+    return Made(run_id, book.path / run_id, chosen, file)
+
+
+def _write_holder(folder: int, holder: Holder) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(names.PROMISE_FILE, flags, 0o644, dir_fd=folder), "w") as file:  # noqa: PTH123
+        json.dump(dataclasses.asdict(holder), file)
+        file.flush()
+
+
+def _rewrite_holder(book: _Open, run_id: str, holder: Holder) -> None:
+    """Rewrite the holder in one write of one page, which no signal interrupts.
+
+    A rename would wait for the disk; readers hold the book's lock.
+    """
+    folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+    try:
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(names.PROMISE_FILE, flags, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        text = json.dumps(dataclasses.asdict(holder)).encode()
+        os.pwrite(file, text.ljust(os.fstat(file).st_size), 0)
+    finally:
+        os.close(file)
+
+
+def _read(book: _Open, run_id: str) -> Promise:
+    """Read one reservation; DataError if it is not to be trusted."""
+    path = book.path / run_id
+    folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+    try:
+        uid = os.fstat(folder).st_uid
+        _check_private(folder, uid, path)
+        with (
+            _opened(folder, names.QUOTA_FILE, uid, path) as quota_file,
+            _opened(folder, names.USAGE_FILE, uid, path) as usage_file,
+        ):
+            limits = region.read_limits(quota_file)
+            held = _read_held(quota_file, usage_file, len(limits.devices))
+        with _opened(folder, names.PROMISE_FILE, uid, path) as file:
+            holder = parse_holder(os.read(file, _LONGEST), path / names.PROMISE_FILE)
+        return Promise(run_id, path, uid, holder, limits, held)
+    finally:
+        os.close(folder)
+
+
+def _read_held(quota_file: int, usage_file: int, devices: int) -> tuple[int, ...] | None:
+    """Return the bytes held by device; None if the ledger is damaged."""
+    try:
+        return region.read_held(quota_file, usage_file, devices)
+    except (errors.DataError, OSError):
+        return None
+
+
+def _check_private(folder: int, uid: int, path: Path) -> None:
+    if os.fstat(folder).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise errors.DataError(f"{path}: only user {users.name(uid)} must have write access")
+
+
+@contextlib.contextmanager
+def _opened(folder: int, name: str, uid: int, path: Path) -> Iterator[int]:
+    file = os.open(name, _FILE, dir_fd=folder)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
+            raise errors.DataError(
+                f"{path / name}: must be a plain file of user {users.name(uid)}"
+            )
+        yield file
+    finally:
+        os.close(file)
+
+
+def _remove_if_dead(book: _Open, run_id: str) -> bool:
+    """Remove the entry if it is dead and we may remove it; true if it does not count."""
+    try:
+        folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+    except OSError:
+        return True  # gone, a link, or not readable by us: not a reservation
+    try:
+        uid = os.fstat(folder).st_uid
+        if region.is_alive(folder):
+            return False
+    except OSError:
+        uid = -1  # not a reservation's files: nothing to count, and we may not remove it
+    finally:
+        os.close(folder)
+    if os.geteuid() in (0, uid):
+        _remove(book, run_id)
+    return True
+
+
+def _remove(book: _Open, run_id: str) -> None:
+    """Remove an entry: its files by name and the folder, nothing else, without following links."""
+    try:
+        folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+    except OSError:
+        return
+    try:
+        for name in _FILES:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(folder)
+    with contextlib.suppress(OSError):
+        os.rmdir(run_id, dir_fd=book.descriptor)
+
+
+def _exists(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _open_book(path: Path, owner: int | None) -> int | None:
+    """Open a book after checking its type and owner; None if it does not exist."""
+    try:
+        descriptor = os.open(path, _FOLDER)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise errors.DataError(
+            f"{path}: must be a folder, not a link, that all users may read (mode 1777): "
+            f"{exc.strerror}; remove it if it is not pyvgpu's"
+        ) from exc
+    found = os.fstat(descriptor)
+    belongs = owner is None or found.st_uid == owner or _is_private_to(path.parent, found.st_uid)
+    if not found.st_mode & stat.S_ISVTX or not belongs:
+        os.close(descriptor)
+        raise errors.DataError(
+            f"{path}: must be a sticky folder (mode 1777)"
+            + (f" of user {users.name(owner)}" if owner is not None else "")
+            + f", but it has mode {stat.S_IMODE(found.st_mode):o} and belongs to user "
+            f"{users.name(found.st_uid)}; "
+            "remove it if it is not pyvgpu's"
+        )
+    return descriptor
+
+
+def _is_private_to(parent: Path, uid: int) -> bool:
+    """Whether *parent* also belongs to *uid*, and no other user can create or replace its files.
+
+    In a user namespace without root, /run and root's book both belong to the overflow user.
+    """
+    above = parent.stat()
+    return above.st_uid == uid and not above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _wait_for_lock(descriptor: int, path: Path) -> None:
+    """Wait LOCK_SECONDS at most, not counting the time for which this process was stopped."""
+    waited = 0.0
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waited >= LOCK_SECONDS:
+                raise errors.UnavailableError(
+                    f"{path}: other processes have held its lock for {LOCK_SECONDS:.0f} s; "
+                    f"`fuser {path}` lists them"
+                ) from None
+            before = time.monotonic()
+            time.sleep(0.002)
+            waited += min(time.monotonic() - before, _LONGEST_SLEEP)
+        else:
+            return

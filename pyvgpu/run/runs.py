@@ -1,0 +1,235 @@
+"""Active runs of this machine: their quotas, memory and usage.
+
+``look`` takes one sample. The share of a device's time that a run achieved is the difference of
+two samples, which ``Watch`` computes. Files of other users are read, never mapped, and invalid
+contents are left out.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import time
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, log, names, quantity, quota, region
+from pyvgpu.machine import holders, memory_limit, reservations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyvgpu.machine.holders import Promise
+    from pyvgpu.machine.reservations import Books
+
+_LONGEST = 1000  # bytes of a text
+_LONGEST_LIMIT = 8192  # of a names.LIMIT_FILE
+HISTORY = 120  # past shares of each run and device
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """One sample of an active run."""
+
+    promise: Promise
+    seconds: float  # monotonic time at which its counters were read
+    usage: region.Usage | None  # None: its file cannot be read
+    compute: tuple[region.Compute, ...]  # by device of the quota
+    extra: tuple[tuple[int, ...], ...]  # bytes measured beyond all charges, by device and slot
+    tampered: str = ""  # a change of its ledger by something other than the shim
+    driver: memory_limit.Limit = memory_limit.NONE
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Process:
+    """One process of a run, with its memory on one device."""
+
+    pid: int  # in the process's own pid namespace
+    name: str
+    held: int  # bytes
+    started: float  # seconds since the epoch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """The share of one run on one device."""
+
+    run_id: str
+    name: str
+    uid: int
+    pid: int  # of its supervisor
+    command: str
+    created: float  # seconds since the epoch
+    promised_vcore: int  # 0: no time was requested
+    limits: region.DeviceLimits
+    priority: quota.Priority
+    held: int | None  # bytes; None: the ledger cannot be read
+    refused: int  # allocations
+    processes: tuple[Process, ...]
+    share: float | None  # of the device's time, 0 to 1; None: not counted
+    waited: float  # ns for which launches were throttled, per ns of the interval
+    history: tuple[float, ...]  # past shares, the newest last
+    tampered: str  # a change of its ledger by something other than the shim; empty: none
+    driver_limit: int | None  # the driver's own memory limit in bytes; None: no limit
+    driver_why: str  # why there is none, if the driver supports limits
+
+    @property
+    def over(self) -> int:
+        """The bytes that it holds beyond its quota, such as after `pyvgpu set` lowered it."""
+        return max(0, (self.held or 0) - self.limits.vmemory)
+
+    @property
+    def reserved(self) -> int:
+        """The bytes of the device that no other run can reserve."""
+        return holders.reserved_bytes(self.limits, self.held)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One device, with the shares of all runs on it."""
+
+    uuid: str
+    name: str
+    memory_bytes: int
+    parts: tuple[Part, ...]
+
+    @property
+    def promised_vcore(self) -> int:
+        """The reserved percent of its time."""
+        return sum(part.promised_vcore for part in self.parts)
+
+    @property
+    def promised_bytes(self) -> int:
+        """The reserved bytes, including those that runs hold beyond their quotas."""
+        return sum(part.reserved for part in self.parts)
+
+    @property
+    def held(self) -> int:
+        """The bytes that runs hold."""
+        return sum(part.held or 0 for part in self.parts)
+
+    @property
+    def share(self) -> float | None:
+        """The part of its time that runs used; None if it is not counted."""
+        counted = [part.share for part in self.parts if part.share is not None]
+        return sum(counted) if counted else None
+
+
+def look(books: Books) -> tuple[Run, ...]:
+    """Sample every active run, in order of their start."""
+    found = (_read(promise) for promise in books.live())
+    return tuple(sorted(found, key=lambda run: (run.promise.holder.created, run.promise.run_id)))
+
+
+class Watch:
+    """Turns successive samples into shares and their history."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Run] = {}
+        self._history: dict[tuple[str, int], collections.deque[float]] = {}
+
+    def see(self, runs: Sequence[Run]) -> tuple[DeviceView, ...]:
+        """Return the state of the devices; a run without an earlier sample has no share yet."""
+        views: dict[str, list[Part]] = {}
+        names_of: dict[str, str] = {}
+        for run in runs:
+            before = self._before.get(run.promise.run_id)
+            for index, limits in enumerate(run.promise.limits.devices):
+                key = (run.promise.run_id, index)
+                past = self._history.setdefault(key, collections.deque(maxlen=HISTORY))
+                share, waited = _difference(before, run, index)
+                if share is not None:
+                    past.append(share)
+                part = _part(run, index, share, waited, tuple(past))
+                views.setdefault(limits.uuid, []).append(part)
+                names_of.setdefault(limits.uuid, run.promise.holder.device_name)
+        self._before = {run.promise.run_id: run for run in runs}
+        self._history = {k: past for k, past in self._history.items() if k[0] in self._before}
+        return tuple(
+            DeviceView(uuid, names_of[uuid], parts[0].limits.memory_total, tuple(parts))
+            for uuid, parts in sorted(views.items(), key=lambda x: (names_of[x[0]], x[0]))
+        )
+
+
+def _difference(before: Run | None, now: Run, index: int) -> tuple[float | None, float]:
+    """Return the share of a device's time between two samples, and the throttled ratio."""
+    elapsed_ns = 0.0 if before is None else (now.seconds - before.seconds) * 1e9
+    if before is None or elapsed_ns <= 0 or index >= min(len(before.compute), len(now.compute)):
+        return None, 0.0
+    old, new = before.compute[index], now.compute[index]
+    # The time of a run that may use the whole device is not counted.
+    if now.promise.limits.devices[index].vcore == quantity.WHOLE_DEVICE and not new.busy_ns:
+        return None, 0.0
+    share = (new.busy_ns - old.busy_ns) / elapsed_ns
+    waited = (new.waited_ns - old.waited_ns) / elapsed_ns
+    return min(1.0, max(0.0, share)), max(0.0, waited)
+
+
+def _part(
+    run: Run, index: int, share: float | None, waited: float, history: tuple[float, ...]
+) -> Part:
+    holder, usage = run.promise.holder, run.usage
+    slots: Iterable[region.SlotUsage] = () if usage is None else usage.slots
+    extra = () if usage is None else run.extra[index]
+    return Part(
+        run_id=run.promise.run_id,
+        name=holder.name,
+        uid=run.promise.uid,
+        pid=holder.pid,
+        command=holder.command,
+        created=holder.created,
+        promised_vcore=holder.vcore,
+        limits=run.promise.limits.devices[index],
+        priority=run.promise.limits.priority,
+        held=None if usage is None else usage.charged[index] + sum(extra),
+        refused=0 if usage is None else usage.refused[index],
+        processes=tuple(
+            Process(
+                x.pid,
+                log.printable(x.name),
+                x.charged[index] + extra[x.slot],
+                x.started_ns / 1e9,
+            )
+            for x in slots
+        ),
+        share=share,
+        waited=waited,
+        history=history,
+        tampered=run.tampered,
+        driver_limit=run.driver.sizes[index] if index < len(run.driver.sizes) else None,
+        driver_why=run.driver.why,
+    )
+
+
+def _read(promise: Promise) -> Run:
+    devices = len(promise.limits.devices)
+    try:
+        with reservations.opened(promise, names.USAGE_FILE) as file:
+            compute = region.read_compute(file, devices)
+            seconds = time.monotonic()
+            usage = region.read_settled_usage(file)
+        with reservations.opened(promise, names.QUOTA_FILE) as file:
+            extra = region.read_extra(file, devices)
+    except (OSError, errors.PyVgpuError):
+        seconds, usage, compute, extra = time.monotonic(), None, (), ()
+    tampered, driver = _read_tampered(promise), _read_driver(promise)
+    return Run(promise, seconds, usage, compute, extra, tampered, driver)
+
+
+def _read_driver(promise: Promise) -> memory_limit.Limit:
+    try:
+        with reservations.opened(promise, names.LIMIT_FILE) as file:
+            found = memory_limit.load(os.read(file, _LONGEST_LIMIT))
+            return dataclasses.replace(found, why=log.printable(found.why))
+    except (OSError, errors.PyVgpuError):
+        return memory_limit.NONE
+
+
+def _read_tampered(promise: Promise) -> str:
+    try:
+        with reservations.opened(promise, names.TAMPERED_FILE) as file:
+            return log.printable(os.read(file, _LONGEST).decode("utf-8", "replace"))
+    except FileNotFoundError:
+        return ""
+    except (OSError, errors.PyVgpuError) as exc:
+        return f"{names.TAMPERED_FILE}: {exc}"

@@ -1,0 +1,1 @@
+"""The simulated driver's machines: their models, their device law, their folders."""

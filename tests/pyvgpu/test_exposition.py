@@ -1,0 +1,17 @@
+"""Metrics that pyvgpu formats itself are read correctly by Prometheus' own parser."""
+
+from prometheus_client import parser
+
+from pyvgpu.http import exposition
+
+
+def test_any_label_value_is_read_back():
+    value = 'a"b\\c\nd{}, é'
+    labels = exposition.labels(("one", "other"), (value, "x"))
+    text = exposition.family("f_total", "counter", "What it says.", [(labels, 1.5), ("", 2)])
+    (family,) = parser.text_string_to_metric_families(text)
+    assert (family.name, family.type, family.documentation) == ("f", "counter", "What it says.")
+    assert [(it.labels, it.value) for it in family.samples] == [
+        ({"one": value, "other": "x"}, 1.5),
+        ({}, 2.0),
+    ]

@@ -1,0 +1,513 @@
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import forked
+import pytest
+import rights
+
+from pyvgpu import errors, locks, quota, region, share
+from pyvgpu._region import ffi
+from pyvgpu.device import Device
+from pyvgpu.machine import admission, holders, reservations
+
+GIB = 1 << 30
+UUID = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+DEVICE = Device(UUID, 0, "H100", 80 * GIB, 512 << 20)
+SECOND = Device(UUID.replace("0f1e", "1f1e"), 1, "H100", 80 * GIB, 512 << 20)
+
+
+@pytest.fixture
+def place():
+    """Return a folder that every user can access; pytest's own is private to the user."""
+    with tempfile.TemporaryDirectory(prefix="pyvgpu-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def books(place):
+    return reservations.Books(place / "root", place / "all")
+
+
+def wish(vmemory=4 * GIB, vcore=10, devices=(DEVICE,)):
+    return holders.Wish(quota.Quota(vcore, vmemory), devices, "999.1")
+
+
+def promise(books, name, **wanted):
+    return books.promise(wish(**wanted), holders.Holder(name, "train", tree="/nowhere"))
+
+
+def preamble(place, vmemory):
+    """Return the first lines of a program that makes a reservation."""
+    return (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from pyvgpu import errors, quota\nfrom pyvgpu.machine import holders, reservations\n"
+        "from pyvgpu.run import mount_namespace\n"
+        "from pyvgpu.device import Device\n"
+        f"place = Path({str(place)!r})\n"
+        "books = reservations.Books(place / 'root', place / 'all')\n"
+        f"device = Device({UUID!r}, 0, 'H100', {80 * GIB}, {512 << 20})\n"
+        f"wish = holders.Wish(quota.Quota(10, {vmemory}), (device,), '999.1')\n"
+    )
+
+
+@contextlib.contextmanager
+def as_other_user(action):
+    """Run *action* as another user until the block ends; yield what it returned."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            forked.become(forked.OTHER_UID)
+            answer = str(action())
+        except BaseException as exc:
+            answer = f"{type(exc).__name__}: {exc}"
+        os.write(writing, answer.encode())
+        signal.pause()
+    answer = os.read(reading, 65536).decode()
+    os.close(reading)
+    os.close(writing)
+    try:
+        yield answer
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_promise_is_entered_with_quota_usage_and_holder(books):
+    made = promise(books, "train-1")
+    assert sorted(path.name for path in made.folder.iterdir()) == [
+        "promise.json",
+        "quota",
+        "usage",
+    ]
+    assert made.folder.stat().st_mode & 0o777 == 0o755
+    (found,) = books.live()
+    assert (found.run_id, found.uid, found.holder.name) == (made.run_id, os.geteuid(), "train-1")
+    assert found.holder.pid == os.getpid()
+    assert found.holder.tree == f"/nowhere/{made.run_id}"
+    assert found.limits.devices[0].vmemory == 4 * GIB
+    os.close(made.quota)
+
+
+def test_book_is_sticky_and_open_to_all(books, place):
+    os.close(promise(books, "one").quota)
+    (book,) = place.iterdir()
+    assert book.name == ("root" if os.geteuid() == 0 else "all")
+    assert book.stat().st_mode & 0o7777 == 0o1777
+
+
+def test_reservations_add_up_to_at_most_the_device(books):
+    made = [promise(books, f"run-{i}", vmemory=40 * GIB) for i in range(2)]
+    with pytest.raises(errors.UnavailableError) as caught:
+        promise(books, "third", vmemory=GIB)
+    message = str(caught.value)
+    assert "vmemory 1GiB: device 0 (H100) has 0 bytes of 80GiB free" in message
+    assert "run-0 40GiB" in message
+    assert "run-1 40GiB" in message
+    os.close(made[0].quota)
+    os.close(promise(books, "third", vmemory=40 * GIB).quota)
+    os.close(made[1].quota)
+
+
+def write_words(file, field, *words, at=0):
+    place = ffi.offsetof("struct usage_file", field) + 8 * at
+    os.pwrite(file, b"".join(word.to_bytes(8, "little") for word in words), place)
+
+
+@pytest.fixture
+def lowered(books):
+    """Return a reservation of 2 GiB and its open usage file, in which slot 0 is alive."""
+    made = promise(books, "big", vmemory=2 * GIB)
+    usage = os.open(made.folder / "usage", os.O_RDWR)
+    slot = os.open(made.folder / "usage", os.O_RDWR)
+    assert locks.take(slot, ffi.integer_const("USAGE_LOCK_SLOT"))
+    yield made, usage
+    for file in (made.quota, usage, slot):
+        os.close(file)
+
+
+def free_bytes(books):
+    """Return the device's free bytes by the book."""
+    with pytest.raises(errors.UnavailableError) as caught:
+        promise(books, "other", vmemory=80 * GIB)
+    return int(re.search(r"has (\d+)( bytes|GiB) of 80GiB free", str(caught.value))[1])
+
+
+@pytest.mark.parametrize(
+    ("field", "at", "words", "free"),
+    [
+        pytest.param("charged", 0, [GIB], 78, id="less than the quota"),
+        pytest.param("charged", 0, [50 * GIB], 30, id="a process that lives"),
+        pytest.param("charged", 1, [50 * GIB], 78, id="a process that is dead"),
+        pytest.param("charged", 1024, [50 * GIB], 78, id="another device of the region"),
+        pytest.param("orphaned", 0, [50 * GIB], 30, id="exports of the dead that are open"),
+        pytest.param("charged", 0, [(1 << 52) + 50 * GIB], 30, id="a charge undecided for good"),
+        pytest.param("charged", 0, [(1 << 52) - 1], 0, id="nonsense: no more than the device"),
+        pytest.param("header", 0, [0], 78, id="a ledger that cannot be read"),
+    ],
+)
+def test_memory_held_beyond_a_quota_is_reserved(books, lowered, field, at, words, free):
+    _, usage = lowered
+    write_words(usage, field, *words, at=at)
+    assert free_bytes(books) == free
+
+
+def test_memory_measured_beyond_all_charges_is_reserved(books, lowered):
+    made, usage = lowered
+    write_words(usage, "charged", 2 * GIB)
+    region.publish_extra(made.quota, {(0, 0): GIB})
+    assert free_bytes(books) == 77
+
+
+def test_run_over_its_quota_may_lower_it_and_grow_into_free_memory(books, lowered):
+    made, usage = lowered
+    write_words(usage, "charged", 50 * GIB)
+    other = promise(books, "other", vmemory=30 * GIB)
+    write_words(usage, "charged", 60 * GIB)  # as measured: more than the device has
+    other = books.change(other, quota.Change(vmemory=20 * GIB)).made
+    assert books.change(made, quota.Change(vcore=20, vmemory=2 * GIB)).held == 60 * GIB
+    other = books.change(other, quota.Change(vcore=15)).made
+    with pytest.raises(errors.UnavailableError, match="big 60GiB .held; its quota is 2GiB"):
+        books.change(other, quota.Change(vmemory=21 * GIB))
+    assert books.change(made, quota.Change(vmemory=60 * GIB)).made.share.vmemory == 60 * GIB
+    os.close(other.quota)
+
+
+def test_each_device_of_a_run_reserves_its_held_memory():
+    shares = [share.Share(device, 10, 2 * GIB) for device in (DEVICE, SECOND)]
+    limits = region.limits_of(1, 0, "999.1", shares)
+    holder = holders.Holder("big", "train")
+    run = holders.Promise("0" * 16, Path("/"), 0, holder, limits, (GIB, 50 * GIB))
+    assert run.reserved == (2 * GIB, 50 * GIB)
+    admission.check_memory(share.Share(DEVICE, 10, 78 * GIB), [run])
+    with pytest.raises(errors.UnavailableError, match="has 30GiB of 80GiB free"):
+        admission.check_memory(share.Share(SECOND, 10, 78 * GIB), [run])
+
+
+def test_refusal_names_a_size_that_fits(books):
+    made = promise(books, "first", vmemory=70 * GIB)
+    with pytest.raises(errors.UnavailableError, match=r"valid would be --vmemory 10GiB$"):
+        promise(books, "second", vmemory=20 * GIB)
+    os.close(made.quota)
+
+
+def test_vcore_adds_up_to_100(books):
+    made = promise(books, "first", vcore=70)
+    os.close(promise(books, "asks-for-memory-alone", vcore=None).quota)
+    with pytest.raises(errors.UnavailableError, match="vcore 40: .* has 30 of 100 free.*first 70"):
+        promise(books, "second", vcore=40)
+    os.close(promise(books, "second", vcore=30).quota)
+    os.close(made.quota)
+
+
+def test_next_device_is_taken_when_the_first_is_full(books):
+    first = promise(books, "first", vmemory=80 * GIB, devices=(DEVICE, SECOND))
+    second = promise(books, "second", vmemory=80 * GIB, devices=(DEVICE, SECOND))
+    assert (first.share.device, second.share.device) == (DEVICE, SECOND)
+    with pytest.raises(errors.UnavailableError, match="none of the other devices"):
+        promise(books, "third", vmemory=GIB, devices=(DEVICE, SECOND))
+    os.close(first.quota)
+    os.close(second.quota)
+
+
+def test_two_equal_names_are_refused_while_the_first_lives(books):
+    made = promise(books, "train")
+    with pytest.raises(errors.UsageError, match="--name 'train': a run of user .* has that name"):
+        promise(books, "train")
+    os.close(made.quota)
+    os.close(promise(books, "train").quota)
+
+
+def test_default_names_are_made_from_the_command(books):
+    made = [promise(books, "") for _ in range(3)]
+    found = {entry.holder.name for entry in books.live()}
+    assert len(found) == 3
+    assert all(name.startswith("train-") for name in found)
+    for entry in made:
+        os.close(entry.quota)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "empty"])
+def test_unexpected_entries_in_a_folder_are_ignored(books, kind):
+    made = promise(books, "first")
+    os.close(made.quota)
+    folder = made.folder.parent / ("f" * 16)
+    folder.mkdir()
+    for name in ("quota", "usage", "promise.json"):
+        if kind == "fifo":
+            os.mkfifo(folder / name)
+        elif kind == "folder":
+            (folder / name).mkdir()
+        else:
+            (folder / name).touch()
+    os.close(promise(books, "second").quota)
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a.b", "a b", "ä", "a" * 64, "a\n"])
+def test_bad_names_are_refused(name):
+    with pytest.raises(errors.UsageError, match="must be lower-case letters"):
+        holders.check_name(name, "--name")
+
+
+@pytest.mark.parametrize("command", ["python", "/usr/bin/My App", "...", "x" * 200, "ümlaut"])
+def test_derived_names_are_valid(command):
+    holders.check_name(holders.derive_name(command), "--name")
+
+
+def test_dead_reservation_is_removed_by_the_next_scan(books):
+    made = promise(books, "train")
+    os.close(made.quota)
+    assert books.live() == ()
+    assert not made.folder.exists()
+
+
+def test_reservation_lasts_while_any_process_of_the_run_lives(books):
+    made = promise(books, "train", vmemory=80 * GIB)
+    usage = os.open(made.folder / "usage", os.O_RDWR)
+    assert locks.take(usage, ffi.integer_const("USAGE_LOCK_SLOT") + 5)
+    os.close(made.quota)
+    assert not books.forget(made.folder)
+    with pytest.raises(errors.UnavailableError):
+        promise(books, "other", vmemory=GIB)
+    os.close(usage)
+    assert books.forget(made.folder)
+    assert not made.folder.exists()
+
+
+def test_reservation_of_a_killed_supervisor_does_not_count(books, place):
+    code = (
+        f"{preamble(place, 80 * GIB)}"
+        "books.promise(wish, holders.Holder('doomed', 'x'))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+    os.close(promise(books, "next", vmemory=80 * GIB).quota)
+
+
+@pytest.mark.parametrize("make", ["link", "file", "not sticky"])
+def test_invalid_book_is_refused(books, place, make):
+    book = place / ("root" if os.geteuid() == 0 else "all")
+    if make == "link":
+        (place / "elsewhere").mkdir()
+        book.symlink_to(place / "elsewhere")
+    elif make == "file":
+        book.touch()
+    else:
+        book.mkdir(mode=0o755)
+    with pytest.raises(errors.DataError, match=r"mode 1777"):
+        promise(books, "train")
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param("{", id="not JSON"),
+        pytest.param("[]", id="not an object"),
+        pytest.param("{}", id="nothing in it"),
+        pytest.param('{"name": 5}', id="wrong type"),
+        pytest.param("[" * 60000, id="deep"),
+        pytest.param("9" * 60000, id="long number"),
+    ],
+)
+def test_reservation_without_a_readable_holder_does_not_stop_others(books, forged):
+    made = promise(books, "train", vmemory=80 * GIB)
+    (made.folder / "promise.json").write_text(forged)
+    os.close(promise(books, "next", vmemory=80 * GIB).quota)
+    os.close(made.quota)
+
+
+@pytest.mark.parametrize(
+    "false",
+    [
+        {"name": "\x1b[2J"},
+        {"name": ""},
+        {"command": "\x1b]0;x\x07"},
+        {"vcore": -100},
+        {"vcore": True},
+        {"pid": "1"},
+        {"created": float("inf")},
+    ],
+)
+def test_invalid_holder_is_not_shown(books, false):
+    made = promise(books, "train")
+    path = made.folder / "promise.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **false}))
+    assert books.live() == ()
+    os.close(made.quota)
+
+
+@rights.needs_namespace
+def test_full_disk_fails_the_run_and_leaves_nothing(tmp_path):
+    code = (
+        f"{preamble(tmp_path, GIB)}"
+        "mount_namespace.enter([])\n"
+        "mount_namespace._mount('tmpfs', str(place), 'tmpfs', 0, 'size=64k,mode=1777')\n"
+        "try:\n    books.promise(wish, holders.Holder('train', 'x'))\n"
+        "except errors.UnavailableError as exc:\n"
+        "    print(exc, list((place / 'root').glob('*')) + list((place / 'all').glob('*')))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert ran.stderr == ""
+    assert "No space left on device; free some space there []" in ran.stdout
+
+
+@rights.as_root
+def test_reservations_of_two_users_add_up(books, place):
+    (place / "all").mkdir()
+    (place / "all").chmod(0o1777)
+    with as_other_user(lambda: promise(books, "theirs", vmemory=70 * GIB).folder) as folder:
+        assert Path(folder).parent.name == "all"
+        with pytest.raises(errors.UnavailableError, match="has 10GiB of 80GiB free.*theirs 70GiB"):
+            promise(books, "ours", vmemory=20 * GIB)
+        ours = promise(books, "ours", vmemory=10 * GIB)
+        assert ours.folder.parent.name == "root"
+        assert {found.uid for found in books.live()} == {0, forked.OTHER_UID}
+        with as_other_user(lambda: promise(books, "more", vmemory=GIB)) as refusal:
+            assert "UnavailableError" in refusal
+            assert "ours 10GiB" in refusal
+        os.close(ours.quota)
+    assert not Path(folder).exists() or books.live() == ()
+
+
+@rights.as_root
+def test_ordinary_user_removes_only_own_entries_of_roots_book(books):
+    ours = promise(books, "ours")
+    os.close(ours.quota)  # dead, and root's
+    with as_other_user(lambda: promise(books, "theirs").folder) as folder:
+        assert Path(folder).parent.name == "root"
+        assert ours.folder.exists()
+    assert books.live() == ()
+    assert not ours.folder.exists()
+    assert not Path(folder).exists()
+
+
+@rights.as_root
+def test_reservation_linked_to_files_of_another_user_is_ignored(books):
+    ours = promise(books, "ours", vmemory=40 * GIB)
+    folder = ours.folder.parent / ("f" * 16)
+
+    def forge():
+        folder.mkdir()
+        for name in ("quota", "usage", "promise.json"):
+            (folder / name).symlink_to(ours.folder / name)
+        return "forged"
+
+    with as_other_user(forge) as answer:
+        assert answer == "forged"
+        assert [found.run_id for found in books.live()] == [ours.run_id]
+    os.close(ours.quota)
+
+
+@rights.as_root
+def test_roots_book_must_belong_to_root(books, place):
+    (place / "root").mkdir()
+    (place / "root").chmod(0o1777)
+    os.chown(place / "root", forked.OTHER_UID, forked.OTHER_UID)
+    with pytest.raises(
+        errors.DataError, match="of user root, but it has mode 1777 and belongs to user nobody"
+    ):
+        books.live()
+
+
+@rights.as_root
+def test_roots_book_may_belong_to_the_owner_of_its_parent(books, place):
+    # As in a user namespace without root, where root's files belong to the overflow user.
+    (place / "root").mkdir()
+    (place / "root").chmod(0o1777)
+    for folder in (place, place / "root"):
+        os.chown(folder, forked.OTHER_UID, forked.OTHER_UID)
+    place.chmod(0o755)
+    assert books.live() == ()
+    place.chmod(0o1777)
+    with pytest.raises(
+        errors.DataError, match="of user root, but it has mode 1777 and belongs to user nobody"
+    ):
+        books.live()
+
+
+def test_concurrent_runs_never_reserve_too_much(books, place):
+    code = (
+        f"{preamble(place, 30 * GIB)}"
+        "try:\n    books.promise(wish, holders.Holder(f'run-{os.getpid()}', 'x'))\n"
+        "except errors.UnavailableError:\n    print('refused', flush=True)\n"
+        "else:\n    print('promised', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(6)
+    ]
+    answers = [run.stdout.readline().strip() for run in runs]
+    for run in runs:
+        run.communicate()
+    assert sorted(answers) == ["promised"] * 2 + ["refused"] * 4
+
+
+def test_region_of_a_live_promise_is_readable_by_its_folder(books):
+    made = promise(books, "train")
+    folder = os.open(made.folder, os.O_RDONLY)
+    assert region.is_alive(folder)
+    os.close(folder)
+    os.close(made.quota)
+
+
+def test_time_while_a_run_was_stopped_does_not_count_as_waiting(books, place):
+    """It stops before its second attempt, for longer than its limit; then the lock is free."""
+    os.close(promise(books, "first").quota)
+    (book,) = place.iterdir()
+    body = (
+        "import fcntl, time\n"
+        f"held = os.open({str(book)!r}, os.O_RDONLY)\n"
+        "fcntl.flock(held, fcntl.LOCK_EX)\n"
+        "reservations.LOCK_SECONDS = 0.2\n"
+        "tries = 0\n"
+        "def hook(event, _):\n"
+        "    global tries\n"
+        "    if event == 'fcntl.flock':\n"
+        "        tries += 1\n"
+        "        if tries == 2:\n"
+        "            time.sleep(2 * reservations.LOCK_SECONDS)\n"
+        "        if tries == 3:\n"
+        "            os.close(held)\n"
+        "sys.addaudithook(hook)\n"
+        "print(len(books.live()))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", preamble(place, GIB) + body],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "0\n"), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "train.py", "--epochs", "3"], "train"),
+        (["/usr/bin/python3.11", "-u", "-X", "dev", "jobs/Eval 2.py"], "Eval 2"),
+        (["python3", "-m", "torch.distributed.run", "a.py"], "torch.distributed.run"),
+        (["python3", "-c", "print(1)"], "python3"),
+        (["bash", "night.sh"], "night"),
+        (["sh", "-c", "sleep 3"], "sh"),
+        (["python3"], "python3"),
+        (["python3", "-m"], "python3"),
+        (["./evaluate", "--batch", "8"], "./evaluate"),
+        (["pythonic", "train.py"], "pythonic"),
+    ],
+)
+def test_a_run_without_a_name_is_named_after_its_script(command, name):
+    assert holders.script(command) == name

@@ -1,9 +1,9 @@
 """Add usage that containers' ledgers lack to their quotas, from NVML's figures of each process.
 
-For each grant of shares in use: see ledger_reconcile.py for the comparison, and tampering.py for ledgers
-that something other than the shim has changed. A process without a slot, such as one that brings
-its own driver, is charged to its container, too. The mounts of a process identify its container,
-so the container can write nothing that changes the result.
+For each grant of shares in use: see ledger_reconcile.py for the comparison, and tampering.py for
+ledgers that something other than the shim has changed. A process without a slot, such as one that
+brings its own driver, is charged to its container, too. The mounts of a process identify its
+container, so the container can write nothing that changes the result.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pyvgpu.controller import metrics
+    from pyvgpu.controller.sidecar.meters import NodeMeter
     from pyvgpu.controller.sidecar.settings import Settings
     from pyvgpu.kube.objects import Object
 
@@ -67,7 +67,7 @@ class Keeper:
         runtime: cri.Runtime,
         place: Place,
         settings: Settings,
-        meter: metrics.NodeMeter,
+        meter: NodeMeter,
     ) -> None:
         self._api = api
         self._runtime = runtime

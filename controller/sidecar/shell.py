@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from pyvgpu.controller import metrics
     from pyvgpu.controller.sidecar import pods
+    from pyvgpu.controller.sidecar.meters import ControllerMeter
     from pyvgpu.controller.sidecar.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Controller:
         namespace: str,
         settings: Settings,
         may_act: Callable[[], bool],
-        meter: metrics.ControllerMeter,
+        meter: ControllerMeter,
     ) -> None:
         self._api = api
         self._settings = settings

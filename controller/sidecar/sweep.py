@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from pyvgpu.controller import metrics
+    from pyvgpu.controller.sidecar.meters import ControllerMeter
     from pyvgpu.controller.sidecar.settings import Settings
     from pyvgpu.kube import rate_limit
     from pyvgpu.kube.objects import Operation
@@ -44,7 +44,7 @@ class Sweep:
         settings: Settings,
         may_act: Callable[[], bool],
         turns: rate_limit.Pace,
-        meter: metrics.ControllerMeter,
+        meter: ControllerMeter,
     ) -> None:
         self._api = api
         self._settings = settings

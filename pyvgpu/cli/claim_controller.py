@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyvgpu import errors
 from pyvgpu.cli import cluster
 from pyvgpu.controller.claims import collecting
 from pyvgpu.http import endpoints
@@ -32,7 +33,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Sweep until a termination signal arrives, while we hold the lease."""
-    meter = cluster.find_metrics().ClaimMeter()
+    with errors.needing("prometheus-client", "kubernetes"):
+        from pyvgpu.controller.claims.meter import ClaimMeter
+    meter = ClaimMeter()
     api = cluster.connect(options, meter)
     stop = cluster.stop_on_signals()
     lease = leases.Lease(api, cluster.namespace(options), leases.CLAIMS, cluster.identity())

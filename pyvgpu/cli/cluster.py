@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, log
+from pyvgpu import log
 from pyvgpu.cli import termination
 from pyvgpu.controller.sidecar import config, settings
 from pyvgpu.http import endpoints
@@ -19,9 +19,8 @@ from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     import argparse
-    import types
 
-    from pyvgpu.controller import metrics
+    from pyvgpu.kube import metrics
 
 NAMESPACE = "pyvgpu"
 AGENTS = "pyvgpu-agent"  # the namespace of the agents
@@ -94,13 +93,6 @@ def add_served(parser: argparse.ArgumentParser, name: str, of: str, clients: str
     add("--name", metavar="NAME", default=name, help=f"name of its {of} (%(default)s)")
     text = f"address to listen on for {clients} (%(default)s)"
     add("--serve", metavar="ADDRESS", default="0.0.0.0:8443", help=text)
-
-
-def find_metrics() -> types.ModuleType:
-    """Return the metrics module; it needs a library that not every command needs."""
-    with errors.needing("prometheus-client", "kubernetes"):
-        from pyvgpu.controller import metrics
-    return metrics
 
 
 def connect(options: argparse.Namespace, meter: metrics.Meter) -> apiserver.ApiServer:

@@ -101,7 +101,9 @@ def run(options: argparse.Namespace) -> int:
     )
     trusted = _read_authority(options)
     own_callers = not (trusted or options.any_client)  # our authority signs client certificates
-    meter = cluster.find_metrics().SchedulerMeter()
+    with errors.needing("prometheus-client", "kubernetes"):
+        from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
+    meter = SchedulerMeter()
     callers, keys, identity = _find_certificates()
     with errors.needing("aiohttp", "kubernetes"):
         from pyvgpu.http import tls_server

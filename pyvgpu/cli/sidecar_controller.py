@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from pyvgpu import errors
 from pyvgpu.cli import cluster
 from pyvgpu.controller.sidecar import shell
 from pyvgpu.http import endpoints
@@ -36,7 +37,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Watch until a termination signal arrives, and act while we hold the lease."""
     settings = cluster.sidecar_settings(options)
-    meter = cluster.find_metrics().ControllerMeter()
+    with errors.needing("prometheus-client", "kubernetes"):
+        from pyvgpu.controller.sidecar.meters import ControllerMeter
+    meter = ControllerMeter()
     api = cluster.connect(options, meter)
     namespace = cluster.namespace(options)
     stop = cluster.stop_on_signals()

@@ -57,7 +57,9 @@ def run(options: argparse.Namespace) -> int:
     with errors.needing("grpcio", "kubernetes"):
         from pyvgpu.controller.sidecar import cri, keeper
     settings = cluster.sidecar_settings(options)
-    meter = cluster.find_metrics().NodeMeter()
+    with errors.needing("prometheus-client", "kubernetes"):
+        from pyvgpu.controller.sidecar.meters import NodeMeter
+    meter = NodeMeter()
     api = cluster.connect(options, meter)
     runtime = cri.Runtime(options.runtime or _socket())
     # The node's name is the holder, so that a restarted process keeps the lease.

@@ -59,7 +59,9 @@ def run(options: argparse.Namespace) -> int:
     address = endpoints.read_address(options.serve, "--serve")
     port = table.whole(1, 65535, AGENT_PORT, "a port")(options.agent_port, "--agent-port")
     settings = shown.Settings(options.cluster, options.agent_namespace, port)
-    meter = cluster.find_metrics().StatusMeter()
+    with errors.needing("prometheus-client", "kubernetes"):
+        from pyvgpu.controller.status.meter import StatusMeter
+    meter = StatusMeter()
     with errors.needing("aiohttp", "kubernetes"):
         from pyvgpu.http import tls_server
     with errors.needing("cryptography", "kubernetes"):

@@ -188,7 +188,9 @@ def run(options: argparse.Namespace) -> int:
         virtual_expansion=transform.Expansion(options.virtual_commands),
         virtual_provider=transform.Provider(options.virtual_provider),
     )
-    meter = cluster.find_metrics().WebhookMeter()
+    with errors.needing("prometheus-client", "kubernetes"):
+        from pyvgpu.controller.webhook.shell.meter import WebhookMeter
+    meter = WebhookMeter()
     with errors.needing("aiohttp", "kubernetes"):
         from pyvgpu.controller.webhook.shell import server
     stop = cluster.stop_on_signals()

@@ -5,12 +5,12 @@ import subprocess
 import debian
 import pytest
 
-metrics = pytest.importorskip("pyvgpu.controller.metrics", reason="needs prometheus-client")
+meters = pytest.importorskip("pyvgpu.controller.sidecar.meters", reason="needs prometheus-client")
 
 
 def used():
     """Return meters on which every metric has been counted once."""
-    controller, node = metrics.ControllerMeter(), metrics.NodeMeter()
+    controller, node = meters.ControllerMeter(), meters.NodeMeter()
     for meter in (controller, node):
         meter.asked("GET", 200, 0.01)
         meter.asked("PATCH", 0, 5)
@@ -61,7 +61,7 @@ def test_a_gauge_is_read_at_scrape_time():
 
 def test_saved_seconds_grow_up_to_an_hour():
     now = [0.0]
-    saved = metrics.Saved(lambda: now[0])
+    saved = meters.Saved(lambda: now[0])
     saved.add(8)
     saved.add(0)
     now[0] = 10

@@ -99,9 +99,9 @@ def test_every_metric_in_the_code_is_in_the_reference(reference):
 
 
 def test_metrics_match_a_programs_output():
-    from pyvgpu.controller import metrics
+    from pyvgpu.controller.webhook.shell.meter import WebhookMeter
 
-    shown = metrics.WebhookMeter().text().decode()
+    shown = WebhookMeter().text().decode()
     documented = {it.name: it for it in measures.measures(ROOT) if "webhook" in it.program}
     for name, kind in re.findall(r"^# TYPE (pyvgpu_webhook_\w+) (\w+)$", shown, re.MULTILINE):
         assert documented[name].kind == kind

@@ -15,7 +15,9 @@ import status_node
 import yaml
 from waiting import wait_until
 
-from pyvgpu.controller import metrics as controller
+from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
+from pyvgpu.controller.sidecar.meters import ControllerMeter
+from pyvgpu.controller.webhook.shell.meter import WebhookMeter
 from pyvgpu.deviceplugin.telemetry import metrics
 from pyvgpu.http import endpoints
 
@@ -27,15 +29,15 @@ def programs():
     """Serve the metrics of an agent and of the cluster components; yield the ports."""
     agent = metrics.AgentMeter()
     agent.show(status_node.Node(looks=3).sources)
-    scheduler = controller.SchedulerMeter()
+    scheduler = SchedulerMeter()
     scheduler.gauge("pyvgpu_scheduler_leads", "1 if it holds the lease.", lambda: 1.0)
     scheduler.answered("/scheduler/filter", "fits", 0.01)
-    webhook = controller.WebhookMeter()
+    webhook = WebhookMeter()
     webhook.reviewed("/devices", "changed", 0.01)
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(endpoints.serving("0", endpoints.Pages(it.text)))
-            for it in (agent, scheduler, webhook, controller.ControllerMeter())
+            for it in (agent, scheduler, webhook, ControllerMeter())
         ]
 
 

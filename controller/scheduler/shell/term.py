@@ -29,9 +29,9 @@ from pyvgpu.kube.apiserver import ServerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.controller import metrics
     from pyvgpu.controller.scheduler import asks
     from pyvgpu.controller.scheduler.shell import leading
+    from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
     from pyvgpu.kube import apiserver
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Term:
         settings: book.Settings,
         keys: Callable[[], Sequence[bytes]],
         own: leading.OwnPod,
-        meter: metrics.SchedulerMeter,
+        meter: SchedulerMeter,
         leads: Callable[[float], bool],
     ) -> None:
         """Know nothing yet; *leads* tells whether this process leads for so many seconds more."""

@@ -9,7 +9,6 @@ import waiting
 from scheduling_api import KEY
 
 from pyvgpu import names
-from pyvgpu.controller import metrics
 from pyvgpu.controller.scheduler import book, gathering
 from pyvgpu.controller.scheduler.shell import (
     binding,
@@ -20,6 +19,7 @@ from pyvgpu.controller.scheduler.shell import (
     term,
     watching,
 )
+from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
 from pyvgpu.kube import leases
 
 NODE = "node-1"
@@ -32,7 +32,7 @@ class Led:
         self.api, self.stop = api, threading.Event()
         self.leads_for = 60.0  # seconds
         own = leading.OwnPod(connection, "pyvgpu", "")
-        meter = metrics.SchedulerMeter()
+        meter = SchedulerMeter()
         self.term = term.Term(
             connection,
             settings,

@@ -13,10 +13,10 @@ import waiting
 pytest.importorskip("prometheus_client", reason="needs prometheus-client")
 small_runtime = pytest.importorskip("small_runtime", reason="needs grpcio")
 
-from pyvgpu.controller import metrics  # noqa: E402
 from pyvgpu.controller.sidecar import (  # noqa: E402
     claims,
     keeper,
+    meters,
     nodes,
     pods,
     reconcile,
@@ -45,7 +45,7 @@ def begin(small, tmp_path, monkeypatch):
             runtime.containers.update(found)
             client = opened.enter_context(small_runtime.running(tmp_path, runtime))
             place = keeper.Place("node-1", tmp_path / "begun")
-            part = keeper.Keeper(connection, client, place, SETTINGS, metrics.NodeMeter())
+            part = keeper.Keeper(connection, client, place, SETTINGS, meters.NodeMeter())
             lease = leases.Lease(connection, "pyvgpu", leases.NODE + "node-1", "node-1")
             thread = threading.Thread(target=part.run, args=(lease, stop))
             thread.start()

@@ -9,8 +9,8 @@ import pod_objects as make
 import pytest
 import waiting
 
-from pyvgpu.controller import metrics
 from pyvgpu.controller.sidecar import claims, reconcile, settings, shell
+from pyvgpu.controller.sidecar.meters import ControllerMeter
 
 SETTINGS = settings.Settings(sweep_seconds=0)
 PODS = "/api/v1/namespaces/team/pods"
@@ -39,7 +39,7 @@ def begin(small):
     threads = []
 
     def start(may_act=lambda: True, with_settings=SETTINGS):
-        meter = metrics.ControllerMeter()
+        meter = ControllerMeter()
         controller = shell.Controller(connection, "pyvgpu", with_settings, may_act, meter)
         threads.append(threading.Thread(target=controller.run, args=(stop,)))
         threads[-1].start()

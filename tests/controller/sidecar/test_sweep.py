@@ -4,8 +4,8 @@ import pod_objects as make
 import pytest
 import small_kubelet
 
-from pyvgpu.controller import metrics
 from pyvgpu.controller.sidecar import marking, pods, settings, sweep
+from pyvgpu.controller.sidecar.meters import ControllerMeter
 
 POD = "/api/v1/namespaces/team/pods/train-0"
 
@@ -56,7 +56,7 @@ def adopt(small):
     found = api.put(POD, bare(make.sidecar()))
 
     def adopt_while(*happen):
-        turns, meter = Meanwhile(*happen), metrics.ControllerMeter()
+        turns, meter = Meanwhile(*happen), ControllerMeter()
         it = sweep.Sweep(connection, settings.Settings(), lambda: True, turns, meter)
         it.adopt(pods.read(found))
         return meter.registry.get_sample_value("pyvgpu_sidecar_adopted_pods_total")

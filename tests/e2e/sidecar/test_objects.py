@@ -10,8 +10,8 @@ import rig
 import sidecars
 
 from pyvgpu import names
-from pyvgpu.controller import metrics
 from pyvgpu.controller.sidecar import settings, shell
+from pyvgpu.controller.sidecar.meters import ControllerMeter
 from pyvgpu.kube import apiserver
 
 pytestmark = pytest.mark.e2e
@@ -108,7 +108,7 @@ def test_two_active_controllers_write_once_and_send_one_event(space):
         threading.Thread(target=controller.run, args=(stop,))
         for controller in (
             shell.Controller(
-                space.server, sidecars.NAMESPACE, chosen, lambda: True, metrics.ControllerMeter()
+                space.server, sidecars.NAMESPACE, chosen, lambda: True, ControllerMeter()
             )
             for _ in range(2)
         )

@@ -1,0 +1,89 @@
+"""Prometheus metrics of the scheduler extender."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyvgpu.http import exposition
+from pyvgpu.kube import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyvgpu.controller.scheduler.shell import desk, term
+
+
+class SchedulerMeter(metrics.Meter):
+    """Metrics of the scheduler extender."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers = self.counter(
+            "pyvgpu_scheduler_answers_total",
+            "Requests of kube-scheduler, by path and result.",
+            "path",
+            "result",
+        )
+        self._seconds = self.histogram(
+            "pyvgpu_scheduler_answer_seconds",
+            "Time from a request to its response, by path.",
+            exposition.QUICK,
+            "path",
+        )
+        self.wakes = self.counter(
+            "pyvgpu_scheduler_wakes_total",
+            "Writes that make kube-scheduler retry waiting pods.",
+        )
+
+        self.sampled = self.counter(
+            "pyvgpu_scheduler_sampled_total",
+            "Events that say that a pod waits because kube-scheduler asked about only some nodes.",
+        )
+
+    def watch(
+        self, desk: desk.Desk, leads: Callable[[], bool], expires: Callable[[], float]
+    ) -> None:
+        """Show the state of the current term of *desk*."""
+
+        def of_term(read: Callable[[term.Term], float]) -> Callable[[], float]:
+            return lambda: 0.0 if desk.term is None else float(read(desk.term))
+
+        for name, text, read in (
+            (
+                "pyvgpu_scheduler_nodes",
+                "Nodes in the scheduler cache.",
+                lambda it: len(it.book.stands),
+            ),
+            (
+                "pyvgpu_scheduler_pods",
+                "Pods with devices of ours that have not ended.",
+                lambda it: len(it.book.pods),
+            ),
+            (
+                "pyvgpu_scheduler_drift",
+                "Differences from the API server that the last comparison of the cache found.",
+                lambda it: it.drift,
+            ),
+            (
+                "pyvgpu_scheduler_comparisons",
+                "Comparisons of the cache with the API server in this term.",
+                lambda it: it.comparisons,
+            ),
+            (
+                "pyvgpu_scheduler_evictions",
+                "Pods evicted in this term.",
+                lambda it: it.evicted,
+            ),
+        ):
+            self.gauge(name, text, of_term(read))
+        self.gauge("pyvgpu_scheduler_leads", "1 if it holds the lease.", lambda: float(leads()))
+        self.gauge(
+            "pyvgpu_scheduler_certificate_expiry_seconds",
+            "When the certificate expires, in seconds since 1970; 0: there is none yet.",
+            expires,
+        )
+
+    def answered(self, path: str, result: str, seconds: float) -> None:
+        """Count an answer."""
+        self._answers.labels(path, result).inc()
+        self._seconds.labels(path).observe(seconds)

@@ -19,8 +19,9 @@ import doors
 import schedulerworld as world
 
 from pyvgpu.controller.scheduler import asks, book, deciding, declared
-from pyvgpu.controller.scheduler.shell import calm, desk, verbs
+from pyvgpu.controller.scheduler.shell import desk, verbs
 from pyvgpu.http import replies, tls_server
+from pyvgpu.kube import process_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +96,7 @@ def main() -> None:
             where[0], served.routes, *where[1:], most_bytes=desk.MOST_BYTES, quick=desk.QUICK
         )
     )
-    calm.settle()
+    process_tuning.settle()
     started = {
         "seconds": time.monotonic() - begun,
         "pods": len(known.pods),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import logging
 import os
 import socket
@@ -15,7 +14,7 @@ from pyvgpu import log
 from pyvgpu.cli import termination
 from pyvgpu.controller.sidecar import config, settings
 from pyvgpu.http import endpoints
-from pyvgpu.kube import apiserver
+from pyvgpu.kube import apiserver, process_tuning
 
 if TYPE_CHECKING:
     import argparse
@@ -102,8 +101,7 @@ def connect(options: argparse.Namespace, meter: metrics.Meter) -> apiserver.ApiS
     log.begin(options.verbose)
     for noisy in ("urllib3", "kubernetes"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    # Decoded API objects contain no reference cycles: collecting takes as long as decoding them.
-    gc.set_threshold(50_000, 20, 100)
+    process_tuning.collect_rarely()
     # Requests that the server throttles go back into the work queues.
     return apiserver.connect(options.kubeconfig, meter.asked, patience=0.0)
 

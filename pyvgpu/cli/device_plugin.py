@@ -16,6 +16,7 @@ from pyvgpu.cli.table import Group, Option
 from pyvgpu.deviceplugin import allocation_api, settings
 from pyvgpu.deviceplugin.gpu_manager import profile
 from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, Placement, Profile, Settings
+from pyvgpu.kube import process_tuning
 from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
@@ -340,12 +341,13 @@ def serve(options: argparse.Namespace, api: allocation_api.Api) -> int:
     """Run the agent; *api* is the allocation API of devices for which the options name none."""
     settings, said = settings_of(options, api)
     with errors.needing("grpcio", "node"):
-        from pyvgpu.deviceplugin import agent, process_tuning
+        from pyvgpu.deviceplugin import agent
         from pyvgpu.deviceplugin.devices import simulated
     log.begin(**said)
     for line in gpu_manager.warnings(options):
         logging.getLogger(__name__).warning("%s", line)
-    process_tuning.begin()
+    process_tuning.limit_memory()
+    process_tuning.settle()
     one = agent.Agent(simulated.settle(settings))
     termination.on_signals(one.stop)
     one.run()

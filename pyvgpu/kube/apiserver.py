@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import __version__, errors
-from pyvgpu.kube import backoff, gc_pause
+from pyvgpu.kube import backoff, process_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -195,7 +195,7 @@ class ApiServer:
                     raise ServerError(f"{request}: the response is not a list")
                 following = metadata.get("continue")
                 coming = ahead.submit(ask, following) if following else None
-                with gc_pause.gc_disabled():
+                with process_tuning.gc_disabled():
                     page = _object(request, content)
                 yield page.get("items") or [], str(metadata["resourceVersion"])
 

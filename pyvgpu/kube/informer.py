@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pyvgpu.kube import apiserver, backoff, gc_pause
+from pyvgpu.kube import apiserver, backoff, process_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -140,7 +140,7 @@ class Informer(Generic[Kept]):
         self._again = False
         now: dict[str, Kept] = {}
         version = ""
-        with gc_pause.gc_disabled():
+        with process_tuning.gc_disabled():
             for page, whole in self._api.pages(self._path, self._query):
                 now |= {key_of(it): self._read(it) for it in page}  # keep projections only
                 version = whole

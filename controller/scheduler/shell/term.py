@@ -15,7 +15,6 @@ from pyvgpu.controller.scheduler import book, deciding, sampling
 from pyvgpu.controller.scheduler.shell import (
     binding,
     budgets,
-    calm,
     drift,
     evicting,
     telling,
@@ -23,7 +22,7 @@ from pyvgpu.controller.scheduler.shell import (
     waking,
     watching,
 )
-from pyvgpu.kube import threads
+from pyvgpu.kube import process_tuning, threads
 from pyvgpu.kube.apiserver import ServerError
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ class Term:
         self._threads.start(*(_bound(it.run, stop) for it in shells))
         if not stop.is_set():
             known = len(self.book.pods), len(self.book.stands)
-            calm.settle()
+            process_tuning.settle()
             log.info("ready to answer: %d pods with devices on %d nodes", *known)
             self._begun.set()
         while not stop.is_set() and not self._lead():

@@ -5,14 +5,14 @@ import gc
 import pytest
 from waiting import wait_until
 
-from pyvgpu.kube import gc_pause
+from pyvgpu.kube import process_tuning
 
 
 def test_gc_is_disabled_until_the_last_list_is_decoded():
-    first, second = gc_pause.gc_disabled(), gc_pause.gc_disabled()
+    first, second = process_tuning.gc_disabled(), process_tuning.gc_disabled()
     with first:
         second.__enter__()
-        with gc_pause.gc_disabled():
+        with process_tuning.gc_disabled():
             assert not gc.isenabled()
     assert not gc.isenabled()  # the first has ended, the second has not
     second.__exit__(None, None, None)
@@ -20,6 +20,6 @@ def test_gc_is_disabled_until_the_last_list_is_decoded():
 
 
 def test_gc_is_enabled_after_a_list_that_failed():
-    with pytest.raises(ValueError, match="lost"), gc_pause.gc_disabled():
+    with pytest.raises(ValueError, match="lost"), process_tuning.gc_disabled():
         raise ValueError("lost")
     wait_until(gc.isenabled)

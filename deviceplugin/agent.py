@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING
 from pyvgpu import shim
 from pyvgpu.deviceplugin import admin_socket, components, http_server, scheduling
 from pyvgpu.deviceplugin.cluster import (
-    event_recorder,
     other_plugin,
     own_node,
     pod_annotations,
+    pod_events,
     pods,
 )
 from pyvgpu.deviceplugin.containers import arbiter_clocks, backend, collector, store
@@ -169,11 +169,12 @@ class Agent:
         found: node_devices.Devices,
     ) -> Callable[[str], display.Marks]:
         """Add the components that use the API server; return a lookup of a pod's marks by uid."""
-        teller = event_recorder.EventRecorder(known, own.name, self._written)
-        granter.observers.reported.add(teller.tell)
-        granter.observers.withdrawn.add(teller.withdraw)
-        self._parts.add("events", teller.run, teller.stop)
-        following = pod_annotations.Wishes(known, granter, teller.tell)
+        reports = pod_events.PodEvents(known, own.name, self._written)
+        granter.observers.reported.add(reports.tell)
+        granter.observers.withdrawn.add(reports.withdraw)
+        for name, run in reports.runs.items():
+            self._parts.add(name, run, reports.stop)
+        following = pod_annotations.Wishes(known, granter, reports.tell)
         known.changed.add(following.changed)
         self._parts.add("wishes", following.run, following.stop)
         noted = cordon.Follower(
@@ -182,7 +183,7 @@ class Agent:
         self._parts.add("cordons", lambda: noted.run(self._parts.wait))
         if not self._settings.beside_nvidia and not self._settings.simulate:
             state_folder = self._settings.state
-            others = other_plugin.Follower(own, state_folder, found.stand_back, teller.tell)
+            others = other_plugin.Follower(own, state_folder, found.stand_back, reports.tell)
             others.look()  # before any device is offered
             self._parts.add("others", lambda: others.run(self._parts.wait))
         return display.marks_by(known.seen)

@@ -23,11 +23,19 @@ from pyvgpu.controller.sidecar import (
     marking,
     nodes,
     reconcile,
-    speaker,
     sweep,
     when,
 )
-from pyvgpu.kube import apiserver, informer, leases, rate_limit, threads, work_loop, work_queue
+from pyvgpu.kube import (
+    apiserver,
+    event_recorder,
+    informer,
+    leases,
+    rate_limit,
+    threads,
+    work_loop,
+    work_queue,
+)
 
 if TYPE_CHECKING:
     import threading
@@ -39,6 +47,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+COMPONENT = "pyvgpu-sidecar-controller"
+
+_MOST_COUNTED = 20_000
 _FOLDERS = {"pods": "/api/v1", "jobs": "/apis/batch/v1"}
 _MANAGED = {"labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}"}
 
@@ -67,9 +78,15 @@ class Controller:
         self._pace = rate_limit.Pace(settings.writes_per_second)
         self._turns = work_loop.Turns("pod", self._queue, self._gate, may_act)
         self._seen: dict[str, str] = {}  # uids of pods that had not ended when last processed
-        self._counted = speaker.Once()
+        self._counted: dict[str, None] = {}  # keys of counts already added, oldest first
         self._beats = nodes.Beats()  # of the node parts
-        self._speaker = speaker.Speaker(api, self._pace, self._gate, may_act)
+        self._events = event_recorder.Recorder(
+            api,
+            event_recorder.Source(COMPONENT),
+            may_act=may_act,
+            pace=self._pace,
+            gate=self._gate,
+        )
         self._pods = informer.Informer(
             api,
             "/api/v1/pods",
@@ -106,11 +123,11 @@ class Controller:
                     return
         log.info("watching %d pods", len(self._pods))
         workers = self._threads.start(*[lambda: self._work(stop)] * self._settings.workers)
-        workers += self._threads.start(lambda: self._speaker.run(stop))
+        workers += self._threads.start(lambda: self._events.run(stop))
         self._threads.start(lambda: self._sweep.run(stop))
         stop.wait()
         self._queue.close()
-        self._speaker.close()
+        self._events.close()
         for worker in workers:
             worker.join()
 
@@ -191,13 +208,27 @@ class Controller:
                 self._write("PATCH", path, list(action.operations), apiserver.JSON_PATCH)
                 log.info("changed %s for pod %s", path, key)
             case actions.Event():
-                self._speaker.say(pod, action)
+                self._events.record(
+                    event_recorder.Event(
+                        *(pod.uid, pod.namespace, pod.name, action.reason, action.message),
+                        warning=action.warning,
+                        id=action.name,
+                    )
+                )
             case actions.Wake():
                 self._queue.add(key, action.seconds)
             case actions.Count():
-                if self._counted.first(f"{action.metric} {action.key}"):
+                if self._is_first(f"{action.metric} {action.key}"):
                     counter = self._meter.counts[action.metric]
                     (counter.labels(**action.labels) if action.labels else counter).inc()
+
+    def _is_first(self, key: str) -> bool:
+        if key in self._counted:
+            return False
+        self._counted[key] = None
+        while len(self._counted) > _MOST_COUNTED:
+            self._counted.pop(next(iter(self._counted)), None)
+        return True
 
     def _write(self, method: str, path: str, body: object, kind: str = apiserver.JSON) -> None:
         self._pace.wait()

@@ -1,4 +1,4 @@
-"""Events about a grant's pod or the node, as the agent reports them; see event_recorder."""
+"""Events about a grant's pod or the node, as the agent reports them; see pod_events."""
 
 from __future__ import annotations
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 OUTDATED = frozenset({404, 409, 422})  # the object is gone or has changed: re-read it
+TEMPORARY = frozenset({401, 408, 409, 429})  # token rotated, timeout, conflict, rate limit
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 60.0
+
+
+def is_final(status: int) -> bool:
+    """Tell whether the API server would refuse every retry with the same body as well."""
+    return 400 <= status < 500 and status not in TEMPORARY
 
 
 def delay(

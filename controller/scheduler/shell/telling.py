@@ -31,12 +31,12 @@ class Teller:
         self,
         api: apiserver.ApiServer,
         why: Callable[[asks.Pod, Sequence[str]], str],
-        limits: event_recorder.Limits = LIMITS,
+        limits: event_recorder.Limits | None = None,
     ) -> None:
         """Write none yet; *why* returns why some nodes refuse a pod, or nothing."""
         self._why = why
         self._recorder = event_recorder.Recorder(
-            api, event_recorder.Source(COMPONENT), limits, look=self._look
+            api, event_recorder.Source(COMPONENT), limits or LIMITS, look=self._look
         )
 
     def waits(self, pod: asks.Pod, names: Sequence[str]) -> None:

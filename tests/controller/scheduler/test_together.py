@@ -20,7 +20,7 @@ from pyvgpu.controller.scheduler.shell import (
     watching,
 )
 from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
-from pyvgpu.kube import leases
+from pyvgpu.kube import event_recorder, leases
 
 NODE = "node-1"
 
@@ -150,10 +150,16 @@ def test_a_protected_pod_stays_and_another_is_evicted(led):
     assert led.is_there("low-0")
 
 
+@pytest.fixture
+def frequent(monkeypatch):
+    """A pod's reason is written as soon as it changes."""
+    monkeypatch.setattr(telling, "LIMITS", event_recorder.Limits(0.0, 600.0))
+
+
+@pytest.mark.usefixtures("frequent")
 @pytest.mark.parametrize("led", [book.Settings(claim_seconds=0.5)], indirect=True)
 def test_another_pod_is_evicted_for_one_that_never_terminates(led, monkeypatch):
     monkeypatch.setattr(evicting, "AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr(telling, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(budgets, "PROTECTED_SECONDS", 0.3)
     two_of_60(led)
     led.api.staying = 1

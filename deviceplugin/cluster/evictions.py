@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from pyvgpu.deviceplugin.grants.events import Event, Reason
+
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 10.0  # before an eviction is retried that a disruption budget refuses
@@ -25,6 +27,7 @@ class Eviction:
     namespace: str
     name: str
     why: str
+    of: Event  # that announced it
 
 
 class Evictor:
@@ -43,9 +46,11 @@ class Evictor:
         self._waiting[eviction.uid] = eviction
         self._queue.add(eviction.uid)
 
-    def withdraw(self, uid: str) -> None:
-        """Drop an eviction that was not done yet."""
-        self._waiting.pop(uid, None)
+    def withdraw(self, uid: str, reason: Reason) -> None:
+        """Drop a pod's eviction that was announced for *reason* and not done yet."""
+        eviction = self._waiting.get(uid)
+        if eviction is not None and eviction.of.reason is reason:
+            self._waiting.pop(uid, None)
 
     def run(self, stop: threading.Event) -> None:
         """Evict until *stop*, or until :meth:`close`."""

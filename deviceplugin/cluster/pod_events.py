@@ -41,8 +41,7 @@ class PodEvents:
         self._known = known
         self._done = done
         self._stop = threading.Event()
-        self._evicted: dict[str, Event] = {}  # the events of pods to evict, by uid
-        self._evictor = evictions.Evictor(known.api, self._note)
+        self._evictor = evictions.Evictor(known.api, lambda it: done("eviction", it.of))
         self._recorder = event_recorder.Recorder(
             known.api,
             event_recorder.Source("pyvgpu", node, "pyvgpu.io/device-plugin"),
@@ -69,10 +68,7 @@ class PodEvents:
     def withdraw(self, uid: str, reason: Reason) -> None:
         """Drop an event that was not written yet, and its eviction."""
         self._recorder.withdraw(uid, reason.value)
-        event = self._evicted.get(uid)
-        if event is not None and event.reason is reason:
-            self._evicted.pop(uid, None)
-            self._evictor.withdraw(uid)
+        self._evictor.withdraw(uid, reason)
 
     @property
     def runs(self) -> dict[str, Callable[[], None]]:
@@ -96,20 +92,18 @@ class PodEvents:
         if pod is None:
             return None
         meta: dict[str, Any] = pod["metadata"]
-        if event.of.evict and meta.get("ownerReferences") and meta["uid"] == event.uid:
-            self._evicted[event.uid] = event.of
+        owned = bool(meta.get("ownerReferences")) and meta["uid"] == event.uid
         return dataclasses.replace(  # a static pod's events are about its mirror
-            event, uid=meta["uid"], namespace=meta["namespace"], name=meta["name"]
+            event,
+            uid=meta["uid"],
+            namespace=meta["namespace"],
+            name=meta["name"],
+            of=event.of if owned else dataclasses.replace(event.of, evict=False),
         )
 
     def _written(self, event: event_recorder.Event) -> None:
         self._done("event", event.of)
-        if event.uid in self._evicted:
+        if event.of.evict:
             self._evictor.add(
-                evictions.Eviction(event.uid, event.namespace, event.name, event.text)
+                evictions.Eviction(event.uid, event.namespace, event.name, event.text, event.of)
             )
-
-    def _note(self, eviction: evictions.Eviction) -> None:
-        event = self._evicted.pop(eviction.uid, None)
-        if event is not None:
-            self._done("eviction", event)

@@ -79,9 +79,11 @@ def served(server):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
-        yield f"127.0.0.1:{listening.server_port}"
-        listening.shutdown()
-        thread.join()
+        try:
+            yield f"127.0.0.1:{listening.server_port}"
+        finally:
+            listening.shutdown()
+            thread.join()
 
 
 @contextlib.contextmanager
@@ -98,11 +100,13 @@ def running(teller):
     threads = [threading.Thread(target=run) for run in teller.runs.values()]
     for thread in threads:
         thread.start()
-    yield
-    teller.stop()
-    for thread in threads:
-        thread.join(waiting.PROMPT)
-        assert not thread.is_alive()
+    try:
+        yield
+    finally:
+        teller.stop()
+        for thread in threads:
+            thread.join(waiting.PROMPT)
+            assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -269,6 +273,18 @@ def test_same_event_is_repeated_only_after_a_while():
         for text in ("vcore 1", "vcore 1", "vcore 2"):
             teller.tell(resized(text))
             server.until(*["events"] * int(text[-1]))
+
+
+def test_pod_is_evicted_for_no_other_event():
+    """The event that announces the eviction is refused for good; a later one is of no eviction."""
+    server = Server(object_of("p", "u", ownerReferences=OWNED), object_of("q", "v"))
+    server.failing = [403]
+    with telling(server) as teller:
+        teller.tell(refused("u", "default", "p", "there is no room"))
+        teller.tell(resized("vcore 1"))
+        server.until("events")
+        teller.tell(refused("v", "default", "q", "last"))
+        server.until("events", "events")
 
 
 @pytest.mark.usefixtures("soon")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._waiting: dict[str, Event] = {}
         self._said: dict[str, _Said] = {}  # by key
+        self._token = os.urandom(4).hex()
         self._acting: str | None = None  # the key of the event that is being written
         self._queue = work_queue.Queue()
         self._turns = work_loop.Turns("event", self._queue, self._gate, may_act)
@@ -193,7 +195,7 @@ class Recorder:
             return
         path = f"/api/v1/namespaces/{found.namespace or _OF_NODES}/events"
         try:
-            self._api.call("POST", path, body=self._document(found), patience=0.0)
+            self._api.call("POST", path, body=self._document(found, said), patience=0.0)
         except apiserver.ServerError as exc:
             # The namespace is gone, or the event exists already.
             if exc.status not in (apiserver.NOT_FOUND, apiserver.CONFLICT):
@@ -214,7 +216,7 @@ class Recorder:
         while len(self._said) > MOST:
             del self._said[next(iter(self._said))]
 
-    def _document(self, event: Event) -> objects.Object:
+    def _document(self, event: Event, said: _Said) -> objects.Object:
         now, source = objects.now(), self._source
         about = {"kind": event.kind, "name": event.name, "uid": event.uid}
         if event.namespace:
@@ -222,8 +224,8 @@ class Recorder:
         component = {"component": source.component}
         if source.node:
             component["host"] = source.node
-        # A text that may be repeated is another Event each time.
-        again = "" if self._limits.repeat_seconds == float("inf") else now
+        # A text that may be repeated is another Event each time, but not if its write is retried.
+        again = "" if self._limits.repeat_seconds == float("inf") else f"{self._token} {said.at}"
         words = f"{event.uid} {event.reason} {event.text} {again}".encode()
         digest = hashlib.blake2b(words, digest_size=8).hexdigest()
         return {

@@ -15,7 +15,8 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.volumes import catalogue, elf, facts, ldconf, root
+from pyvgpu.volumes import catalogue, elf, facts, root
+from pyvgpu.volumes import search as searching
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,6 +80,7 @@ class Originals:
     release: str  # driver release, such as 580.65.06
     libcuda: Path
     libnvidia_ml: Path
+    found_by: searching.Step = dataclasses.field(default=searching.Step.NAMED, kw_only=True)
 
     @property
     def folder(self) -> Path:
@@ -94,26 +96,26 @@ class Driver(Originals):
 
 
 def find_driver(folder: Path | None = None) -> Driver:
-    """Return the driver in *folder*, or the one in the usual folders.
+    """Return the driver in *folder*, or the one that the loader would find; see `search`.
 
     Raises DriverMissingError, DriverError or DriverUnreadableError.
     """
-    found = first_originals(search_folders()) if folder is None else examine(folder.absolute())
-    return Driver(found.place, found.release, found.libcuda, found.libnvidia_ml, _collect(found))
+    search = searching.search
+    found = first_originals(search()) if folder is None else examine(folder.absolute())
+    originals = (found.place, found.release, found.libcuda, found.libnvidia_ml)
+    return Driver(*originals, _collect(found), found_by=found.found_by)
 
 
-def first_originals(
-    folders: Iterable[Path], within: root.Root = root.HOST, remedy: str = _REMEDY
-) -> Originals:
-    """Return the driver in the first of *folders* that has one for this machine.
+def first_originals(searched: searching.Searched, remedy: str = _REMEDY) -> Originals:
+    """Return the driver in the first of the *searched* folders that has one for this machine.
 
     One that is damaged or half upgraded is an error and not skipped: any driver after it would not
     be the one that programs load.
     """
     findings = []
-    for folder in folders:
+    for folder, step in searched.steps.items():
         try:
-            return examine(folder, within)
+            return dataclasses.replace(examine(folder, searched.within), found_by=step)
         except DriverMissingError:
             findings.append(root.shown(folder))
         except ForeignDriverError as exc:
@@ -127,15 +129,6 @@ def missing(looked: Iterable[str], remedy: str) -> DriverMissingError:
     return DriverMissingError(
         f"no NVIDIA driver found; looked for libcuda.so.1 in {', '.join(found)}. {remedy}", found
     )
-
-
-def search_folders(
-    usual: Iterable[Path] = catalogue.USUAL_FOLDERS,
-    configuration: Path = catalogue.LOADER_CONFIGURATION,
-    within: root.Root = root.HOST,
-) -> tuple[Path, ...]:
-    """Return the folders to search: the usual ones, then those of *configuration*."""
-    return tuple(dict.fromkeys((*usual, *ldconf.folders(configuration, within))))
 
 
 def examine(folder: Path, within: root.Root = root.HOST) -> Originals:

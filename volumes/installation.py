@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
+from pyvgpu.volumes import search
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,7 @@ class Installation:
     release: str  # driver release, such as 580.65.06
     volumes: tuple[Volume, ...]
     remarks: tuple[str, ...] = ()  # a line each: what was left out, and why
+    found_by: search.Step = search.Step.NAMED
 
 
 def volumes_of(files: tuple[InstalledFile, ...]) -> tuple[Volume, ...]:

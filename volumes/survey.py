@@ -1,9 +1,8 @@
 """Find all files of a node's driver below a root; errors list all folders searched.
 
-:mod:`pyvgpu.volumes.find` finds the current driver in the folders in the loader's order: those of
-its cache, the usual ones, those of its configuration. Then all files of that release are collected
-from these folders, and the other files of :mod:`pyvgpu.volumes.catalogue`. Each file that is left
-out gets a remark.
+:mod:`pyvgpu.volumes.find` finds the current driver in the folders of :mod:`pyvgpu.volumes.search`,
+in the loader's order. Then all files of that release are collected from these folders, and the
+other files of :mod:`pyvgpu.volumes.catalogue`. Each file that is left out gets a remark.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.volumes import catalogue, extras, find, installation, ldcache, libraries, root
+from pyvgpu.volumes import catalogue, extras, find, installation, libraries, root, search
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,16 +22,6 @@ if TYPE_CHECKING:
 
 _SHIMS_OWN = tuple(f"{stem}.so." for stem, _, _ in catalogue.REPLACED)
 _REMEDY = "Name its root with --driver-root DIR, such as /run/nvidia/driver"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Place:
-    """A root that may have a driver, and its library folders."""
-
-    within: root.Root
-    folders: tuple[Path, ...]  # of libraries, in the loader's order; some may not exist
-    cache: str  # path of its loader cache, with the error if it cannot be used
-    remarks: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,6 +65,7 @@ def find_installation(
             else tuple(_select(volume, files) for volume in volumes)
         ),
         remarks=tuple(dict.fromkeys(remarks)),
+        found_by=driver.found_by,
     )
 
 
@@ -115,81 +105,27 @@ def _passed(within: root.Root, path: Path) -> Iterator[Path]:
             path = within.outside(target) if target.is_absolute() else folder / target
 
 
-def _places(host: root.Root) -> Iterator[_Place]:
+def _places(host: root.Root) -> Iterator[search.Searched]:
     for name in catalogue.DRIVER_ROOTS:
         try:
             within = root.Root(host.real(host.outside(name)))
         except OSError:
             within = root.Root(host.outside(name))  # does not exist yet, but may later
-        yield _place(within)
+        yield search.search(within)
 
 
-def _place(within: root.Root) -> _Place:
-    path = within.outside(catalogue.LOADER_CACHE)
-    cached: tuple[Path, ...] = ()
-    remarks: tuple[str, ...] = ()
-    looked = root.shown(path)
-    try:
-        cached = tuple(_cached_folders(ldcache.read(within.real(path)), within))
-    except FileNotFoundError:
-        looked += " (missing)"
-    except (OSError, ldcache.CacheError) as exc:
-        reason = str(exc) if isinstance(exc, errors.PyVgpuError) else exc.strerror
-        looked += f" ({reason})"
-        remarks = (f"searched without the loader's cache, {looked}",)
-    configured = find.search_folders(
-        [within.outside(folder) for folder in catalogue.USUAL_FOLDERS],
-        within.outside(catalogue.LOADER_CONFIGURATION),
-        within,
-    )
-    more = (
-        folder
-        for pattern in catalogue.MORE_FOLDERS
-        for folder in _expand(within, str(pattern).lstrip("/"))
-    )
-    return _Place(
-        within,
-        folders=tuple(dict.fromkeys((*cached, *configured, *more))),
-        cache=looked,
-        remarks=remarks,
-    )
-
-
-def _expand(within: root.Root, pattern: str) -> Iterator[Path]:
-    if "*" in pattern:
-        yield from within.matching(within.path, pattern)
-    else:
-        yield within.path / pattern
-
-
-def _cached_folders(entries: Iterable[ldcache.Entry], within: root.Root) -> Iterator[Path]:
-    """Yield the folders of the driver's libraries, beginning with the loader's libcuda.
-
-    Folders of glibc-hwcaps come last: NVIDIA has none.
-    """
-    driver = [
-        entry
-        for entry in entries
-        if entry.path.startswith("/") and entry.name.startswith(catalogue.BEGINNINGS)
-    ]
-    first = (catalogue.CUDA, catalogue.NVML)
-    driver.sort(key=lambda entry: (not entry.name.startswith(first), entry.hwcap is not None))
-    for entry in driver:
-        yield within.outside(entry.path).parent
-
-
-def _current(places: Sequence[_Place]) -> tuple[_Place, find.Originals]:
+def _current(places: Sequence[search.Searched]) -> tuple[search.Searched, find.Originals]:
     """Return the driver that programs load, and its root."""
     looked: list[str] = []
     for place in places:
         try:
-            return place, find.first_originals(place.folders, place.within, _REMEDY)
+            return place, find.first_originals(place, _REMEDY)
         except find.DriverMissingError as exc:
             looked += (place.cache, *exc.looked)
     raise find.missing(looked, _REMEDY)
 
 
-def _others(places: Sequence[_Place], driver: find.Originals) -> Iterator[str]:
+def _others(places: Sequence[search.Searched], driver: find.Originals) -> Iterator[str]:
     """Yield remarks on other installed releases, which are left out."""
     others: dict[str, Path] = {}
     for place in places:

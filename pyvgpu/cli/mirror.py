@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from rich.tree import Tree
 
+    from pyvgpu.volumes import installation
+
 
 OUTPUT = "/var/lib/pyvgpu/driver"
 
@@ -126,11 +128,12 @@ def _make(finder: survey.Finder, mirror: node.Node, *, as_json: bool) -> int:
 
 
 def _show(finder: survey.Finder, mirror: node.Node, *, as_json: bool) -> int:
-    made = plan.plan_node(finder.find(), mirror.shim)
+    found = finder.find()
+    made = plan.plan_node(found, mirror.shim)
     if as_json:
-        print(json.dumps(_document(made, finder, mirror), indent=2))
+        print(json.dumps(_document(found, made, mirror), indent=2))
     else:
-        _draw(made)
+        _draw(found, made)
     return 0
 
 
@@ -201,12 +204,15 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _document(made: plan.NodePlan, finder: survey.Finder, mirror: node.Node) -> dict[str, object]:
+def _document(
+    found: installation.Installation, made: plan.NodePlan, mirror: node.Node
+) -> dict[str, object]:
     """Return the plan as JSON: links with their targets, files with their sources."""
     return {
         "pyvgpu": pyvgpu.__version__,
         "release": made.plan.release,
-        "driver_root": str(finder.root),
+        "driver_root": str(found.root),
+        "found": found.found_by,
         "output": str(mirror.output),
         "remarks": list(made.remarks),
         "entries": [{"path": entry.path, **_content(entry)} for entry in made.plan.entries],
@@ -221,11 +227,15 @@ def _content(entry: plan.Entry) -> dict[str, object]:
     return {"kind": "file", "source": str(entry.source), "shim": entry.ours}
 
 
-def _draw(made: plan.NodePlan) -> None:
+def _draw(found: installation.Installation, made: plan.NodePlan) -> None:
     """Print the plan as a tree."""
     from rich import console, text, tree
 
-    drawn = tree.Tree(text.Text(f"driver {made.plan.release}", style="bold"))
+    drawn = tree.Tree(
+        text.Text(f"driver {made.plan.release}", style="bold").append(
+            f", found {found.found_by}", "not bold dim"
+        )
+    )
     folders: dict[str, Tree] = {"": drawn}
     for folder in made.plan.folders:
         above, _, name = folder.rpartition("/")

@@ -116,7 +116,9 @@ def _look_at_driver(scene: Scene) -> Finding:
             "install NVIDIA's driver, name its folder with --driver-libraries, or use "
             "`pyvgpu run --simulate h100`",
         )
-    found = f"{driver.release} in {driver.folder}, {len(driver.files)} libraries"
+    found = (
+        f"{driver.release} in {driver.folder} ({driver.found_by}), {len(driver.files)} libraries"
+    )
     return Finding(State.OK, found)
 
 

@@ -96,7 +96,7 @@ def test_build_is_ok(scene):
 
 def test_driver_is_named_with_release_and_folder(scene):
     assert rows_of(scene)["driver"].found == (
-        f"999.1 in {shim.simulator_libraries()}, 2 libraries"
+        f"999.1 in {shim.simulator_libraries()} (as given), 2 libraries"
     )
 
 

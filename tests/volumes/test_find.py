@@ -9,7 +9,7 @@ import pytest
 import rights
 
 from pyvgpu import errors
-from pyvgpu.volumes import find
+from pyvgpu.volumes import find, root, search
 
 RELEASE = "580.65.06"  # of the fixture driver_folder
 
@@ -227,12 +227,18 @@ def test_unreadable_driver_is_refused(driver_folder, what):
     assert "Permission denied" in str(answer)
 
 
+def searched(*folders):
+    return search.Searched(root.HOST, dict.fromkeys(folders, search.Step.USUAL), "")
+
+
 def test_search_takes_the_first_driver_for_this_machine(driver_folder, tmp_path):
     other = tmp_path / "lib32"
     other.mkdir()
     (other / "libcuda.so.1").write_bytes(elf_header(32, 3))
-    found = find.first_originals((tmp_path / "nowhere", tmp_path, other, driver_folder.path))
-    assert found.folder == driver_folder.path
+    found = find.first_originals(
+        searched(tmp_path / "nowhere", tmp_path, other, driver_folder.path)
+    )
+    assert (found.folder, found.found_by) == (driver_folder.path, search.Step.USUAL)
 
 
 def test_search_does_not_skip_a_half_upgraded_driver(driver_folder, tmp_path, libraries):
@@ -240,7 +246,7 @@ def test_search_does_not_skip_a_half_upgraded_driver(driver_folder, tmp_path, li
     half.mkdir()
     (half / "libcuda.so.581.1").write_bytes((libraries / "libcuda.so.1").read_bytes())
     with pytest.raises(find.DriverError, match=r"libcuda.so.581.1 but no libnvidia-ml"):
-        find.first_originals((half, driver_folder.path))
+        find.first_originals(searched(half, driver_folder.path))
 
 
 def test_missing_driver_names_the_searched_folders_and_the_remedy(tmp_path):
@@ -248,29 +254,9 @@ def test_missing_driver_names_the_searched_folders_and_the_remedy(tmp_path):
     other.mkdir()
     (other / "libcuda.so.1").write_bytes(elf_header(32, 3))
     with pytest.raises(find.DriverMissingError) as caught:
-        find.first_originals((tmp_path / "nowhere", other))
+        find.first_originals(searched(tmp_path / "nowhere", other))
     text = str(caught.value)
     assert str(tmp_path / "nowhere") in text
     assert f"{other} ({other}/libcuda.so.1: a 32-bit library" in text
     assert "--driver-libraries" in text
     assert "--simulate" in text
-
-
-def test_search_reads_the_loaders_configuration(tmp_path):
-    parts = tmp_path / "ld.so.conf.d"
-    parts.mkdir()
-    (parts / "b.conf").write_text("/opt/b\n")
-    (parts / "a.conf").write_text("# a comment\n/opt/a # another\n\nhwcap 0 nosegneg\n")
-    main = tmp_path / "ld.so.conf"
-    main.write_text(f"/opt/first\ninclude ld.so.conf.d/*.conf\ninclude {main}\nrelative/lib\n")
-    assert find.search_folders(usual=(Path("/usual"), Path("/opt/a")), configuration=main) == (
-        Path("/usual"),
-        Path("/opt/a"),
-        Path("/opt/first"),
-        Path("/opt/b"),
-    )
-
-
-def test_search_needs_no_loader_configuration(tmp_path):
-    found = find.search_folders(usual=(Path("/usual"),), configuration=tmp_path / "none")
-    assert found == (Path("/usual"),)

@@ -127,12 +127,14 @@ def test_driver_is_found_in_the_folders_of_distributions(machine, folder):
 def test_driver_is_found_in_the_folder_that_the_cache_names(machine):
     machine.driver("/opt/odd").cache("/opt/odd/libcuda.so.1")
     assert machine.files() == core("/opt/odd")
+    assert machine.find().found_by == "by the loader's cache"
 
 
 def test_driver_is_found_in_the_folder_that_the_configuration_names(machine):
     machine.driver("/opt/odd").put("/etc/ld.so.conf", b"include /etc/ld.so.conf.d/*.conf\n")
     machine.put("/etc/ld.so.conf.d/odd.conf", b"/opt/odd\n")
     assert machine.files() == core("/opt/odd")
+    assert machine.find().found_by == "by the loader's configuration"
 
 
 def test_debians_alternatives_lead_to_the_driver_in_use(machine):

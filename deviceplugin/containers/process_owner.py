@@ -13,13 +13,15 @@ from pathlib import Path, PurePosixPath
 
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.containers import cdi_edits
-from pyvgpu.machine import mounts
+from pyvgpu.machine import container_runtimes, mounts
 
 # A uid, with hyphens or with systemd's underscores; for a static pod the digest of its file.
 _POD = re.compile(
     r"(?:.*-)?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
 )
-_CONTAINER = re.compile(r"(?:(?:cri-containerd|crio|docker|libpod)-)?([0-9a-f]{64})(?:\.scope)?")
+_SCOPES = "|".join(container_runtimes.SCOPES)
+_CONTAINER = re.compile(rf"(?:(?:{_SCOPES})-)?([0-9a-f]{{64}})(?:\.scope)?")
+_SEPARATED = re.compile(rf":(?:{_SCOPES}):")
 _PROC = Path("/proc")
 _QUOTA = PurePosixPath(cdi_edits.QUOTA)
 
@@ -70,8 +72,8 @@ def of_cgroup(text: str) -> tuple[str, str]:
     """Return the pod's uid and the container's id that /proc/PID/cgroup names, if it does."""
     for line in text.splitlines():
         path = line.split(":", 2)[-1]
-        # kubelet with the systemd driver, containerd without it: PREFIX:cri-containerd:ID
-        parts = path.replace(":cri-containerd:", "/").split("/")
+        # kubelet with the systemd driver, the runtime without it: PREFIX:cri-containerd:ID
+        parts = _SEPARATED.sub("/", path).split("/")
         for at, part in enumerate(parts):
             pod = _POD.fullmatch(part)
             if pod is None:

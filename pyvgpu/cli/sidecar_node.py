@@ -10,16 +10,12 @@ from pyvgpu import errors
 from pyvgpu.cli import cluster
 from pyvgpu.http import endpoints
 from pyvgpu.kube import leases
+from pyvgpu.machine.container_runtimes import SOCKETS
 
 if TYPE_CHECKING:
     import argparse
 
 FOLDER = "/run/pyvgpu/sidecars"
-SOCKETS = (  # where container runtimes listen, the usual one first
-    "/run/containerd/containerd.sock",
-    "/run/k3s/containerd/containerd.sock",
-    "/run/crio/crio.sock",
-)
 
 _DESCRIPTION = """\
 Stop sidecars of pods on this node when `pyvgpu sidecar-controller` requests it in the pod: with

@@ -35,7 +35,12 @@ import schedulerworld as world  # noqa: E402
 
 from pyvgpu import locks, names, quota, region  # noqa: E402
 from pyvgpu.allocator import annotations, facts  # noqa: E402
-from pyvgpu.controller.scheduler import asks, index, listed, stands  # noqa: E402
+from pyvgpu.controller.scheduler import (
+    index,
+    listed,
+    node_info,
+    pod_request,
+)
 from pyvgpu.device import Device  # noqa: E402
 from pyvgpu.region import layout  # noqa: E402
 from pyvgpu.share import Share  # noqa: E402
@@ -60,19 +65,21 @@ def best(work: Callable[[], object], times: int) -> float:
     return 1e3 * min(taken)
 
 
-def known_nodes() -> dict[str, stands.Stand]:
+def known_nodes() -> dict[str, node_info.Stand]:
     """Return nodes with eight devices, and the shares of twenty pods on each."""
     draw, found = random.Random(3), {}
     for number in range(NODES):
         note = world.node(number)["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION]
-        stand = found[world.name_of(number)] = stands.Stand(world.name_of(number))
+        stand = found[world.name_of(number)] = node_info.Stand(world.name_of(number))
         stand.tell(annotations.read_node(note), "")
         for pod in range(20):
             vcore, size = draw.choice(world.SIZES)
             share = facts.Share(draw.choice(stand.devices).uuid, vcore, size * GIB)
-            asked = asks.read(world.pod(20 * number + pod, vcore, size))
+            asked = pod_request.read(world.pod(20 * number + pod, vcore, size))
             held = (facts.Holding(share, asked.key),)
-            stand.tenants[asked.uid] = stands.Promise(asked, stand.name, stands.State.BOUND, held)
+            stand.tenants[asked.uid] = node_info.Promise(
+                asked, stand.name, node_info.State.BOUND, held
+            )
         stand.changed()
     return found
 
@@ -82,13 +89,13 @@ def of_nodes(times: int) -> dict[str, float]:
     known = index.Index(known_nodes())
     called = listed.of([world.name_of(number) for number in range(NODES)])
     shapes = [
-        asks.read(world.pod(1_000_000 + number, 10 + number, 4 + number)).shape
+        pod_request.read(world.pod(1_000_000 + number, 10 + number, 4 + number)).shape
         for number in range(times)
     ]
     fresh = iter(shapes)
     judged = best(lambda: known.look(next(fresh)), times)
     fresh = iter(shapes)
-    scored = best(lambda: known.score(next(fresh), asks.Policy.BINPACK, called), times)
+    scored = best(lambda: known.score(next(fresh), pod_request.Policy.BINPACK, called), times)
     return {"judge": judged, "score": scored}
 
 

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import doors
 import schedulerworld as world
 
-from pyvgpu.controller.scheduler import asks, book, deciding, declared
-from pyvgpu.controller.scheduler.shell import desk, verbs
+from pyvgpu.controller.scheduler import cache, extender, node_annotation, pod_request
+from pyvgpu.controller.scheduler.shell import leader, verbs
 from pyvgpu.http import replies, tls_server
 from pyvgpu.kube import process_tuning
 
@@ -38,7 +38,7 @@ class Term:
         self.verbs = known
 
 
-def read(known: book.Book, path: Path) -> Iterator[str]:
+def read(known: cache.Book, path: Path) -> Iterator[str]:
     """Read the lists in a file; what is left of it, line by line, are news."""
     with path.open() as file:
         for line in file:
@@ -50,17 +50,17 @@ def read(known: book.Book, path: Path) -> Iterator[str]:
         yield from file
 
 
-def see(known: book.Book, thing: dict[str, Any]) -> None:
+def see(known: cache.Book, thing: dict[str, Any]) -> None:
     """Update the cache with a node or a pod, as watching.py does."""
     meta = thing["metadata"]
     if "namespace" in meta:
-        known.see_pod(f"{meta['namespace']}/{meta['name']}", asks.read(thing, KEYS))
+        known.see_pod(f"{meta['namespace']}/{meta['name']}", pod_request.read(thing, KEYS))
     else:
-        reported = declared.read(thing)
+        reported = node_annotation.read(thing)
         known.see_node(meta["name"], reported.published, reported.trouble)
 
 
-def tell(known: book.Book, news: Iterator[str], per_second: float) -> None:
+def tell(known: cache.Book, news: Iterator[str], per_second: float) -> None:
     """Feed watch events to the cache."""
     due = time.monotonic()
     for line in news:
@@ -84,16 +84,16 @@ def memory(field: str) -> int:
 def main() -> None:
     """Load the world, print the address, and serve until the input ends."""
     begun = time.monotonic()
-    known = book.Book()
-    decider = deciding.Decider(known)
+    known = cache.Book()
+    decider = extender.Decider(known)
     news = read(known, Path(sys.argv[1]))
     next(news)
     answering = verbs.Verbs(decider, None, lambda: KEYS, tuple, ())  # type: ignore[arg-type]
-    served = desk.Desk(lambda: None)
+    served = leader.Desk(lambda: None)
     served.begin(Term(dict(answering.all)))  # type: ignore[arg-type]
     door = doors.Door(
         lambda *where: tls_server.Server(
-            where[0], served.routes, *where[1:], most_bytes=desk.MOST_BYTES, quick=desk.QUICK
+            where[0], served.routes, *where[1:], most_bytes=leader.MOST_BYTES, quick=leader.QUICK
         )
     )
     process_tuning.settle()

@@ -49,7 +49,7 @@ from pyvgpu.deviceplugin.plugin import device_nodes, plugin_server, registration
 from pyvgpu.deviceplugin.settings import Profile
 from pyvgpu.deviceplugin.telemetry import metrics, status_history
 from pyvgpu.kube import apiserver
-from pyvgpu.volumes import follow, node, survey, watch
+from pyvgpu.volumes import driver_follower, node_mirror, survey, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,7 +198,7 @@ class Agent:
         granter: manager.GrantManager,
         made: backend.GrantBackend,
         found: node_devices.Devices,
-        follower: follow.Follower,
+        follower: driver_follower.Follower,
     ) -> collector.Collector:
         """Add the components that work on the node itself."""
         add, wait = self._parts.add, self._parts.wait
@@ -252,19 +252,21 @@ class Agent:
             uncordon=found.uncordon,
         )
 
-    def _follower(self, found: node_devices.Devices, watched: watch.Watch) -> follow.Follower:
+    def _follower(
+        self, found: node_devices.Devices, watched: watch.Watch
+    ) -> driver_follower.Follower:
         settings = self._settings
-        mirror = node.Node(settings.state / _DRIVER, shim.shim_library())
+        mirror = node_mirror.Node(settings.state / _DRIVER, shim.shim_library())
         files = survey.Finder(settings.driver_root, settings.volumes)
         finder = files if settings.volumes is None else profile.Volumes(files)
-        known: list[node.State] = []
+        known: list[node_mirror.State] = []
 
-        def tell(news: follow.News) -> None:
+        def tell(news: driver_follower.News) -> None:
             if [news.state] != known or found.outdated:
                 known[:] = [news.state] if found.look(mirror.current(), news.state) else []
             self._looked.set()
 
-        return follow.Follower(finder, mirror, watched, tell)
+        return driver_follower.Follower(finder, mirror, watched, tell)
 
 
 def _connect(

@@ -91,7 +91,7 @@ PRIORITY_ANNOTATION = f"{DOMAIN}/priority"  # low, normal or high, on the device
 HAMI_PRIORITY_VARIABLE = "CUDA_TASK_PRIORITY"  # 0: high, more: low
 GAIA_LIMIT_ANNOTATION = f"{GAIA_DOMAIN}/vcuda-core-limit"
 
-# Annotations of users on pods that select devices; see pyvgpu/allocator/wanted.py.
+# Annotations of users on pods that select devices; see pyvgpu/allocator/device_selector.py.
 DEVICE_UUIDS_ANNOTATION = f"{DOMAIN}/device-uuids"
 NOT_DEVICE_UUIDS_ANNOTATION = f"{DOMAIN}/not-device-uuids"
 DEVICE_MODELS_ANNOTATION = f"{DOMAIN}/device-models"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.volumes import drafts, plan, root
+from pyvgpu.volumes import atomic_files, mirror_plan, root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -85,7 +85,7 @@ def _nodes(folder: Path) -> Iterator[Node]:
 
 def specification(
     tree: Path,
-    entries: Iterable[plan.Entry],
+    entries: Iterable[mirror_plan.Entry],
     volumes: Iterable[installation.Volume],
     nodes: Iterable[Node],
 ) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def specification(
         ) from exc
     entries, nodes = tuple(entries), tuple(nodes)
     devices: dict[str, dict[str, object]] = {
-        LIBRARY_PATH: {"env": [f"LD_LIBRARY_PATH={CONTAINER_FOLDER}/{plan.LIB64}"]}
+        LIBRARY_PATH: {"env": [f"LD_LIBRARY_PATH={CONTAINER_FOLDER}/{mirror_plan.LIB64}"]}
     }
     devices |= {
         node.name: {"deviceNodes": [node.edit()]} for node in nodes if _DEVICE.fullmatch(node.name)
@@ -179,10 +179,10 @@ def put(text: bytes, file: Path, *, lasting: bool = True) -> bool:
         if file.is_file() and file.read_bytes() == text:
             return False
         try:
-            drafts.write(file, text, lasting=lasting)
+            atomic_files.write(file, text, lasting=lasting)
         except FileNotFoundError:
             file.parent.mkdir(parents=True)
-            drafts.write(file, text, lasting=lasting)
+            atomic_files.write(file, text, lasting=lasting)
     except OSError as exc:
         raise errors.of_files(
             f"{root.shown(file)}: the CDI specification cannot be written", exc

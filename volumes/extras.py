@@ -8,7 +8,7 @@ import platform
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from pyvgpu.volumes import catalogue, elf, facts, find, installation, root
+from pyvgpu.volumes import catalogue, elf, elf_facts, find, installation, root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -117,7 +117,7 @@ class Extras:
 
     def _is_program(self, path: Path, real: Path) -> bool:
         try:
-            program = facts.read(real)
+            program = elf_facts.read(real)
         except (elf.ElfError, OSError) as exc:
             self._leave_out(path, str(exc).removeprefix(f"{root.shown(real)}: "))
             return False

@@ -3,7 +3,7 @@
 A driver is the file that a folder's ``libcuda.so.1`` (or its only ``libcuda.so.<release>``)
 resolves to, the ``libnvidia-ml.so.<release>`` of the same release, and every library beside the
 two whose name ends in that release. Nothing is loaded or run; :mod:`pyvgpu.volumes.survey` finds a
-driver's other files, :mod:`pyvgpu.volumes.plan` decides about all of them.
+driver's other files, :mod:`pyvgpu.volumes.mirror_plan` decides about all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.volumes import catalogue, elf, facts, root
+from pyvgpu.volumes import catalogue, elf, elf_facts, root
 from pyvgpu.volumes import search as searching
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _check_library(path: Path, soname: str, within: root.Root) -> Path:
         real = within.real(path)
         if not real.is_file():
             raise DriverError(f"{name}: must be a regular file")
-        found = facts.read(real)
+        found = elf_facts.read(real)
     except elf.ElfError as exc:
         raise DriverError(str(exc)) from exc
     except FileNotFoundError as exc:
@@ -295,7 +295,7 @@ def _collect(originals: Originals) -> tuple[DriverFile, ...]:
 
 
 def _describe(path: Path, called: str = "") -> DriverFile | None:
-    read = facts.read(path)
+    read = elf_facts.read(path)
     fits = read.bits == 64 and read.machine == catalogue.MACHINES.get(platform.machine())
     soname = read.soname if read.soname and is_plain(read.soname) else path.name
     called = "" if called == path.name else called

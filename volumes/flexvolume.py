@@ -2,7 +2,7 @@
 
 kubelet runs the driver with an operation and its arguments and reads one JSON object. A volume is
 a read-only bind mount of a folder of the current tree, which is kept while it is mounted; see
-:mod:`pyvgpu.volumes.uses`.
+:mod:`pyvgpu.volumes.tree_users`.
 
 Files of a mirror may be hard links to the node's driver, so no pod may ever write to one. Our
 read-only mount does not ensure that: the container runtime bind-mounts it again, writable, if the
@@ -22,7 +22,7 @@ from pyvgpu.volumes import installation, root
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyvgpu.volumes import node
+    from pyvgpu.volumes import node_mirror
 
     Answer = dict[str, object]
 
@@ -36,7 +36,7 @@ class FlexVolumeError(errors.UsageError):
     """A request of kubelet, or of the pod through it, is not valid."""
 
 
-def answer(mirror: node.Node, operation: str, arguments: Sequence[str]) -> Answer:
+def answer(mirror: node_mirror.Node, operation: str, arguments: Sequence[str]) -> Answer:
     """Carry out *operation* with *arguments* and return the response for kubelet."""
     known = _OPERATIONS.get(operation)
     if known is None:
@@ -54,13 +54,13 @@ def answer(mirror: node.Node, operation: str, arguments: Sequence[str]) -> Answe
         return {"status": "Failure", "message": f"{where}: {exc.strerror}"}
 
 
-def _init(_: node.Node) -> Answer:
+def _init(_: node_mirror.Node) -> Answer:
     """Disable capabilities: above all, a pod's fsGroup or label must not change a file."""
     cannot = ("attach", "fsGroup", "requiresFSResize", "selinuxRelabel", "supportsMetrics")
     return {"capabilities": dict.fromkeys(cannot, False)}
 
 
-def _mount(mirror: node.Node, folder: str, given: str) -> Answer:
+def _mount(mirror: node_mirror.Node, folder: str, given: str) -> Answer:
     target = _target(folder)
     source = _source(mirror, _options(given))
     if target in mounts.points():
@@ -75,7 +75,7 @@ def _mount(mirror: node.Node, folder: str, given: str) -> Answer:
     return {}
 
 
-def _unmount(_: node.Node, folder: str) -> Answer:
+def _unmount(_: node_mirror.Node, folder: str) -> Answer:
     target = _target(folder)
     if target in mounts.points():
         mounts.unmount(target)
@@ -89,7 +89,7 @@ def _target(folder: str) -> Path:
     return path.parent.resolve() / path.name
 
 
-def _source(mirror: node.Node, options: Mapping[str, str]) -> Path:
+def _source(mirror: node_mirror.Node, options: Mapping[str, str]) -> Path:
     tree = mirror.current()
     if tree is None:
         raise errors.UnavailableError(

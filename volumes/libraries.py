@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.volumes import catalogue, elf, facts, find, installation, root
+from pyvgpu.volumes import catalogue, elf, elf_facts, find, installation, root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -153,7 +153,7 @@ class _Collector:
         if find.release_of(real.name, stem) not in (None, self._release):
             self._left_out.add(real)  # of another driver, which gets one remark as a whole
             return None
-        library = facts.read(real)
+        library = elf_facts.read(real)
         if library.soname == catalogue.SHIM_SONAME:
             return "it is pyvgpu's shim"
         folder = _folder_for(library)

@@ -14,7 +14,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.volumes import plan
+from pyvgpu.volumes import mirror_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Manifest:
     entries: Mapping[str, Entry]
 
     @classmethod
-    def observe(cls, tree: Path, intent: plan.Plan, digests: Mapping[str, str]) -> Manifest:
+    def observe(cls, tree: Path, intent: mirror_plan.Plan, digests: Mapping[str, str]) -> Manifest:
         """Describe a *tree* just created from *intent*; *digests* are by path, for its files."""
         entries = {}
         for entry in intent.entries:
@@ -59,7 +59,7 @@ class Manifest:
             if stat.S_ISLNK(found.st_mode):
                 entries[entry.path] = Entry(str((tree / entry.path).readlink()))
                 continue
-            content = entry.file if isinstance(entry, plan.OtherName) else entry.path
+            content = entry.file if isinstance(entry, mirror_plan.OtherName) else entry.path
             entries[entry.path] = Entry(
                 None, found.st_ino, found.st_size, found.st_mtime_ns, digests[content]
             )
@@ -84,7 +84,7 @@ class Manifest:
             file.flush()
             os.fsync(file.fileno())
 
-    def fits(self, tree: Path, intent: plan.Plan) -> bool:
+    def fits(self, tree: Path, intent: mirror_plan.Plan) -> bool:
         """Return whether *tree* has exactly the entries of *intent*, unchanged since its creation.
 
         Only the shim is read; other files are compared by inode, size and time.

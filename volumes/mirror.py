@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.volumes import plan, store
+from pyvgpu.volumes import mirror_plan, mirror_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,20 +24,20 @@ class Tree:
     @property
     def lib64(self) -> Path:
         """The folder for LD_LIBRARY_PATH: the shim, and the driver's other libraries."""
-        return self.path / plan.LIB64
+        return self.path / mirror_plan.LIB64
 
     @property
     def origin(self) -> Path:
         """The folder of the driver's own CUDA and NVML, including their private names."""
-        return self.path / plan.ORIGIN
+        return self.path / mirror_plan.ORIGIN
 
 
 def ensure(
-    driver: find.Driver, shim: Path, cache: Path, progress: store.Progress | None = None
+    driver: find.Driver, shim: Path, cache: Path, progress: mirror_store.Progress | None = None
 ) -> Tree:
     """Return the mirror of *driver* with *shim*, created below *cache* if it does not exist.
 
     Raises like :meth:`store.Store.ensure`.
     """
-    trees = store.Store(cache / "mirror", _REMEDY)
-    return Tree(trees.ensure(plan.plan(driver, shim), progress))
+    trees = mirror_store.Store(cache / "mirror", _REMEDY)
+    return Tree(trees.ensure(mirror_plan.plan(driver, shim), progress))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import errors, names, quantity
 from pyvgpu.allocator import amounts, facts
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _Place = tuple[str, str]  # the pool and the name of a device
 class Wanted:
     """What one claim requests of our devices."""
 
-    parts: tuple[asks.Part, ...]  # one for each request
+    parts: tuple[pod_request.Part, ...]  # one for each request
     unjudged: tuple[str, ...] = ()  # further conditions, which this module does not evaluate
 
 
@@ -63,7 +63,7 @@ def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
     return {name: notes.Published(MEBIBYTE, tuple(those)) for name, those in devices.items()}
 
 
-def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[asks.Pod]:
+def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[pod_request.Pod]:
     """Return the holders of devices in the slices *found*: pods, or claims that no pod uses."""
     places = {place: where for it in found for place, where in _places(it)}
     held: dict[tuple[str, str], list[facts.Holding]] = {}
@@ -79,14 +79,16 @@ def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[asks.Pod]
             held.setdefault((node, holder), []).append(facts.Holding(share, holder))
             uids[node, holder] = uid
     return [
-        asks.Pod(holder, uids[node, holder], asks.Shape(()), (), node=node, held=tuple(those))
+        pod_request.Pod(
+            holder, uids[node, holder], pod_request.Shape(()), (), node=node, held=tuple(those)
+        )
         for (node, holder), those in held.items()
     ]
 
 
 def wanted(spec: Object, classes: Mapping[str, Object]) -> Wanted:
     """Return what a claim's *spec* requests of our devices; UsageError if that can never fit."""
-    parts: list[asks.Part] = []
+    parts: list[pod_request.Part] = []
     unjudged: list[str] = []
     for request in objects.entries(objects.section(spec, "devices"), "requests"):
         name = str(request.get("name"))
@@ -193,7 +195,7 @@ def _share(consumed: Object, device: facts.Device) -> facts.Share:
     )
 
 
-def _part(asked: Object, name: str) -> asks.Part:
+def _part(asked: Object, name: str) -> pod_request.Part:
     """Return one request; one that leaves out a capacity takes the whole device."""
     wished = objects.section(asked, "capacity", "requests")
     vcore, vmemory = (_capacity(wished, it) for it in (names.DRA_VCORE, names.DRA_VMEMORY))
@@ -206,8 +208,10 @@ def _part(asked: Object, name: str) -> asks.Part:
         )
     units = 0 if vmemory is None else -(-_bytes(vmemory) // MEBIBYTE)
     if each == facts.WHOLE:
-        return asks.Part(facts.Kind.APP, each * count, units * count)
-    return asks.Part(facts.Kind.APP, each * count, units * count, count if count > 1 else None)
+        return pod_request.Part(facts.Kind.APP, each * count, units * count)
+    return pod_request.Part(
+        facts.Kind.APP, each * count, units * count, count if count > 1 else None
+    )
 
 
 def _capacity(amounts: Object, name: str) -> str | None:
@@ -233,7 +237,7 @@ def _number(value: object) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
-def named(wants: Mapping[str, Wanted]) -> tuple[tuple[str, ...], tuple[asks.Part, ...]]:
+def named(wants: Mapping[str, Wanted]) -> tuple[tuple[str, ...], tuple[pod_request.Part, ...]]:
     """Return the names and the parts of all *wants* (by claim name) of one pod."""
     found = [
         (name if len(want.parts) == 1 else f"{name} ({at})", part)

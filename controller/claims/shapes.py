@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import facts, spare
+from pyvgpu.allocator import elastic, facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ class Shape:
     need: facts.Need
     selector: facts.Selector = facts.ANY
     nearness: facts.Nearness = facts.Nearness.PREFERRED
-    wish: spare.Wish | None = None  # for spare device time; None: no configuration
+    wish: elastic.Wish | None = None  # for spare device time; None: no configuration
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def spec_of(shape: Shape) -> dict[str, Any]:
     if constraints:
         devices["constraints"] = constraints
     if shape.wish is not None and not need.whole:
-        opaque = {"driver": names.DRA_DRIVER, "parameters": spare.parameters_of(shape.wish)}
+        opaque = {"driver": names.DRA_DRIVER, "parameters": elastic.parameters_of(shape.wish)}
         devices["config"] = [{"opaque": opaque}]
     return {"devices": devices}
 

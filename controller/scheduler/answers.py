@@ -6,12 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller.scheduler.stands import PASSING, State
+from pyvgpu.controller.scheduler.node_info import PASSING, State
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from pyvgpu.controller.scheduler import asks, book, index
+    from pyvgpu.controller.scheduler import cache, index, pod_request
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,9 +29,9 @@ class Answer:
 
 
 def judged(
-    known: book.Book,
+    known: cache.Book,
     made: index.Index,
-    pod: asks.Pod,
+    pod: pod_request.Pod,
     names: Sequence[str],
     *,
     every_reason: bool = True,
@@ -51,7 +51,7 @@ def judged(
     return answer
 
 
-def _let(answer: Answer, known: book.Book, pod: asks.Pod, node: str) -> None:
+def _let(answer: Answer, known: cache.Book, pod: pod_request.Pod, node: str) -> None:
     """Accept a refused node if the reservation of *pod* there suffices."""
     if fits_without_itself(known, pod, node):
         answer.fitting = [*answer.fitting, node]
@@ -66,7 +66,7 @@ def only(node: str, names: Collection[str], text: str) -> Answer:
     return answer
 
 
-def expect(known: book.Book, pod: asks.Pod, node: str, now: float) -> None:
+def expect(known: cache.Book, pod: pod_request.Pod, node: str, now: float) -> None:
     """Reserve on *node* what *pod* would get there, for a while; nothing if it does not fit."""
     try:
         shares = known.choose(pod, node)
@@ -76,7 +76,7 @@ def expect(known: book.Book, pod: asks.Pod, node: str, now: float) -> None:
     known.promise(known.promised(pod, node, shares, State.EXPECTED, until))
 
 
-def fits_without_itself(known: book.Book, pod: asks.Pod, node: str) -> bool:
+def fits_without_itself(known: cache.Book, pod: pod_request.Pod, node: str) -> bool:
     """Tell whether a pod fits on *node* if its own reservation counts as free."""
     try:
         known.choose(pod, node)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.allocator import facts, place, rooms
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.allocator import facts, free_capacity, place
+from pyvgpu.controller.scheduler import pod_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler.stands import Stand
+    from pyvgpu.controller.scheduler.node_info import Stand
 
     Shares = Mapping[str, tuple[facts.Share, ...]]
 
@@ -26,9 +26,11 @@ class Members:
     """The pods of a gang."""
 
     size: int  # pods that the gang must have
-    running: tuple[asks.Pod, ...]  # bound, being bound, or succeeded
-    waiting: tuple[asks.Pod, ...]  # as many as are missing, in order of precedence
-    spare: tuple[asks.Pod, ...] = ()  # beyond the size of the gang: they come after the others
+    running: tuple[pod_request.Pod, ...]  # bound, being bound, or succeeded
+    waiting: tuple[pod_request.Pod, ...]  # as many as are missing, in order of precedence
+    spare: tuple[
+        pod_request.Pod, ...
+    ] = ()  # beyond the size of the gang: they come after the others
 
     @property
     def whole(self) -> bool:
@@ -54,7 +56,7 @@ class Members:
         )
 
 
-def members(pods: Iterable[asks.Pod], binding: Collection[str] = ()) -> Members:
+def members(pods: Iterable[pod_request.Pod], binding: Collection[str] = ()) -> Members:
     """Sort the known *pods* of one gang, at least one.
 
     *binding* are the uids of those that are being bound.
@@ -80,9 +82,9 @@ class Assembly:
 
 
 def plan(
-    pods: Sequence[asks.Pod],
-    candidates: Callable[[asks.Pod], Sequence[Stand]],
-    packing: Callable[[asks.Pod], facts.Packing],
+    pods: Sequence[pod_request.Pod],
+    candidates: Callable[[pod_request.Pod], Sequence[Stand]],
+    packing: Callable[[pod_request.Pod], facts.Packing],
 ) -> dict[str, tuple[str, Shares]] | None:
     """Return a node and shares for each of *pods*, by uid; None if not all fit.
 
@@ -90,8 +92,8 @@ def plan(
     counts as free. The largest pods choose first, each the best node that still has room.
     """
     trial = _Trial({it.uid for it in pods})
-    nodes: dict[asks.Shape, Iterator[Stand]] = {}
-    first: dict[asks.Shape, Stand | None] = {}
+    nodes: dict[pod_request.Shape, Iterator[Stand]] = {}
+    first: dict[pod_request.Shape, Stand | None] = {}
     found: dict[str, tuple[str, Shares]] = {}
     for pod in sorted(pods, key=_largest):
         if pod.shape not in nodes:
@@ -109,7 +111,7 @@ def plan(
     return found
 
 
-def _largest(pod: asks.Pod) -> tuple[int, int, float, str]:
+def _largest(pod: pod_request.Pod) -> tuple[int, int, float, str]:
     vcore = sum(it.vcore for it in pod.shape.parts)
     return -vcore, -sum(it.units for it in pod.shape.parts), pod.created, pod.uid
 
@@ -122,15 +124,15 @@ class _Trial:
         self._held: dict[str, tuple[facts.Holding, ...]] = {}
         self._patience = place.Patience()
 
-    def place(self, stand: Stand, pod: asks.Pod, packing: facts.Packing) -> Shares | None:
+    def place(self, stand: Stand, pod: pod_request.Pod, packing: facts.Packing) -> Shares | None:
         """Place *pod* on a node, and count it there from now on; None if it does not fit."""
         held = self._held.get(stand.name)
         if held is None:
             held = self._held[stand.name] = tuple(stand.held(self._uids))
         wanted = stand.wanted(pod, packing)
-        room = rooms.of(facts.Node(stand.devices, held))
+        room = free_capacity.of(facts.Node(stand.devices, held))
         placed = place.find(room, wanted, self._patience)
         if placed is None:
             return None
         self._held[stand.name] = (*held, *place.holdings(wanted.containers, placed, pod.key))
-        return asks.named(pod, placed)
+        return pod_request.named(pod, placed)

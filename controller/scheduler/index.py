@@ -13,13 +13,13 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import capacity, codes, facts, place, rooms
-from pyvgpu.controller.scheduler import asks, listed, score
+from pyvgpu.allocator import capacity, codes, facts, free_capacity, place
+from pyvgpu.controller.scheduler import listed, pod_request, score
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler.stands import Stand
+    from pyvgpu.controller.scheduler.node_info import Stand
 
 MOST_SHAPES = 64  # cached at once; the least recently used are dropped
 MOST_GONE = 1024  # deleted nodes whose names are kept
@@ -57,7 +57,7 @@ class Meaning:
 
     __slots__ = ("_asks", "_pods", "_shape")
 
-    def __init__(self, shape: asks.Shape) -> None:
+    def __init__(self, shape: pod_request.Shape) -> None:
         self._shape = shape
         self._pods: dict[int, facts.Pod | None] = {}  # by the bytes of a node's unit
         self._asks: dict[int, capacity.Ask | None] = {}
@@ -69,7 +69,7 @@ class Meaning:
         except KeyError:
             found = None
             with contextlib.suppress(errors.UsageError):
-                found = asks.pod_of(self._shape, max(unit, 1))
+                found = pod_request.pod_of(self._shape, max(unit, 1))
             return self._pods.setdefault(unit, found)
 
     def asked(self, unit: int) -> capacity.Ask | None:
@@ -78,7 +78,7 @@ class Meaning:
             return self._asks[unit]
         except KeyError:
             pod = self.pod(unit)
-            return self._asks.setdefault(unit, None if pod is None else rooms.asked(pod))
+            return self._asks.setdefault(unit, None if pod is None else free_capacity.asked(pod))
 
     @property
     def is_searched(self) -> bool:
@@ -100,13 +100,13 @@ class Meaning:
         free.
         """
         free = stand.without(own) if own else stand.free
-        numbers = stand.capacity if free is stand.free else rooms.numbers(stand.unit, free)
+        numbers = stand.capacity if free is stand.free else free_capacity.numbers(stand.unit, free)
         said = bytearray(1)
         capacity.judge_all([numbers], (0,), self.asked, said)
         return _REASONS.get(self.settle(said[0], stand, free, patience))
 
     def settle(
-        self, code: int, stand: Stand, free: Sequence[rooms.Room], patience: place.Patience
+        self, code: int, stand: Stand, free: Sequence[free_capacity.Room], patience: place.Patience
     ) -> int:
         """Return the final code of a node for which the numbers give *code*."""
         if code == codes.UNKNOWN and stand.trouble:
@@ -132,12 +132,12 @@ class Known:
 
     __slots__ = ("_roll", "at", "fitting", "meaning", "scores")
 
-    def __init__(self, shape: asks.Shape, roll: listed.Roll) -> None:
+    def __init__(self, shape: pod_request.Shape, roll: listed.Roll) -> None:
         self.meaning = Meaning(shape)
         self._roll = roll
         self.fitting = bytearray()  # a code, by node number
         self.at = 0  # changes included
-        self.scores: dict[asks.Policy, Scores] = {}
+        self.scores: dict[pod_request.Policy, Scores] = {}
 
     def fits(self, name: str) -> bool:
         """Tell whether a node fits."""
@@ -183,7 +183,7 @@ class Index:
         self._stands = stands
         self._changes: list[str] = []  # names of changed nodes, the latest last
         self._forgotten = 0  # how many came before those
-        self._known: collections.OrderedDict[asks.Shape, Known] = collections.OrderedDict()
+        self._known: collections.OrderedDict[pod_request.Shape, Known] = collections.OrderedDict()
         self._begin()
 
     def _begin(self) -> None:
@@ -205,7 +205,7 @@ class Index:
         if len(self._changes) > 2 * len(self._stands) + 1024:
             self._forget_changes()
 
-    def look(self, shape: asks.Shape) -> Known:
+    def look(self, shape: pod_request.Shape) -> Known:
         """Return the results for *shape*, brought up to date."""
         if len(self._roll) > 2 * len(self._stands) + MOST_GONE:
             self._begin()
@@ -229,7 +229,9 @@ class Index:
         known.at = self.version
         return known
 
-    def score(self, shape: asks.Shape, policy: asks.Policy, names: Sequence[str]) -> listed.Codes:
+    def score(
+        self, shape: pod_request.Shape, policy: pod_request.Policy, names: Sequence[str]
+    ) -> listed.Codes:
         """Return the score of each of *names* for *shape*, from 0 to 10 (best)."""
         known = self.look(shape)
         scores = known.scores.get(policy)
@@ -257,11 +259,11 @@ class Index:
             self._numbers[number] = None if stand is None else stand.capacity
         self._at = self.version
 
-    def _score(self, known: Known, policy: asks.Policy, scores: Scores) -> None:
+    def _score(self, known: Known, policy: pod_request.Policy, scores: Scores) -> None:
         """Score changed nodes; by nearness only on demand."""
         fitting, points = known.fitting, scores.points
         _reach(points, len(self._numbers), 0)
-        if known.meaning.asks_several and policy is asks.Policy.TOPOLOGY:
+        if known.meaning.asks_several and policy is pod_request.Policy.TOPOLOGY:
             for number in scores.outdated:  # each is slow: scored only on request
                 points[number] = _UNSCORED if fitting[number] == codes.FITS else 0
         else:
@@ -269,13 +271,13 @@ class Index:
                 self._numbers,
                 scores.outdated,
                 known.meaning.asked,
-                policy is asks.Policy.SPREAD,
+                policy is pod_request.Policy.SPREAD,
                 fitting,
                 points,
             )
         scores.outdated.clear()
 
-    def fits_one_of(self, shape: asks.Shape, names: Collection[str]) -> bool:
+    def fits_one_of(self, shape: pod_request.Shape, names: Collection[str]) -> bool:
         """Tell whether *shape* fits one of a few nodes; adds nothing to the index."""
         if shape in self._known:
             return any(map(self.look(shape).fits, names))
@@ -283,7 +285,7 @@ class Index:
         stands = (self._stands.get(name) for name in names)
         return any(it and meaning.judge(it, patience) is None for it in stands)
 
-    def shapes(self) -> Iterator[asks.Shape]:
+    def shapes(self) -> Iterator[pod_request.Shape]:
         """Yield the cached shapes."""
         yield from self._known
 

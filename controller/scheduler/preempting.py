@@ -11,14 +11,14 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller.scheduler import lingering, victims
-from pyvgpu.controller.scheduler.stands import State
+from pyvgpu.controller.scheduler import victim_timeout, victims
+from pyvgpu.controller.scheduler.node_info import State
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler import asks, book, index
-    from pyvgpu.controller.scheduler.stands import Stand
+    from pyvgpu.controller.scheduler import cache, index, pod_request
+    from pyvgpu.controller.scheduler.node_info import Stand
 
 MOST_PLANS = 100  # to compare, like kube-scheduler
 
@@ -34,14 +34,14 @@ class Proposal:
 class Preempting:
     """Finds victims in the cache."""
 
-    def __init__(self, known: book.Book, made: index.Index) -> None:
+    def __init__(self, known: cache.Book, made: index.Index) -> None:
         self._book = known
         self._index = made
-        self._lingering = lingering.Lingering(known)
+        self._lingering = victim_timeout.Lingering(known)
         self._proposals: dict[str, Proposal] = {}  # by the uid of the preempting pod
 
     def plan(
-        self, pod: asks.Pod, names: Collection[str], budgets: victims.Budgets, now: float
+        self, pod: pod_request.Pod, names: Collection[str], budgets: victims.Budgets, now: float
     ) -> victims.Plan | None:
         """Return the victims for *pod* on one of the nodes *names*, and claim what they free.
 
@@ -68,14 +68,14 @@ class Preempting:
         """Return the uids of pods whose victims did not terminate in time, each once."""
         return self._lingering.overdue(now)
 
-    def in_vain(self, pod: asks.Pod) -> str:
+    def in_vain(self, pod: pod_request.Pod) -> str:
         """Say for which victims *pod* has waited in vain; empty if for none."""
         with self._book.lock:
             return self._lingering.message(pod)
 
     def spare(
         self,
-        pod: asks.Pod,
+        pod: pod_request.Pod,
         proposed: Mapping[str, Sequence[str]],
         budgets: victims.Budgets,
         now: float,
@@ -97,7 +97,7 @@ class Preempting:
             self._proposals[pod.uid] = Proposal(until, going)
         return going
 
-    def nominated(self, pod: asks.Pod, now: float) -> bool:
+    def nominated(self, pod: pod_request.Pod, now: float) -> bool:
         """Claim for *pod* what is being freed on its nominated node; tell whether it worked."""
         with self._book.lock:
             proposal = self._proposals.get(pod.uid)
@@ -114,7 +114,7 @@ class Preempting:
             return plan is not None
 
     def _best(
-        self, stands: Iterable[Stand], pod: asks.Pod, budgets: victims.Budgets
+        self, stands: Iterable[Stand], pod: pod_request.Pod, budgets: victims.Budgets
     ) -> victims.Plan | None:
         """Return the cheapest of the first MOST_PLANS plans."""
         best = None
@@ -131,7 +131,7 @@ class Preempting:
                 break
         return best
 
-    def _helpful(self, pod: asks.Pod, names: Collection[str]) -> Sequence[Stand]:
+    def _helpful(self, pod: pod_request.Pod, names: Collection[str]) -> Sequence[Stand]:
         """Return the nodes where evicting pods could help."""
         if not pod.preempts or pod.trouble or pod.gang:
             return ()
@@ -145,7 +145,7 @@ class Preempting:
                 if (why := known.why(name)) is not None and why.passes
             ]
 
-    def _has_something(self, pod: asks.Pod) -> bool:
+    def _has_something(self, pod: pod_request.Pod) -> bool:
         """Tell whether *pod* holds devices already, or claims some."""
         promise = self._book.find(pod.uid)
         return promise is not None and promise.state is not State.EXPECTED
@@ -153,7 +153,7 @@ class Preempting:
     def _choose(
         self,
         stand: Stand | None,
-        pod: asks.Pod,
+        pod: pod_request.Pod,
         budgets: victims.Budgets,
         going: Collection[str] = (),
     ) -> victims.Plan | None:
@@ -164,7 +164,7 @@ class Preempting:
         except errors.UsageError:  # invalid in this node's units
             return None
 
-    def _claim(self, pod: asks.Pod, plan: victims.Plan, now: float) -> None:
+    def _claim(self, pod: pod_request.Pod, plan: victims.Plan, now: float) -> None:
         until = now + self._book.settings.claim_seconds
         promised = self._book.promised(pod, plan.node, plan.shares, State.CLAIMED, until)
         self._book.promise(promised)

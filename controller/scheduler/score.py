@@ -16,10 +16,10 @@ from pyvgpu.allocator import codes, nearness, place
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.allocator import facts, rooms
+    from pyvgpu.allocator import facts, free_capacity
 
 
-def by_nearness(free: Sequence[rooms.Room], pod: facts.Pod) -> int:
+def by_nearness(free: Sequence[free_capacity.Room], pod: facts.Pod) -> int:
     """Return 10 for devices that are all linked by NVLink, 2 less for each level farther apart."""
     placed = place.find(free, pod)
     if placed is None:

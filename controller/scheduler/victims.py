@@ -12,20 +12,20 @@ import itertools
 from typing import TYPE_CHECKING
 
 from pyvgpu.allocator import facts, place
-from pyvgpu.controller.scheduler import asks
-from pyvgpu.controller.scheduler.stands import State
+from pyvgpu.controller.scheduler import pod_request
+from pyvgpu.controller.scheduler.node_info import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler.stands import Stand
+    from pyvgpu.controller.scheduler.node_info import Stand
 
 MOST_TRIES = (
     2000  # sets of pods, times the containers to place; then a set that is good enough will do
 )
 
 
-def _in_no_budget(_pod: asks.Pod) -> Collection[str]:
+def _in_no_budget(_pod: pod_request.Pod) -> Collection[str]:
     return ()
 
 
@@ -33,12 +33,14 @@ def _in_no_budget(_pod: asks.Pod) -> Collection[str]:
 class Budgets:
     """Pods that must not be evicted, by PodDisruptionBudgets, or that fail to terminate."""
 
-    of: Callable[[asks.Pod], Collection[str]] = _in_no_budget  # the budgets that select a pod
+    of: Callable[[pod_request.Pod], Collection[str]] = (
+        _in_no_budget  # the budgets that select a pod
+    )
     allowed: Mapping[str, int] = dataclasses.field(default_factory=dict)  # by budget
     protected: frozenset[str] = frozenset()  # uids never to evict, whatever the budgets
     lingering: frozenset[str] = frozenset()  # uids of victims that overstay
 
-    def permit(self, pods: Iterable[asks.Pod]) -> bool:
+    def permit(self, pods: Iterable[pod_request.Pod]) -> bool:
         """Tell whether all of *pods* may be evicted."""
         left = dict(self.allowed)
         for pod in pods:
@@ -59,7 +61,7 @@ class Plan:
     """A pod's node, shares and victims; without any, enough pods are terminating already."""
 
     node: str
-    victims: tuple[asks.Pod, ...]
+    victims: tuple[pod_request.Pod, ...]
     ending: frozenset[str]  # uids of the victims, and of pods that terminate anyway
     shares: Mapping[str, tuple[facts.Share, ...]]
 
@@ -71,7 +73,7 @@ class Plan:
 
 def choose(
     stand: Stand,
-    pod: asks.Pod,
+    pod: pod_request.Pod,
     packing: facts.Packing,
     budgets: Budgets = NO_BUDGETS,
     going: Collection[str] = (),
@@ -99,19 +101,19 @@ def choose(
     placed = place.find(stand.without(ending), wanted)
     if placed is None:
         return None
-    return Plan(stand.name, found, frozenset(ending - {pod.uid}), asks.named(pod, placed))
+    return Plan(stand.name, found, frozenset(ending - {pod.uid}), pod_request.named(pod, placed))
 
 
 def _fewest(
     stand: Stand,
     wanted: facts.Pod,
     ending: set[str],
-    may: Sequence[asks.Pod],
+    may: Sequence[pod_request.Pod],
     budgets: Budgets,
-) -> tuple[asks.Pod, ...] | None:
+) -> tuple[pod_request.Pod, ...] | None:
     patience = place.Patience()
 
-    def fits(victims: Iterable[asks.Pod]) -> bool:
+    def fits(victims: Iterable[pod_request.Pod]) -> bool:
         return place.fits(stand.without(ending | {it.uid for it in victims}), wanted, patience)
 
     if fits(()):
@@ -124,7 +126,7 @@ def _fewest(
         if not fits(pool):
             continue
         for size in range(1, len(pool) + 1):
-            good: list[tuple[asks.Pod, ...]] = []
+            good: list[tuple[pod_request.Pod, ...]] = []
             for victims in _sets(stand, wanted, pool, size):
                 tries += len(wanted.containers)  # the time for one set grows with them
                 if tries > MOST_TRIES:
@@ -141,13 +143,13 @@ def _fewest(
 
 
 def _sets(
-    stand: Stand, wanted: facts.Pod, pool: Sequence[asks.Pod], size: int
-) -> Iterator[tuple[asks.Pod, ...]]:
+    stand: Stand, wanted: facts.Pod, pool: Sequence[pod_request.Pod], size: int
+) -> Iterator[tuple[pod_request.Pod, ...]]:
     """Yield sets of *size* pods; where one device is requested, of pods that share one."""
     if len(wanted.containers) > 1 or wanted.containers[0].need.count > 1:
         yield from itertools.combinations(pool, size)
         return
-    there: dict[str, list[asks.Pod]] = {}
+    there: dict[str, list[pod_request.Pod]] = {}
     for pod in pool:
         for holding in stand.held_by(pod.uid):
             there.setdefault(holding.share.uuid, []).append(pod)
@@ -156,8 +158,8 @@ def _sets(
 
 
 def _spared(
-    pool: Sequence[asks.Pod], fits: Callable[[Iterable[asks.Pod]], bool]
-) -> tuple[asks.Pod, ...]:
+    pool: Sequence[pod_request.Pod], fits: Callable[[Iterable[pod_request.Pod]], bool]
+) -> tuple[pod_request.Pod, ...]:
     """Return the victims that remain after sparing pods one by one while the rest suffices."""
     victims = list(pool)
     for pod in sorted(pool, key=lambda it: (-it.priority, it.created)):
@@ -167,7 +169,7 @@ def _spared(
     return tuple(victims)
 
 
-def _cost(victims: Sequence[asks.Pod]) -> tuple[int, int, int, float]:
+def _cost(victims: Sequence[pod_request.Pod]) -> tuple[int, int, int, float]:
     priorities = [it.priority for it in victims]
     oldest = min((it.created for it in victims), default=0.0)
     return max(priorities, default=-(1 << 31)), len(victims), sum(priorities), -oldest

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import how, marking, pods, reconcile, records, when
+from pyvgpu.controller.sidecar import completion, how, marking, pods, reconcile, records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,9 +82,9 @@ def _sidecar(
     settings: Settings,
 ) -> ContainerExplanation:
     state = _state(entry)
-    if marks.why_not or when.refused(pod):
+    if marks.why_not or completion.refused(pod):
         return ContainerExplanation(entry.name, "sidecar", state)
-    record = records.read(pod, when.look(pod, marks.mains).ended_text)
+    record = records.read(pod, completion.look(pod, marks.mains).ended_text)
     if record and entry.name in record.entries:
         path = record.entries[entry.name].path.value
         return ContainerExplanation(
@@ -97,7 +97,7 @@ def _sidecar(
 
 def _unlabelled(pod: pods.Pod, marks: marking.Marking) -> Sequence[str]:
     label = pod.labels.get(names.SIDECAR_LABEL)
-    if marks.why_not or when.refused(pod) or label == names.SIDECAR_MANAGED:
+    if marks.why_not or completion.refused(pod) or label == names.SIDECAR_MANAGED:
         return ()
     if label is None:
         return (
@@ -112,7 +112,7 @@ def _unlabelled(pod: pods.Pod, marks: marking.Marking) -> Sequence[str]:
 
 def _unmarked(pod: pods.Pod, marks: marking.Marking) -> str:
     """Return what blocks a pod without any marked sidecar."""
-    if marks.sidecars or when.refused(pod) or pod.restart_policy == "Always":
+    if marks.sidecars or completion.refused(pod) or pod.restart_policy == "Always":
         return ""
     living = [entry.name for entry in pod.containers if not entry.ended_for_good]
     ended = [entry.name for entry in pod.containers if entry.ended_for_good]

@@ -11,7 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import how, marking, pods, records, when
+from pyvgpu.controller.sidecar import completion, how, marking, pods, records
 from pyvgpu.controller.sidecar.how import Path
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def check(
         return _hasten(pod, marks, runtime, replacing)
     if marks.why_not:
         return Answer((), marks.why_not)
-    moment = when.look(pod, marks.mains)
+    moment = completion.look(pod, marks.mains)
     if not moment.done:
         return Answer((), moment.why)
     record = records.read(pod, moment.ended_text)
@@ -157,7 +157,7 @@ def _hasten(
         for name, identity in running.items()
         if identity in replacing
     )
-    return Answer(stops, "" if stops else when.refused(pod), waits=len(stops) < len(running))
+    return Answer(stops, "" if stops else completion.refused(pod), waits=len(stops) < len(running))
 
 
 def foresee(
@@ -177,7 +177,7 @@ def foresee(
     if names.STOP_ANNOTATION in pod.annotations:
         return Answer((), "the controller has decided")
     marks = marking.mark(pod, policies)
-    refused = marks.why_not or when.refused(pod)
+    refused = marks.why_not or completion.refused(pod)
     found = {entry.name: entry for entry in runtime}
     if refused or (refused := is_kubelets_to_say(pod) or not_done(marks, found)):
         return Answer((), refused)

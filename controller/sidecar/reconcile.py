@@ -17,7 +17,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import actions, how, marking, pods, records, swaps, when
+from pyvgpu.controller.sidecar import actions, completion, how, marking, pods, records, swaps
 from pyvgpu.controller.sidecar.how import Path
 from pyvgpu.kube import objects
 
@@ -42,7 +42,7 @@ class Case:
 
     pod: pods.Pod
     marks: marking.Marking
-    mains: when.Moment
+    mains: completion.Moment
     record: records.Record | None
     around: how.Surroundings
     moment: Moment
@@ -80,7 +80,7 @@ def reconcile(
 ) -> actions.Decision:
     """Decide what to do about *pod* at this *moment*."""
     marks = marking.mark(pod, settings.policies)
-    mains = when.look(pod, marks.mains)
+    mains = completion.look(pod, marks.mains)
     if marks.why_not or not mains.done:
         return swaps.reconcile(pod, marks, around.node) or actions.Decision(
             marks.why_not or mains.why

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from pyvgpu import names
 from pyvgpu.controller.sidecar import (
     actions,
-    claims,
+    completion,
+    exit_reports,
     how,
-    kept,
+    label_sweep,
     marking,
     nodes,
+    projections,
     reconcile,
-    sweep,
-    when,
 )
 from pyvgpu.kube import (
     apiserver,
@@ -91,7 +91,7 @@ class Controller:
             api,
             "/api/v1/pods",
             _MANAGED,
-            lambda thing: kept.pod(thing, settings),
+            lambda thing: projections.pod(thing, settings),
             self._queue.add,
             meter,
         )
@@ -99,14 +99,14 @@ class Controller:
             api,
             "/api/v1/nodes",
             {},
-            lambda thing: kept.node(thing, settings),
+            lambda thing: projections.node(thing, settings),
             _ignore,
             meter,
         )
         self._leases = informer.Informer(
-            api, leases.path(namespace), {}, kept.lease, self._hear, meter
+            api, leases.path(namespace), {}, projections.lease, self._hear, meter
         )
-        self._sweep = sweep.Sweep(api, settings, may_act, self._pace, meter)
+        self._sweep = label_sweep.Sweep(api, settings, may_act, self._pace, meter)
         self._lease_folder = namespace
         self._threads = threads.Threads()
         meter.gauge("pyvgpu_queue_overdue", "Pods due for reconciliation.", self._queue.overdue)
@@ -167,13 +167,13 @@ class Controller:
         match known:
             case None:
                 self._seen.pop(key, None)
-            case kept.Over():
+            case projections.Over():
                 self._settle(key, known)
-            case kept.Live():
+            case projections.Live():
                 self._seen[key] = known.pod.uid
                 self._decide(key, known)
 
-    def _settle(self, key: str, over: kept.Over) -> None:
+    def _settle(self, key: str, over: projections.Over) -> None:
         """Count a pod that has ended since it was last processed."""
         if self._seen.pop(key, None) != over.uid or over.figures is None:
             return
@@ -190,10 +190,10 @@ class Controller:
         for key in found.ended if found else ():
             self._queue.add(key)
 
-    def _decide(self, key: str, known: kept.Live) -> None:
+    def _decide(self, key: str, known: projections.Live) -> None:
         moment = reconcile.Moment(datetime.datetime.now(datetime.UTC), random.random)
         node, claim = self._node_of(key, known.pod, moment.now)
-        pod = claims.believe(known.pod, claim)
+        pod = exit_reports.believe(known.pod, claim)
         around = how.Surroundings(node, self._job(pod, known.job))
         decision = reconcile.reconcile(pod, around, moment, self._settings)
         log.debug("pod %s: %s", key, decision.why)
@@ -239,7 +239,7 @@ class Controller:
 
     def _node_of(
         self, key: str, pod: pods.Pod, now: datetime.datetime
-    ) -> tuple[nodes.Node, claims.Claim | None]:
+    ) -> tuple[nodes.Node, exit_reports.Claim | None]:
         """Return the pod's node, and its node part's report on the pod."""
         called = f"{self._lease_folder}/{leases.NODE}{pod.node}"
         lease, age = self._leases.get(called), self._beats.age(called, time.monotonic())
@@ -254,7 +254,7 @@ class Controller:
         if not name or pod.restart_policy != "OnFailure":
             return None
         marks = marking.mark(pod, self._settings.policies)
-        if marks.why_not or not when.look(pod, marks.mains).done:
+        if marks.why_not or not completion.look(pod, marks.mains).done:
             return None
         folder = f"{_FOLDERS['jobs']}/namespaces/{pod.namespace}/jobs"
         try:
@@ -266,10 +266,10 @@ class Controller:
         live = [
             other.pod
             for other in self._pods.values()
-            if isinstance(other, kept.Live)
+            if isinstance(other, projections.Live)
             and (other.job, other.pod.namespace) == (name, pod.namespace)
         ]
-        return kept.job(job, live)
+        return projections.job(job, live)
 
 
 def _ignore(key: str) -> None:

@@ -19,7 +19,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import actions, when
+from pyvgpu.controller.sidecar import actions, completion
 from pyvgpu.controller.sidecar.pods import State
 from pyvgpu.kube import objects
 
@@ -59,7 +59,7 @@ def reconcile(pod: pods.Pod, marks: marking.Marking, node: nodes.Node) -> action
         names.SWAP_ANNOTATION in pod.annotations or names.SWAPPED_ANNOTATION in pod.annotations
     ):
         return None
-    if pod.deleted or pod.static or pod.phase in when.TERMINAL:
+    if pod.deleted or pod.static or pod.phase in completion.TERMINAL:
         return None
     try:
         wanted = _read(pod.annotations.get(names.SWAP_ANNOTATION))

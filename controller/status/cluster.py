@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyvgpu
 from pyvgpu import errors
-from pyvgpu.controller.scheduler import book, waiting
-from pyvgpu.controller.scheduler.shell import watching
+from pyvgpu.controller.scheduler import cache, wait_reasons
+from pyvgpu.controller.scheduler.shell import watch
 from pyvgpu.controller.status import agents, guard, recent_events, rows
 from pyvgpu.kube import threads
 from pyvgpu.status import documents, history, site
@@ -24,11 +24,11 @@ from pyvgpu.status import documents, history, site
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyvgpu.controller.scheduler import asks
+    from pyvgpu.controller.scheduler import pod_request
     from pyvgpu.http import endpoints, messages
     from pyvgpu.kube import apiserver, informer
 
-    Sort = tuple[asks.Shape, tuple[str, ...]]  # pods with the same request
+    Sort = tuple[pod_request.Shape, tuple[str, ...]]  # pods with the same request
 
 LOOK_SECONDS = 5.0  # refresh interval
 SYNC_SECONDS = 0.1  # poll interval until all lists are read
@@ -65,8 +65,8 @@ class Cluster:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self.book = book.Book()
-        self._watch = watching.Following(api, self.book, lambda: None, _nothing, counting)
+        self.book = cache.Book()
+        self._watch = watch.Following(api, self.book, lambda: None, _nothing, counting)
         self._agents = agents.Agents(
             api, settings.agent_namespace, settings.agent_port, self._touch, counting
         )
@@ -81,7 +81,7 @@ class Cluster:
         self._totals = rows.totals(())
         self._lines: history.History[str] = history.History()
         self._why: dict[Sort, tuple[float, str, str]] = {}  # time, request, reason
-        self._waiting: list[asks.Pod] = []
+        self._waiting: list[pod_request.Pod] = []
         self._at = 0.0
         self._watched = -math.inf  # time of the last request
         self._hurry = threading.Event()  # set: refresh now
@@ -194,7 +194,7 @@ class Cluster:
             more = len(troubled) - MOST_PROBLEMS
             yield documents.problem("nodes", f"{more} more: show only those with a problem")
 
-    def _row(self, pod: asks.Pod) -> dict[str, Any]:
+    def _row(self, pod: pod_request.Pod) -> dict[str, Any]:
         _, asked, why = self._why.get((pod.shape, pod.names), (0.0, "", ""))
         return {
             "pod": pod.key,
@@ -211,7 +211,7 @@ class Cluster:
         known = {sort: reason for sort, reason in self._why.items() if sort in sorts}
         late = [sort for sort in sorts if sort not in known or now >= known[sort][0] + WHY_SECONDS]
         for sort in late[:MOST_SORTS]:
-            why = waiting.look(self.book, sorts[sort])
+            why = wait_reasons.look(self.book, sorts[sort])
             hint = f"; {_ROOM}" if why.fitting else ""
             known[sort] = now, why.asked, f"{why.event()}{hint}"
         self._why = known

@@ -9,12 +9,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts, rooms
+from pyvgpu.allocator import facts, free_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler.stands import Stand
+    from pyvgpu.controller.scheduler.node_info import Stand
 
 ON_A_PAGE = 50
 LONGEST_NAME = 253
@@ -112,7 +112,7 @@ def row_of(stand: Stand, agent: str) -> Row:
     """Return the row of a node; *agent* is what is wrong with its agent, or empty."""
     devices = tuple(map(_part, stand.free))
     free = any(
-        not rooms.unfit(room.device, facts.ANY) and room.vcore > 0 and room.vmemory > 0
+        not free_capacity.unfit(room.device, facts.ANY) and room.vcore > 0 and room.vmemory > 0
         for room in stand.free
     )
     state, why = _state(stand, devices, agent, free=free)
@@ -120,7 +120,7 @@ def row_of(stand: Stand, agent: str) -> Row:
     return Row(stand.name, state, why, devices, pods, free)
 
 
-def _part(room: rooms.Room) -> Part:
+def _part(room: free_capacity.Room) -> Part:
     device = room.device
     promised = min(max(1 - room.vcore / facts.WHOLE, 0.0), 1.0)
     memory = min(max(1 - room.vmemory / device.memory_bytes, 0.0), 1.0)

@@ -11,9 +11,9 @@ import fnmatch
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
-from pyvgpu.allocator import facts, spare, wanted
+from pyvgpu.allocator import device_selector, elastic, facts
 from pyvgpu.controller.claims import shapes, templates
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.webhook import defaults
 from pyvgpu.kube import objects
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST_NAME = 63  # characters of a claim's name in a pod
 PREFIX = "vgpu-"  # of such names; the container's name follows
-_ASKED_FOR = frozenset(name for pair in asks.RESOURCES for name in pair)
+_ASKED_FOR = frozenset(name for pair in pod_request.RESOURCES for name in pair)
 _NOT_KEPT = (  # annotations that kube-scheduler ignores, and what applies instead
     (names.PLACEMENT_ANNOTATION, "kube-scheduler's own scoring decides"),
     (names.PACKING_ANNOTATION, "kube-scheduler takes the first device that will do"),
@@ -57,7 +57,7 @@ def has_share(pod: Object) -> bool:
     return any(it.startswith(shapes.SHARE) for it in templates.named_by(pod))
 
 
-def rewrite(draft: drafts.Draft, asked: asks.Pod, unit: int) -> Rewritten:
+def rewrite(draft: drafts.Draft, asked: pod_request.Pod, unit: int) -> Rewritten:
     """Replace the pod's device limits by claims; *unit* is the bytes of one vmemory.
 
     *asked* is its valid request. UsageError for a request that claims cannot express.
@@ -70,8 +70,8 @@ def rewrite(draft: drafts.Draft, asked: asks.Pod, unit: int) -> Rewritten:
             f"claim has several devices ({names.DEVICE_COUNT_ANNOTATION}), or a namespace without "
             "--claims"
         )
-    wish, choice = _wish_of(annotations), wanted.read(annotations)
-    containers = asks.called(asked, asks.pod_of(asked.shape, unit)).containers
+    wish, choice = _wish_of(annotations), device_selector.read(annotations)
+    containers = pod_request.called(asked, pod_request.pod_of(asked.shape, unit)).containers
     specs: Specs = {}
     held: dict[str, str] = {}  # the name of each container's claim in the pod
     for claim in shapes.claims_of(containers):
@@ -101,14 +101,14 @@ def rewrite(draft: drafts.Draft, asked: asks.Pod, unit: int) -> Rewritten:
     return Rewritten(specs, warnings)
 
 
-def _wish_of(annotations: Object) -> spare.Wish | None:
-    wish, priority = spare.read(annotations), spare.read_priority(annotations)
+def _wish_of(annotations: Object) -> elastic.Wish | None:
+    wish, priority = elastic.read(annotations), elastic.read_priority(annotations)
     if priority is None:
         return wish
-    return dataclasses.replace(wish or spare.Wish(), priority=priority)
+    return dataclasses.replace(wish or elastic.Wish(), priority=priority)
 
 
-def _check_reach(claim: shapes.Claim, wish: spare.Wish | None) -> None:
+def _check_reach(claim: shapes.Claim, wish: elastic.Wish | None) -> None:
     if wish is None or wish.ceiling is None or claim.need.whole:
         return
     if wish.ceiling < claim.need.vcore:

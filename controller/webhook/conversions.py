@@ -18,8 +18,8 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity, quota
-from pyvgpu.allocator import amounts, wanted
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.allocator import amounts, device_selector
+from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.webhook import defaults
 from pyvgpu.kube import objects
 
@@ -90,7 +90,7 @@ def convert(draft: drafts.Draft, words: Container[Words], memory: defaults.Memor
     for part, place, container in defaults.containers(draft.document):
         where, name = (part, place), str(container.get("name"))
         try:
-            gaia = Words.GPU_MANAGER in words and _mentions(container, asks.RESOURCES[1])
+            gaia = Words.GPU_MANAGER in words and _mentions(container, pod_request.RESOURCES[1])
             if gaia and _is_hami(container, words):
                 raise _both(GPU, names.GAIA_VCORE_RESOURCE)
             if gaia:
@@ -133,11 +133,13 @@ def _is_hami(container: Object, words: Container[Words]) -> bool:
 
 def _of_gpu_manager(draft: drafts.Draft, where: tuple[str, int], unit: int) -> None:
     container = draft.document["spec"][where[0]][where[1]]
-    vcore, blocks = asks.needs(container, GAIA_UNIT)  # raises if our resources are requested, too
+    vcore, blocks = pod_request.needs(
+        container, GAIA_UNIT
+    )  # raises if our resources are requested, too
     found = {names.VCORE_RESOURCE: vcore}
     if _mentions(container, (names.GAIA_VMEMORY_RESOURCE,)):
         found[names.VMEMORY_RESOURCE] = -(-blocks * GAIA_UNIT // unit)
-    _replace(draft, where, asks.RESOURCES[1], found)
+    _replace(draft, where, pod_request.RESOURCES[1], found)
 
 
 def _of_hami(
@@ -157,7 +159,7 @@ def _of_hami(
         _replace(draft, where, gone, {names.VCORE_RESOURCE: vcore})
         return 1, False
     annotations = objects.section(draft.document, "metadata", "annotations")
-    selector = wanted.read(annotations).selector
+    selector = device_selector.read(annotations).selector
     units = _units(asked, memory, selector)
     cores = asked.cores or _time_for(units, memory, selector)
     amount = {

@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import requests, rooms, wanted
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.allocator import device_selector, free_capacity, requests
+from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -50,17 +50,17 @@ def allowed(devices: Iterable[facts.Device], selector: facts.Selector) -> list[f
     """Return the kinds that *selector* allows; UUIDs and NUMA nodes do not restrict kinds."""
     nothing: frozenset[str] = frozenset()
     plain = dataclasses.replace(selector, uuids=nothing, not_uuids=nothing, numa=None)
-    return [it for it in devices if not rooms.unfit(it, plain)]
+    return [it for it in devices if not free_capacity.unfit(it, plain)]
 
 
 def fill(draft: drafts.Draft, memory: Memory) -> None:
     """Set the memory of shares without vmemory; UsageError without a default."""
-    wish = wanted.read(objects.section(draft.document, "metadata", "annotations"))
+    wish = device_selector.read(objects.section(draft.document, "metadata", "annotations"))
     for part, place, container in containers(draft.document):
         pair = _pair(container)
         if pair is None or any(pair[1] in it for it in amounts(container)):
             continue
-        vcore, _ = asks.needs(container, memory.unit)
+        vcore, _ = pod_request.needs(container, memory.unit)
         count = wish.count_of(str(container.get("name")))
         devices = _shares(vcore, count)
         if not devices:
@@ -110,7 +110,7 @@ def put(draft: drafts.Draft, where: tuple[str, int], changes: dict[str, int]) ->
 
 def _pair(container: Object) -> tuple[str, str] | None:
     """Return the resource names of compute and memory that a container uses."""
-    for vcore, vmemory in asks.RESOURCES:
+    for vcore, vmemory in pod_request.RESOURCES:
         if any(vcore in it for it in amounts(container)):
             return vcore, vmemory
     return None

@@ -10,8 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
-from pyvgpu.allocator import amounts, spare
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.allocator import amounts, elastic
+from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.webhook import (
     claims,
     confines,
@@ -87,7 +87,7 @@ def validation(rules: Rules, devices: Devices) -> review.Mutation:
         if (request.resource, request.operation) != _CREATED:
             return review.Answer()
         pod = dict(request.thing)
-        asked = asks.read(pod, unit=rules.unit)
+        asked = pod_request.read(pod, unit=rules.unit)
         if asked is None and not claims.has_any(pod):
             return review.Answer()
         # Static pods, which a node's administrator defines by files, are not refused.
@@ -107,7 +107,7 @@ def ephemeral(rules: Rules) -> review.Mutation:
     def judge(request: review.Request) -> review.Answer:
         if (request.resource, request.operation) != _DEBUGGED:
             return review.Answer()
-        asked = asks.read(request.thing, unit=rules.unit)
+        asked = pod_request.read(request.thing, unit=rules.unit)
         if asked is None and not claims.has_any(request.thing):
             return review.Answer()
         pod = _with_news_alone(request)
@@ -123,7 +123,7 @@ def ephemeral(rules: Rules) -> review.Mutation:
 def _complete(draft: drafts.Draft, rules: Rules, memory: defaults.Memory) -> None:
     if rules.words:
         conversions.convert(draft, rules.words, memory)
-    if asks.read(draft.document) is not None:
+    if pod_request.read(draft.document) is not None:
         defaults.fill(draft, memory)
 
 
@@ -132,7 +132,7 @@ def _claim(draft: drafts.Draft, request: review.Request, rules: Rules) -> claims
 
     A pod that validation will refuse is left unchanged, so that its user sees the reason.
     """
-    asked = asks.read(draft.document, unit=rules.unit)
+    asked = pod_request.read(draft.document, unit=rules.unit)
     if asked is None:
         return claims.Rewritten()
     if not claims.wanted_in(request.namespace, rules.claims) or request.by_a_node:
@@ -143,7 +143,7 @@ def _claim(draft: drafts.Draft, request: review.Request, rules: Rules) -> claims
     return claims.rewrite(draft, asked, rules.unit)
 
 
-def _why_not(request: review.Request, asked: asks.Pod | None, rules: Rules) -> str:
+def _why_not(request: review.Request, asked: pod_request.Pod | None, rules: Rules) -> str:
     pod = request.thing
     why = _why_confined(pod, request.namespace, asked, rules)
     if why or not asked:
@@ -153,7 +153,7 @@ def _why_not(request: review.Request, asked: asks.Pod | None, rules: Rules) -> s
     )
 
 
-def _why_confined(pod: Object, namespace: str, asked: asks.Pod | None, rules: Rules) -> str:
+def _why_confined(pod: Object, namespace: str, asked: pod_request.Pod | None, rules: Rules) -> str:
     allowed = rules.confines
     why = confines.why_no_node(pod, namespace, allowed) or confines.why_not_privileged(
         pod, namespace, allowed
@@ -178,20 +178,20 @@ def _why_not_by(spec: Object, schedulers: tuple[str, ...]) -> str:
 def _why_not_shared(annotations: Object) -> str:
     """Return the error that the agent could otherwise only report in an event, at runtime."""
     try:
-        spare.read(annotations)
-        spare.read_priority(annotations)
+        elastic.read(annotations)
+        elastic.read_priority(annotations)
     except errors.UsageError as exc:
         return str(exc)
     return ""
 
 
-def _needs(asked: asks.Pod, rules: Rules) -> tuple[tuple[str, facts.Need], ...]:
-    found = asks.pod_of(asked.shape, rules.unit)
+def _needs(asked: pod_request.Pod, rules: Rules) -> tuple[tuple[str, facts.Need], ...]:
+    found = pod_request.pod_of(asked.shape, rules.unit)
     needs = (container.need for container in found.containers)
     return tuple(zip(asked.names, needs, strict=True))
 
 
-def _has_share(pod: Object, asked: asks.Pod | None, rules: Rules) -> bool:
+def _has_share(pod: Object, asked: pod_request.Pod | None, rules: Rules) -> bool:
     if claims.has_share(pod):
         return True
     if asked is None or asked.trouble:
@@ -199,7 +199,9 @@ def _has_share(pod: Object, asked: asks.Pod | None, rules: Rules) -> bool:
     return any(not need.whole for _, need in _needs(asked, rules))
 
 
-def _too_large(asked: asks.Pod, rules: Rules, devices: Sequence[facts.Device]) -> tuple[str, ...]:
+def _too_large(
+    asked: pod_request.Pod, rules: Rules, devices: Sequence[facts.Device]
+) -> tuple[str, ...]:
     """Warn of requests larger than any known device; a new node may bring a larger one."""
     if not devices:
         return ()

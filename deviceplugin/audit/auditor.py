@@ -27,7 +27,7 @@ from pyvgpu.deviceplugin.audit import corrections, device_time, quota_audit
 from pyvgpu.deviceplugin.containers import process_owner
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.machine import mounts, process_identity
-from pyvgpu.volumes import uses
+from pyvgpu.volumes import tree_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -77,7 +77,7 @@ class Auditor:
         self._confirmed: list[quota_audit.Finding] = []
         self._ended: set[int] = set()  # pids of killed processes that have not exited yet
         self.seen = quota_audit.NOTHING  # of the last look
-        self.looks = uses.sees_all()
+        self.looks = tree_users.sees_all()
         self._corrections = corrections.Corrections(folders)
         self._times = device_time.Times()
         self._known: dict[

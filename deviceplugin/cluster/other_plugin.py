@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.deviceplugin.grants import events
-from pyvgpu.volumes import drafts
+from pyvgpu.volumes import atomic_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -132,7 +132,7 @@ class Follower:
 
     def _keep(self, found: str) -> None:
         try:
-            drafts.write(self._file, json.dumps(found).encode())
+            atomic_files.write(self._file, json.dumps(found).encode())
         except OSError as exc:
             log.warning("%s: cannot be written: %s", self._file, exc)
 

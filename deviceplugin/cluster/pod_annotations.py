@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.allocator import spare
+from pyvgpu.allocator import elastic
 from pyvgpu.deviceplugin.grants import events, resize
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Wishes:
     def _follow(self, grant: Grant, meta: dict[str, Any]) -> None:
         try:
             annotations = meta.get("annotations") or {}
-            wish, priority = spare.read(annotations), spare.read_priority(annotations)
+            wish, priority = elastic.read(annotations), elastic.read_priority(annotations)
             if resize.wished(grant, wish, priority) != grant:
                 self._granter.change(grant.id, lambda it: resize.wished(it, wish, priority))
         except errors.UsageError as exc:

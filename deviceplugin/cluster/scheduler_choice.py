@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.allocator import wanted
+from pyvgpu.allocator import device_selector
 from pyvgpu.deviceplugin.grants import placement, pod_identity
 from pyvgpu.kube import apiserver
 
@@ -108,10 +108,10 @@ def pod_of(known: pods.Pods, pod: pod_identity.Pod) -> dict[str, Any]:
     return found
 
 
-def wanted_of(pod: Mapping[str, Any]) -> wanted.Wanted:
+def wanted_of(pod: Mapping[str, Any]) -> device_selector.Wanted:
     """Return the device selection of a pod's user; RefusedError if it is invalid."""
     try:
-        return wanted.read(pod["metadata"].get("annotations") or {})
+        return device_selector.read(pod["metadata"].get("annotations") or {})
     except errors.UsageError as exc:
         raise placement.RefusedError(str(exc), final=True) from exc
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
 from pyvgpu.deviceplugin import grants
-from pyvgpu.volumes import cdi, installation, plan
+from pyvgpu.volumes import cdi, installation, mirror_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -200,7 +200,7 @@ def _volume(volume: str, driver: Driver) -> Iterator[dict[str, Any]]:
 def _held(folder: Path, driver: Driver) -> Iterator[dict[str, Any]]:
     """Yield the mounts that enforce a quota: the region, and the shim over any other driver."""
     yield from _region(folder)
-    yield cdi.mount(driver.tree / installation.SHARED / plan.LIB64, COMPAT)
+    yield cdi.mount(driver.tree / installation.SHARED / mirror_plan.LIB64, COMPAT)
 
 
 def _region(folder: Path) -> Iterator[dict[str, Any]]:
@@ -211,7 +211,7 @@ def _region(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _libraries(driver: Driver, volume: str) -> Iterator[dict[str, Any]]:
     """Yield mounts of each library under the name by which programs load it."""
-    beginning = f"{volume}/{plan.LIB64}/"
+    beginning = f"{volume}/{mirror_plan.LIB64}/"
     found = {
         path.removeprefix(beginning): target
         for path, target in driver.contents.items()

@@ -22,7 +22,7 @@ import pynvml
 from pyvgpu import errors, names, nvml, shim
 from pyvgpu.deviceplugin.containers import cdi_edits, process_owner
 from pyvgpu.machine import cgroups, ipc, memory_limit
-from pyvgpu.volumes import drafts
+from pyvgpu.volumes import atomic_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -68,7 +68,7 @@ class DriverLimits:
         try:
             program = shim.created_hook().read_bytes()
             if not self._hook.program.is_file() or self._hook.program.read_bytes() != program:
-                drafts.write(self._hook.program, program, mode=0o755)
+                atomic_files.write(self._hook.program, program, mode=0o755)
             self._listen()
         except (OSError, errors.PyVgpuError) as exc:
             log.warning("driver limits are set only after containers have started: %s", exc)
@@ -178,7 +178,7 @@ class DriverLimits:
             log.warning("no driver limit for %s: %s", grant.label, limit.why)
         with contextlib.suppress(OSError):
             file = self._folders.path(grant.id) / names.LIMIT_FILE
-            drafts.write(file, limit.dump(), lasting=False)
+            atomic_files.write(file, limit.dump(), lasting=False)
 
     def _recall(self, grant_id: str) -> memory_limit.Limit:
         known = self._known.get(grant_id)

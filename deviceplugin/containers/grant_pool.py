@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu.deviceplugin.containers import mirror_leases, region_files
-from pyvgpu.volumes import drafts
+from pyvgpu.volumes import atomic_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ class Stock:
                 blank = self._ready.popleft()
                 if blank.tree == tree:
                     return blank
-                drafts.discard(blank.path)  # the driver was replaced since
+                atomic_files.discard(blank.path)  # the driver was replaced since
         return self._make(tree)
 
     def fill(self, tree: Path) -> None:
@@ -62,7 +62,7 @@ class Stock:
             for blank in [it for it in list(self._ready) if it.tree != tree]:
                 with contextlib.suppress(ValueError):  # another thread has just taken it
                     self._ready.remove(blank)
-                    drafts.discard(blank.path)
+                    atomic_files.discard(blank.path)
             while (
                 len(self._ready) < SIZE
                 and time.monotonic() - self._taken > QUIET_SECONDS
@@ -74,15 +74,15 @@ class Stock:
         """Remove all folders of the pool."""
         with self._lock, contextlib.suppress(IndexError):
             while True:
-                drafts.discard(self._ready.popleft().path)
+                atomic_files.discard(self._ready.popleft().path)
 
     def _make(self, tree: Path) -> Blank:
-        path = drafts.new(self._folder)
+        path = atomic_files.new(self._folder)
         path.mkdir(mode=0o755)
         try:
             region_id = region_files.prepare(path)
             (path / mirror_leases.DRIVER_LINK).symlink_to(tree)
         except OSError:
-            drafts.discard(path)
+            atomic_files.discard(path)
             raise
         return Blank(path, region_id, tree)

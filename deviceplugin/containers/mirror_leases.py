@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.containers import region_files
-from pyvgpu.volumes import drafts
+from pyvgpu.volumes import atomic_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ class Trees:
         self._lock(tree)  # before the link exists
         link = path / DRIVER_LINK
         if not _leads(link, tree):
-            draft = drafts.new(path)
+            draft = atomic_files.new(path)
             draft.symlink_to(tree)
             draft.replace(link)
         self.hold(path, tree)

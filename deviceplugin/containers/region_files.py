@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, region, share
 from pyvgpu.deviceplugin.containers import cdi_edits
-from pyvgpu.volumes import drafts
+from pyvgpu.volumes import atomic_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,10 +61,10 @@ def fill(path: Path) -> None:
     except FileNotFoundError:
         pass
     except (OSError, errors.DataError):
-        drafts.discard(path / names.USAGE_FILE)
+        atomic_files.discard(path / names.USAGE_FILE)
     else:
         return
-    draft = drafts.new(path)
+    draft = atomic_files.new(path)
     with folder_of(path) as folder:
         region.create_usage(folder, draft.name, 0o666)  # a container may run as any uid
     draft.rename(path / names.USAGE_FILE)
@@ -77,12 +77,12 @@ def put_quota(path: Path, grant: Grant, driver: Driver) -> None:
         region_id = region.read_usage_id(file)
     if change(path, region_id, driver.release, shares):
         return
-    draft = drafts.new(path)
+    draft = atomic_files.new(path)
     with folder_of(path) as folder:
         region.create_quota(folder, draft.name, region_id, driver.release, shares)
     quota = path / names.QUOTA_FILE
     if quota.is_dir() and not quota.is_symlink():  # a rename replaces anything but a folder
-        drafts.discard(quota)
+        atomic_files.discard(quota)
     draft.replace(quota)
 
 

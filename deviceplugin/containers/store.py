@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, names, region
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.containers import cdi_edits, grant_pool, mirror_leases, region_files
-from pyvgpu.volumes import cdi, drafts
+from pyvgpu.volumes import atomic_files, cdi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,8 +51,8 @@ class GrantStore:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.chmod(0o1700)
             specifications.mkdir(parents=True, exist_ok=True)
-            for left in (*drafts.found(folder), *drafts.forsaken(specifications)):
-                drafts.discard(left)
+            for left in (*atomic_files.found(folder), *atomic_files.forsaken(specifications)):
+                atomic_files.discard(left)
 
     def close(self) -> None:
         """Release all trees and remove the pool: the agent ends."""
@@ -141,9 +141,9 @@ class GrantStore:
         with self._lock, _failures(path):
             self._close(path)
             if path.exists():
-                doomed = drafts.new(self.folder)
+                doomed = atomic_files.new(self.folder)
                 path.rename(doomed)
-                drafts.discard(doomed)
+                atomic_files.discard(doomed)
             self._trees.forget(grant_id)
 
     def present(self) -> frozenset[str]:
@@ -233,19 +233,19 @@ class GrantStore:
             region_files.begin(blank.path, blank.region_id, grant, driver)
             blank.path.rename(path)
         except BaseException:
-            drafts.discard(blank.path)
+            atomic_files.discard(blank.path)
             raise
 
     def _ready(self, path: Path) -> None:
         """Ensure that the folder exists with all content but the quota."""
         if not path.is_dir():
-            draft = drafts.new(self.folder)
-            drafts.make(draft)
+            draft = atomic_files.new(self.folder)
+            atomic_files.make(draft)
             region_files.fill(draft)
             draft.rename(path)
             return
-        for left in drafts.found(path):
-            drafts.discard(left)
+        for left in atomic_files.found(path):
+            atomic_files.discard(left)
         region_files.fill(path)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors
 from pyvgpu.deviceplugin import allocation_api
 from pyvgpu.deviceplugin.allocation_api import Api
-from pyvgpu.volumes import drafts
+from pyvgpu.volumes import atomic_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -124,7 +124,7 @@ class DeviceApis:
     def _keep(self, found: dict[str, Api]) -> None:
         after = {**self._known, **found}
         if after != self._known:
-            drafts.write(self._file, json.dumps(after, sort_keys=True).encode())
+            atomic_files.write(self._file, json.dumps(after, sort_keys=True).encode())
             self._known = after
 
     def _read(self) -> dict[str, Api]:

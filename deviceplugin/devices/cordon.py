@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names
-from pyvgpu.volumes import drafts
+from pyvgpu.volumes import atomic_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -65,7 +65,7 @@ class _Kept:
             after = alter(self.uuids)
             if after == self.uuids:
                 return False
-            drafts.write(self._file, json.dumps(sorted(after)).encode())
+            atomic_files.write(self._file, json.dumps(sorted(after)).encode())
             self.uuids = after
             return True
 

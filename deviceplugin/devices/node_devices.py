@@ -19,7 +19,7 @@ from pyvgpu.deviceplugin.audit import auditor, quota_audit
 from pyvgpu.deviceplugin.devices import health, inventory, node_driver
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.machine import arbiter
-from pyvgpu.volumes import node, uses
+from pyvgpu.volumes import node_mirror, tree_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ class Devices:
         self._driver = inventory.DriverVersions()
         self._nvml: arbiter.Nvml | None = None
         self._unhealthy: dict[str, str] = {}
-        self._looked_at: tuple[Path | None, node.State] | None = None  # the source of _seen
+        self._looked_at: tuple[Path | None, node_mirror.State] | None = None  # the source of _seen
         self._other_plugin = ""
         self.outdated = False  # a device left MIG mode, so the inventory must be read again
         self._wake = wake  # called when it is outdated
@@ -76,9 +76,9 @@ class Devices:
         self._watcher: health.Watcher | None = None
         self._auditor: auditor.Auditor | None = None
 
-    def look(self, tree: Path | None, now: node.State) -> bool:
+    def look(self, tree: Path | None, now: node_mirror.State) -> bool:
         """Read the devices from the driver as it is *now*; false if it could not be used."""
-        if now.driver is not node.Driver.PRESENT or tree is None:
+        if now.driver is not node_mirror.Driver.PRESENT or tree is None:
             log.warning("the driver is %s: %s", now.driver, now.reason)
             self._away = True
             self.show()
@@ -95,10 +95,10 @@ class Devices:
             self._seen, self._away = found.seen, False
             self._unhealthy = {it.device.uuid: _first_reason(it, before) for it in found.seen}
             self._driver = inventory.DriverVersions(now.release, found.cuda_version)
-            able = found.limits and self._settings.driver_limits and uses.sees_all()
+            able = found.limits and self._settings.driver_limits and tree_users.sees_all()
             hook = self.limits.meet(found.library if able else None)
             self._made.driver = dataclasses.replace(found.driver, hook=hook)
-            self._nvml = _nvml(found.library) if uses.sees_all() else None
+            self._nvml = _nvml(found.library) if tree_users.sees_all() else None
         self._doors.meet((it.device.uuid for it in found.seen), self._granter.known.values())
         log.info("found driver %s with %d devices", now.release, len(found.seen))
         for uuid, reason in self._unhealthy.items():

@@ -21,7 +21,7 @@ from pyvgpu.deviceplugin.settings import Profile
 from pyvgpu.machine import memory_limit
 from pyvgpu.run import context_overhead
 from pyvgpu.simulation import simulator
-from pyvgpu.volumes import cdi, find, installation, manifest, plan
+from pyvgpu.volumes import cdi, find, installation, manifest, mirror_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,7 +50,7 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
     mirrored = manifest.Manifest.read(tree)
     if mirrored is None:
         raise errors.DataError(f"{tree}: is not a complete mirror any more")
-    libraries = tree / installation.EXCLUSIVE / plan.LIB64
+    libraries = tree / installation.EXCLUSIVE / mirror_plan.LIB64
     library = libraries / names.LIBNVIDIA_ML
     machine = os.environ.get(names.SIMULATED_MACHINE_VARIABLE)
     if machine is None:

@@ -11,7 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import facts, spare
+from pyvgpu.allocator import elastic, facts
 from pyvgpu.deviceplugin import allocation_api, grants
 from pyvgpu.deviceplugin.dra import slices
 from pyvgpu.deviceplugin.grants.placement import RefusedError
@@ -294,12 +294,14 @@ def _share(claim: Allocated, uuid: str, vcore: int, vmemory: int) -> facts.Share
         raise _refused(claim.named, str(exc), final=True) from exc
 
 
-def _wish(claim: Allocated, pieces: Sequence[Piece], shares: Sequence[facts.Share]) -> spare.Wish:
+def _wish(
+    claim: Allocated, pieces: Sequence[Piece], shares: Sequence[facts.Share]
+) -> elastic.Wish:
     """Return the configuration of the requests of *pieces*, which form one quota."""
     most = max(it.vcore for it in shares)
     try:
         found = {
-            spare.of_request(claim.configurations, request)
+            elastic.of_request(claim.configurations, request)
             for request in dict.fromkeys(it.result.request for it in pieces)
         }
     except (errors.UsageError, AttributeError, TypeError) as exc:
@@ -315,11 +317,11 @@ def _wish(claim: Allocated, pieces: Sequence[Piece], shares: Sequence[facts.Shar
     if wish.ceiling is not None and wish.ceiling < most:
         raise _refused(
             claim.named,
-            f"its configuration: {spare.LIMIT} {wish.ceiling}: must be from its own {most} vcore "
+            f"its configuration: {elastic.LIMIT} {wish.ceiling}: must be from its own {most} vcore "
             f"to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}",
             final=True,
         )
-    return spare.Wish() if most == quantity.WHOLE_DEVICE else wish
+    return elastic.Wish() if most == quantity.WHOLE_DEVICE else wish
 
 
 def _check_room(claim: Allocated, wanted: Sequence[facts.Share], node: facts.Node) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
 from pyvgpu.deviceplugin.kubelet import device_ids
-from pyvgpu.volumes import cdi, installation, plan, volumeconf
+from pyvgpu.volumes import cdi, installation, mirror_plan, volumeconf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pyvgpu.allocator import facts
     from pyvgpu.deviceplugin.kubelet import messages
     from pyvgpu.deviceplugin.plugin import plugin_server
-    from pyvgpu.volumes import follow
+    from pyvgpu.volumes import driver_follower
 
 FOLDER = cdi.CONTAINER_FOLDER
 # 32-bit programs of `compat32=true` look in the second one, which a share does not have.
-LIBRARY_PATH = f"{FOLDER}/{plan.LIB64}:{FOLDER}/{plan.LIB32}"
+LIBRARY_PATH = f"{FOLDER}/{mirror_plan.LIB64}:{FOLDER}/{mirror_plan.LIB32}"
 
 MODEL_LABEL = "gaia.tencent.com/gpu-model"
 
@@ -67,7 +67,7 @@ class Dressed:
 class Volumes:
     """Finds the driver's files that a volume.conf selects, as pyvgpu's two volumes."""
 
-    def __init__(self, finder: follow.Finder) -> None:
+    def __init__(self, finder: driver_follower.Finder) -> None:
         self._finder = finder
         self.folders = finder.folders
 

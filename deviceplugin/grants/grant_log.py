@@ -27,7 +27,7 @@ from pyvgpu import errors, locks
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import grant_index
 from pyvgpu.machine import mounts
-from pyvgpu.volumes import drafts
+from pyvgpu.volumes import atomic_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,8 +67,8 @@ class Checkpoint:
         self.trouble = ""  # why the file was not trusted; empty: it was
         self._lock = _take_lock(folder)
         try:
-            for draft in drafts.found(folder):
-                drafts.discard(draft)
+            for draft in atomic_files.found(folder):
+                atomic_files.discard(draft)
             self._load()
         except OSError as exc:
             self.close()
@@ -173,7 +173,7 @@ class Checkpoint:
         room = max(_LEAST_ROOM, 4 * len(body))
         head = _line({**first, "bytes": room})
         path = self._folder / FILE
-        drafts.write(path, (head + body).ljust(room, b"\0"))
+        atomic_files.write(path, (head + body).ljust(room, b"\0"))
         file = os.open(path, _OPEN)
         if self._file >= 0:
             os.close(self._file)
@@ -225,7 +225,7 @@ class Checkpoint:
         except OSError:  # a folder, or a file system without them
             path.rename(aside)
         for old in asides[: max(0, len(asides) + 1 - ASIDES)]:
-            drafts.discard(path.with_name(f"{FILE}.aside.{old}"))
+            atomic_files.discard(path.with_name(f"{FILE}.aside.{old}"))
         return aside
 
 

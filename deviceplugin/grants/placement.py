@@ -10,7 +10,7 @@ import itertools
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyvgpu import errors, quantity
-from pyvgpu.allocator import explain, facts, place, requests, rooms, wanted
+from pyvgpu.allocator import device_selector, explain, facts, free_capacity, place, requests
 from pyvgpu.deviceplugin.grants import holdings
 from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.deviceplugin.kubelet.device_ids import Kind
@@ -62,7 +62,7 @@ class Chosen:
     devices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     shares: Mapping[str, tuple[facts.Share, ...]] | None = None  # all of the pod's shares
     # Requested by the pod's user; *shares* respect it already.
-    wanted: wanted.Wanted = dataclasses.field(default_factory=wanted.Wanted)
+    wanted: device_selector.Wanted = dataclasses.field(default_factory=device_selector.Wanted)
 
     @property
     def by_others(self) -> bool:
@@ -205,7 +205,7 @@ def preferred(
     found = None
     if need is not None:
         pod = facts.Pod((facts.Container("", need),), packing=packing)
-        found = place.find(rooms.of(node), pod)
+        found = place.find(free_capacity.of(node), pod)
     chosen = {it.uuid for it in found[""]} if found else set()
     best: list[Sequence[str]] = []
     first = 0

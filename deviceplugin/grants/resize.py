@@ -12,7 +12,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity, quota, share
-from pyvgpu.allocator import facts, spare
+from pyvgpu.allocator import elastic, facts
 from pyvgpu.machine import quota_socket
 
 if TYPE_CHECKING:
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant
 
 
-def wished(grant: Grant, wish: spare.Wish | None, priority: quota.Priority | None = None) -> Grant:
+def wished(
+    grant: Grant, wish: elastic.Wish | None, priority: quota.Priority | None = None
+) -> Grant:
     """Return *grant* as its pod's annotations set it; UsageError if they are not possible.
 
     Removed annotations lose their effect; the administrator's settings stay.
     """
     if grant.whole or not grant.bound:
         return grant  # there is no quota to change
-    usual = grant.claim or spare.Wish()
+    usual = grant.claim or elastic.Wish()
     if priority is not None:
         grant = dataclasses.replace(grant, priority=priority, prioritized=True)
     elif grant.prioritized:

@@ -44,7 +44,7 @@ PROGRAMS = (
     ("controller/scheduler/", "", "`pyvgpu scheduler`"),
     ("controller/status/", "", "`pyvgpu status-page`"),
     ("controller/sidecar/shell.py", "", "`pyvgpu sidecar-controller`"),
-    ("controller/sidecar/keeper.py", "", "`pyvgpu sidecar-node`"),
+    ("controller/sidecar/node_agent.py", "", "`pyvgpu sidecar-node`"),
     ("pyvgpu/cli/webhook.py", "", "`pyvgpu webhook`"),
     ("pyvgpu/cli/claim_controller.py", "", "`pyvgpu claim-controller`"),
     ("", "", "Others"),

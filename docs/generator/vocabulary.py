@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from generator.tables import code, table
 from pyvgpu import names
-from pyvgpu.controller.scheduler.shell import leading, waking
-from pyvgpu.controller.sidecar import claims, marking, nodes
+from pyvgpu.controller.scheduler.shell import leading, requeue
+from pyvgpu.controller.sidecar import exit_reports, marking, nodes
 from pyvgpu.controller.webhook import argv
 from pyvgpu.deviceplugin.gpu_manager import profile
 from pyvgpu.deviceplugin.plugin import device_nodes
@@ -143,7 +143,7 @@ KEPT: tuple[Row, ...] = (
     (names.DEVICES_ANNOTATION, "pod", "the scheduler: the devices that the pod gets; signed"),
     (names.GRANT_KIND, "container", "kubelet: the container's grant; also a CDI kind"),
     (
-        waking.ANNOTATION,
+        requeue.ANNOTATION,
         "the scheduler's pod",
         "the scheduler: when it last made kube-scheduler retry waiting pods",
     ),
@@ -181,7 +181,7 @@ KEPT: tuple[Row, ...] = (
         "the webhook: the command of a marked container; its name and a number follow",
     ),
     (
-        claims.ANNOTATION,
+        exit_reports.ANNOTATION,
         "lease of a node part",
         "the node part: the pods whose main containers are done",
     ),

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts, rooms
+from pyvgpu.allocator import facts, free_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ def reasons(node: facts.Node, pod: facts.Pod) -> tuple[Reason, ...]:
     """Return why *pod* does not fit on *node*, after :func:`place.find` has failed."""
     if not node.devices:
         return (Reason("", "", "", "the node has no device"),)
-    free = rooms.of(node)
+    free = free_capacity.of(node)
     for container in pod.containers:
         found = tuple(_alone(node, free, pod, container))
         serving = len(free) - len(found)
@@ -49,11 +49,14 @@ def reasons(node: facts.Node, pod: facts.Pod) -> tuple[Reason, ...]:
 
 
 def _alone(
-    node: facts.Node, free: Sequence[rooms.Room], pod: facts.Pod, container: facts.Container
+    node: facts.Node,
+    free: Sequence[free_capacity.Room],
+    pod: facts.Pod,
+    container: facts.Container,
 ) -> Iterator[Reason]:
     """Yield the devices that do not fit *container*, even if it were the pod's only one."""
     for room in free:
-        text = rooms.unfit(room.device, pod.selector) or rooms.short(
+        text = free_capacity.unfit(room.device, pod.selector) or free_capacity.short(
             room, container.need, _held_of(node, room.device)
         )
         if text:
@@ -67,7 +70,9 @@ def _lacking(container: facts.Container, serving: int) -> Iterator[Reason]:
         yield Reason("", "", container.name, text)
 
 
-def _together(node: facts.Node, free: Sequence[rooms.Room], pod: facts.Pod) -> Iterator[Reason]:
+def _together(
+    node: facts.Node, free: Sequence[free_capacity.Room], pod: facts.Pod
+) -> Iterator[Reason]:
     """Yield the free capacity, if each container fits alone."""
     if len(pod.containers) > 1:
         yield Reason(
@@ -80,10 +85,10 @@ def _together(node: facts.Node, free: Sequence[rooms.Room], pod: facts.Pod) -> I
         count = pod.containers[0].need.count
         yield Reason("", "", "", f"there are no {count} devices with room that are all {wanted}")
     for room in free:
-        text = rooms.unfit(room.device, pod.selector)
+        text = free_capacity.unfit(room.device, pod.selector)
         if not text:
             held = _held_of(node, room.device)
-            text = f"has {room.text} free" + (f" ({rooms.holders(held)})" if held else "")
+            text = f"has {room.text} free" + (f" ({free_capacity.holders(held)})" if held else "")
         yield Reason(room.device.uuid, room.device.label, "", text)
 
 

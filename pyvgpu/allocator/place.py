@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from pyvgpu.allocator import codes, explain, facts, nearness, requests, rooms
+from pyvgpu.allocator import codes, explain, facts, free_capacity, nearness, requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,23 +38,25 @@ class Patience:
 
 def place(node: facts.Node, pod: facts.Pod) -> dict[str, tuple[facts.Share, ...]]:
     """Return the shares by container name; explain.Refused if the pod does not fit."""
-    placed = find(rooms.of(node), pod)
+    placed = find(free_capacity.of(node), pod)
     if placed is None:
         raise explain.Refused(explain.reasons(node, pod))
     return placed
 
 
 def find(
-    free: Sequence[rooms.Room], pod: facts.Pod, patience: Patience | None = None
+    free: Sequence[free_capacity.Room], pod: facts.Pod, patience: Patience | None = None
 ) -> dict[str, tuple[facts.Share, ...]] | None:
     """Like :func:`place`, without reasons; *patience* is shared by several searches."""
     search = _Search(free, pod, patience or Patience())
     return search.shares() if search.run() else None
 
 
-def fits(free: Sequence[rooms.Room], pod: facts.Pod, patience: Patience | None = None) -> bool:
+def fits(
+    free: Sequence[free_capacity.Room], pod: facts.Pod, patience: Patience | None = None
+) -> bool:
     """Return whether :func:`find` would succeed, mostly without the search for the best place."""
-    if rooms.numbers(1, free).judge(rooms.asked(pod)) != codes.FITS:
+    if free_capacity.numbers(1, free).judge(free_capacity.asked(pod)) != codes.FITS:
         return False
     return is_by_count(pod) or find(free, pod, patience) is not None
 
@@ -103,13 +105,13 @@ def complaint(
         if wrong:
             return f"{container.name}: {wrong}"
     peaks = _peaks(pod.containers, shares)
-    for room in rooms.of(node):
+    for room in free_capacity.of(node):
         vcore, vmemory = peaks.get(room.device.uuid, (0, 0))
         if not vcore:
             continue
-        wrong = rooms.unfit(room.device, pod.selector)
+        wrong = free_capacity.unfit(room.device, pod.selector)
         if not wrong and (vcore > room.vcore or vmemory > room.vmemory):
-            wrong = f"has {room.text} free, {rooms.text_of(vcore, vmemory)} were chosen"
+            wrong = f"has {room.text} free, {free_capacity.text_of(vcore, vmemory)} were chosen"
         if wrong:
             return f"{room.device.label} {wrong}"
     return ""
@@ -126,8 +128,8 @@ def _mismatch(node: facts.Node, container: facts.Container, shares: Sequence[fac
             return f"{share.uuid} is not a device of this node"
         wanted = sizes[share.uuid] if need.whole else need.vmemory
         if (share.vcore, share.vmemory) != (need.vcore, wanted):
-            asked = rooms.text_of(need.vcore, wanted)
-            return f"asks for {asked}, {rooms.text_of(share.vcore, share.vmemory)} were chosen"
+            asked = free_capacity.text_of(need.vcore, wanted)
+            return f"asks for {asked}, {free_capacity.text_of(share.vcore, share.vmemory)} were chosen"
     return ""
 
 
@@ -143,11 +145,13 @@ class _Left:
 class _Search:
     """Backtracking search: tries devices for one container after the other."""
 
-    def __init__(self, free: Sequence[rooms.Room], pod: facts.Pod, patience: Patience) -> None:
+    def __init__(
+        self, free: Sequence[free_capacity.Room], pod: facts.Pod, patience: Patience
+    ) -> None:
         self._pod = pod
         self._patience = patience
         # Keep full devices, so that a node's nearness table is cached.
-        self._rooms = [room for room in free if not rooms.unfit(room.device, pod.selector)]
+        self._rooms = [room for room in free if not free_capacity.unfit(room.device, pod.selector)]
         named = {container.name: container for container in pod.containers}
         phases = [phase for phase in requests.phases(pod.containers) if phase]
         self._phases = {
@@ -258,7 +262,9 @@ class _Search:
     def _fits(self, need: facts.Need, position: int, phases: Iterable[int]) -> bool:
         left, device = self._left[position], self._rooms[position].device
         return all(
-            rooms.has(device, need, left.vcore[at], left.vmemory[at], untouched=left.whole[at])
+            free_capacity.has(
+                device, need, left.vcore[at], left.vmemory[at], untouched=left.whole[at]
+            )
             for at in phases
         )
 

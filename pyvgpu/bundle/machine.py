@@ -20,7 +20,7 @@ from pyvgpu.doctor import inside, machine, node
 from pyvgpu.http import endpoints
 from pyvgpu.machine import reservations
 from pyvgpu.volumes import manifest
-from pyvgpu.volumes.node import Node as Mirror
+from pyvgpu.volumes.node_mirror import Node as Mirror
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -7,7 +7,7 @@ import urllib.parse
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller.people import figures
+from pyvgpu.controller.kubectl import agent_metrics
 from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _SECONDS = 10
 
 def reports(
     api: apiserver.ApiServer, namespace: str, nodes: Collection[str] | None
-) -> dict[str, figures.Report | str] | None:
+) -> dict[str, agent_metrics.Report | str] | None:
     """Return the report of each agent in *namespace* on *nodes* (None: all), or its error text.
 
     None if we may not list the agents' pods.
@@ -46,9 +46,9 @@ def reports(
         return dict(zip(asked, answers, strict=True))
 
 
-def _ask(api: apiserver.ApiServer, url: str) -> figures.Report | str:
+def _ask(api: apiserver.ApiServer, url: str) -> agent_metrics.Report | str:
     try:
-        return figures.read(api.text(url, _SECONDS))
+        return agent_metrics.read(api.text(url, _SECONDS))
     except errors.PyVgpuError as exc:
         return str(exc)
 

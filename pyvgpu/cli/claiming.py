@@ -6,10 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
+from pyvgpu.allocator import device_selector as wishes
 from pyvgpu.allocator import facts
-from pyvgpu.allocator import wanted as wishes
 from pyvgpu.controller.claims import seen, shapes, templates
-from pyvgpu.controller.scheduler import asks, book, waiting
+from pyvgpu.controller.scheduler import cache, pod_request, wait_reasons
 from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _COUNTED = "a ResourceQuota counts devices of a class, never how much of them"
 class Said:
     """The explanation of a pod and its claims."""
 
-    why: waiting.Why | None  # None: none of its claims waits for a device
+    why: wait_reasons.Why | None  # None: none of its claims waits for a device
     lines: tuple[str, ...]  # one for each claim, and one for each part that was not judged
 
     def document(self) -> dict[str, Any]:
@@ -41,14 +41,14 @@ class Said:
                 "the pod from there, such as its other requests"
             )
         rows = self.why.rows() if self.why else []
-        return "\n".join([*found, *([waiting.table(rows)] if rows else ())])
+        return "\n".join([*found, *([wait_reasons.table(rows)] if rows else ())])
 
 
 def concerns(pod: Object) -> bool:
     """Return whether *pod* waits for a node and may get devices through claims."""
     spec = objects.section(pod, "spec")
     asked = objects.entries(spec, "resourceClaims") or seen.whole_devices(pod)
-    over = objects.section(pod, "status").get("phase") in asks.OVER
+    over = objects.section(pod, "status").get("phase") in pod_request.OVER
     return bool(asked) and not spec.get("nodeName") and not over
 
 
@@ -80,21 +80,21 @@ def explain(api: apiserver.ApiServer, pod: Object) -> Said | None:
             lines += [f"claim {name}: not judged here: {text}" for text in found.unjudged if plain]
     if count := seen.whole_devices(pod):
         ours = True
-        wants["whole"] = seen.Wanted((asks.Part(facts.Kind.APP, facts.WHOLE * count, 0),))
+        wants["whole"] = seen.Wanted((pod_request.Part(facts.Kind.APP, facts.WHOLE * count, 0),))
     if not ours:
         return None
     if not trouble and not any(it.parts for it in wants.values()):
         return Said(None, tuple(lines))
     called, parts = seen.named(wants)
-    asked = asks.Pod(
+    asked = pod_request.Pod(
         key=f"{meta.get('namespace')}/{meta.get('name')}",
         uid=str(meta.get("uid")),
-        shape=asks.Shape(parts, _selector(pod)),
+        shape=pod_request.Shape(parts, _selector(pod)),
         names=called,
         priority=int(objects.section(pod, "spec").get("priority") or 0),
         trouble=trouble,
     )
-    return Said(waiting.look(_book(api), asked, every_device=True), tuple(lines))
+    return Said(wait_reasons.look(_book(api), asked, every_device=True), tuple(lines))
 
 
 def _selector(pod: Object) -> facts.Selector:
@@ -107,9 +107,9 @@ def _selector(pod: Object) -> facts.Selector:
         return facts.ANY
 
 
-def _book(api: apiserver.ApiServer) -> book.Book:
+def _book(api: apiserver.ApiServer) -> cache.Book:
     """Return what is free, computed from the nodes' ResourceSlices and from all claims."""
-    known = book.Book(book.Settings())
+    known = cache.Book(cache.Settings())
     found = seen.slices(_list(api, f"{FOLDER}/resourceslices", "resourceslices"))
     for node, published in seen.nodes(found).items():
         known.see_node(node, published)

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, models
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler import pod_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ _WORDS = {  # the values that a placeholder of --help stands for
     "MODEL": tuple(models.BY_KEY),
     "MODEL[:COUNT]": tuple(models.BY_KEY),
     "OPERATION": ("init", "mount", "unmount"),
-    "POLICY": tuple(it.value for it in asks.Policy),
+    "POLICY": tuple(it.value for it in pod_request.Policy),
     "SHELL": SHELLS,
 }
 _FILES = ("ARGUMENT", "COMMAND", "FILE", "FILE.html", "RECORD", "SOCKET")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pyvgpu import errors, models
-from pyvgpu.demo import claims, play, report, script, show
+from pyvgpu.demo import assertions, play, report, script, show
 from pyvgpu.quantity import format_size
 from pyvgpu.simulation import machines
 
@@ -70,12 +70,12 @@ def run(options: argparse.Namespace) -> int:
         signal.signal(number, _end)
     if options.json:
         seen = play.play(seconds, options.simulate, lambda _: show.Nowhere())
-        found = claims.judge(seen)
-        print(claims.document(seen, found))
+        found = assertions.judge(seen)
+        print(assertions.document(seen, found))
     else:
         console = _console()
         seen = play.play(seconds, options.simulate, lambda plan: _screen(plan, console))
-        found = claims.judge(seen)
+        found = assertions.judge(seen)
         console.print()
         console.print(show.verdicts(found))
     if options.report is not None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, quantity
 from pyvgpu.cli import agents, claiming, cluster, refusals, scheduling
-from pyvgpu.controller.people import figures
-from pyvgpu.controller.scheduler import asks, book, sampling, waiting
-from pyvgpu.controller.sidecar import explain, how, kept, nodes, pods, reconcile, when
+from pyvgpu.controller.kubectl import agent_metrics
+from pyvgpu.controller.scheduler import cache, pod_request, sampling, wait_reasons
+from pyvgpu.controller.sidecar import completion, explain, how, nodes, pods, projections, reconcile
 from pyvgpu.kube import apiserver, leases, objects
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         options.kubeconfig, options.context
     )
     thing = _pod(api, namespace, options.pod)
-    asked = asks.read(thing, None)
+    asked = pod_request.read(thing, None)
     if asked is not None and asked.waits:
         return _waits(api, thing, asked, options)
     refusal = refusals.find(thing)
@@ -79,8 +79,8 @@ def run(options: argparse.Namespace) -> int:
     pod = pods.read(thing)
     around = Around(api, options.controller_namespace, settings)
     moment = reconcile.Moment(datetime.datetime.now(datetime.UTC), lambda: 0.5)
-    said = explain.explain(pod, around.of(pod, kept.job_of(thing)), moment, settings)
-    if pod.phase not in when.TERMINAL:
+    said = explain.explain(pod, around.of(pod, projections.job_of(thing)), moment, settings)
+    if pod.phase not in completion.TERMINAL:
         around.ask_for_the_controller()
     memory = _memory(api, options, pod) if asked is not None and not asked.over else []
     if options.json:
@@ -104,9 +104,9 @@ def _memory(
         report = (agents.reports(api, options.agent_namespace, {pod.node}) or {}).get(pod.node)
     except apiserver.ServerError:
         report = None
-    if not isinstance(report, figures.Report):
+    if not isinstance(report, agent_metrics.Report):
         return []  # no permission to query agents, or no answer
-    return figures.memory(report, pod.namespace, pod.name)
+    return agent_metrics.memory(report, pod.namespace, pod.name)
 
 
 def _held(part: dict[str, Any]) -> str:
@@ -119,12 +119,12 @@ def _held(part: dict[str, Any]) -> str:
 
 
 def _waits(
-    api: apiserver.ApiServer, thing: Object, asked: asks.Pod, options: argparse.Namespace
+    api: apiserver.ApiServer, thing: Object, asked: pod_request.Pod, options: argparse.Namespace
 ) -> int:
     """Print why a pod has no node."""
-    known = scheduling.from_cluster(api, book.Settings())
-    pod = asks.read(thing, None, unit=scheduling.unit_of(known)) or asked
-    why = waiting.look(known, pod, every_device=True)
+    known = scheduling.from_cluster(api, cache.Settings())
+    pod = pod_request.read(thing, None, unit=scheduling.unit_of(known)) or asked
+    why = wait_reasons.look(known, pod, every_device=True)
     if options.json:
         print(json.dumps(why.document(), indent=2))
         return 0
@@ -136,7 +136,7 @@ def _waits(
         )
     rows = why.rows()
     if rows:
-        print(waiting.table(rows))
+        print(wait_reasons.table(rows))
     return 0
 
 
@@ -174,7 +174,7 @@ class Around:
     def _job(self, pod: pods.Pod, name: str) -> how.Job | None:
         folder = f"/apis/batch/v1/namespaces/{pod.namespace}/jobs"
         job = self._read(f"{folder}/{name}", f"Job {name}")
-        return kept.job(job, [pod]) if job else None
+        return projections.job(job, [pod]) if job else None
 
     def _read(self, path: str, what: str) -> Object | None:
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import shim
 from pyvgpu.cli import mirror
-from pyvgpu.volumes import flexvolume, node
+from pyvgpu.volumes import flexvolume, node_mirror
 
 if TYPE_CHECKING:
     import argparse
@@ -47,7 +47,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Answer kubelet."""
-    kept = node.Node(Path(options.output).absolute(), shim.shim_library())
+    kept = node_mirror.Node(Path(options.output).absolute(), shim.shim_library())
     answer = flexvolume.answer(kept, options.operation, options.arguments)
     print(json.dumps(answer))
     return 1 if answer["status"] == "Failure" else 0

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 import pyvgpu
 from pyvgpu import errors, log, shim
 from pyvgpu.cli import progress
-from pyvgpu.volumes import cdi, follow, node, plan, root, survey, volumeconf, watch
+from pyvgpu.volumes import (
+    cdi,
+    driver_follower,
+    mirror_plan,
+    node_mirror,
+    root,
+    survey,
+    volumeconf,
+    watch,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -86,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     specification = None if options.cdi is None else Path(options.cdi).absolute()
     if specification is not None:
         cdi.check_name(specification)
-    mirror = node.Node(output, shim.shim_library(), specification)
+    mirror = node_mirror.Node(output, shim.shim_library(), specification)
     if options.dry_run:
         return _show(finder, mirror, as_json=options.json)
     act = _follow if options.follow else _make
@@ -105,7 +114,7 @@ def _output(volumes: tuple[volumeconf.Volume, ...] | None) -> Path:
     return Path(bases.pop())
 
 
-def _make(finder: survey.Finder, mirror: node.Node, *, as_json: bool) -> int:
+def _make(finder: survey.Finder, mirror: node_mirror.Node, *, as_json: bool) -> int:
     try:
         found = finder.find()
         with progress.copying("copying the driver") as report:
@@ -127,9 +136,9 @@ def _make(finder: survey.Finder, mirror: node.Node, *, as_json: bool) -> int:
     return 0
 
 
-def _show(finder: survey.Finder, mirror: node.Node, *, as_json: bool) -> int:
+def _show(finder: survey.Finder, mirror: node_mirror.Node, *, as_json: bool) -> int:
     found = finder.find()
-    made = plan.plan_node(found, mirror.shim)
+    made = mirror_plan.plan_node(found, mirror.shim)
     if as_json:
         print(json.dumps(_document(found, made, mirror), indent=2))
     else:
@@ -137,10 +146,10 @@ def _show(finder: survey.Finder, mirror: node.Node, *, as_json: bool) -> int:
     return 0
 
 
-def _follow(finder: survey.Finder, mirror: node.Node, *, as_json: bool) -> int:
-    last: node.State | None = None
+def _follow(finder: survey.Finder, mirror: node_mirror.Node, *, as_json: bool) -> int:
+    last: node_mirror.State | None = None
 
-    def tell(news: follow.News) -> None:
+    def tell(news: driver_follower.News) -> None:
         nonlocal last
         if news.state == last and not news.removed:
             return
@@ -155,14 +164,14 @@ def _follow(finder: survey.Finder, mirror: node.Node, *, as_json: bool) -> int:
         last = news.state
 
     with watch.Watch() as watched:
-        follower = follow.Follower(finder, mirror, watched, tell)
+        follower = driver_follower.Follower(finder, mirror, watched, tell)
         with _stopped_by_signals(follower):
             follower.run()
     return 0
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(follower: follow.Follower) -> Iterator[None]:
+def _stopped_by_signals(follower: driver_follower.Follower) -> Iterator[None]:
     signals = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(each, lambda *_: follower.stop()) for each in signals]
     try:
@@ -172,7 +181,9 @@ def _stopped_by_signals(follower: follow.Follower) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _news(state: node.State, mirror: node.Node, removed: tuple[Path, ...]) -> dict[str, object]:
+def _news(
+    state: node_mirror.State, mirror: node_mirror.Node, removed: tuple[Path, ...]
+) -> dict[str, object]:
     """Return the state of the mirror as JSON."""
     return {
         "pyvgpu": pyvgpu.__version__,
@@ -182,10 +193,10 @@ def _news(state: node.State, mirror: node.Node, removed: tuple[Path, ...]) -> di
     }
 
 
-def _tell(state: node.State, mirror: node.Node, removed: tuple[Path, ...]) -> None:
+def _tell(state: node_mirror.State, mirror: node_mirror.Node, removed: tuple[Path, ...]) -> None:
     """Print the state of the mirror: one line, and one for each remark."""
     where = root.shown(mirror.output / state.tree) if state.tree else "no mirror"
-    if state.driver is node.Driver.PRESENT:
+    if state.driver is node_mirror.Driver.PRESENT:
         _say(f"{where}: the mirror of driver {state.release}")
     else:
         kept = f"; {where} stays, of driver {state.release}" if state.tree else ""
@@ -205,7 +216,7 @@ def _say(line: str) -> None:
 
 
 def _document(
-    found: installation.Installation, made: plan.NodePlan, mirror: node.Node
+    found: installation.Installation, made: mirror_plan.NodePlan, mirror: node_mirror.Node
 ) -> dict[str, object]:
     """Return the plan as JSON: links with their targets, files with their sources."""
     return {
@@ -219,15 +230,15 @@ def _document(
     }
 
 
-def _content(entry: plan.Entry) -> dict[str, object]:
-    if isinstance(entry, plan.Link):
+def _content(entry: mirror_plan.Entry) -> dict[str, object]:
+    if isinstance(entry, mirror_plan.Link):
         return {"kind": "link", "target": entry.target}
-    if isinstance(entry, plan.OtherName):
+    if isinstance(entry, mirror_plan.OtherName):
         return {"kind": "other name", "file": entry.file}
     return {"kind": "file", "source": str(entry.source), "shim": entry.ours}
 
 
-def _draw(found: installation.Installation, made: plan.NodePlan) -> None:
+def _draw(found: installation.Installation, made: mirror_plan.NodePlan) -> None:
     """Print the plan as a tree."""
     from rich import console, text, tree
 
@@ -250,9 +261,9 @@ def _draw(found: installation.Installation, made: plan.NodePlan) -> None:
         out.print(text.Text(root.shown(remark)))
 
 
-def _origin(entry: plan.Entry) -> str:
-    if isinstance(entry, plan.Link):
+def _origin(entry: mirror_plan.Entry) -> str:
+    if isinstance(entry, mirror_plan.Link):
         return f" → {root.shown(entry.target)}"
-    if isinstance(entry, plan.OtherName):
+    if isinstance(entry, mirror_plan.OtherName):
         return f" = {entry.file.rpartition('/')[2]}"
     return "  the shim" if entry.ours else f"  {root.shown(entry.source)}"

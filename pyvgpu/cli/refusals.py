@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu.allocator import explain
 from pyvgpu.cli import scheduling
-from pyvgpu.controller.scheduler import asks, book, waiting
+from pyvgpu.controller.scheduler import cache, pod_request, wait_reasons
 from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
@@ -46,10 +46,12 @@ def find(pod: Object) -> Refusal | None:
 class Explanation:
     """Why a pod does not start on its node."""
 
-    pod: asks.Pod
+    pod: pod_request.Pod
     phase: str
     refusal: Refusal
-    why: waiting.Why | None  # None: the cause is not lack of room, or we may not read the node
+    why: (
+        wait_reasons.Why | None
+    )  # None: the cause is not lack of room, or we may not read the node
     unknown: tuple[str, ...]
 
     @property
@@ -79,7 +81,7 @@ class Explanation:
                 *((f"  nearest: {near}",) if near is not None else ()),
                 *(f"  not known: {it}" for it in self.unknown),
                 f"waits for: {self.waits_for}",
-                *((waiting.table(rows),) if rows else ()),
+                *((wait_reasons.table(rows),) if rows else ()),
             )
         )
 
@@ -100,9 +102,11 @@ class Explanation:
         )
 
 
-def look(api: apiserver.ApiServer, thing: Object, pod: asks.Pod, refusal: Refusal) -> Explanation:
+def look(
+    api: apiserver.ApiServer, thing: Object, pod: pod_request.Pod, refusal: Refusal
+) -> Explanation:
     """Return why *pod*, parsed from the object *thing*, does not start."""
-    known, unknown = book.Book(book.Settings()), []
+    known, unknown = cache.Book(cache.Settings()), []
     phase = str(objects.section(thing, "status").get("phase"))
     node = pod.node
     if explain.FOR_NOW not in refusal.text:
@@ -119,5 +123,5 @@ def look(api: apiserver.ApiServer, thing: Object, pod: asks.Pod, refusal: Refusa
     except apiserver.ServerError as exc:  # then holders are shown by uid only
         said = "you may not list them" if exc.status == 403 else str(exc)
         unknown.append(f"pods of {node}: {said}")
-    why = waiting.look(known, pod, [node], every_device=True)
+    why = wait_reasons.look(known, pod, [node], every_device=True)
     return Explanation(pod, phase, refusal, why, tuple(unknown))

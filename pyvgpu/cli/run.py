@@ -249,9 +249,9 @@ def _audited(base: Base, made: holders.Made) -> run_auditor.Audited:
 
 def _nvml(base: Base) -> arbiter.Nvml | None:
     """Return the NVML that lists other processes; None if its pids are of another namespace."""
-    from pyvgpu.volumes import uses
+    from pyvgpu.volumes import tree_users
 
-    return arbiter.Nvml(base.driver.libnvidia_ml, base.machine) if uses.sees_all() else None
+    return arbiter.Nvml(base.driver.libnvidia_ml, base.machine) if tree_users.sees_all() else None
 
 
 def _changer(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.cli import cluster, scheduling, serving, table
-from pyvgpu.controller.scheduler import book
-from pyvgpu.controller.scheduler.shell import desk, leading, term
+from pyvgpu.controller.scheduler import cache
+from pyvgpu.controller.scheduler.shell import leader, leading, session
 from pyvgpu.http import endpoints
 from pyvgpu.kube import leases
 
@@ -62,7 +62,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--resync",
         metavar="SECONDS",
-        default=f"{book.Settings().resync_seconds:g}",
+        default=f"{cache.Settings().resync_seconds:g}",
         help="interval of the comparison of its cache with the API server (%(default)s)",
     )
     add(
@@ -117,12 +117,12 @@ def run(options: argparse.Namespace) -> int:
     asking = callers.Callers(api, place)
     wrap = callers.guard(lambda: trusted or asking.authorities())
     lease = leases.Lease(api, namespace, options.name, cluster.identity())
-    served = desk.Desk(meter.failures.inc)
+    served = leader.Desk(meter.failures.inc)
     meter.watch(served, lambda: lease.is_held, known.expires)
 
-    def begin() -> term.Term:
+    def begin() -> session.Term:
         own = leading.OwnPod(api, namespace, options.pod)
-        return term.Term(api, settings, sealing.all, own, meter, lease.is_held_for)
+        return session.Term(api, settings, sealing.all, own, meter, lease.is_held_for)
 
     def not_ready() -> str:
         if stop.is_set():
@@ -141,10 +141,10 @@ def run(options: argparse.Namespace) -> int:
                 served.routes,
                 known.context if options.any_client else lambda: wrap(known.context()),
                 meter.answered,
-                most_bytes=desk.MOST_BYTES,
-                most_connections=desk.MOST_CONNECTIONS,
+                most_bytes=leader.MOST_BYTES,
+                most_connections=leader.MOST_CONNECTIONS,
                 clients=options.client_name,
-                quick=desk.QUICK,
+                quick=leader.QUICK,
             )
         except OSError as exc:
             raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
@@ -168,7 +168,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lead(served: desk.Desk, one: term.Term, lease: leases.Lease, stop: threading.Event) -> None:
+def _lead(
+    served: leader.Desk, one: session.Term, lease: leases.Lease, stop: threading.Event
+) -> None:
     """Let *one* answer requests for as long as we hold the lease."""
     over = threading.Event()
     thread = threading.Thread(target=one.run, args=(over,), daemon=True)
@@ -223,5 +225,5 @@ def _find_certificates() -> tuple[types.ModuleType, types.ModuleType, types.Modu
     """Return the modules that need cryptography; `--help` and completion work without it."""
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller.certs import serving_certificate
-        from pyvgpu.controller.scheduler.shell import callers, keys
-    return callers, keys, serving_certificate
+        from pyvgpu.controller.scheduler.shell import callers, seal_keys
+    return callers, seal_keys, serving_certificate

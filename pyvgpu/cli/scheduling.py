@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.allocator import amounts
-from pyvgpu.controller.scheduler import asks, book, declared
+from pyvgpu.controller.scheduler import cache, node_annotation, pod_request
 from pyvgpu.kube import apiserver, informer, objects
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="POLICY",
-        default=asks.Policy.BINPACK.value,
+        default=pod_request.Policy.BINPACK.value,
         help="placement of pods that name no policy: binpack, spread or topology (%(default)s)",
     )
 
 
-def read_settings(options: argparse.Namespace) -> book.Settings:
+def read_settings(options: argparse.Namespace) -> cache.Settings:
     """Return the settings with the policy option; UsageError if it is not a policy."""
-    return book.Settings(policy=asks.read_policy(options.policy, "--policy"))
+    return cache.Settings(policy=pod_request.read_policy(options.policy, "--policy"))
 
 
-def from_cluster(api: apiserver.ApiServer, settings: book.Settings) -> book.Book:
+def from_cluster(api: apiserver.ApiServer, settings: cache.Settings) -> cache.Book:
     """Read the cache from a cluster; UnavailableError names a missing permission."""
-    found = book.Book(settings)
+    found = cache.Book(settings)
     for path, what, tell in (
         ("/api/v1/nodes", "nodes", tell_nodes),
         ("/api/v1/pods", "pods of all namespaces", tell_pods),
@@ -56,29 +56,29 @@ def from_cluster(api: apiserver.ApiServer, settings: book.Settings) -> book.Book
     return found
 
 
-def from_file(path: Path, settings: book.Settings) -> book.Book:
+def from_file(path: Path, settings: cache.Settings) -> cache.Book:
     """Read the cache from the output of `kubectl get nodes,pods -A -o json`."""
     things = read_objects(path)
-    found = book.Book(settings)
+    found = cache.Book(settings)
     tell_nodes(found, (it for it in things if it.get("kind") == "Node"))
     tell_pods(found, (it for it in things if it.get("kind") == "Pod"))
     return found
 
 
-def tell_nodes(known: book.Book, nodes: Iterable[Object]) -> None:
+def tell_nodes(known: cache.Book, nodes: Iterable[Object]) -> None:
     """Add what the agents of *nodes* published to the cache."""
     for node in nodes:
-        found = declared.read(node)
+        found = node_annotation.read(node)
         known.see_node(informer.key_of(node), found.published, found.trouble)
 
 
-def tell_pods(known: book.Book, pods: Iterable[Object]) -> None:
+def tell_pods(known: cache.Book, pods: Iterable[Object]) -> None:
     """Add the devices of *pods*, from their annotations, to the cache."""
     for pod in pods:
-        known.see_pod(informer.key_of(pod), asks.read(pod, None))
+        known.see_pod(informer.key_of(pod), pod_request.read(pod, None))
 
 
-def unit_of(known: book.Book) -> int:
+def unit_of(known: cache.Book) -> int:
     """Return the bytes of one vmemory as the nodes publish it, or the default."""
     units = (it.unit for it in known.stands.values() if it.unit)
     return next(units, amounts.UNIT_BYTES)

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if not name:
         raise errors.UsageError("--node: must name this node, such as node-1")
     with errors.needing("grpcio", "kubernetes"):
-        from pyvgpu.controller.sidecar import cri, keeper
+        from pyvgpu.controller.sidecar import cri, node_agent
     settings = cluster.sidecar_settings(options)
     with errors.needing("prometheus-client", "kubernetes"):
         from pyvgpu.controller.sidecar.meters import NodeMeter
@@ -60,7 +60,9 @@ def run(options: argparse.Namespace) -> int:
     runtime = cri.Runtime(options.runtime or _socket())
     # The node's name is the holder, so that a restarted process keeps the lease.
     lease = leases.Lease(api, cluster.namespace(options), leases.NODE + name, name)
-    node = keeper.Keeper(api, runtime, keeper.Place(name, Path(options.folder)), settings, meter)
+    node = node_agent.Keeper(
+        api, runtime, node_agent.Place(name, Path(options.folder)), settings, meter
+    )
     with endpoints.serving(options.listen, endpoints.Pages(meter.text, node.alive, node.ready)):
         node.run(lease, cluster.stop_on_signals())
     runtime.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.cli import cluster, scheduling
-from pyvgpu.controller.scheduler import asks, book, deciding
+from pyvgpu.controller.scheduler import cache, extender, pod_request
 from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(not it.why for it in placed) else 1
 
 
-def place_all(known: book.Book, nodes: Sequence[Object], pods: Sequence[Object]) -> list[Placed]:
+def place_all(known: cache.Book, nodes: Sequence[Object], pods: Sequence[Object]) -> list[Placed]:
     """Place *pods* in order, with all members of each gang known from the start."""
-    decider = deciding.Decider(known)
+    decider = extender.Decider(known)
     unit = scheduling.unit_of(known)
-    read = [(thing, asks.read(thing, unit=unit)) for thing in pods]
+    read = [(thing, pod_request.read(thing, unit=unit)) for thing in pods]
     for _, pod in read:
         if pod is not None:
             known.see_pod(pod.key, pod)
@@ -101,7 +101,7 @@ def place_all(known: book.Book, nodes: Sequence[Object], pods: Sequence[Object])
 
 
 def _place(
-    decider: deciding.Decider, nodes: Sequence[Object], thing: Object, pod: asks.Pod | None
+    decider: extender.Decider, nodes: Sequence[Object], thing: Object, pod: pod_request.Pod | None
 ) -> Placed:
     meta = objects.section(thing, "metadata")
     key = f"{meta.get('namespace')}/{meta.get('name')}"

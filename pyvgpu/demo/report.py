@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pyvgpu.demo.claims import Verdict
+    from pyvgpu.demo.assertions import Verdict
     from pyvgpu.demo.facts import Observations
 
 STEP_SECONDS = 0.25  # of the picture of shares

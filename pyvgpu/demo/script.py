@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from pyvgpu.demo import claims, shares
+from pyvgpu.demo import assertions, shares
 from pyvgpu.demo.facts import TENANTS, Kind, Role
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def due(seen: Observations, done: frozenset[Step], seconds: float) -> Step | Non
         return Step.KILL if part >= 0.4 and holding and refused else None
     killed = seen.first(Role.DOOMED, Kind.KILLED)
     if Step.GO not in done and killed and part >= killed.seconds / seen.plan.seconds + 0.1:
-        back = claims.seconds_until_back(seen, killed.seconds)
+        back = assertions.seconds_until_back(seen, killed.seconds)
         return Step.GO if back is not None else None
     if Step.ASK not in done and part >= 0.65 and Step.GO in done:
         return Step.ASK

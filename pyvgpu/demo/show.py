@@ -28,7 +28,7 @@ from pyvgpu.demo.facts import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.demo.claims import Verdict
+    from pyvgpu.demo.assertions import Verdict
 
 WIDTH = 88  # columns of plain lines
 _BAR = 20

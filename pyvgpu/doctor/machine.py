@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, models, names, shim
-from pyvgpu.controller.scheduler import configured
+from pyvgpu.controller.scheduler import config_check
 from pyvgpu.doctor import facts
 from pyvgpu.doctor.facts import Finding, Row, State
 from pyvgpu.kube import yaml_file
 from pyvgpu.machine import arbiter, reservations, users
 from pyvgpu.run import abilities, run_files
-from pyvgpu.volumes import catalogue, elf, find, place
+from pyvgpu.volumes import catalogue, elf, find, link_or_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -291,7 +291,7 @@ def _look_at_links(scene: Scene) -> Finding:
         return Finding(State.OK, "the driver's files are linked, not copied")
     with (cache / f".doctor-{os.getpid()}").open("xb") as trial, driver.libcuda.open("rb") as file:
         Path(trial.name).unlink()
-        if place.reflink(file.fileno(), trial.fileno()):
+        if link_or_copy.reflink(file.fileno(), trial.fileno()):
             return Finding(State.OK, "the driver's files share their blocks (reflink)")
     size = sum(file.path.stat().st_size for file in driver.files) >> 20
     return Finding(
@@ -329,7 +329,7 @@ def _look_at_arbiter(_: Scene) -> Finding:
 def _look_at_kube_scheduler(scene: Scene) -> Finding:
     if scene.scheduler_config is None:
         return Finding(State.OK, "not checked")
-    complaints = configured.judge(yaml_file.read(scene.scheduler_config, "--scheduler-config"))
+    complaints = config_check.judge(yaml_file.read(scene.scheduler_config, "--scheduler-config"))
     if not complaints:
         return Finding(State.OK, "asks the extender about all nodes, and lets it bind")
     fatal = any(it.fatal for it in complaints)

@@ -14,8 +14,8 @@ from pyvgpu.deviceplugin.devices import simulated
 from pyvgpu.doctor import facts, machine
 from pyvgpu.doctor.facts import Finding, Row, State
 from pyvgpu.http import endpoints
-from pyvgpu.volumes import installation, plan
-from pyvgpu.volumes.node import Node as Mirror
+from pyvgpu.volumes import installation, mirror_plan
+from pyvgpu.volumes.node_mirror import Node as Mirror
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ class Node:
 def examine(node: Node, environment: Mapping[str, str]) -> tuple[Row, ...]:
     """Check all requirements of the agent, and query its health."""
     tree = Mirror(node.state / DRIVER, shim.shim_library()).current()
-    libraries = None if tree is None else tree / installation.EXCLUSIVE / plan.LIB64
+    libraries = None if tree is None else tree / installation.EXCLUSIVE / mirror_plan.LIB64
     environment = {**simulated.environment(node.state), **environment}
     scene = machine.Scene(environment, libraries)
     by_name = {check.name: check for check in machine.CHECKS}

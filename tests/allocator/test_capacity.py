@@ -6,7 +6,7 @@ from allocator_nodes import device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.allocator import capacity, codes, facts, rooms
+from pyvgpu.allocator import capacity, codes, facts, free_capacity
 
 GIB = 1 << 30
 NAME = "pyvgpu.allocator.capacity"
@@ -76,8 +76,10 @@ def test_consecutive_equal_units_are_looked_up_once():
 
 
 def test_a_request_may_exceed_the_integer_range():
-    node = rooms.numbers(1, rooms.of(facts.Node((device(0),))))
+    node = free_capacity.numbers(1, free_capacity.of(facts.Node((device(0),))))
     for need in (facts.Need(10, 1 << 90), facts.Need(100, 0, 1 << 70)):
         pod = facts.Pod((facts.Container("a", need),))
-        assert node.judge(rooms.asked(pod)) != codes.FITS
-        assert not rooms.has(device(0), facts.Need(10, 1 << 90), 100, 1 << 40, untouched=True)
+        assert node.judge(free_capacity.asked(pod)) != codes.FITS
+        assert not free_capacity.has(
+            device(0), facts.Need(10, 1 << 90), 100, 1 << 40, untouched=True
+        )

@@ -7,7 +7,7 @@ from allocator_nodes import GIB, app, cube_mesh, device, init, pcie, sidecar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.allocator import explain, facts, nearness, place, requests, rooms
+from pyvgpu.allocator import explain, facts, free_capacity, nearness, place, requests
 
 LIMIT = settings(max_examples=200)
 
@@ -243,5 +243,5 @@ def test_fits_agrees_with_find(machine, arrivals, wanted, near, selector):
         placed = place_or_none(facts.Node(machine, held), pod) or {}
         held += place.holdings(pod.containers, placed, f"pod-{number}")
     pod = dataclasses.replace(wanted, nearness=near, selector=selector)
-    free = rooms.of(facts.Node(machine, held))
+    free = free_capacity.of(facts.Node(machine, held))
     assert place.fits(free, pod) == (place.find(free, pod) is not None)

@@ -3,7 +3,7 @@
 import pytest
 
 from pyvgpu import errors, quota
-from pyvgpu.allocator import spare
+from pyvgpu.allocator import elastic
 
 HARD, ELASTIC = quota.Policy.HARD, quota.Policy.ELASTIC
 OURS, POLICY = "pyvgpu.io/vcore-limit", "pyvgpu.io/vcore-policy"
@@ -16,19 +16,19 @@ LOW, HIGH = quota.Priority.LOW, quota.Priority.HIGH
     ("annotations", "expected"),
     [
         ({}, None),
-        ({POLICY: "elastic"}, spare.Wish(ELASTIC)),
-        ({POLICY: "hard"}, spare.Wish()),
-        ({OURS: "80"}, spare.Wish(ELASTIC, 80)),
-        ({POLICY: "elastic", OURS: "80"}, spare.Wish(ELASTIC, 80)),
-        ({THEIRS: "80"}, spare.Wish(ELASTIC, 80)),
-        ({THEIRS: "250"}, spare.Wish(ELASTIC, 100)),
-        ({THEIRS: "80", OURS: "60"}, spare.Wish(ELASTIC, 60)),
-        ({THEIRS: "80", POLICY: "hard"}, spare.Wish()),
+        ({POLICY: "elastic"}, elastic.Wish(ELASTIC)),
+        ({POLICY: "hard"}, elastic.Wish()),
+        ({OURS: "80"}, elastic.Wish(ELASTIC, 80)),
+        ({POLICY: "elastic", OURS: "80"}, elastic.Wish(ELASTIC, 80)),
+        ({THEIRS: "80"}, elastic.Wish(ELASTIC, 80)),
+        ({THEIRS: "250"}, elastic.Wish(ELASTIC, 100)),
+        ({THEIRS: "80", OURS: "60"}, elastic.Wish(ELASTIC, 60)),
+        ({THEIRS: "80", POLICY: "hard"}, elastic.Wish()),
         ({"pyvgpu.io/else": "1"}, None),
     ],
 )
 def test_annotations(annotations, expected):
-    assert spare.read(annotations) == expected
+    assert elastic.read(annotations) == expected
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_annotations(annotations, expected):
 )
 def test_invalid_annotations_are_refused_with_the_rule(annotations, said):
     with pytest.raises(errors.UsageError, match=said):
-        spare.read(annotations)
+        elastic.read(annotations)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def test_invalid_annotations_are_refused_with_the_rule(annotations, said):
     [({}, None)] + [({PRIORITY: it.name.lower()}, it) for it in quota.Priority],
 )
 def test_priorities_of_pods(annotations, expected):
-    assert spare.read_priority(annotations) is expected
-    assert spare.read(annotations) is None, "the priority does not set a policy"
+    assert elastic.read_priority(annotations) is expected
+    assert elastic.read(annotations) is None, "the priority does not set a policy"
 
 
 @pytest.mark.parametrize("word", ["", "LOW", "0", "highest", "system-node-critical"])
 def test_an_unknown_priority_is_refused_with_the_valid_ones(word):
     said = f"pyvgpu.io/priority '{word}': must be low, normal or high, such as low"
     with pytest.raises(errors.UsageError, match=said):
-        spare.read_priority({PRIORITY: word})
+        elastic.read_priority({PRIORITY: word})
 
 
 def parameters(**members):
@@ -74,18 +74,18 @@ def parameters(**members):
 @pytest.mark.parametrize(
     ("members", "expected"),
     [
-        ({}, spare.Wish()),
-        ({"policy": "hard"}, spare.Wish()),
-        ({"policy": "elastic"}, spare.Wish(ELASTIC)),
-        ({"vcoreLimit": 80}, spare.Wish(ELASTIC, 80)),
-        ({"policy": "elastic", "vcoreLimit": 100}, spare.Wish(ELASTIC, 100)),
-        ({"policy": None, "vcoreLimit": None, "priority": None}, spare.Wish()),
-        ({"priority": "low"}, spare.Wish(priority=LOW)),
-        ({"priority": "high", "vcoreLimit": 80}, spare.Wish(ELASTIC, 80, HIGH)),
+        ({}, elastic.Wish()),
+        ({"policy": "hard"}, elastic.Wish()),
+        ({"policy": "elastic"}, elastic.Wish(ELASTIC)),
+        ({"vcoreLimit": 80}, elastic.Wish(ELASTIC, 80)),
+        ({"policy": "elastic", "vcoreLimit": 100}, elastic.Wish(ELASTIC, 100)),
+        ({"policy": None, "vcoreLimit": None, "priority": None}, elastic.Wish()),
+        ({"priority": "low"}, elastic.Wish(priority=LOW)),
+        ({"priority": "high", "vcoreLimit": 80}, elastic.Wish(ELASTIC, 80, HIGH)),
     ],
 )
 def test_configurations_of_claims(members, expected):
-    assert spare.read_parameters(parameters(**members)) == expected
+    assert elastic.read_parameters(parameters(**members)) == expected
 
 
 @pytest.mark.parametrize(
@@ -113,15 +113,15 @@ def test_configurations_of_claims(members, expected):
 )
 def test_an_invalid_configuration_is_refused_with_the_rule(given, said):
     with pytest.raises(errors.UsageError, match=said):
-        spare.read_parameters(given)
+        elastic.read_parameters(given)
 
 
 @pytest.mark.parametrize(
     "wish",
-    [spare.Wish(), spare.Wish(ELASTIC), spare.Wish(ELASTIC, 7), spare.Wish(priority=LOW)],
+    [elastic.Wish(), elastic.Wish(ELASTIC), elastic.Wish(ELASTIC, 7), elastic.Wish(priority=LOW)],
 )
 def test_written_parameters_are_read_back(wish):
-    assert spare.read_parameters(spare.parameters_of(wish)) == wish
+    assert elastic.read_parameters(elastic.parameters_of(wish)) == wish
 
 
 def said(limit, *requests, source="FromClaim", driver="pyvgpu.io"):
@@ -145,10 +145,10 @@ def said(limit, *requests, source="FromClaim", driver="pyvgpu.io"):
     ],
 )
 def test_the_claim_overrides_its_class_and_later_entries_win(configurations, limit):
-    assert spare.of_request(configurations, "main").ceiling == limit
+    assert elastic.of_request(configurations, "main").ceiling == limit
 
 
 def test_a_configuration_applies_to_a_request_or_one_alternative():
-    assert spare.of_request([said(80, "main")], "main/large").ceiling == 80
-    assert spare.of_request([said(80, "main/large")], "main/large").ceiling == 80
-    assert spare.of_request([said(80, "main/small")], "main/large").ceiling is None
+    assert elastic.of_request([said(80, "main")], "main/large").ceiling == 80
+    assert elastic.of_request([said(80, "main/large")], "main/large").ceiling == 80
+    assert elastic.of_request([said(80, "main/small")], "main/large").ceiling is None

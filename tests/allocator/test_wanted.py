@@ -3,7 +3,7 @@
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts, wanted
+from pyvgpu.allocator import device_selector, facts
 
 GIB = 1 << 30
 BINPACK, SPREAD = facts.Packing.BINPACK, facts.Packing.SPREAD
@@ -28,7 +28,7 @@ def ours(**notes):
 )
 def test_selectors_of_devices(notes, selector):
     sets = {key: frozenset(it) if isinstance(it, set) else it for key, it in selector.items()}
-    assert wanted.read(ours(**notes)) == wanted.Wanted(facts.Selector(**sets))
+    assert device_selector.read(ours(**notes)) == device_selector.Wanted(facts.Selector(**sets))
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,16 @@ def test_selectors_of_devices(notes, selector):
     ],
 )
 def test_number_of_devices_of_a_container(text, counts):
-    found = wanted.read({} if text is None else ours(device_count=text))
+    found = device_selector.read({} if text is None else ours(device_count=text))
     assert [found.count_of(it) for it in ("main", "side")] == counts
 
 
 def test_placement_is_the_pods_choice_or_the_administrators():
-    own = wanted.read(ours(packing="spread", topology_policy="nvlink"))
-    assert own == wanted.Wanted(packing=SPREAD, nearness=facts.Nearness.NVLINK)
+    own = device_selector.read(ours(packing="spread", topology_policy="nvlink"))
+    assert own == device_selector.Wanted(packing=SPREAD, nearness=facts.Nearness.NVLINK)
     one = (facts.Container("a", facts.Need(30, GIB)),)
     assert own.pod(one, BINPACK) == facts.Pod(one, SPREAD, facts.Nearness.NVLINK)
-    assert wanted.read({"other": "x"}).pod(one, SPREAD) == facts.Pod(one, SPREAD)
+    assert device_selector.read({"other": "x"}).pod(one, SPREAD) == facts.Pod(one, SPREAD)
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_placement_is_the_pods_choice_or_the_administrators():
 )
 def test_invalid_annotations_are_refused(notes, said):
     with pytest.raises(errors.UsageError, match=f"^pyvgpu.io/{said}"):
-        wanted.read(ours(**notes))
+        device_selector.read(ours(**notes))
 
 
 def test_each_annotation_is_read():
-    for name in wanted.ANNOTATIONS:
+    for name in device_selector.ANNOTATIONS:
         with pytest.raises(errors.UsageError, match=f"^{name} '': must be"):
-            wanted.read({name: ""})
+            device_selector.read({name: ""})

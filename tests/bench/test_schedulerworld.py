@@ -10,7 +10,7 @@ import scheduler
 import schedulerserver
 import schedulerworld
 
-from pyvgpu.controller.scheduler import book
+from pyvgpu.controller.scheduler import cache
 
 NODES, PODS = 10, 200
 
@@ -20,7 +20,7 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(schedulerworld, "MOST_NEWS", 400)
     path = tmp_path / "world"
     schedulerworld.write(path, NODES, PODS)
-    known = book.Book()
+    known = cache.Book()
     news = schedulerserver.read(known, path)
     next(news)
     return known, news

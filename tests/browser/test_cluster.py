@@ -9,7 +9,7 @@ import status_pictures
 from status_cluster import STRANGER, VIEWER, StatusApi
 
 from pyvgpu.allocator import annotations
-from pyvgpu.controller.scheduler import stands
+from pyvgpu.controller.scheduler import node_info
 from pyvgpu.controller.status import rows
 from pyvgpu.http import endpoints
 
@@ -95,7 +95,7 @@ def test_a_node_is_opened_and_left(address, opened):
 def many():
     found = []
     for number in range(5000):
-        stand = stands.Stand(f"node-{number}")
+        stand = node_info.Stand(f"node-{number}")
         unhealthy = "Xid 79" if number % 100 == 7 else ""
         had = scheduling_api.devices(stand.name, unhealthy=unhealthy)
         stand.update(annotations.Published(scheduling_api.UNIT, had), "")

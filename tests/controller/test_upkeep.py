@@ -6,7 +6,7 @@ import crowded
 import pytest
 
 from pyvgpu.controller.certs import from_csr, serving_certificate, upkeep
-from pyvgpu.controller.scheduler.shell import callers, keys
+from pyvgpu.controller.scheduler.shell import callers, seal_keys
 
 PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-webhook")
 DENIED = "ValidatingAdmissionPolicy 'labels' denied request: Secrets need the label team"
@@ -37,7 +37,7 @@ def api(small):
 
 def keeping(name, connection):
     if name == "key":
-        return keys.Keys(connection, PLACE)
+        return seal_keys.Keys(connection, PLACE)
     if name == "certificate":
         return serving_certificate.Identity(connection, serving_certificate.own(connection, PLACE))
     if name == "certificate by a signer":

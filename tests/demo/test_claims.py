@@ -5,18 +5,20 @@ import json
 
 import pytest
 
-from pyvgpu.demo import claims
+from pyvgpu.demo import assertions
 from pyvgpu.demo.facts import GIB, MIB, Event, Kind, Observations, Role
 
 from .observed import GOOD, PLAN, SAMPLES, altered, having, sample, timed, without
 
-QUOTA, STEADY, GROWER, DOOMED, LATE, TIME, IDLE, NOTHING = (claim for claim, _ in claims.CLAIMS)
+QUOTA, STEADY, GROWER, DOOMED, LATE, TIME, IDLE, NOTHING = (
+    claim for claim, _ in assertions.CLAIMS
+)
 TWO_OVER = 2 * GIB + 1
 HIDDEN = ((3, 4 * GIB), (4.5, 0))  # seconds, and the memory of the doomed tenant
 
 
 def failed(seen):
-    return {verdict.claim: verdict.seen for verdict in claims.judge(seen) if not verdict.holds}
+    return {verdict.claim: verdict.seen for verdict in assertions.judge(seen) if not verdict.holds}
 
 
 def test_good_demonstration_holds_in_every_claim():
@@ -24,7 +26,7 @@ def test_good_demonstration_holds_in_every_claim():
 
 
 def test_verdicts_report_the_measurements():
-    assert [verdict.seen for verdict in claims.judge(GOOD)] == [
+    assert [verdict.seen for verdict in assertions.judge(GOOD)] == [
         "largest seen: steady 1.00 GiB of 2.00 GiB, grower 6.00 GiB of 6.00 GiB, "
         "doomed 4.00 GiB of 4.00 GiB, small 0.50 GiB of 0.75 GiB, large 0.50 GiB of 0.75 GiB, "
         "idle 0.50 GiB of 0.75 GiB, in 5 samples",
@@ -257,7 +259,7 @@ def test_without_observations_all_claims_about_tenants_fail():
 def test_time_that_the_machine_lost_is_reported_and_tolerated():
     seen = timed(small=25, large=60, kept=2 * 10**8)
     assert failed(seen) == {}
-    said = next(x.seen for x in claims.judge(seen) if x.claim == TIME)
+    said = next(x.seen for x in assertions.judge(seen) if x.claim == TIME)
     assert said.endswith("; for 20 % of the time the machine was too busy to run them")
 
 
@@ -269,7 +271,7 @@ def test_time_claims_fail_without_concurrent_work():
 
 def test_document_has_the_maximum_of_each_source():
     seen = having(samples=(*SAMPLES, sample(7, steady=TWO_OVER, steady_charged=3 * GIB)))
-    found = json.loads(claims.document(seen, claims.judge(seen)))
+    found = json.loads(assertions.document(seen, assertions.judge(seen)))
     assert found["tenants"][0] == {
         "name": "steady",
         "vcore": None,

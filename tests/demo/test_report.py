@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pyvgpu.demo import claims, report
+from pyvgpu.demo import assertions, report
 from pyvgpu.demo.facts import Observations, Role
 from pyvgpu.errors import OutputError, UnavailableError, UsageError
 
@@ -45,7 +45,7 @@ class Page(HTMLParser):
 
 
 def page(seen):
-    return Page(report.page(seen, claims.judge(seen), "2026-01-02 03:04"))
+    return Page(report.page(seen, assertions.judge(seen), "2026-01-02 03:04"))
 
 
 def pictures(found):
@@ -62,7 +62,7 @@ def test_page_is_well_formed_and_self_contained():
         outside = re.findall(r"""(?:href|src)=["']([^"'#][^"']*)""", picture)
         assert outside == []
     assert "8 of 8 claims hold" in found.text
-    for claim, _ in claims.CLAIMS:
+    for claim, _ in assertions.CLAIMS:
         assert claim in found.text
 
 
@@ -79,7 +79,7 @@ def test_pictures_show_the_use_of_each_tenant():
 def test_failed_claim_is_marked_and_escaped():
     said = "<b>no & room</b>"
     failing = Observations(PLAN, remarks=((Role.STEADY, said),))
-    text = report.page(failing, claims.judge(failing), "now")
+    text = report.page(failing, assertions.judge(failing), "now")
     assert "&lt;b&gt;no &amp; room&lt;/b&gt;" in text
     assert said not in text
     assert text.count("✗ failed") == 7
@@ -94,7 +94,7 @@ def test_same_demonstration_gives_the_same_page():
 @needs_matplotlib
 def test_report_is_written_or_the_error_is_reported(tmp_path):
     report.check_possible(tmp_path / "report.html")
-    report.write(tmp_path / "report.html", GOOD, claims.judge(GOOD))
+    report.write(tmp_path / "report.html", GOOD, assertions.judge(GOOD))
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     with pytest.raises(OutputError, match="cannot be written: no such file|No such file"):
         report.write(tmp_path / "gone" / "report.html", GOOD, ())

@@ -9,7 +9,7 @@ import release
 import yaml
 from charted import arguments, made
 
-from pyvgpu.controller.scheduler import configured
+from pyvgpu.controller.scheduler import config_check
 
 SECOND = ("scheduler.mode=second", "kubeScheduler.image=own/kube-scheduler:1")
 
@@ -113,7 +113,7 @@ def test_second_scheduler_samples_all_nodes_and_authenticates():
     things = made(*SECOND, "scheduler.clusterIP=10.96.0.50")
     text = things["ConfigMap", "kube-scheduler"]["data"]["config.yaml"]
     config = yaml.safe_load(text)
-    assert configured.judge(config) == ()
+    assert config_check.judge(config) == ()
     assert config["percentageOfNodesToScore"] == 100
     (extender,) = config["extenders"]
     assert extender["urlPrefix"] == "https://10.96.0.50/scheduler"

@@ -12,12 +12,12 @@ import release
 import yaml
 
 from pyvgpu import names
-from pyvgpu.allocator import spare
+from pyvgpu.allocator import elastic
 from pyvgpu.cli import webhook
 from pyvgpu.cli.main import COMMANDS
 from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.controller.claims import shapes
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.sidecar import marking
 from pyvgpu.controller.webhook import conversions, imagenames, state
 
@@ -172,7 +172,7 @@ def test_device_conditions_are_the_same_everywhere():
     ]
     found = {tuple(re.findall(r'"([^"]+)" in r', it["expression"])) for it in conditions}
     assert len(conditions) == 4
-    assert found == {tuple(name for pair in asks.RESOURCES for name in pair)}
+    assert found == {tuple(name for pair in pod_request.RESOURCES for name in pair)}
 
 
 @pytest.mark.parametrize("setting", CONVERSIONS)
@@ -208,10 +208,10 @@ def test_claim_configuration_policy_matches_the_driver():
     spec = find("ValidatingAdmissionPolicy", "pyvgpu-claim-configuration")["spec"]
     said = " ".join(it["expression"] for it in (*spec["variables"], *spec["validations"]))
     assert f'"{names.DRA_DRIVER}"' in said
-    assert f'"apiVersion", "kind", "{spare.POLICY}", "{spare.LIMIT}"' in said
-    assert f'"{spare.API_VERSION}"' in said
-    assert f'"{spare.KIND}"' in said
-    assert spare.EXAMPLE in said
+    assert f'"apiVersion", "kind", "{elastic.POLICY}", "{elastic.LIMIT}"' in said
+    assert f'"{elastic.API_VERSION}"' in said
+    assert f'"{elastic.KIND}"' in said
+    assert elastic.EXAMPLE in said
 
 
 def test_claim_quota_webhook_fails_closed_in_labelled_namespaces():

@@ -10,7 +10,7 @@ import release
 from pyvgpu.cli import scheduler as command
 from pyvgpu.cli.main import COMMANDS
 from pyvgpu.controller.certs import serving_certificate
-from pyvgpu.controller.scheduler.shell import leading, waking
+from pyvgpu.controller.scheduler.shell import leading, requeue
 
 THINGS, (AGENT,) = (
     charted.part([it], "scheduler.mode=patch") for it in ("scheduler/", "agent/agent.yaml")
@@ -90,7 +90,7 @@ def test_policy_allows_the_schedulers_label_and_annotation():
     policy = find("ValidatingAdmissionPolicy", "pyvgpu-scheduler")["spec"]
     (rule,) = policy["validations"]
     assert f'"{leading.LABEL}"' in rule["expression"]
-    assert f'"{waking.ANNOTATION}"' in rule["expression"]
+    assert f'"{requeue.ANNOTATION}"' in rule["expression"]
 
 
 def test_agents_mount_the_schedulers_key_secret():

@@ -16,7 +16,7 @@ from node_process import PROGRAM, UNIT, ended
 
 from pyvgpu.deviceplugin.containers import grant_pool
 from pyvgpu.simulation import simulator
-from pyvgpu.volumes import drafts
+from pyvgpu.volumes import atomic_files
 
 
 def test_agent_imports_no_heavy_library():
@@ -60,7 +60,7 @@ def test_grants_survive_a_killed_agent(node):
 def test_first_start_uses_a_pooled_folder(node):
     node.start()
     node.kubelet.until_offered()
-    assert len(drafts.found(node.files / "grants")) == grant_pool.SIZE
+    assert len(atomic_files.found(node.files / "grants")) == grant_pool.SIZE
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from held_grants import DEVICES, ELASTIC, GIB, UNIT, grant
 
 from pyvgpu import errors, quota
-from pyvgpu.allocator import spare
+from pyvgpu.allocator import elastic
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import resize
 
@@ -13,7 +13,7 @@ LOW = quota.Priority.LOW
 
 def test_policy_follows_the_annotations():
     before = grant()
-    after = resize.wished(before, spare.Wish(ELASTIC, 80))
+    after = resize.wished(before, elastic.Wish(ELASTIC, 80))
     assert (after.policy, after.ceiling, after.shares) == (ELASTIC, 80, before.shares)
     assert resize.wished(after, None) == before
 
@@ -21,7 +21,7 @@ def test_policy_follows_the_annotations():
 def test_administrators_policy_stays_without_annotations():
     ordered = resize.changed(grant(), quota.Change(policy=ELASTIC), DEVICES, UNIT)
     assert resize.wished(ordered, None) == ordered
-    assert resize.wished(ordered, spare.Wish()).policy is quota.Policy.HARD
+    assert resize.wished(ordered, elastic.Wish()).policy is quota.Policy.HARD
 
 
 def test_priority_follows_the_annotations():
@@ -37,13 +37,13 @@ def test_priority_follows_the_annotations():
 
 def test_ceiling_below_the_containers_vcore_is_refused():
     with pytest.raises(errors.UsageError, match="from the container's own 50 vcore to 100"):
-        resize.wished(grant(), spare.Wish(ELASTIC, 49))
-    assert resize.wished(grant(), spare.Wish(ELASTIC, 50)).ceiling == 50
+        resize.wished(grant(), elastic.Wish(ELASTIC, 49))
+    assert resize.wished(grant(), elastic.Wish(ELASTIC, 50)).ceiling == 50
 
 
 def test_whole_device_has_no_policy():
     whole = grant(vcore=100)
-    assert resize.wished(whole, spare.Wish(ELASTIC, 30)) == whole
+    assert resize.wished(whole, elastic.Wish(ELASTIC, 30)) == whole
 
 
 @pytest.mark.parametrize(

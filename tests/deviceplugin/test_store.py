@@ -17,7 +17,7 @@ from granted import GIB, grant_of, share_of
 from pyvgpu import errors, locks, quota, region
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.containers import store
-from pyvgpu.volumes import drafts, uses
+from pyvgpu.volumes import atomic_files, tree_users
 
 MIB = 1 << 20
 
@@ -251,7 +251,7 @@ def test_restarted_agent_holds_the_trees_again(places, machine, driver, tmp_path
     again.make(grant, driver)
     assert locks.is_flocked(driver.tree)
     with contextlib.suppress(errors.PermissionDeniedError):
-        assert uses.used([driver.tree]) == {driver.tree}
+        assert tree_users.used([driver.tree]) == {driver.tree}
     again.close()
 
 
@@ -295,10 +295,13 @@ def test_agent_killed_at_any_step_leaves_repairable_files(machine, driver, tmp_p
 def test_only_abandoned_drafts_of_specifications_are_removed(tmp_path):
     beside = tmp_path / "cdi"
     beside.mkdir()
-    left, begun = drafts.new(beside), drafts.new(beside)  # of a killed agent, of another program
+    left, begun = (
+        atomic_files.new(beside),
+        atomic_files.new(beside),
+    )  # of a killed agent, of another program
     for path in (left, begun):
         path.touch()
-    long_ago = time.time() - drafts.FORSAKEN_SECONDS - 1
+    long_ago = time.time() - atomic_files.FORSAKEN_SECONDS - 1
     os.utime(left, (long_ago, long_ago))
     store.GrantStore(tmp_path / "grants", beside).close()
     assert list(beside.iterdir()) == [begun]

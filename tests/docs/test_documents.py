@@ -10,7 +10,7 @@ import pytest
 from pyvgpu import models
 from pyvgpu.cli import kubectl
 from pyvgpu.cli.main import COMMANDS
-from pyvgpu.demo import claims
+from pyvgpu.demo import assertions
 from pyvgpu.models import MIB
 
 ROOT = Path(__file__).parents[2]
@@ -89,4 +89,6 @@ def test_table_of_models_matches_the_models():
 def test_demo_page_has_every_claim():
     page = (ROOT / "docs" / "demo.md").read_text()
     rows = re.findall(r"^\| ([a-z][^|]+) \| [^|]+ \|$", page, re.MULTILINE)
-    assert [row for row in rows if row in dict(claims.CLAIMS)] == [c for c, _ in claims.CLAIMS]
+    assert [row for row in rows if row in dict(assertions.CLAIMS)] == [
+        c for c, _ in assertions.CLAIMS
+    ]

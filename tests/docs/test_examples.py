@@ -11,7 +11,7 @@ from generator import vocabulary
 
 from pyvgpu import names
 from pyvgpu.allocator import facts
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.sidecar import settings
 from pyvgpu.controller.webhook import devices, review, sidecars, transform
 
@@ -84,7 +84,7 @@ def test_webhook_accepts_each_pod(pod):
     for ask in (changes, devices.validation(rules, lambda: (H100,)), ends):
         answer = ask(request)
         assert (answer.refusal, answer.warnings) == ("", ())
-    assert asks.read(pod) is not None or pod["spec"].get("resourceClaims")
+    assert pod_request.read(pod) is not None or pod["spec"].get("resourceClaims")
 
 
 def test_examples_have_pods():

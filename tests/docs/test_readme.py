@@ -100,9 +100,9 @@ def test_relative_links_exist(page):
 
 
 def test_recorded_demo_has_the_current_claims():
-    from pyvgpu.demo import claims
+    from pyvgpu.demo import assertions
 
     recorded = (ROOT / "docs" / "demo.md").read_text()
-    for claim, _ in claims.CLAIMS:
+    for claim, _ in assertions.CLAIMS:
         assert f"\nholds   {claim}\n" in recorded
-    assert f"\n{len(claims.CLAIMS)} of {len(claims.CLAIMS)} claims hold\n" in recorded
+    assert f"\n{len(assertions.CLAIMS)} of {len(assertions.CLAIMS)} claims hold\n" in recorded

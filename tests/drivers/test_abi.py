@@ -14,7 +14,7 @@ import pytest
 
 from pyvgpu import names
 from pyvgpu import shim as built
-from pyvgpu.volumes import elf, node, survey
+from pyvgpu.volumes import elf, node_mirror, survey
 
 pytestmark = pytest.mark.drivers
 
@@ -53,7 +53,7 @@ LINKED = (
 def mirrored(request, tmp_path_factory):
     """A node that mirrors the driver of a branch from where Debian installs it."""
     found = survey.find_installation(debian.unpacked(*PACKAGES[request.param]))
-    kept = node.Node(tmp_path_factory.mktemp(found.release), built.shim_library())
+    kept = node_mirror.Node(tmp_path_factory.mktemp(found.release), built.shim_library())
     kept.mirror(found)
     return kept
 

@@ -13,7 +13,7 @@ import referencing.jsonschema
 import simulated_node
 
 from pyvgpu import shim as built
-from pyvgpu.volumes import cdi, node, survey
+from pyvgpu.volumes import cdi, node_mirror, survey
 
 pytestmark = pytest.mark.drivers
 
@@ -36,7 +36,7 @@ def mirrored(tmp_path_factory):
     found = survey.find_installation(
         debian.unpacked("trixie", "libcuda1", "libnvidia-ml1", "nvidia-smi")
     )
-    kept = node.Node(folder / "output", built.shim_library(), folder / "cdi.json")
+    kept = node_mirror.Node(folder / "output", built.shim_library(), folder / "cdi.json")
     assert kept.mirror(dataclasses.replace(found, root=folder)).specification == ""
     return kept
 

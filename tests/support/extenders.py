@@ -21,7 +21,7 @@ import waiting
 from pyvgpu import names
 from pyvgpu.allocator import annotations, facts
 from pyvgpu.controller.certs import serving_certificate
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.scheduler.shell import leading
 from pyvgpu.kube import apiserver
 
@@ -140,7 +140,7 @@ def write_scheduler(
     made = {"client.crt", "ca.crt"}
     secret = ours.until("secrets", PLACE.name, lambda it: made <= (it.get("data") or {}).keys())
     kubeconfig = Path(os.environ["CLUSTER_RUN"], "pki/kube-scheduler.kubeconfig")
-    managed = [it for pair in asks.RESOURCES for it in pair]
+    managed = [it for pair in pod_request.RESOURCES for it in pair]
     extender = {
         "urlPrefix": prefix,
         **{f"{verb}Verb": verb for verb in ("filter", "prioritize", "bind", "preempt")},
@@ -216,7 +216,7 @@ def fake_nodes(
             "memory": "256Gi",
             "pods": "500",
         }
-        for vcore, vmemory in asks.RESOURCES:  # of both naming schemes
+        for vcore, vmemory in pod_request.RESOURCES:  # of both naming schemes
             room[vcore] = str(100 * count)
             room[vmemory] = str(count * gibibytes * GIB // UNIT)
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "fake"}

@@ -21,7 +21,7 @@ from pyvgpu import device, names, shim
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.containers import cdi_edits
-from pyvgpu.volumes import cdi, manifest, node
+from pyvgpu.volumes import cdi, manifest, node_mirror
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ exec chroot "$root/all" "$@"
 def driver_of(machine: simulator.Machine, output: Path) -> cdi_edits.Driver:
     """Return the simulated driver of *machine*, mirrored below *output*."""
     found = installed.installation_of(shim.simulator_libraries())
-    mirror = node.Node(output, shim.shim_library())
+    mirror = node_mirror.Node(output, shim.shim_library())
     mirror.mirror(found)
     tree = mirror.current()
     mirrored = manifest.Manifest.read(tree) if tree else None

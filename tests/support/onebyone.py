@@ -2,8 +2,8 @@
 
 import math
 
-from pyvgpu.allocator import place, rooms
-from pyvgpu.controller.scheduler import asks, index
+from pyvgpu.allocator import free_capacity, place
+from pyvgpu.controller.scheduler import index, pod_request
 from pyvgpu.controller.scheduler import score as points
 
 
@@ -15,7 +15,7 @@ def judge(stand, pod):
         return index.Reason.NONSENSE
     if place.find(stand.free, pod) is not None:
         return None
-    may = [it for it in stand.free if not rooms.unfit(it.device, pod.selector)]
+    may = [it for it in stand.free if not free_capacity.unfit(it.device, pod.selector)]
     if not may:
         return index.Reason.CLOSED
     found = None
@@ -47,15 +47,15 @@ def has_room(room, need):
 
 def score(stand, pod, policy):
     """Return the score, 0 to 10, of a node on which *pod* fits."""
-    if policy is asks.Policy.TOPOLOGY and any(it.need.count > 1 for it in pod.containers):
+    if policy is pod_request.Policy.TOPOLOGY and any(it.need.count > 1 for it in pod.containers):
         return points.by_nearness(stand.free, pod)
-    spread = policy is asks.Policy.SPREAD
+    spread = policy is pod_request.Policy.SPREAD
     need = max((it.need for it in pod.containers), key=lambda it: (it.vcore, it.vmemory))
     used = [1 - min(it.vcore / 100, it.vmemory / it.device.memory_bytes) for it in stand.free]
     fitting = [
         part
         for room, part in zip(stand.free, used, strict=True)
-        if has_room(room, need) and not rooms.unfit(room.device, pod.selector)
+        if has_room(room, need) and not free_capacity.unfit(room.device, pod.selector)
     ]
     device = (min if spread else max)(fitting, default=0.0)
     full = min(1.0, 0.6 * device + 0.4 * sum(used) / len(used))

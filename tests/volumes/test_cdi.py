@@ -9,7 +9,7 @@ import simulated_node
 from installed import installation_of
 
 from pyvgpu import errors
-from pyvgpu.volumes import cdi, installation, node, plan
+from pyvgpu.volumes import cdi, installation, mirror_plan, node_mirror
 
 TREE = Path("/srv/driver/580.1-0123456789abcdef")
 READ_ONLY = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
@@ -23,7 +23,7 @@ def volume(name="shared", shared=True):
 
 
 def entry(path):
-    return plan.File(path, Path("/host") / path)
+    return mirror_plan.File(path, Path("/host") / path)
 
 
 def edits(document):
@@ -108,7 +108,7 @@ def test_nodes_are_those_of_the_root_and_only_the_drivers(tmp_path):
 
 def test_specification_follows_the_driver_and_is_written_once(driver_folder, shim, tmp_path):
     file = tmp_path / "cdi" / "pyvgpu.io-driver.json"
-    kept = node.Node(tmp_path / "output", shim, file)
+    kept = node_mirror.Node(tmp_path / "output", shim, file)
     kept.mirror(installation_of(driver_folder.path))
     first = json.loads(file.read_bytes())
     assert mounts(first)["/usr/local/nvidia"] == str(kept.current() / "shared")

@@ -5,7 +5,7 @@ import sys
 import pytest
 from installed import installation_of
 
-from pyvgpu.volumes import elf, facts, node, store
+from pyvgpu.volumes import elf, elf_facts, mirror_store, node_mirror
 
 AGO = 1_700_000_000  # seconds since the epoch; files this old count as unchanged
 WITHOUT_PARSER = """
@@ -36,7 +36,7 @@ def kept(tmp_path):
     """A folder of trees, with one in it."""
     folder = tmp_path / "kept"
     (folder / "580.1-0123456789abcdef").mkdir(parents=True)
-    return store.Store(folder, "")
+    return mirror_store.Store(folder, "")
 
 
 def read_without_a_parser(folder, *paths):
@@ -53,36 +53,36 @@ def damage(path, when=AGO):
 
 def test_file_is_read_once(library):
     path = library("libcuda.so.1")
-    found = facts.read(path)
+    found = elf_facts.read(path)
     assert found == elf.read_elf(path)
     damage(path)
-    assert facts.read(path) == found
+    assert elf_facts.read(path) == found
 
 
 def test_file_that_was_written_to_is_read_again(library):
     path = library("libcuda.so.1")
-    facts.read(path)
+    elf_facts.read(path)
     damage(path, AGO + 1)
     with pytest.raises(elf.ElfError, match="not an ELF library"):
-        facts.read(path)
+        elf_facts.read(path)
 
 
 def test_file_that_may_still_be_written_to_is_read_each_time(library):
     path = library("libcuda.so.1")
     path.touch()
     when = path.stat().st_mtime_ns
-    facts.read(path)
+    elf_facts.read(path)
     damage(path)
     os.utime(path, ns=(when, when))
     with pytest.raises(elf.ElfError, match="not an ELF library"):
-        facts.read(path)
+        elf_facts.read(path)
 
 
 def test_next_process_needs_no_parser(library, kept):
     paths = [library("libcuda.so.1"), library("libnvidia-ml.so.1")]
     with kept.remembering():
         for path in paths:
-            facts.read(path)
+            elf_facts.read(path)
     done = read_without_a_parser(kept.folder, *paths)
     assert (done.stdout.split(), done.stderr) == (["libcuda.so.1", "libnvidia-ml.so.1"], "")
     done = read_without_a_parser(kept.folder, *paths, library("libcuda-control.so"))
@@ -119,20 +119,20 @@ def test_unused_facts_are_forgotten(library, kept):
 def test_invalid_facts_are_read_again_and_rewritten(library, kept, text):
     (kept.folder / "facts.json").write_bytes(text)
     with kept.remembering():
-        facts.read(library("libcuda.so.1"))
+        elf_facts.read(library("libcuda.so.1"))
     assert b"libcuda.so.1" in (kept.folder / "facts.json").read_bytes()
 
 
 def test_folder_without_a_tree_gets_no_file(library, tmp_path):
-    with store.Store(tmp_path / "none", "").remembering():
-        facts.read(library("libcuda.so.1"))
+    with mirror_store.Store(tmp_path / "none", "").remembering():
+        elf_facts.read(library("libcuda.so.1"))
     assert not (tmp_path / "none").exists()
 
 
 def test_node_is_mirrored_again_without_a_parser(driver_folder, shim, tmp_path):
     for path in driver_folder.path.iterdir():
         os.utime(path, (AGO, AGO))
-    mirrored = node.Node(tmp_path / "output", shim)
+    mirrored = node_mirror.Node(tmp_path / "output", shim)
     with mirrored.remembering():
         made = mirrored.mirror(installation_of(driver_folder.path))
     libraries = [path for path in driver_folder.path.iterdir() if not path.is_symlink()]

@@ -9,7 +9,7 @@ import pytest
 import rights
 from installed import installation_of
 
-from pyvgpu.volumes import find, follow, node, watch
+from pyvgpu.volumes import driver_follower, find, node_mirror, watch
 
 PATIENCE = 60  # seconds; awaited events come within ten
 
@@ -34,7 +34,9 @@ class Followed:
         self.node = mirrored
         self._news = queue.Queue()
         self._watch = watch.Watch(inotify=inotify)
-        self._follower = follow.Follower(Folder(path), mirrored, self._watch, self._news.put)
+        self._follower = driver_follower.Follower(
+            Folder(path), mirrored, self._watch, self._news.put
+        )
         self._thread = threading.Thread(target=self._follower.run)
         self._thread.start()
 
@@ -57,7 +59,7 @@ class Followed:
 
 @pytest.fixture
 def mirrored(tmp_path, shim):
-    return node.Node(tmp_path / "output", shim)
+    return node_mirror.Node(tmp_path / "output", shim)
 
 
 @pytest.fixture(params=[True, False], ids=["inotify", "polling"])
@@ -133,7 +135,7 @@ def test_failed_write_of_the_specification_is_reported_and_retried(driver_folder
     blocked = tmp_path / "not watched" / "cdi"
     blocked.parent.mkdir()
     blocked.write_text("in the way")
-    mirrored = node.Node(tmp_path / "output", shim, blocked / "driver.json")
+    mirrored = node_mirror.Node(tmp_path / "output", shim, blocked / "driver.json")
     mirrored.output.mkdir()  # later it would be noticed as a change
     followed = Followed(driver_folder.path, mirrored, inotify=True)
     try:
@@ -176,7 +178,7 @@ class Restless(watch.Watch):
 
 def look_twice(mirrored, watched, finder):
     with watched:
-        follower = follow.Follower(finder, mirrored, watched, lambda news: None)
+        follower = driver_follower.Follower(finder, mirrored, watched, lambda news: None)
         finder.stop = follower.stop
         thread = threading.Thread(target=follower.run)
         thread.start()

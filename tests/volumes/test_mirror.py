@@ -11,7 +11,7 @@ import forked
 import pytest
 import rights
 
-from pyvgpu.volumes import find, mirror, store
+from pyvgpu.volumes import find, mirror, mirror_store
 
 SHIM_NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
 
@@ -226,7 +226,7 @@ def test_driver_that_changes_while_it_is_mirrored_is_an_error(driver, shim, memo
     def change(*_):
         os.utime(driver.libnvidia_ml, (1, 1))
 
-    with pytest.raises(store.MirrorError, match="changed while they were mirrored"):
+    with pytest.raises(mirror_store.MirrorError, match="changed while they were mirrored"):
         mirror.ensure(driver, shim, memory / "cache", change)
     assert (trees(memory / "cache"), unfinished(memory / "cache")) == ([], [])
     assert mirror.ensure(driver, shim, memory / "cache").lib64.exists()

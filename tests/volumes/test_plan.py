@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pyvgpu.volumes import find, plan
+from pyvgpu.volumes import find, mirror_plan
 
 SHIM = Path("/shim/libcuda-control.so")
 FOLDER = Path("/driver")
@@ -21,31 +21,33 @@ def driver_with(*others):
 
 
 def test_shim_is_one_file_with_four_names():
-    entries = plan.plan(driver_with(), SHIM).entries
+    entries = mirror_plan.plan(driver_with(), SHIM).entries
     assert entries[:4] == (
-        plan.File("lib64/libcuda.so.1", SHIM, ours=True),
-        plan.OtherName("lib64/libcuda.so", "lib64/libcuda.so.1"),
-        plan.OtherName("lib64/libnvidia-ml.so.1", "lib64/libcuda.so.1"),
-        plan.OtherName("lib64/libnvidia-ml.so", "lib64/libcuda.so.1"),
+        mirror_plan.File("lib64/libcuda.so.1", SHIM, ours=True),
+        mirror_plan.OtherName("lib64/libcuda.so", "lib64/libcuda.so.1"),
+        mirror_plan.OtherName("lib64/libnvidia-ml.so.1", "lib64/libcuda.so.1"),
+        mirror_plan.OtherName("lib64/libnvidia-ml.so", "lib64/libcuda.so.1"),
     )
 
 
 def test_originals_have_their_own_folder_and_private_names():
-    assert set(plan.plan(driver_with(), SHIM).entries[4:]) == {
-        plan.File("origin/libcuda.so.580.1", FOLDER / "libcuda.so.580.1"),
-        plan.File("origin/libnvidia-ml.so.580.1", FOLDER / "libnvidia-ml.so.580.1"),
-        plan.Link("origin/libcuda-origin.so.1", "libcuda.so.580.1"),
-        plan.Link("origin/libnvidia-ml-origin.so.1", "libnvidia-ml.so.580.1"),
+    assert set(mirror_plan.plan(driver_with(), SHIM).entries[4:]) == {
+        mirror_plan.File("origin/libcuda.so.580.1", FOLDER / "libcuda.so.580.1"),
+        mirror_plan.File("origin/libnvidia-ml.so.580.1", FOLDER / "libnvidia-ml.so.580.1"),
+        mirror_plan.Link("origin/libcuda-origin.so.1", "libcuda.so.580.1"),
+        mirror_plan.Link("origin/libnvidia-ml-origin.so.1", "libnvidia-ml.so.580.1"),
     }
 
 
 def test_siblings_are_found_from_both_folders():
-    entries = plan.plan(driver_with(("libnvidia-x.so.580.1", "libnvidia-x.so.1")), SHIM).entries
+    entries = mirror_plan.plan(
+        driver_with(("libnvidia-x.so.580.1", "libnvidia-x.so.1")), SHIM
+    ).entries
     assert [entry for entry in entries if "libnvidia-x" in entry.path] == [
-        plan.File("lib64/libnvidia-x.so.580.1", FOLDER / "libnvidia-x.so.580.1"),
-        plan.Link("lib64/libnvidia-x.so.1", "libnvidia-x.so.580.1"),
-        plan.Link("origin/libnvidia-x.so.1", "../lib64/libnvidia-x.so.580.1"),
-        plan.Link("origin/libnvidia-x.so.580.1", "../lib64/libnvidia-x.so.580.1"),
+        mirror_plan.File("lib64/libnvidia-x.so.580.1", FOLDER / "libnvidia-x.so.580.1"),
+        mirror_plan.Link("lib64/libnvidia-x.so.1", "libnvidia-x.so.580.1"),
+        mirror_plan.Link("origin/libnvidia-x.so.1", "../lib64/libnvidia-x.so.580.1"),
+        mirror_plan.Link("origin/libnvidia-x.so.580.1", "../lib64/libnvidia-x.so.580.1"),
     ]
 
 
@@ -63,27 +65,27 @@ def test_siblings_are_found_from_both_folders():
     ],
 )
 def test_used_or_invalid_soname_gets_no_link(soname):
-    made = plan.plan(driver_with(("libx.so.580.1", soname)), SHIM).entries
-    without = plan.plan(driver_with(), SHIM).entries
+    made = mirror_plan.plan(driver_with(("libx.so.580.1", soname)), SHIM).entries
+    without = mirror_plan.plan(driver_with(), SHIM).entries
     assert set(made) - set(without) == {
-        plan.File("lib64/libx.so.580.1", FOLDER / "libx.so.580.1"),
-        plan.Link("origin/libx.so.580.1", "../lib64/libx.so.580.1"),
+        mirror_plan.File("lib64/libx.so.580.1", FOLDER / "libx.so.580.1"),
+        mirror_plan.Link("origin/libx.so.580.1", "../lib64/libx.so.580.1"),
     }
 
 
 def test_of_two_libraries_with_one_soname_the_first_gets_the_link():
     twins = driver_with(("liba.so.580.1", "libx.so.1"), ("libb.so.580.1", "libx.so.1"))
-    entries = plan.plan(twins, SHIM).entries
+    entries = mirror_plan.plan(twins, SHIM).entries
     assert [entry for entry in entries if entry.path.endswith("/libx.so.1")] == [
-        plan.Link("lib64/libx.so.1", "liba.so.580.1"),
-        plan.Link("origin/libx.so.1", "../lib64/liba.so.580.1"),
+        mirror_plan.Link("lib64/libx.so.1", "liba.so.580.1"),
+        mirror_plan.Link("origin/libx.so.1", "../lib64/liba.so.580.1"),
     ]
 
 
 def test_every_path_occurs_once_and_after_its_target():
-    entries = plan.plan(driver_with(("liba.so.580.1", "libb.so.580.1")), SHIM).entries
+    entries = mirror_plan.plan(driver_with(("liba.so.580.1", "libb.so.580.1")), SHIM).entries
     paths = [entry.path for entry in entries]
     assert len(set(paths)) == len(paths)
     for entry in entries:
-        if isinstance(entry, plan.OtherName):
+        if isinstance(entry, mirror_plan.OtherName):
             assert paths.index(entry.file) < paths.index(entry.path)

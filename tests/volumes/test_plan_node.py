@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.volumes import installation, plan
+from pyvgpu.volumes import installation, mirror_plan
 
 RELEASE = "580.1"
 HOST = Path("/host")
@@ -23,14 +23,14 @@ NVML = file("lib64/libnvidia-ml.so.580.1", "libnvidia-ml.so.1")
 def planned(*files, shared=True):
     """The entries of one volume with libcuda, libnvidia-ml and *files*; without its name."""
     volume = installation.Volume("v", shared, (CUDA, NVML, *files))
-    made = plan.plan_node(installation.Installation(HOST, RELEASE, (volume,)), SHIM)
+    made = mirror_plan.plan_node(installation.Installation(HOST, RELEASE, (volume,)), SHIM)
     return {entry.path.removeprefix("v/"): shown(entry) for entry in made.plan.entries}
 
 
 def shown(entry):
-    if isinstance(entry, plan.Link):
+    if isinstance(entry, mirror_plan.Link):
         return f"-> {entry.target}"
-    return f"= {entry.file}" if isinstance(entry, plan.OtherName) else str(entry.source)
+    return f"= {entry.file}" if isinstance(entry, mirror_plan.OtherName) else str(entry.source)
 
 
 SHIM_ENTRIES = {
@@ -139,14 +139,14 @@ def test_volumes_have_the_driver_and_shared_ones_the_shim(found, shared, exclusi
 
 def test_shared_volume_has_an_empty_folder_for_the_region_of_a_container():
     volumes = installation.volumes_of((CUDA, NVML))
-    made = plan.plan_node(installation.Installation(HOST, RELEASE, volumes), SHIM)
+    made = mirror_plan.plan_node(installation.Installation(HOST, RELEASE, volumes), SHIM)
     assert made.plan.empty == ("shared/region",)
     assert "shared/region" in made.plan.folders
 
 
 def test_32_bit_files_are_left_out_of_a_shared_volume_with_a_remark():
     files = (CUDA, NVML, file("lib/libcuda.so.580.1"), file("lib/vdpau/libv.so.580.1"))
-    made = plan.plan_node(
+    made = mirror_plan.plan_node(
         installation.Installation(
             HOST, RELEASE, installation.volumes_of(files), remarks=("said by find",)
         ),
@@ -163,7 +163,7 @@ def test_32_bit_files_are_left_out_of_a_shared_volume_with_a_remark():
 
 
 def test_both_volumes_have_the_same_sources():
-    made = plan.plan_node(
+    made = mirror_plan.plan_node(
         installation.Installation(HOST, RELEASE, installation.volumes_of((CUDA, NVML))), SHIM
     )
     assert {(each.path.split("/")[0], each.source.name) for each in made.plan.files} == {
@@ -177,8 +177,8 @@ def test_both_volumes_have_the_same_sources():
 
 def test_shared_volume_without_the_originals_is_refused():
     volume = installation.Volume("nvidia", True, (CUDA, file("bin/nvidia-smi")))
-    with pytest.raises(plan.PlanError, match=r"nvidia: without libnvidia-ml.so.580.1;"):
-        plan.plan_node(installation.Installation(HOST, RELEASE, (volume,)), SHIM)
+    with pytest.raises(mirror_plan.PlanError, match=r"nvidia: without libnvidia-ml.so.580.1;"):
+        mirror_plan.plan_node(installation.Installation(HOST, RELEASE, (volume,)), SHIM)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", ".hidden", "a\nb", "\udcff"])
@@ -197,5 +197,7 @@ def test_file_must_be_within_the_tree(folder, name):
 
 
 def test_folders_come_after_their_parents():
-    made = plan.Plan("1.1", (plan.Link("a/b/c/x", "y"), plan.Link("a/d/x", "y")))
+    made = mirror_plan.Plan(
+        "1.1", (mirror_plan.Link("a/b/c/x", "y"), mirror_plan.Link("a/d/x", "y"))
+    )
     assert made.folders == ("a", "a/b", "a/b/c", "a/d")

@@ -14,7 +14,7 @@ import pytest
 import rights
 from installed import installation_of
 
-from pyvgpu.volumes import node, store
+from pyvgpu.volumes import mirror_store, node_mirror
 
 MAKE = """
     import json, sys
@@ -75,7 +75,7 @@ def made(arguments, *, before=(), variables=()):
 
 @pytest.fixture
 def mirrored(tmp_path, shim):
-    return node.Node(tmp_path / "output", shim)
+    return node_mirror.Node(tmp_path / "output", shim)
 
 
 def without_links(folder, more=""):
@@ -163,7 +163,7 @@ def test_permission_denied_midway_is_an_error(driver_folder, mirrored, tmp_path)
     last = driver_folder.path / "libnvidia-ptxjitcompiler.so.580.65.06"
     last.chmod(0)
     answer = forked.call(lambda: mirrored.mirror(found), uid=forked.OTHER_UID)
-    assert isinstance(answer, store.MirrorRefusedError)
+    assert isinstance(answer, mirror_store.MirrorRefusedError)
     assert str(answer) == (
         f"{last}: cannot be used for the driver's mirror (Permission denied); name another "
         "folder with --output"

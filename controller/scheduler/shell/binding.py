@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, names
 from pyvgpu.allocator import annotations as notes
 from pyvgpu.allocator import predicates
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler import book
+    from pyvgpu.controller.scheduler import cache
     from pyvgpu.kube.objects import Object
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class GoneError(NotBoundError):
 class Judged:
     """A pod as it was when filter judged it."""
 
-    pod: asks.Pod
+    pod: pod_request.Pod
     version: str  # its resourceVersion
     containers: tuple[str, ...] = ()  # all, if it requests gpu-manager's resources, else none
     stale: tuple[str, ...] = ()  # gpu-manager annotations that name devices already
@@ -69,12 +69,12 @@ class Judged:
     @classmethod
     def of(cls, thing: Object, keys: Sequence[bytes]) -> Judged | None:
         """Return the record of a pod; None if it requests no device of ours."""
-        pod = asks.read(thing, keys)
+        pod = pod_request.read(thing, keys)
         if pod is None:
             return None
         version = str(objects.section(thing, "metadata").get("resourceVersion") or "")
         listed = objects.entries(objects.section(thing, "spec"), "containers")
-        if any(asks.is_of_gaia(it) for it in listed):
+        if any(pod_request.is_of_gaia(it) for it in listed):
             noted = objects.section(thing, "metadata", "annotations")
             stale = tuple(it for it in noted if it.startswith(predicates.INDEX))
             return cls(pod, version, tuple(str(it.get("name") or "") for it in listed), stale)
@@ -87,7 +87,7 @@ class Binder:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        known: book.Book,
+        known: cache.Book,
         keys: Callable[[], Sequence[bytes]],
         may_send: Callable[[], bool],
         is_current: Callable[[float], bool] = lambda _: True,

@@ -10,7 +10,7 @@ from pyvgpu.kube import metrics
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.controller.scheduler.shell import desk, term
+    from pyvgpu.controller.scheduler.shell import leader, session
 
 
 class SchedulerMeter(metrics.Meter):
@@ -41,11 +41,11 @@ class SchedulerMeter(metrics.Meter):
         )
 
     def watch(
-        self, desk: desk.Desk, leads: Callable[[], bool], expires: Callable[[], float]
+        self, desk: leader.Desk, leads: Callable[[], bool], expires: Callable[[], float]
     ) -> None:
         """Show the state of the current term of *desk*."""
 
-        def of_term(read: Callable[[term.Term], float]) -> Callable[[], float]:
+        def of_term(read: Callable[[session.Term], float]) -> Callable[[], float]:
             return lambda: 0.0 if desk.term is None else float(read(desk.term))
 
         for name, text, read in (

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller.scheduler import gathering, protocol
+from pyvgpu.controller.scheduler import gang_state, protocol
 from pyvgpu.controller.scheduler.shell import binding
 from pyvgpu.http import replies
 from pyvgpu.kube import objects
@@ -21,7 +21,7 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler import asks, deciding, listed, victims
+    from pyvgpu.controller.scheduler import extender, listed, pod_request, victims
     from pyvgpu.kube.objects import Object
 
 MOST_GATHERING = 512  # binds that wait for their gang; more must retry
@@ -63,11 +63,11 @@ class Verbs:
 
     def __init__(
         self,
-        decider: deciding.Decider,
+        decider: extender.Decider,
         binder: binding.Binder,
         keys: Callable[[], Sequence[bytes]],
         budgets: Callable[[], victims.Budgets],
-        waits: Sequence[Callable[[asks.Pod, Sequence[str]], None]],
+        waits: Sequence[Callable[[pod_request.Pod, Sequence[str]], None]],
     ) -> None:
         """Answer from *decider*; *waits* are called with each refused pod and its nodes."""
         self._decider = decider
@@ -162,7 +162,7 @@ class Verbs:
 
         A pod that has arrived once counts as present, even though its bind must be retried.
         """
-        end = time.monotonic() + gathering.WAIT_SECONDS
+        end = time.monotonic() + gang_state.WAIT_SECONDS
         if not self._gathering.acquire(blocking=False):
             end = 0.0
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log
 from pyvgpu.cli import agents, cluster
-from pyvgpu.controller.people import figures, holders, tables
+from pyvgpu.controller.kubectl import agent_metrics, device_holders, tables
 from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class Asked:
         space = self.namespace
         return f"/api/v1/namespaces/{space}/{kind}" if space else f"/api/v1/{kind}"
 
-    def seen(self, pods: Sequence[Object]) -> holders.Seen:
+    def seen(self, pods: Sequence[Object]) -> device_holders.Seen:
         """Return *pods*, with nodes, slices and claims as far as we may read them."""
-        return holders.Seen(
+        return device_holders.Seen(
             pods=pods,
             nodes=self.items("/api/v1/nodes", "devices without a name: you may not list nodes"),
             slices=self._items_of_claims("resourceslices"),
@@ -89,7 +89,7 @@ class Asked:
             log.say(without)
             return []
 
-    def reports(self, nodes: Collection[str] | None) -> dict[str, figures.Report | None]:
+    def reports(self, nodes: Collection[str] | None) -> dict[str, agent_metrics.Report | None]:
         """Return the reports of the agents on *nodes* (None: all); None for a silent agent."""
         space = self._options.agent_namespace
         answers = agents.reports(self._api, space, nodes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu.cli import cluster
 from pyvgpu.cli.kubectl import asking
-from pyvgpu.controller.people import rows, tables
+from pyvgpu.controller.kubectl import rows, tables
 
 if TYPE_CHECKING:
     import argparse

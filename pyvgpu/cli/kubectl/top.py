@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors
 from pyvgpu.cli import cluster
 from pyvgpu.cli.kubectl import asking
-from pyvgpu.controller.people import holders, rows, tables
+from pyvgpu.controller.kubectl import device_holders, rows, tables
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         )
     options.all_namespaces |= kind == "nodes"
     asked = asking.Asked(options)
-    held = holders.read(asked.seen(asked.pods()))
+    held = device_holders.read(asked.seen(asked.pods()))
     if kind == "nodes":
         there = held.devices
         found = rows.devices(there, held.parts, asked.reports(None) if there else {})

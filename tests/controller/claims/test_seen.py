@@ -6,7 +6,7 @@ import pytest
 from pyvgpu import errors
 from pyvgpu.allocator import facts
 from pyvgpu.controller.claims import seen
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler import pod_request
 
 GIB = 1 << 30
 APP = facts.Kind.APP
@@ -102,15 +102,15 @@ def wanted(*requests, **devices):
 @pytest.mark.parametrize(
     ("request_", "part"),
     [
-        (make.request(50, "8Gi"), asks.Part(APP, 50, 8192)),
-        (make.request(50, "8Gi", count=2), asks.Part(APP, 100, 16384, 2)),
-        (make.request(100, "8Gi"), asks.Part(APP, 100, 8192)),
-        (make.request(None, None), asks.Part(APP, 100, 0)),
-        (make.request(None, None, count=3), asks.Part(APP, 300, 0)),
+        (make.request(50, "8Gi"), pod_request.Part(APP, 50, 8192)),
+        (make.request(50, "8Gi", count=2), pod_request.Part(APP, 100, 16384, 2)),
+        (make.request(100, "8Gi"), pod_request.Part(APP, 100, 8192)),
+        (make.request(None, None), pod_request.Part(APP, 100, 0)),
+        (make.request(None, None, count=3), pod_request.Part(APP, 300, 0)),
         # Leaving out a capacity takes all of it, so nothing else may use the device.
-        (make.request(50, None), asks.Part(APP, 100, 0)),
-        (make.request(None, "8Gi"), asks.Part(APP, 100, 8192)),
-        (make.request(50, "1000000"), asks.Part(APP, 50, 1)),
+        (make.request(50, None), pod_request.Part(APP, 100, 0)),
+        (make.request(None, "8Gi"), pod_request.Part(APP, 100, 8192)),
+        (make.request(50, "1000000"), pod_request.Part(APP, 50, 1)),
     ],
 )
 def test_a_request_becomes_a_part(request_, part):
@@ -133,7 +133,7 @@ def test_unjudged_conditions_are_quoted():
 def test_the_first_alternative_is_explained_and_admin_access_is_ignored():
     alternatives = [make.request(size, "1Gi")["exactly"] for size in (70, 30)]
     found = wanted({"name": "r", "firstAvailable": alternatives})
-    assert found.parts == (asks.Part(APP, 70, 1024),)
+    assert found.parts == (pod_request.Part(APP, 70, 1024),)
     assert found.unjudged == ("request r has 2 alternatives; this is the first",)
     assert wanted(make.request(None, None, adminAccess=True)) == seen.Wanted(())
 

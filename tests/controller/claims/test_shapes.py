@@ -3,7 +3,7 @@
 import pytest
 
 from pyvgpu import errors, quota
-from pyvgpu.allocator import facts, spare
+from pyvgpu.allocator import elastic, facts
 from pyvgpu.controller.claims import shapes
 
 GIB = 1 << 30
@@ -118,10 +118,10 @@ def test_several_devices_are_distinct_and_satisfy_the_topology_policy(need, near
 
 
 def test_the_spare_time_policy_is_the_claims_configuration():
-    wish = spare.Wish(quota.Policy.ELASTIC, 80)
+    wish = elastic.Wish(quota.Policy.ELASTIC, 80)
     (found,) = devices(HALF, wish=wish)["config"]
     assert found["opaque"]["driver"] == "pyvgpu.io"
-    assert spare.read_parameters(found["opaque"]["parameters"]) == wish
+    assert elastic.read_parameters(found["opaque"]["parameters"]) == wish
     assert "config" not in devices(HALF)
     assert "config" not in devices(one(100, 0), wish=wish)
 

@@ -10,7 +10,7 @@ import small_api
 
 from pyvgpu import cli, names
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller.people import figures, rows
+from pyvgpu.controller.kubectl import agent_metrics, rows
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.devices.health import Answer
@@ -280,7 +280,7 @@ def agents_reasons():
 
 
 def test_agents_metrics_are_parsed():
-    read = figures.read(metrics_text(("a", usage.Use(0.5)), ("b", usage.NOTHING)))
+    read = agent_metrics.read(metrics_text(("a", usage.Use(0.5)), ("b", usage.NOTHING)))
     assert read.used(("n", "a", "main", FIRST))["vcore_used_ratio"] == 0.5
     assert read.used(("n", "a", "", FIRST))["vcore_used_ratio"] == 0.5  # by a claim
     assert read.used(("n", "c", "main", FIRST)) == {}

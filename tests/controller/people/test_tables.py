@@ -2,8 +2,8 @@
 
 import pytest
 
-from pyvgpu.controller.people import tables
-from pyvgpu.controller.people.tables import Column
+from pyvgpu.controller.kubectl import tables
+from pyvgpu.controller.kubectl.tables import Column
 
 COLUMNS = (
     Column("NAME", "name"),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pyvgpu import errors
-from pyvgpu.controller.scheduler import asks, book, deciding, index, stands, victims
+from pyvgpu.controller.scheduler import cache, extender, index, node_info, pod_request, victims
 
 NODES = ["n0", "n1"]
 GANG = {"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "2"}
@@ -57,8 +57,8 @@ class Cluster(RuleBasedStateMachine):
         for uid in list(self.asked):
             self.land(uid)
         self.news.clear()
-        self.book = book.Book()
-        self.decider = deciding.Decider(self.book)
+        self.book = cache.Book()
+        self.decider = extender.Decider(self.book)
         self.index = index.Index(self.book.stands)
         self.book.listen(self.index.changed)
         for name, published in self.nodes.items():
@@ -83,7 +83,7 @@ class Cluster(RuleBasedStateMachine):
         if name is not None:
             self.write(name, None)
 
-    @rule(first=FIRST, phase=st.sampled_from(sorted(asks.OVER)))
+    @rule(first=FIRST, phase=st.sampled_from(sorted(pod_request.OVER)))
     def end(self, first, phase):
         name = self.one_of(lambda it: "nodeName" in it["spec"], first)
         if name is not None:
@@ -206,7 +206,7 @@ class Cluster(RuleBasedStateMachine):
         """By the API server's state and the binds that may still be done."""
         sums = collections.Counter()
         for name, thing in self.pods.items():
-            pod = asks.read(thing, (pods.KEY,))
+            pod = pod_request.read(thing, (pods.KEY,))
             if pod.over:
                 continue
             uid = thing["metadata"]["uid"]
@@ -224,11 +224,11 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def the_index_agrees_with_a_direct_search(self):
         for ask in ASKS[:4]:
-            shape = asks.read(pods.pod("x", *ask)).shape
+            shape = pod_request.read(pods.pod("x", *ask)).shape
             known = self.index.look(shape)
             for name, stand in self.book.stands.items():
                 assert known.why(name) is onebyone.judge(
-                    stand, asks.pod_of(shape, stand.unit or 1)
+                    stand, pod_request.pod_of(shape, stand.unit or 1)
                 )
 
     @invariant()
@@ -252,16 +252,16 @@ class Cluster(RuleBasedStateMachine):
         self.now += 10_000
         self.book.expire(self.now)
         self.resolve()
-        fresh = book.Book()
+        fresh = cache.Book()
         for name, published in self.nodes.items():
             fresh.see_node(name, published)
         for thing in self.pods.values():
-            pod = asks.read(thing, (pods.KEY,))
+            pod = pod_request.read(thing, (pods.KEY,))
             fresh.see_pod(pod.key, pod)
         assert self.book.differences(fresh) == []
         for stand in self.book.stands.values():
             states = {it.state for it in stand.tenants.values()}
-            assert states <= {stands.State.BOUND}
+            assert states <= {node_info.State.BOUND}
         assert {name: it.free for name, it in fresh.stands.items()} == {
             name: it.free for name, it in self.book.stands.items()
         }
@@ -282,7 +282,9 @@ class Cluster(RuleBasedStateMachine):
         self.news.append((self.see, (name, thing)))
 
     def see(self, name, thing):
-        self.book.see_pod(f"team/{name}", None if thing is None else asks.read(thing, (pods.KEY,)))
+        self.book.see_pod(
+            f"team/{name}", None if thing is None else pod_request.read(thing, (pods.KEY,))
+        )
 
     def leaving(self, name):
         """The pod once its deletion has begun."""
@@ -292,7 +294,7 @@ class Cluster(RuleBasedStateMachine):
 
     def ours(self, name):
         """The pod as kube-scheduler sends it."""
-        return asks.read(self.pods[name], (pods.KEY,))
+        return pod_request.read(self.pods[name], (pods.KEY,))
 
     def land(self, uid):
         """Do a bind request if its pod still exists and has no node; tell whether it was done."""

@@ -8,14 +8,14 @@ from allocator_nodes import GIB, device
 
 from pyvgpu import errors, names
 from pyvgpu.allocator import facts
-from pyvgpu.controller.scheduler import asks
+from pyvgpu.controller.scheduler import pod_request
 
 APP, INIT, SIDECAR = facts.Kind.APP, facts.Kind.INIT, facts.Kind.SIDECAR
 UNITS = 8 * pods.UNITS_OF_A_GIB
 
 
 def read(thing, keys=(pods.KEY,)):
-    return asks.read(thing, keys)
+    return pod_request.read(thing, keys)
 
 
 def gaia(vcore, units):
@@ -156,13 +156,13 @@ def test_an_invalid_request_is_reported_with_the_rule(thing, said):
     assert said in found.trouble
     assert found.names
     with pytest.raises(errors.UsageError) as refused:
-        asks.check(thing)
+        pod_request.check(thing)
     assert str(refused.value) == found.trouble
 
 
 def test_a_valid_pod_passes_the_check():
-    asks.check(pods.pod())
-    asks.check(pods.pod("x", {"name": "plain"}))
+    pod_request.check(pods.pod())
+    pod_request.check(pods.pod("x", {"name": "plain"}))
 
 
 def test_fields_of_the_record():
@@ -182,8 +182,8 @@ def test_fields_of_the_record():
     thing["status"] = {"phase": "Succeeded", "nominatedNodeName": "n1"}
     found = read(thing)
     assert (found.key, found.uid, found.node) == ("team/one", "uid-one", "")
-    assert found.gang == asks.Gang("team/job", 4, 30.0)
-    assert found.policy is asks.Policy.SPREAD
+    assert found.gang == pod_request.Gang("team/job", 4, 30.0)
+    assert found.policy is pod_request.Policy.SPREAD
     assert found.packing is facts.Packing.BINPACK
     assert (found.priority, found.preempts, found.nominated) == (7, False, "n1")
     assert found.over
@@ -237,20 +237,20 @@ def test_a_choice_not_sealed_for_that_pod_and_node_is_ignored(forge):
 def test_memory_units_depend_on_the_node():
     shape = read(pods.pod("x", pods.container(vcore=20, size=1))).shape
     for unit in (pods.UNIT, 2 * pods.UNIT):
-        (found,) = asks.pod_of(shape, unit).containers
+        (found,) = pod_request.pod_of(shape, unit).containers
         assert found.need == facts.Need(20, pods.UNITS_OF_A_GIB * unit)
 
 
 def test_a_share_on_several_devices():
     thing = pods.pod("x", pods.container(vcore=100), notes={"pyvgpu.io/device-count": "2"})
-    (found,) = asks.pod_of(read(thing).shape, pods.UNIT).containers
+    (found,) = pod_request.pod_of(read(thing).shape, pods.UNIT).containers
     assert found.need == facts.Need(50, 4 * GIB, 2)
 
 
 def test_containers_are_numbered_and_named_afterwards():
     found = read(pods.pod("x", pods.container("b"), pods.container("a", 20)))
-    assert [it.name for it in asks.pod_of(found.shape, 1).containers] == ["0", "1"]
-    assert asks.named(found, {"1": [pods.share(1)], "0": [pods.share(0)]}) == {
+    assert [it.name for it in pod_request.pod_of(found.shape, 1).containers] == ["0", "1"]
+    assert pod_request.named(found, {"1": [pods.share(1)], "0": [pods.share(0)]}) == {
         "b": (pods.share(0),),
         "a": (pods.share(1),),
     }

@@ -8,7 +8,7 @@ from scheduling_api import KEY
 
 from pyvgpu import errors
 from pyvgpu.allocator import annotations, explain
-from pyvgpu.controller.scheduler import asks, book, declared
+from pyvgpu.controller.scheduler import cache, node_annotation, pod_request
 from pyvgpu.controller.scheduler.shell import binding
 
 NODE = "node-1"
@@ -20,12 +20,12 @@ class Desk:
     def __init__(self, api, connection):
         self.api = api
         self.leads = True
-        self.book = book.Book()
+        self.book = cache.Book()
         self.binder = binding.Binder(connection, self.book, lambda: [KEY], lambda: self.leads)
         self.see_node(make.node(NODE))
 
     def see_node(self, node):
-        report = declared.read(node)
+        report = node_annotation.read(node)
         self.book.see_node(node["metadata"]["name"], report.published, report.trouble)
 
     def make(self, name, *ask, **more):
@@ -38,7 +38,7 @@ class Desk:
     def watch(self, name):
         """Update the cache with the API server's state of a pod."""
         thing = self.api._objects.get(make.path(name))
-        self.book.see_pod(f"n/{name}", asks.read(thing, [KEY]) if thing else None)
+        self.book.see_pod(f"n/{name}", pod_request.read(thing, [KEY]) if thing else None)
 
     def free(self):
         return [room.vcore for room in self.book.stands[NODE].free]

@@ -6,29 +6,29 @@ from allocator_nodes import GIB, device
 
 from pyvgpu import errors
 from pyvgpu.allocator import explain
-from pyvgpu.controller.scheduler import asks, book, stands
+from pyvgpu.controller.scheduler import cache, node_info, pod_request
 
-SECONDS = book.Settings().bind_seconds
+SECONDS = cache.Settings().bind_seconds
 
 
 @pytest.fixture
 def known():
     """A cache with two nodes of two devices each."""
-    made = book.Book()
+    made = cache.Book()
     for name in ("n1", "n2"):
         made.see_node(name, pods.published())
     return made
 
 
 def ask(name="one", *containers, **more):
-    return asks.read(pods.pod(name, *containers, **more), (pods.KEY,))
+    return pod_request.read(pods.pod(name, *containers, **more), (pods.KEY,))
 
 
 def bound(name, node, number=0, vcore=50, size=8, **more):
     """A pod that the API server has bound, with its device."""
     thing = pods.pod(name, pods.container(vcore=vcore, size=size), **more)
     shares = {"main": (pods.share(number, vcore, size),)}
-    return asks.read(pods.bind(thing, node, shares), (pods.KEY,))
+    return pod_request.read(pods.bind(thing, node, shares), (pods.KEY,))
 
 
 def free(known, node="n1"):
@@ -120,11 +120,11 @@ def test_the_api_servers_node_overrides_our_reservation(known):
         *(
             pytest.param(
                 lambda known, phase=phase: see(
-                    known, asks.read({**pods.pod("one"), "status": {"phase": phase}})
+                    known, pod_request.read({**pods.pod("one"), "status": {"phase": phase}})
                 ),
                 id=phase,
             )
-            for phase in sorted(asks.OVER)
+            for phase in sorted(pod_request.OVER)
         ),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_reservation_ends_with_its_pod(known, end, state):
 def test_a_terminating_pod_holds_its_device_until_it_is_gone(known):
     thing = pods.bind(pods.pod(), "n1", {"main": (pods.share(0),)})
     thing["metadata"]["deletionTimestamp"] = "2026-11-22T03:01:00Z"
-    see(known, asks.read(thing, (pods.KEY,)))
+    see(known, pod_request.read(thing, (pods.KEY,)))
     assert free(known) == [50, 100]
 
 
@@ -195,14 +195,14 @@ def test_init_containers_of_a_pod_that_an_agent_placed_are_not_added_to_its_apps
     shares = {name: (pods.share(0),) for name in ("first", "app")}
     known.see_node("n1", pods.published(placed={"uid-one": shares}))
     assert free(known) == [0, 100]
-    see(known, asks.read(thing))
+    see(known, pod_request.read(thing))
     assert free(known) == [50, 100]
 
 
 def test_a_pod_on_unknown_devices_is_placed_as_its_agent_would(known):
     """It was bound without us; its presumed share is not reserved for another pod."""
     for name in ("one", "two", "three"):
-        see(known, asks.read(pods.pod(name, pods.container(vcore=60), nodeName="n1")))
+        see(known, pod_request.read(pods.pod(name, pods.container(vcore=60), nodeName="n1")))
     assert free(known) == [40, 40]
     with pytest.raises(explain.Refused, match="team/one 60 vcore"):
         known.reserve(ask("four"), "n1", 0)
@@ -212,7 +212,7 @@ def test_a_pod_on_unknown_devices_is_placed_as_its_agent_would(known):
 def test_an_expected_reservation_expires_or_is_bound_unchanged(known):
     one = ask("one", pods.container(vcore=60))
     shares = {"main": (pods.share(1, 60),)}
-    expected = known.promised(one, "n1", shares, stands.State.EXPECTED, 5)
+    expected = known.promised(one, "n1", shares, node_info.State.EXPECTED, 5)
     known.promise(expected)
     assert free(known) == [100, 40]
     assert known.expire(4) == []
@@ -224,7 +224,9 @@ def test_an_expected_reservation_expires_or_is_bound_unchanged(known):
 
 def test_an_expected_reservation_moves_off_an_unusable_device(known):
     one = ask()
-    known.promise(known.promised(one, "n1", {"main": (pods.share(0),)}, stands.State.EXPECTED, 5))
+    known.promise(
+        known.promised(one, "n1", {"main": (pods.share(0),)}, node_info.State.EXPECTED, 5)
+    )
     known.see_node("n1", pods.published(devices=(device(0, cordoned=True), device(1))))
     assert known.reserve(one, "n1", 0) == {"main": (pods.share(1),)}
     assert free(known) == [100, 50]
@@ -233,7 +235,7 @@ def test_an_expected_reservation_moves_off_an_unusable_device(known):
 def test_an_expected_reservation_never_replaces_a_bind(known):
     one = ask()
     shares = known.reserve(one, "n1", 0)
-    known.promise(known.promised(one, "n2", shares, stands.State.EXPECTED, 5))
+    known.promise(known.promised(one, "n2", shares, node_info.State.EXPECTED, 5))
     assert free(known, "n2") == [100, 100]
 
 
@@ -269,7 +271,7 @@ def test_a_gang_is_the_set_of_its_pods(known):
 
 
 def test_two_caches_of_the_same_objects_are_equal(known):
-    other = book.Book()
+    other = cache.Book()
     things = [bound("one", "n1"), bound("two", "n2", 1), ask("three")]
     for pod in things:
         see(known, pod)
@@ -302,7 +304,7 @@ def test_two_caches_of_the_same_objects_are_equal(known):
     ],
 )
 def test_each_difference_is_described(known, change, said):
-    other = book.Book()
+    other = cache.Book()
     for made in (known, other):
         for name in ("n1", "n2"):
             made.see_node(name, pods.published())
@@ -318,7 +320,7 @@ def test_updates_in_flight_are_a_different_difference_each_time(known):
     def placed(*uids):
         return pods.published(placed={uid: {"c": (pods.share(0, 10, 1),)} for uid in uids})
 
-    truths = [book.Book(), book.Book()]
+    truths = [cache.Book(), cache.Book()]
     found = []
     for truth, ours, theirs in zip(truths, "bc", "ad", strict=True):
         known.see_node("n1", placed("lost", ours))

@@ -3,8 +3,8 @@
 import pytest
 import scheduling_api as make
 
-from pyvgpu.controller.scheduler import asks, book
-from pyvgpu.controller.scheduler.shell import budgets
+from pyvgpu.controller.scheduler import cache, pod_request
+from pyvgpu.controller.scheduler.shell import disruption_budgets
 
 SELECTORS = {
     "labels": ({"matchLabels": {"a": "b", "c": "d"}}, "a=b,c=d"),
@@ -33,7 +33,7 @@ SELECTORS = {
 
 @pytest.mark.parametrize(("wanted", "text"), SELECTORS.values(), ids=SELECTORS)
 def test_a_selector_becomes_a_list_query(wanted, text):
-    assert budgets.selector({"spec": {"selector": wanted}}) == text
+    assert disruption_budgets.selector({"spec": {"selector": wanted}}) == text
 
 
 def budget(name, allowed, namespace="n", **labels):
@@ -48,14 +48,14 @@ def budget(name, allowed, namespace="n", **labels):
 def counted(cluster):
     """Two pods of an app, one of another, and a reader of the budgets that a test sets."""
     api, connection = cluster
-    known = book.Book()
+    known = cache.Book()
     for name, app in (("a-0", "a"), ("a-1", "a"), ("b-0", "b")):
         thing = make.pod(name, nodeName="node-1")
         thing["metadata"]["labels"] = {"app": app}
         api.put(make.path(name), thing)
-        known.see_pod(f"n/{name}", asks.read(thing))
+        known.see_pod(f"n/{name}", pod_request.read(thing))
     those = []
-    return budgets.Reader(connection, lambda: those, known), known, those
+    return disruption_budgets.Reader(connection, lambda: those, known), known, those
 
 
 def permits(reader, known, *names):
@@ -90,7 +90,7 @@ def test_listed_pods_are_cached_for_a_while(counted, cluster, monkeypatch):
     assert not permits(reader, known, "b-0")
     assert not permits(reader, known, "b-0")
     assert len(cluster[0].asked) <= 1
-    monkeypatch.setattr(budgets, "LASTS_SECONDS", 0)
+    monkeypatch.setattr(disruption_budgets, "LASTS_SECONDS", 0)
     cluster[0].failing = [500]
     assert not permits(reader, known, "b-0")  # a failed list keeps the cached pods
 
@@ -100,7 +100,7 @@ def test_a_pod_that_may_not_be_evicted_is_protected_for_a_while(counted, monkeyp
     reader.protect("uid-a-0")
     assert not permits(reader, known, "a-0")
     assert permits(reader, known, "a-1")
-    now = budgets.time.monotonic()
-    later = now + budgets.PROTECTED_SECONDS + 1
-    monkeypatch.setattr(budgets.time, "monotonic", lambda: later)
+    now = disruption_budgets.time.monotonic()
+    later = now + disruption_budgets.PROTECTED_SECONDS + 1
+    monkeypatch.setattr(disruption_budgets.time, "monotonic", lambda: later)
     assert permits(reader, known, "a-0")

@@ -9,14 +9,14 @@ import pytest
 import yaml
 
 from pyvgpu import cli, errors
-from pyvgpu.controller.scheduler import configured
+from pyvgpu.controller.scheduler import config_check
 
 PAGE = Path(__file__).parents[3] / "docs/scheduler.md"
 SHIPPED = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)[1])
 
 
 def test_the_documented_configuration_is_valid():
-    assert configured.judge(SHIPPED) == ()
+    assert config_check.judge(SHIPPED) == ()
 
 
 def but(**changes):
@@ -84,7 +84,7 @@ def profiles(*percents):
     ],
 )
 def test_each_mistake_is_named(document, found, remedy):
-    (complaint,) = configured.judge(document)
+    (complaint,) = config_check.judge(document)
     assert found in complaint.found
     assert remedy in complaint.remedy
 
@@ -98,19 +98,19 @@ def test_each_mistake_is_named(document, found, remedy):
     ],
 )
 def test_equivalent_configurations_are_valid(document):
-    assert configured.judge(document) == ()
+    assert config_check.judge(document) == ()
 
 
 @pytest.mark.parametrize("document", [None, [], "x", 7, {}, {"kind": "Policy"}])
 def test_another_document_is_refused_with_the_rule(document):
     with pytest.raises(errors.DataError, match="must be KubeSchedulerConfiguration"):
-        configured.judge(document)
+        config_check.judge(document)
 
 
 @pytest.mark.parametrize("field", ["extenders", "profiles"])
 @pytest.mark.parametrize("value", [None, 7, "x", [None], [7], [{}], {}])
 def test_wrong_types_do_not_raise(field, value):
-    configured.judge({**SHIPPED, field: value})
+    config_check.judge({**SHIPPED, field: value})
 
 
 def test_the_doctor_checks_the_given_file(tmp_path, capsys):

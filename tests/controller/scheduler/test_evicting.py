@@ -6,8 +6,8 @@ import time
 import schedulerpods as pods
 import scheduling_api as make
 
-from pyvgpu.controller.scheduler import asks, book, deciding
-from pyvgpu.controller.scheduler.shell import budgets, evicting, telling
+from pyvgpu.controller.scheduler import cache, extender, pod_request
+from pyvgpu.controller.scheduler.shell import disruption_budgets, evictions, pod_events
 from pyvgpu.kube import work_queue
 
 
@@ -30,17 +30,17 @@ class AskedAgain(work_queue.Queue):
 
 
 def test_a_pod_requested_again_while_it_is_taken_is_processed_once(cluster, monkeypatch):
-    monkeypatch.setattr(evicting, "KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(evictions, "KNOWN_SECONDS", 0.0)
     _, connection = cluster
-    known = book.Book()
-    evictor = evicting.Evictor(
+    known = cache.Book()
+    evictor = evictions.Evictor(
         connection,
-        deciding.Decider(known),
-        budgets.Reader(connection, list, known),
+        extender.Decider(known),
+        disruption_budgets.Reader(connection, list, known),
         lambda: True,
-        telling.Teller(connection, lambda pod, names: ""),
+        pod_events.Teller(connection, lambda pod, names: ""),
     )
-    pod = asks.read(make.pod("high", priority=100))
+    pod = pod_request.read(make.pod("high", priority=100))
     queue = evictor._queue = AskedAgain(lambda: evictor.consider(pod, ["node-1"]))
     evictor.consider(pod, ["node-1"])
     evictor.run(threading.Event())
@@ -48,7 +48,7 @@ def test_a_pod_requested_again_while_it_is_taken_is_processed_once(cluster, monk
     assert evictor._asked == {}
 
 
-class ReadForLong(budgets.Reader):
+class ReadForLong(disruption_budgets.Reader):
     """Returns from a read only once a pod's claim has expired."""
 
     def __init__(self, connection, known, uid):
@@ -63,20 +63,20 @@ class ReadForLong(budgets.Reader):
 
 def test_a_claim_that_expires_while_budgets_are_read_is_not_renewed(cluster):
     _, connection = cluster
-    known = book.Book(book.Settings(claim_seconds=1.0))
-    decider = deciding.Decider(known)
+    known = cache.Book(cache.Settings(claim_seconds=1.0))
+    decider = extender.Decider(known)
     known.see_node("n0", pods.published(1))
     low = pods.bind(pods.pod("low"), "n0", {"main": (pods.share(0, 60),)})
     low["metadata"]["deletionTimestamp"] = "2026-11-22T04:00:00Z"
-    high = asks.read(pods.pod("high", priority=100))
-    for pod in (asks.read(low, (pods.KEY,)), high):
+    high = pod_request.read(pods.pod("high", priority=100))
+    for pod in (pod_request.read(low, (pods.KEY,)), high):
         known.see_pod(pod.key, pod)
-    evictor = evicting.Evictor(
+    evictor = evictions.Evictor(
         connection,
         decider,
         ReadForLong(connection, known, high.uid),
         lambda: True,
-        telling.Teller(connection, lambda pod, names: ""),
+        pod_events.Teller(connection, lambda pod, names: ""),
     )
     for _ in range(2):
         evictor._make_room(high, ["n0"])

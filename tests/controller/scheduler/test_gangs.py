@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyvgpu import errors
-from pyvgpu.controller.scheduler import asks, book, deciding, gangs, gathering, stands
+from pyvgpu.controller.scheduler import cache, extender, gang_state, gangs, node_info, pod_request
 
 NODES = ["n0", "n1", "n2"]
-SECONDS = asks.GANG_SECONDS
+SECONDS = pod_request.GANG_SECONDS
 
 
 def cluster(count=3, devices=1):
-    known = book.Book()
+    known = cache.Book()
     for name in NODES[:count]:
         known.see_node(name, pods.published(devices))
-    return known, deciding.Decider(known)
+    return known, extender.Decider(known)
 
 
 def member(name, gang="g", size=2, vcore=60, created="03:00:00", **more):
@@ -28,7 +28,7 @@ def member(name, gang="g", size=2, vcore=60, created="03:00:00", **more):
 
 
 def ask(*args, **more):
-    return asks.read(member(*args, **more))
+    return pod_request.read(member(*args, **more))
 
 
 def see(known, *those):
@@ -45,7 +45,7 @@ def running(name, node, scheduled="03:00:05", phase="Running", **more):
         "lastTransitionTime": f"2026-11-22T{scheduled}Z",
     }
     thing["status"] = {"phase": phase, "conditions": [condition]}
-    return asks.read(thing, (pods.KEY,))
+    return pod_request.read(thing, (pods.KEY,))
 
 
 def free(known):
@@ -89,10 +89,10 @@ def test_no_pod_is_bound_before_all_binds_have_arrived():
     see(known, one, two)
     (first,), (second,) = (made.filter(it, NODES, 0).fitting for it in (one, two))
     assert made.arrive(one, first, 1) == SECONDS
-    assert known.find(one.uid).state is stands.State.EXPECTED
+    assert known.find(one.uid).state is node_info.State.EXPECTED
     assert made.arrive(two, second, 2) is None
     assert made.arrive(one, first, 2) is None
-    assert {known.find(it.uid).state for it in (one, two)} == {stands.State.BINDING}
+    assert {known.find(it.uid).state for it in (one, two)} == {node_info.State.BINDING}
     assert known.reserve(one, first, 2)
     assert known.expire(10 * SECONDS) == []
 
@@ -262,7 +262,7 @@ def bound(known, those):
 
 def is_bound(known, pod):
     promise = known.find(pod.uid)
-    return promise is not None and promise.state is stands.State.BINDING
+    return promise is not None and promise.state is node_info.State.BINDING
 
 
 def check(known, those):
@@ -296,6 +296,6 @@ def test_a_pod_refused_without_a_search_is_requeued_when_there_may_be_room():
     decider.freed(0.0)
     known.see_pod("team/old", None)  # no request since
     assert not decider.filter(second, NODES, 0.0).fitting, "no new search so soon"
-    woken = decider.freed(gathering.PAUSE_SECONDS * 2)
+    woken = decider.freed(gang_state.PAUSE_SECONDS * 2)
     assert second in woken
-    assert decider.filter(second, NODES, gathering.PAUSE_SECONDS * 2).fitting
+    assert decider.filter(second, NODES, gang_state.PAUSE_SECONDS * 2).fitting

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyvgpu.allocator import explain
-from pyvgpu.controller.scheduler import answers, asks, book, deciding, index
+from pyvgpu.controller.scheduler import answers, cache, extender, index, pod_request
 
 NAMES = [f"n{number}" for number in range(4)]
 MACHINES = [
@@ -22,7 +22,9 @@ MACHINES = [
 
 
 def ask(name, vcore=50, size=8, notes=None, **more):
-    return asks.read(pods.pod(name, pods.container(vcore=vcore, size=size), notes=notes, **more))
+    return pod_request.read(
+        pods.pod(name, pods.container(vcore=vcore, size=size), notes=notes, **more)
+    )
 
 
 SHAPES = [
@@ -32,8 +34,8 @@ SHAPES = [
     ask("pair", 200, None),
     ask("linked", 200, None, {"pyvgpu.io/topology-policy": "nvlink"}),
     ask("small", 10, 1, {"pyvgpu.io/device-memory": "40Gi"}),
-    asks.read(pods.pod("two", pods.container("a", 70), pods.container("b", 60))),
-    asks.read(pods.pod("init", pods.container("b", 40), init=[pods.container("a", 90)])),
+    pod_request.read(pods.pod("two", pods.container("a", 70), pods.container("b", 60))),
+    pod_request.read(pods.pod("init", pods.container("b", 40), init=[pods.container("a", 90)])),
 ]
 
 steps = st.one_of(
@@ -48,7 +50,7 @@ steps = st.one_of(
 @settings(max_examples=150)
 @given(st.lists(steps, min_size=1, max_size=40), st.integers(1, 4))
 def test_the_index_agrees_with_a_direct_search(taken, shapes):
-    known = book.Book()
+    known = cache.Book()
     made = index.Index(known.stands)
     known.listen(made.changed)
     live = []
@@ -58,7 +60,7 @@ def test_the_index_agrees_with_a_direct_search(taken, shapes):
         elif what == "gone":
             known.forget_node(first)
         elif what == "reserve":
-            pod = asks.read(pods.pod(f"p{number}"))
+            pod = pod_request.read(pods.pod(f"p{number}"))
             pod = type(pod)(pod.key, pod.uid, second.shape, second.names)
             try:
                 known.reserve(pod, first, 0)
@@ -77,10 +79,10 @@ def compare(known, made, pod):
     found = made.look(pod.shape)
     for name in NAMES:
         stand = known.stands.get(name)
-        wanted = asks.pod_of(pod.shape, stand.unit or 1) if stand else None
+        wanted = pod_request.pod_of(pod.shape, stand.unit or 1) if stand else None
         expected = onebyone.judge(stand, wanted) if stand else index.Reason.UNKNOWN
         assert found.why(name) is expected, name
-        for policy in asks.Policy:
+        for policy in pod_request.Policy:
             (points,) = made.score(pod.shape, policy, [name])
             fits = expected is None
             assert points == (onebyone.score(stand, wanted, policy) if fits else 0)
@@ -113,8 +115,8 @@ def compare(known, made, pod):
     ],
 )
 def test_why_an_empty_node_is_refused(published, pod, why):
-    known = book.Book()
-    made = deciding.Decider(known)
+    known = cache.Book()
+    made = extender.Decider(known)
     known.see_node("n0", published)
     assert made.filter(pod, ["n0"], 0).failed == {why.value: ["n0"]}
 
@@ -127,8 +129,8 @@ def test_why_an_empty_node_is_refused(published, pod, why):
     ],
 )
 def test_why_a_node_in_use_is_refused(taken, pod, why):
-    known = book.Book()
-    made = deciding.Decider(known)
+    known = cache.Book()
+    made = extender.Decider(known)
     shares = {f"uid-{number}": {"main": (pods.share(number, vcore),)} for number, vcore in taken}
     known.see_node("n0", pods.published(placed=shares))
     assert made.filter(pod, ["n0"], 0).failed == {why.value: ["n0"]}
@@ -136,9 +138,9 @@ def test_why_a_node_in_use_is_refused(taken, pod, why):
 
 
 def test_a_damaged_annotation_is_a_reason_of_its_own():
-    known = book.Book()
+    known = cache.Book()
     known.see_node("n0", None, "is damaged")
-    found = deciding.Decider(known).filter(SHAPES[0], ["n0", "n1"], 0)
+    found = extender.Decider(known).filter(SHAPES[0], ["n0", "n1"], 0)
     assert found.failed == {
         index.Reason.DAMAGED.value: ["n0"],
         index.Reason.UNKNOWN.value: ["n1"],
@@ -146,7 +148,7 @@ def test_a_damaged_annotation_is_a_reason_of_its_own():
 
 
 def test_more_shapes_and_more_changes_than_are_kept():
-    known = book.Book()
+    known = cache.Book()
     made = index.Index(known.stands)
     known.listen(made.changed)
     many = [ask(f"p{at}", vcore=1 + at % 99, size=1 + at // 99) for at in range(100)]
@@ -169,8 +171,8 @@ def test_more_shapes_and_more_changes_than_are_kept():
     ],
 )
 def test_policies_choose_among_nodes(policy, order):
-    known = book.Book()
-    made = deciding.Decider(known)
+    known = cache.Book()
+    made = extender.Decider(known)
     placed = {
         "empty": {},
         "used": {"u": {"main": (pods.share(0, 100, 80),)}},
@@ -186,8 +188,8 @@ def test_policies_choose_among_nodes(policy, order):
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 def test_a_barely_used_node_scores_unlike_an_empty_one(policy):
-    known = book.Book()
-    made = deciding.Decider(known)
+    known = cache.Book()
+    made = extender.Decider(known)
     known.see_node("empty", pods.published(8))
     known.see_node("used", pods.published(8, placed={"u": {"main": (pods.share(0, 1, 1),)}}))
     pod = ask("x", 20, notes={"pyvgpu.io/placement": policy})
@@ -197,8 +199,8 @@ def test_a_barely_used_node_scores_unlike_an_empty_one(policy):
 
 
 def test_topology_prefers_the_node_with_the_nearest_devices():
-    known = book.Book()
-    made = deciding.Decider(known)
+    known = cache.Book()
+    made = extender.Decider(known)
     machines = {
         "mesh": cube_mesh(),
         "switch": pcie(2),
@@ -212,8 +214,8 @@ def test_topology_prefers_the_node_with_the_nearest_devices():
 
 
 def test_the_only_fitting_node_is_reserved_for_a_while():
-    known = book.Book()
-    made = deciding.Decider(known)
+    known = cache.Book()
+    made = extender.Decider(known)
     known.see_node("n0", pods.published(1))
     one, two = ask("one", 60), ask("two", 60)
     assert made.filter(one, ["n0"], 0).fitting == ["n0"]
@@ -225,8 +227,8 @@ def test_the_only_fitting_node_is_reserved_for_a_while():
 
 
 def test_the_best_node_is_reserved_until_the_pod_is_bound_elsewhere():
-    known = book.Book()
-    made = deciding.Decider(known)
+    known = cache.Book()
+    made = extender.Decider(known)
     for name in ("n0", "n1"):
         known.see_node(name, pods.published(1))
     one = ask("one", 60)
@@ -239,8 +241,8 @@ def test_the_best_node_is_reserved_until_the_pod_is_bound_elsewhere():
 
 
 def test_reasons_may_be_left_out_where_a_node_fits():
-    known = book.Book()
-    made = deciding.Decider(known)
+    known = cache.Book()
+    made = extender.Decider(known)
     known.see_node("n0", pods.published(1))
     names = ["n0", "n1"]
     fits, large = ask("one", 60), ask("two", 200, None)
@@ -250,8 +252,8 @@ def test_reasons_may_be_left_out_where_a_node_fits():
 
 
 def test_an_invalid_request_is_refused_everywhere_with_the_rule():
-    known = book.Book()
-    made = deciding.Decider(known)
+    known = cache.Book()
+    made = extender.Decider(known)
     pod = ask("x", 150)
     (said,) = made.filter(pod, ["n0", "n1"], 0).failed
     assert "above 100 it must be a multiple of 100" in said

@@ -8,8 +8,8 @@ import scheduling_api as make
 from pyvgpu import errors
 from pyvgpu.allocator import annotations, facts
 from pyvgpu.controller.certs import serving_certificate
-from pyvgpu.controller.scheduler import asks
-from pyvgpu.controller.scheduler.shell import keys
+from pyvgpu.controller.scheduler import pod_request
+from pyvgpu.controller.scheduler.shell import seal_keys
 from pyvgpu.deviceplugin.cluster import scheduler_choice
 
 PLACE = serving_certificate.Place("agents", "placement")
@@ -17,7 +17,7 @@ ONE, TWO = b"1" * 32, b"2" * 32
 
 
 def known(connection, random=lambda count: ONE):
-    return keys.Keys(connection, PLACE, random)
+    return seal_keys.Keys(connection, PLACE, random)
 
 
 def put(api, **entries):
@@ -122,7 +122,7 @@ class Exchange:
     def believes(self, text):
         """Tell whether the scheduler accepts it as the choice of a running pod."""
         pod = make.pod("p", noted={"pyvgpu.io/devices": text}, nodeName=CHOICE.node)
-        return asks.read(pod, self.scheduler.all()).held is not None
+        return pod_request.read(pod, self.scheduler.all()).held is not None
 
 
 @pytest.mark.parametrize("first", ["scheduler", "agent"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyvgpu import errors
-from pyvgpu.controller.scheduler import asks, book, deciding, index, listed, protocol
+from pyvgpu.controller.scheduler import cache, extender, index, listed, pod_request, protocol
 from pyvgpu.controller.scheduler.shell import verbs
 
 KNOWN = {"a": pods.published(1), "b": pods.published(2), "node-1": pods.published(size=4)}
@@ -36,7 +36,7 @@ SAYS = json.dumps({"Pod": POD, "NodeNames": ["a", "b"]}, separators=(",", ":"))
 
 
 def known():
-    found = book.Book()
+    found = cache.Book()
     for name, published in KNOWN.items():
         found.see_node(name, published)
     return found
@@ -56,7 +56,9 @@ def looked_up(asked):
     for name in asked:
         stand, why = stands.get(name), index.Reason.UNKNOWN
         if stand is not None:
-            why = onebyone.judge(stand, asks.pod_of(asks.read(POD).shape, stand.unit))
+            why = onebyone.judge(
+                stand, pod_request.pod_of(pod_request.read(POD).shape, stand.unit)
+            )
         found[name] = why
     return found
 
@@ -69,7 +71,7 @@ def test_an_answer_has_the_fitting_nodes_and_the_others_reasons(asked, way, note
         content.decode()
     except UnicodeError:
         return
-    answering = verbs.Verbs(deciding.Decider(known()), None, tuple, tuple, ())
+    answering = verbs.Verbs(extender.Decider(known()), None, tuple, tuple, ())
     expected = looked_up(asked)
     for ask, field in (
         (answering.filter, "FailedAndUnresolvableNodes"),
@@ -86,10 +88,10 @@ def test_an_answer_has_the_fitting_nodes_and_the_others_reasons(asked, way, note
 @settings(max_examples=200)
 @given(name_lists, ways)
 def test_each_name_has_its_score(asked, way):
-    answering = verbs.Verbs(deciding.Decider(known()), None, tuple, tuple, ())
+    answering = verbs.Verbs(extender.Decider(known()), None, tuple, tuple, ())
     answer = answering.prioritize(question(asked, way)).content
     alone = index.Index(known().stands)
-    shape, policy = asks.read(POD).shape, asks.Policy.BINPACK
+    shape, policy = pod_request.read(POD).shape, pod_request.Policy.BINPACK
     single = {name: alone.score(shape, policy, [name])[0] for name in asked}
     assert json.loads(answer) == [{"Host": name, "Score": single[name]} for name in asked]
 
@@ -162,10 +164,10 @@ def test_a_roll_finds_the_names_that_it_has_numbered(taken):
 
 
 def test_deleted_nodes_are_dropped_after_a_while():
-    found = book.Book()
+    found = cache.Book()
     made = index.Index(found.stands)
     found.listen(made.changed)
-    pod = asks.read(POD)
+    pod = pod_request.read(POD)
     for number in range(5 * index.MOST_GONE):
         found.see_node(f"n{number}", pods.published(1))
         found.forget_node(f"n{number - 1}")

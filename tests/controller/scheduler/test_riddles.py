@@ -6,7 +6,7 @@ import calls
 import pytest
 import schedulerpods as pods
 
-from pyvgpu.controller.scheduler import asks, book, deciding, victims
+from pyvgpu.controller.scheduler import cache, extender, pod_request, victims
 
 NODES = [f"n{number}" for number in range(40)]
 MOST_CALLS = 3_000_000  # about a second
@@ -46,12 +46,12 @@ RIDDLES = {
 
 @pytest.fixture(params=sorted(RIDDLES))
 def riddle(request):
-    return asks.read(RIDDLES[request.param])
+    return pod_request.read(RIDDLES[request.param])
 
 
 @pytest.fixture
 def known():
-    found = book.Book()
+    found = cache.Book()
     for name in NODES:
         found.see_node(name, pods.published(8))
     return found
@@ -61,20 +61,20 @@ def fill(known, node):
     """Fill most of a node with pods of four priorities."""
     for number in range(64):
         thing = pods.pod(f"v{number}", pods.container(vcore=12, size=5), priority=number % 4)
-        shares = known.reserve(asks.read(thing), node, 0.0)
-        bound = asks.read(pods.bind(thing, node, shares), (pods.KEY,))
+        shares = known.reserve(pod_request.read(thing), node, 0.0)
+        bound = pod_request.read(pods.bind(thing, node, shares), (pods.KEY,))
         known.see_pod(bound.key, bound)
 
 
 def test_a_request_about_many_nodes_is_answered_soon(known, riddle):
-    decider = deciding.Decider(known)
+    decider = extender.Decider(known)
     _, count = calls.counted(lambda: decider.filter(riddle, NODES, 0.0))
     assert count < MOST_CALLS
 
 
 def test_victims_are_found_soon(known, riddle):
     fill(known, NODES[0])
-    decider = deciding.Decider(known)
+    decider = extender.Decider(known)
     asked = [NODES[0]]
     _, count = calls.counted(lambda: decider.preempt(riddle, asked, victims.NO_BUDGETS, 0.0))
     assert count < MOST_CALLS
@@ -82,7 +82,7 @@ def test_victims_are_found_soon(known, riddle):
 
 def test_an_explanation_is_found_soon(known, riddle):
     known.see_pod(riddle.key, riddle)
-    decider = deciding.Decider(known)
+    decider = extender.Decider(known)
     _, count = calls.counted(lambda: decider.explain(riddle.key, NODES))
     assert count < MOST_CALLS
 
@@ -91,8 +91,8 @@ def test_beside_hard_pods_on_unknown_devices_others_are_placed_soon(known, riddl
     for number in range(4):
         lost = dataclasses.replace(riddle, key=f"team/r{number}", uid=f"r{number}", node=NODES[0])
         known.see_pod(lost.key, lost)
-    decider = deciding.Decider(known)
-    one = asks.read(pods.pod("one"))
+    decider = extender.Decider(known)
+    one = pod_request.read(pods.pod("one"))
     answer, count = calls.counted(lambda: decider.filter(one, NODES[:2], 0.0))
     assert NODES[1] in answer.fitting
     assert count < MOST_CALLS

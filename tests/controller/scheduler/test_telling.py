@@ -6,8 +6,8 @@ import pytest
 import scheduling_api as make
 import waiting
 
-from pyvgpu.controller.scheduler import asks
-from pyvgpu.controller.scheduler.shell import telling
+from pyvgpu.controller.scheduler import pod_request
+from pyvgpu.controller.scheduler.shell import pod_events
 from pyvgpu.kube import event_recorder
 
 EVENTS = "/api/v1/namespaces/n/events"
@@ -15,14 +15,14 @@ EVENTS = "/api/v1/namespaces/n/events"
 
 @pytest.fixture
 def limits():
-    return telling.LIMITS
+    return pod_events.LIMITS
 
 
 @pytest.fixture
 def tell(cluster, limits):
     api, connection = cluster
     said = {}
-    teller = telling.Teller(connection, lambda pod, names: said.get(pod.uid, ""), limits)
+    teller = pod_events.Teller(connection, lambda pod, names: said.get(pod.uid, ""), limits)
     stop = threading.Event()
     thread = threading.Thread(target=teller.run, args=(stop,))
     thread.start()
@@ -38,7 +38,7 @@ def events(api):
 
 
 def pod(name):
-    return asks.read(make.pod(name))
+    return pod_request.read(make.pod(name))
 
 
 def test_a_waiting_pod_gets_one_event_for_a_reason(tell):

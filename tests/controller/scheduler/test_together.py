@@ -9,15 +9,15 @@ import waiting
 from scheduling_api import KEY
 
 from pyvgpu import names
-from pyvgpu.controller.scheduler import book, gathering
+from pyvgpu.controller.scheduler import cache, gang_state
 from pyvgpu.controller.scheduler.shell import (
     binding,
-    budgets,
-    evicting,
+    disruption_budgets,
+    evictions,
     leading,
-    telling,
-    term,
-    watching,
+    pod_events,
+    session,
+    watch,
 )
 from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
 from pyvgpu.kube import event_recorder, leases
@@ -33,7 +33,7 @@ class Led:
         self.leads_for = 60.0  # seconds
         own = leading.OwnPod(connection, "pyvgpu", "")
         meter = SchedulerMeter()
-        self.term = term.Term(
+        self.term = session.Term(
             connection,
             settings,
             lambda: [KEY],
@@ -83,7 +83,7 @@ def led(cluster, request):
     api, connection = cluster
     for name in (NODE, "node-2"):
         api.put(f"/api/v1/nodes/{name}", make.node(name))
-    made = Led(api, connection, getattr(request, "param", book.Settings()))
+    made = Led(api, connection, getattr(request, "param", cache.Settings()))
     yield made
     made.stop.set()
     made.thread.join(30)
@@ -130,7 +130,7 @@ def test_evicts_nothing_for_equal_or_lower_priority_or_a_never_policy(led, prior
 
 
 def test_evicts_no_pod_for_one_that_differs_from_the_request(led, monkeypatch, caplog):
-    monkeypatch.setattr(evicting, "KNOWN_SECONDS", 0.1)
+    monkeypatch.setattr(evictions, "KNOWN_SECONDS", 0.1)
     two_of_60(led)
     led.create("humble", 50, 8, priority=0)
     for name in ("humble", "forged"):  # which does not exist
@@ -153,14 +153,14 @@ def test_a_protected_pod_stays_and_another_is_evicted(led):
 @pytest.fixture
 def frequent(monkeypatch):
     """A pod's reason is written as soon as it changes."""
-    monkeypatch.setattr(telling, "LIMITS", event_recorder.Limits(0.0, 600.0))
+    monkeypatch.setattr(pod_events, "LIMITS", event_recorder.Limits(0.0, 600.0))
 
 
 @pytest.mark.usefixtures("frequent")
-@pytest.mark.parametrize("led", [book.Settings(claim_seconds=0.5)], indirect=True)
+@pytest.mark.parametrize("led", [cache.Settings(claim_seconds=0.5)], indirect=True)
 def test_another_pod_is_evicted_for_one_that_never_terminates(led, monkeypatch):
-    monkeypatch.setattr(evicting, "AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr(budgets, "PROTECTED_SECONDS", 0.3)
+    monkeypatch.setattr(evictions, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(disruption_budgets, "PROTECTED_SECONDS", 0.3)
     two_of_60(led)
     led.api.staying = 1
     led.api.protected = {"low-1"}  # until the event says for which pod high waits in vain
@@ -201,7 +201,7 @@ def test_a_pod_with_an_exhausted_budget_gets_no_eviction_request(led):
         "spec": {"selector": {"matchLabels": {"app": "precious"}}},
         "status": {"disruptionsAllowed": 0},
     }
-    led.api.put(f"{watching.BUDGETS}/b", budget)
+    led.api.put(f"{watch.BUDGETS}/b", budget)
     waiting.wait_until(lambda: led.term._watch.budgets())
     led.create("high", 50, 8, priority=100)
     assert led.fitting("high") == []
@@ -252,7 +252,7 @@ def test_the_pods_of_a_gang_are_bound_when_all_binds_have_arrived(led):
 
 
 def test_a_bind_fails_when_the_rest_of_the_gang_does_not_arrive(led, monkeypatch):
-    monkeypatch.setattr(gathering, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(gang_state, "WAIT_SECONDS", 0.1)
     for name in ("g-0", "g-1"):
         led.create(name, 100, 8, noted=of_gang("g", 2))
     (node,) = led.fitting("g-0", NODE, "node-2")

@@ -5,7 +5,7 @@ import json
 import pytest
 import schedulerpods as pods
 
-from pyvgpu.controller.scheduler import book, deciding
+from pyvgpu.controller.scheduler import cache, extender
 from pyvgpu.controller.scheduler.shell import verbs
 
 
@@ -18,11 +18,11 @@ def question(policy, version):
 
 @pytest.mark.parametrize("versions", [("1", "2"), (None, None), ("", ""), ("1", None)])
 def test_a_pod_that_has_changed_since_it_was_judged_is_parsed_again(versions):
-    known = book.Book()
+    known = cache.Book()
     known.see_node("empty", pods.published(2))
     placed = {"u": {"main": (pods.share(0, 30, 1),)}}
     known.see_node("used", pods.published(2, placed=placed))
-    asked = verbs.Verbs(deciding.Decider(known), None, tuple, tuple, ())
+    asked = verbs.Verbs(extender.Decider(known), None, tuple, tuple, ())
     asked.filter(question("binpack", versions[0]))
     scores = json.loads(asked.prioritize(question("spread", versions[1])).content)
     assert max(scores, key=lambda it: it["Score"])["Host"] == "empty"

@@ -8,15 +8,15 @@ from allocator_nodes import pcie
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.allocator import facts, place, rooms
-from pyvgpu.controller.scheduler import asks, book, deciding, victims
+from pyvgpu.allocator import facts, free_capacity, place
+from pyvgpu.controller.scheduler import cache, extender, pod_request, victims
 
 BINPACK = facts.Packing.BINPACK
 
 
 def ask(name="high", vcore=50, size=8, priority=100, **more):
     thing = pods.pod(name, pods.container(vcore=vcore, size=size), priority=priority, **more)
-    return asks.read(thing)
+    return pod_request.read(thing)
 
 
 def running(name, number, vcore=60, size=8, priority=0, node="n0", age=0, leaving=False):
@@ -25,16 +25,16 @@ def running(name, number, vcore=60, size=8, priority=0, node="n0", age=0, leavin
     if leaving:
         thing["metadata"]["deletionTimestamp"] = "2026-11-22T04:00:00Z"
     shares = {"main": (pods.share(number, vcore, size if size is not None else 80),)}
-    return asks.read(pods.bind(thing, node, shares), (pods.KEY,))
+    return pod_request.read(pods.bind(thing, node, shares), (pods.KEY,))
 
 
 def cluster(*those, devices=2, nodes=("n0",)):
-    known = book.Book()
+    known = cache.Book()
     for node in nodes:
         known.see_node(node, pods.published(devices=pcie(devices)))
     for pod in those:
         known.see_pod(pod.key, pod)
-    return known, deciding.Decider(known)
+    return known, extender.Decider(known)
 
 
 def chosen(known, pod, budgets=victims.NO_BUDGETS, going=(), node="n0"):
@@ -276,7 +276,7 @@ def test_a_nomination_claims_what_the_victims_free():
     known, made = cluster(running("a", 0), devices=1)
     high = ask()
     assert made.spare(high, {"n0": ("uid-a",)}, victims.NO_BUDGETS, 0) == {"n0": ("uid-a",)}
-    nominated = asks.read(
+    nominated = pod_request.read(
         {
             **pods.pod("high", pods.container(), priority=100),
             "status": {"nominatedNodeName": "n0"},
@@ -376,4 +376,4 @@ def without(stand, pods_):
     held = [
         it.held for uid, it in stand.tenants.items() if uid not in gone and it.held is not None
     ]
-    return rooms.of(facts.Node(stand.devices, tuple(itertools.chain.from_iterable(held))))
+    return free_capacity.of(facts.Node(stand.devices, tuple(itertools.chain.from_iterable(held))))

@@ -6,22 +6,22 @@ import pytest
 import schedulerpods as pods
 from allocator_nodes import device, pcie
 
-from pyvgpu.controller.scheduler import asks, book, deciding, victims, waiting
+from pyvgpu.controller.scheduler import cache, extender, pod_request, victims, wait_reasons
 
 
 def ask(name="one", vcore=50, size=8, **more):
-    return asks.read(pods.pod(name, pods.container(vcore=vcore, size=size), **more))
+    return pod_request.read(pods.pod(name, pods.container(vcore=vcore, size=size), **more))
 
 
 def running(name, number, vcore=60, size=8, node="n0"):
     thing = pods.pod(name, pods.container(vcore=vcore, size=size))
-    return asks.read(
+    return pod_request.read(
         pods.bind(thing, node, {"main": (pods.share(number, vcore, size),)}), (pods.KEY,)
     )
 
 
 def cluster(*those, nodes=None):
-    known = book.Book()
+    known = cache.Book()
     for name, published in (nodes or {"n0": pods.published()}).items():
         known.see_node(name, published)
     for pod in those:
@@ -36,7 +36,7 @@ def test_the_nearest_device_and_what_would_make_it_fit():
     known = cluster(
         *USED, nodes={"n0": pods.published(), "n1": None, "n2": pods.published(size=4)}
     )
-    found = waiting.look(known, ask(), ["n0", "n1", "n2"])
+    found = wait_reasons.look(known, ask(), ["n0", "n1", "n2"])
     assert found.text() == (
         "team/one asks for 50 vcore and 8GiB\n"
         "  no device for 50 vcore and 8GiB: 1 node: too little left of each device; "
@@ -80,20 +80,22 @@ def test_the_nearest_device_and_what_would_make_it_fit():
     ],
 )
 def test_the_nearest_device(those, pod, near):
-    assert str(waiting.look(cluster(*those), pod).near) == near
+    assert str(wait_reasons.look(cluster(*those), pod).near) == near
 
 
 def test_the_suggested_request_fits():
     known = cluster(*USED)
-    found = waiting.look(known, ask())
+    found = wait_reasons.look(known, ask())
     assert found.near.remedies[-1] == "it asked for 40 vcore and 8GiB"
-    assert waiting.look(known, ask("two", 40, 8)).fitting == ("n0",)
+    assert wait_reasons.look(known, ask("two", 40, 8)).fitting == ("n0",)
 
 
 def test_every_device_has_a_row():
     nodes = {"n0": pods.published(), "n1": pods.published(devices=(device(0, cordoned=True),))}
-    found = waiting.look(cluster(*USED, nodes=nodes), ask(), ["n1", "n0", "n9"], every_device=True)
-    assert waiting.table(found.rows()).splitlines() == [
+    found = wait_reasons.look(
+        cluster(*USED, nodes=nodes), ask(), ["n1", "n0", "n9"], every_device=True
+    )
+    assert wait_reasons.table(found.rows()).splitlines() == [
         "NODE  DEVICE  CONTAINER  WHY NOT",
         "n0    gpu0    main       needs 50 vcore, has 40 free (team/a 60 vcore 8GiB)",
         "n0    gpu1    main       needs 50 vcore, has 5 free (team/b 90 vcore 8GiB, "
@@ -115,9 +117,9 @@ def test_every_device_has_a_row():
 
 
 def test_an_invalid_annotation_is_shown():
-    known = book.Book()
+    known = cache.Book()
     known.see_node("n0", None, "pyvgpu.io/node-devices: is damaged: ValueError('x')")
-    (row,) = waiting.look(known, ask(), every_device=True).rows()
+    (row,) = wait_reasons.look(known, ask(), every_device=True).rows()
     assert row == (
         "n0",
         "",
@@ -128,14 +130,14 @@ def test_an_invalid_annotation_is_shown():
 
 
 def test_a_pod_that_fits_has_no_nearest_device():
-    found = waiting.look(cluster(), ask(), ["n0"])
+    found = wait_reasons.look(cluster(), ask(), ["n0"])
     assert found.text().endswith("1 node would do, such as n0")
     assert found.near is None
 
 
 def test_the_reserved_node_is_shown():
     known = cluster()
-    made = deciding.Decider(known)
+    made = extender.Decider(known)
     pod = ask()
     known.see_pod(pod.key, pod)
     made.filter(pod, ["n0"], 0)
@@ -156,7 +158,7 @@ def test_the_reserved_node_is_shown():
 )
 def test_its_own_claim_is_no_reason_for_waiting(those, near):
     known = cluster(*those, nodes={"n0": pods.published(len(those))})
-    made = deciding.Decider(known)
+    made = extender.Decider(known)
     pod = ask(priority=1)
     known.see_pod(pod.key, pod)
     would = "it would fit if team/a ended, or if it asked for 40 vcore and 8GiB"
@@ -170,15 +172,15 @@ def test_its_own_claim_is_no_reason_for_waiting(those, near):
 
 
 def test_an_invalid_request_is_explained():
-    found = waiting.look(cluster(), ask(vcore=150))
+    found = wait_reasons.look(cluster(), ask(vcore=150))
     assert found.text().startswith("team/one: container main: vcore 150: above 100")
     assert found.event() == found.trouble
 
 
 def test_containers_are_named_as_in_the_pod():
     thing = pods.pod("x", pods.container("first", 70), pods.container("second", 200, None))
-    found = waiting.look(
-        cluster(nodes={"n0": pods.published(1)}), asks.read(thing), every_device=True
+    found = wait_reasons.look(
+        cluster(nodes={"n0": pods.published(1)}), pod_request.read(thing), every_device=True
     )
     assert found.asked == "first: 70 vcore and 8GiB, second: 200 vcore"
     assert found.rows()[0] == ("n0", "", "second", "second asks for 2 devices, only 1 fits")
@@ -186,21 +188,21 @@ def test_containers_are_named_as_in_the_pod():
 
 def test_a_share_of_several_devices_is_named_as_such():
     pod = ask(vcore=100, size=8, notes={"pyvgpu.io/device-count": "2"})
-    assert waiting.look(cluster(), pod).asked == "100 vcore and 8GiB on 2 devices"
+    assert wait_reasons.look(cluster(), pod).asked == "100 vcore and 8GiB on 2 devices"
 
 
 def test_an_event_is_truncated_to_its_limit():
-    known = book.Book()
+    known = cache.Book()
     for number in range(60):
         known.see_node(f"n{number}", pods.published(devices=pcie(2)))
         for at in range(40):
             pod = running(f"{'long-name-' * 20}{number}-{at}", at % 2, 4, 1, f"n{number}")
             known.see_pod(pod.key, pod)
-    found = waiting.look(known, ask(vcore=60)).event()
-    assert len(found.encode()) == waiting.MOST_EVENT_BYTES
+    found = wait_reasons.look(known, ask(vcore=60)).event()
+    assert len(found.encode()) == wait_reasons.MOST_EVENT_BYTES
     assert found.startswith("no device for 60 vcore and 8GiB: 60 nodes: too little left")
     assert found.endswith("...")
 
 
 def test_without_known_nodes_it_says_so():
-    assert waiting.look(book.Book(), ask()).event().endswith("no node is known")
+    assert wait_reasons.look(cache.Book(), ask()).event().endswith("no node is known")

@@ -6,7 +6,7 @@ import threading
 import pytest
 import waiting
 
-from pyvgpu.controller.scheduler.shell import waking
+from pyvgpu.controller.scheduler.shell import requeue
 from pyvgpu.kube import apiserver
 
 
@@ -18,11 +18,11 @@ class Own:
         self.failing = 0
 
     def annotate(self, noted):
-        assert list(noted) == [waking.ANNOTATION]
+        assert list(noted) == [requeue.ANNOTATION]
         if self.failing:
             self.failing -= 1
             raise apiserver.ServerError("down")
-        self.written.put(noted[waking.ANNOTATION])
+        self.written.put(noted[requeue.ANNOTATION])
 
 
 class Room:
@@ -30,7 +30,7 @@ class Room:
 
     def __init__(self):
         self.own, self.those, self.counted = Own(), [], []
-        self.waker = waking.Waker(self.own, self.freed, lambda: self.counted.append(1))
+        self.waker = requeue.Waker(self.own, self.freed, lambda: self.counted.append(1))
 
     def freed(self):
         found, self.those = self.those, []
@@ -43,8 +43,8 @@ class Room:
 
 @pytest.fixture
 def room(monkeypatch):
-    monkeypatch.setattr(waking, "LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(waking, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(requeue, "LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(requeue, "AGAIN_SECONDS", 0.01)
     made, stop = Room(), threading.Event()
     thread = threading.Thread(target=made.waker.run, args=(stop,))
     thread.start()

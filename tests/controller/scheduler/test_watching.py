@@ -7,21 +7,21 @@ import scheduling_api as make
 import waiting
 from scheduling_api import KEY
 
-from pyvgpu.controller.scheduler import asks, book
-from pyvgpu.controller.scheduler.shell import drift, watching
+from pyvgpu.controller.scheduler import cache, pod_request
+from pyvgpu.controller.scheduler.shell import cache_check, watch
 from pyvgpu.kube import informer
 
-PATHS = (watching.NODES, watching.PODS, watching.BUDGETS)
+PATHS = (watch.NODES, watch.PODS, watch.BUDGETS)
 
 
 class Followed:
     """A running watch, and the number of times that devices may have been freed."""
 
     def __init__(self, connection):
-        self.book, self.freed = book.Book(), 0
+        self.book, self.freed = cache.Book(), 0
         self.stop = threading.Event()
-        self.watch = watching.Watch(connection, self.book, lambda: [KEY], self._free)
-        self.drift = drift.Drift(connection, self.book, lambda: [KEY], self.watch.relist)
+        self.watch = watch.Watch(connection, self.book, lambda: [KEY], self._free)
+        self.drift = cache_check.Drift(connection, self.book, lambda: [KEY], self.watch.relist)
         for part in self.watch.parts:
             threading.Thread(target=part, args=(self.stop,), daemon=True).start()
         waiting.wait_until(lambda: not self.watch.missing)
@@ -146,7 +146,7 @@ def test_a_node_with_an_invalid_annotation_has_the_reason(cluster, follow):
 
 def test_drift_is_counted_and_corrected(cluster, follow, monkeypatch):
     api, _ = cluster
-    monkeypatch.setattr(drift, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(cache_check, "AGAIN_SECONDS", 0.01)
     api.put("/api/v1/nodes/node-1", make.node("node-1"))
     bind(api, "a")
     followed = follow()
@@ -154,7 +154,7 @@ def test_drift_is_counted_and_corrected(cluster, follow, monkeypatch):
     assert followed.drift.count == 0
     followed.book.see_pod("n/a", None)  # as if a watch event had been lost
     ghost = make.pod("ghost", nodeName="node-1")
-    followed.book.see_pod("n/ghost", asks.read(ghost))
+    followed.book.see_pod("n/ghost", pod_request.read(ghost))
     followed.drift.look(followed.stop)
     assert followed.drift.count == 2
     for path in PATHS:
@@ -166,7 +166,7 @@ def test_drift_is_counted_and_corrected(cluster, follow, monkeypatch):
 
 def test_it_compares_at_the_set_interval_until_it_ends(cluster, follow):
     followed = follow()
-    followed.book.settings = book.Settings(resync_seconds=0.01)
+    followed.book.settings = cache.Settings(resync_seconds=0.01)
     thread = threading.Thread(target=followed.drift.run, args=(followed.stop,))
     thread.start()
     waiting.wait_until(lambda: followed.drift.comparisons > 2)
@@ -177,4 +177,4 @@ def test_it_compares_at_the_set_interval_until_it_ends(cluster, follow):
 
 
 def test_informer_and_cache_use_the_same_key(cluster):
-    assert informer.key_of(make.pod("a")) == asks.read(make.pod("a")).key
+    assert informer.key_of(make.pod("a")) == pod_request.read(make.pod("a")).key

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvgpu.controller.sidecar import (
-    claims,
+    exit_reports,
     explain,
-    kept,
     node,
     pods,
+    projections,
     reconcile,
     settings,
     swaps,
@@ -84,7 +84,7 @@ def test_no_annotation_makes_a_component_fail(swap, swapped, record, main, phase
     thing = make.pod(
         make.container("main", main), sidecar, metadata={"annotations": annotations}, phase=phase
     )
-    kept.pod(thing, settings.Settings())
+    projections.pod(thing, settings.Settings())
     pod = pods.read(thing)
     for around in AROUND:
         decision = reconcile.reconcile(pod, around, MOMENT, model.SETTINGS)
@@ -104,6 +104,6 @@ def test_no_annotation_makes_a_component_fail(swap, swapped, record, main, phase
     for stop in (stop for answer in answers for stop in answer.stops):
         assert (stop.name, stop.id) == ("log", "containerd://log")
         assert stop.left_after(1) >= 0
-    claims.see(pod, runtime)
+    exit_reports.see(pod, runtime)
     for image in swaps.asked_for(pod):
         image.encode()

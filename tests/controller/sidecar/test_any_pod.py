@@ -9,7 +9,7 @@ import small_kubelet as model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.controller.sidecar import how, marking, node, pods, reconcile, records, when
+from pyvgpu.controller.sidecar import completion, how, marking, node, pods, reconcile, records
 
 STATUSES = st.sampled_from(
     [
@@ -100,7 +100,7 @@ def test_a_decision_writes_once_and_only_to_sidecars(pod, around):
             continue
         read = pods.read(pod)
         marks = marking.mark(read)
-        assert when.look(read, marks.mains).done
+        assert completion.look(read, marks.mains).done
         after = model.apply(pod, decision.patch.operations)
         mains = [entry.index for entry in marks.mains]
         for index in mains:

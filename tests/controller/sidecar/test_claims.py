@@ -6,7 +6,7 @@ import pod_objects as make
 import pytest
 import small_kubelet as model
 
-from pyvgpu.controller.sidecar import claims, node, pods, reconcile, records
+from pyvgpu.controller.sidecar import exit_reports, node, pods, reconcile, records
 
 AT = 1_795_255_200.9  # make.AT, and most of a second
 MAIN = node.Running("main", "containerd://main", 0, AT)
@@ -19,9 +19,11 @@ def at_work(*containers, **more):
 
 
 def test_a_report_has_the_exit_of_each_main_container():
-    claim = claims.see(at_work(), [MAIN, LOG])
+    claim = exit_reports.see(at_work(), [MAIN, LOG])
     at = datetime.datetime.fromisoformat("2026-11-21T10:00:00+00:00")
-    assert claim == claims.Claim("uid-1", {"main": claims.End("containerd://main", 0, at)})
+    assert claim == exit_reports.Claim(
+        "uid-1", {"main": exit_reports.End("containerd://main", 0, at)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,12 +43,12 @@ def test_a_report_has_the_exit_of_each_main_container():
     ],
 )
 def test_unfinished_work_is_not_reported(pod, runtime):
-    assert claims.see(pod, runtime) is None
+    assert exit_reports.see(pod, runtime) is None
 
 
 def test_an_applied_report_equals_kubelets_later_status():
     pod = at_work()
-    believed = claims.believe(pod, claims.see(pod, [MAIN, LOG]))
+    believed = exit_reports.believe(pod, exit_reports.see(pod, [MAIN, LOG]))
     main = make.container("main", make.ended(0, "containerd://main"))
     assert believed == pods.read(make.pod(main, make.sidecar()))
     moment = reconcile.Moment(model.BEGIN, lambda: 0.5)
@@ -56,8 +58,10 @@ def test_an_applied_report_equals_kubelets_later_status():
 
 
 def test_a_report_survives_a_round_trip():
-    claim = claims.see(at_work(), [MAIN, LOG])
-    assert claims.read(claims.write({"team/train-0": claim})) == {"team/train-0": claim}
+    claim = exit_reports.see(at_work(), [MAIN, LOG])
+    assert exit_reports.read(exit_reports.write({"team/train-0": claim})) == {
+        "team/train-0": claim
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,12 +80,12 @@ def test_a_report_survives_a_round_trip():
     ],
 )
 def test_a_malformed_annotation_is_empty(text):
-    assert claims.read(text) == {}
+    assert exit_reports.read(text) == {}
 
 
 def claimed(uid="uid-1", identity="containerd://main"):
     at = datetime.datetime.fromisoformat(make.AT)
-    return claims.Claim(uid, {"main": claims.End(identity, 0, at)})
+    return exit_reports.Claim(uid, {"main": exit_reports.End(identity, 0, at)})
 
 
 @pytest.mark.row(14)
@@ -96,17 +100,17 @@ def claimed(uid="uid-1", identity="containerd://main"):
 )
 def test_a_report_on_another_pod_or_container_is_ignored(claim):
     pod = at_work()
-    assert claims.believe(pod, claim) is pod
+    assert exit_reports.believe(pod, claim) is pod
 
 
 def test_a_report_on_a_container_without_status_is_ignored():
     pod = pods.read(make.pod(make.container("main", make.waiting()), make.sidecar()))
-    assert claims.believe(pod, claimed()) is pod
+    assert exit_reports.believe(pod, claimed()) is pod
 
 
 def test_a_report_is_news_until_kubelet_reports_the_same():
-    assert claims.is_news(at_work())
+    assert exit_reports.is_news(at_work())
     done = pods.read(make.pod(make.container("main", make.ended(0)), make.sidecar()))
-    assert not claims.is_news(done)
+    assert not exit_reports.is_news(done)
     begun = at_work(metadata={"annotations": {"pyvgpu.io/sidecar-stop": "{}"}})
-    assert not claims.is_news(begun)
+    assert not exit_reports.is_news(begun)

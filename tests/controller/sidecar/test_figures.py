@@ -7,7 +7,7 @@ import pod_objects as make
 import pytest
 import small_kubelet as model
 
-from pyvgpu.controller.sidecar import figures, pods, reconcile
+from pyvgpu.controller.sidecar import pods, reconcile, termination_metrics
 
 
 def over(at="2026-11-21T10:00:02.500Z", phase="Succeeded"):
@@ -22,11 +22,13 @@ def over(at="2026-11-21T10:00:02.500Z", phase="Succeeded"):
 
 
 def test_seconds_are_from_the_last_main_to_the_last_sidecar():
-    assert figures.measure(pods.read(over())) == figures.Figures(("swap",), 2.5, 1)
+    assert termination_metrics.measure(pods.read(over())) == termination_metrics.Figures(
+        ("swap",), 2.5, 1
+    )
 
 
 def test_a_clock_set_back_gives_no_negative_seconds():
-    assert figures.measure(pods.read(over(at="2026-11-21T09:59:59Z"))).seconds == 0
+    assert termination_metrics.measure(pods.read(over(at="2026-11-21T09:59:59Z"))).seconds == 0
 
 
 def without_record():
@@ -45,4 +47,4 @@ def without_record():
     ],
 )
 def test_a_pod_without_our_record_has_no_figures(pod):
-    assert figures.measure(pods.read(pod)) is None
+    assert termination_metrics.measure(pods.read(pod)) is None

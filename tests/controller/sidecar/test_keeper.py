@@ -14,9 +14,9 @@ pytest.importorskip("prometheus_client", reason="needs prometheus-client")
 small_runtime = pytest.importorskip("small_runtime", reason="needs grpcio")
 
 from pyvgpu.controller.sidecar import (  # noqa: E402
-    claims,
-    keeper,
+    exit_reports,
     meters,
+    node_agent,
     nodes,
     pods,
     reconcile,
@@ -36,7 +36,7 @@ def begin(small, tmp_path, monkeypatch):
     """Start a node part with a runtime of that release."""
     api, connection = small
     stop = threading.Event()
-    monkeypatch.setattr(keeper, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(node_agent, "AGAIN_SECONDS", 0.05)
     with contextlib.ExitStack() as opened:
 
         def start(release="v2.4.2", name="containerd", **found):
@@ -44,8 +44,8 @@ def begin(small, tmp_path, monkeypatch):
             runtime.images.add(SETTINGS.fast_exit.image)
             runtime.containers.update(found)
             client = opened.enter_context(small_runtime.running(tmp_path, runtime))
-            place = keeper.Place("node-1", tmp_path / "begun")
-            part = keeper.Keeper(connection, client, place, SETTINGS, meters.NodeMeter())
+            place = node_agent.Place("node-1", tmp_path / "begun")
+            part = node_agent.Keeper(connection, client, place, SETTINGS, meters.NodeMeter())
             lease = leases.Lease(connection, "pyvgpu", leases.NODE + "node-1", "node-1")
             thread = threading.Thread(target=part.run, args=(lease, stop))
             thread.start()
@@ -309,9 +309,9 @@ def test_the_lease_reports_ended_main_containers_until_the_controller_knows(smal
 
 def wait_for_claims(api, keys):
     def reported():
-        return api.read(LEASE)["metadata"]["annotations"].get(claims.ANNOTATION)
+        return api.read(LEASE)["metadata"]["annotations"].get(exit_reports.ANNOTATION)
 
-    waiting.wait_until(lambda: set(claims.read(reported())) == keys, 60, reported)
+    waiting.wait_until(lambda: set(exit_reports.read(reported())) == keys, 60, reported)
 
 
 def test_a_container_that_ignores_its_signal_is_signaled_once(small, begin):

@@ -9,7 +9,7 @@ import pod_objects as make
 import pytest
 import waiting
 
-from pyvgpu.controller.sidecar import claims, reconcile, settings, shell
+from pyvgpu.controller.sidecar import exit_reports, reconcile, settings, shell
 from pyvgpu.controller.sidecar.meters import ControllerMeter
 
 SETTINGS = settings.Settings(sweep_seconds=0)
@@ -117,10 +117,10 @@ def test_another_pod_of_the_same_name_is_decided_again(small, begin):
 
 def lease_that_says(renewed, *keys):
     at = datetime.datetime.fromisoformat(make.AT)
-    claim = claims.Claim("uid-1", {"main": claims.End("containerd://1", 0, at)})
-    said = claims.write(dict.fromkeys(keys, claim))
+    claim = exit_reports.Claim("uid-1", {"main": exit_reports.End("containerd://1", 0, at)})
+    said = exit_reports.write(dict.fromkeys(keys, claim))
     metadata = {"namespace": "pyvgpu", "name": "pyvgpu-sidecar-node-1"}
-    metadata["annotations"] = {claims.ANNOTATION: said}
+    metadata["annotations"] = {exit_reports.ANNOTATION: said}
     return {"metadata": metadata, "spec": {"holderIdentity": "node-1", "renewTime": renewed}}
 
 

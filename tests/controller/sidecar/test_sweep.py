@@ -4,14 +4,14 @@ import pod_objects as make
 import pytest
 import small_kubelet
 
-from pyvgpu.controller.sidecar import marking, pods, settings, sweep
+from pyvgpu.controller.sidecar import label_sweep, marking, pods, settings
 from pyvgpu.controller.sidecar.meters import ControllerMeter
 
 POD = "/api/v1/namespaces/team/pods/train-0"
 
 
 def adopted(pod, *policies):
-    found = sweep.Sweep(None, settings.Settings(policies=policies), None, None, None)
+    found = label_sweep.Sweep(None, settings.Settings(policies=policies), None, None, None)
     operations = found.look(pods.read(pod))
     return small_kubelet.apply(pod, operations)["metadata"].get("labels") if operations else None
 
@@ -57,7 +57,7 @@ def adopt(small):
 
     def adopt_while(*happen):
         turns, meter = Meanwhile(*happen), ControllerMeter()
-        it = sweep.Sweep(connection, settings.Settings(), lambda: True, turns, meter)
+        it = label_sweep.Sweep(connection, settings.Settings(), lambda: True, turns, meter)
         it.adopt(pods.read(found))
         return meter.registry.get_sample_value("pyvgpu_sidecar_adopted_pods_total")
 

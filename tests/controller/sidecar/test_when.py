@@ -3,7 +3,7 @@
 import pod_objects as make
 import pytest
 
-from pyvgpu.controller.sidecar import marking, pods, when
+from pyvgpu.controller.sidecar import completion, marking, pods
 
 RUNNING, CREATED = make.running(), make.waiting()
 
@@ -16,7 +16,7 @@ def look(*mains, **pod):
             **pod,
         )
     )
-    return when.look(read, marking.mark(read).mains)
+    return completion.look(read, marking.mark(read).mains)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_containers_own_policy_and_rules_count(pod_policy, spec, code, done):
             make.container("main", make.ended(code), **spec), make.sidecar(), policy=pod_policy
         )
     )
-    assert when.look(read, marking.mark(read).mains).done is done
+    assert completion.look(read, marking.mark(read).mains).done is done
 
 
 def test_since_is_the_end_of_the_last_main_container():

@@ -7,12 +7,12 @@ from scheduling_api import GIB, UNIT, devices
 
 from pyvgpu import errors
 from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller.scheduler import stands
+from pyvgpu.controller.scheduler import node_info
 from pyvgpu.controller.status import rows
 
 
 def stand(name, *had, placed=None, trouble=""):
-    made = stands.Stand(name)
+    made = node_info.Stand(name)
     published = annotations.Published(UNIT, had, placed=placed or {})
     made.update(None if trouble else published, trouble)
     return made
@@ -43,7 +43,7 @@ def test_a_node_has_a_state_and_a_reason(made, agent, state, why):
 
 
 def test_a_node_that_has_published_nothing_is_unknown():
-    row = rows.row_of(stands.Stand("a"), "")
+    row = rows.row_of(node_info.Stand("a"), "")
     assert row.state == "unknown"
     assert row.troubled
     assert rows.totals([row])["devices"] == 0

@@ -17,7 +17,7 @@ import waiting
 from agents import NODE, container, said
 
 from pyvgpu import names
-from pyvgpu.controller.scheduler.shell import leading, waking
+from pyvgpu.controller.scheduler.shell import leading, requeue
 from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(400)]
@@ -159,7 +159,7 @@ def test_scheduler_may_only_label_its_own_pods(scheduler, tmp_path):
 
     own, (other, *_) = replicas(scheduler)[0], made.webhooks(scheduler)
     change(own, "labels", leading.LABEL)
-    change(own, "annotations", waking.ANNOTATION)
+    change(own, "annotations", requeue.ANNOTATION)
     for pod, part, key in (
         (other, "labels", leading.LABEL),
         (own, "labels", "app"),

@@ -16,7 +16,7 @@ import webhooks
 from claimants import consumed, container
 
 from pyvgpu import errors
-from pyvgpu.allocator import spare
+from pyvgpu.allocator import elastic
 from pyvgpu.cli import claiming
 from pyvgpu.controller.claims import collecting, templates
 from pyvgpu.kube import apiserver
@@ -212,7 +212,7 @@ def configured(parameters):
 
 
 def parameters(**members):
-    return {"apiVersion": spare.API_VERSION, "kind": spare.KIND, **members}
+    return {"apiVersion": elastic.API_VERSION, "kind": elastic.KIND, **members}
 
 
 CONFIGURATIONS = [
@@ -246,7 +246,7 @@ CONFIGURATIONS = [
 
 def valid(given):
     with contextlib.suppress(errors.UsageError):
-        return bool(spare.read_parameters(given))
+        return bool(elastic.read_parameters(given))
     return False
 
 

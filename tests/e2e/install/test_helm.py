@@ -13,7 +13,7 @@ from agents import NODE, UNIT, container
 from waiting import wait_until
 
 from pyvgpu import names
-from pyvgpu.controller.scheduler import configured
+from pyvgpu.controller.scheduler import config_check
 from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.kube import yaml_file
 from pyvgpu.simulation import simulator
@@ -166,7 +166,7 @@ def test_notes_write_kube_schedulers_configuration(release, folder):
     script = said[said.index("of() {") : said.index("pyvgpu doctor")]
     charts.run("sh", "-euc", f"cd {folder}\n{script}")
     config = yaml_file.read(folder / "kube-scheduler.yaml", "--config")
-    assert configured.judge(config) == ()
+    assert config_check.judge(config) == ()
     (extender,) = config["extenders"]
     assert extender["urlPrefix"] == "https://10.96.0.50/scheduler"  # found by itself
     _, kept, _ = secrets()

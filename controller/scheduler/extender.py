@@ -8,24 +8,24 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller.scheduler import answers, gathering, index, preempting, waiting
-from pyvgpu.controller.scheduler.stands import State
+from pyvgpu.controller.scheduler import answers, gang_state, index, preempting, wait_reasons
+from pyvgpu.controller.scheduler.node_info import State
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pyvgpu.controller.scheduler import asks, book, listed
+    from pyvgpu.controller.scheduler import cache, listed, pod_request
 
 
 class Decider:
     """Answers from the scheduler cache."""
 
-    def __init__(self, known: book.Book) -> None:
+    def __init__(self, known: cache.Book) -> None:
         self.book = known
         self.moved = threading.Condition(known.lock)  # on which pods of a gang wait for the others
         self._index = index.Index(known.stands)
         known.listen(self._index.changed)
-        self._gathering = gathering.Gathering(known, self._index)
+        self._gathering = gang_state.Gathering(known, self._index)
         self._preempting = preempting.Preempting(known, self._index)
         # These take long, and do not hold the lock all the time.
         self.preempt = self._preempting.plan
@@ -33,11 +33,11 @@ class Decider:
         self.nominated = self._preempting.nominated
         self.in_vain = self._preempting.in_vain
         self._touched: set[str] = set()  # nodes that have changed since the last freed()
-        self._refused: dict[str, asks.Pod] = {}  # by uid, pods that no node fitted
+        self._refused: dict[str, pod_request.Pod] = {}  # by uid, pods that no node fitted
         known.listen(self._touched.add)
 
     def filter(
-        self, pod: asks.Pod, names: Sequence[str], now: float, *, every_reason: bool = True
+        self, pod: pod_request.Pod, names: Sequence[str], now: float, *, every_reason: bool = True
     ) -> answers.Answer:
         """Return which of the nodes called *names* fit *pod*, and why the others do not.
 
@@ -59,7 +59,7 @@ class Decider:
                 self._refused[pod.uid] = pod
         return answer
 
-    def freed(self, now: float) -> list[asks.Pod]:
+    def freed(self, now: float) -> list[pod_request.Pod]:
         """Return refused pods that may fit now, each once, by descending priority.
 
         And those whose victims did not terminate in time: others may be evicted for them.
@@ -92,7 +92,7 @@ class Decider:
                 del self._refused[pod.uid]
         return sorted(found, key=lambda it: (-it.priority, it.created, it.uid))
 
-    def _kept(self, pod: asks.Pod, touched: frozenset[str]) -> bool | None:
+    def _kept(self, pod: pod_request.Pod, touched: frozenset[str]) -> bool | None:
         """Tell whether the reservation of *pod* fits; None if there is none, or no change."""
         promise = self.book.find(pod.uid)
         if promise is None or promise.node not in touched:
@@ -100,7 +100,7 @@ class Decider:
         return answers.fits_without_itself(self.book, pod, promise.node)
 
     def _filtered(
-        self, pod: asks.Pod, names: Sequence[str], now: float, *, every_reason: bool
+        self, pod: pod_request.Pod, names: Sequence[str], now: float, *, every_reason: bool
     ) -> answers.Answer:
         if pod.gang:
             found = self._gathering.filter(pod, pod.gang, names, now)
@@ -111,7 +111,7 @@ class Decider:
             answers.expect(self.book, pod, answer.fitting[0], now)
         return answer
 
-    def prioritize(self, pod: asks.Pod, names: Sequence[str], now: float) -> listed.Codes:
+    def prioritize(self, pod: pod_request.Pod, names: Sequence[str], now: float) -> listed.Codes:
         """Return a score from 0 to 10 for each of *names*.
 
         The pod will probably go to the best one, so that is reserved for it for a while.
@@ -126,7 +126,7 @@ class Decider:
                 answers.expect(self.book, pod, names[scores.index(max(scores))], now)
         return scores
 
-    def arrive(self, pod: asks.Pod, node: str, now: float) -> float | None:
+    def arrive(self, pod: pod_request.Pod, node: str, now: float) -> float | None:
         """Note a bind request of *pod* for *node*; return None if it may be bound now.
 
         Otherwise the pod has to wait for its gang: on *moved*, at most until the returned time,
@@ -141,14 +141,14 @@ class Decider:
 
     def explain(
         self, key: str, names: Collection[str] | None = None, *, every_device: bool = False
-    ) -> waiting.Why | None:
+    ) -> wait_reasons.Why | None:
         """Return why no node fits the pod namespace/name; None if there is no such pod."""
         pod = self.book.pods.get(key)
         if pod is None:
             return None
-        return waiting.look(self.book, pod, names, every_device=every_device)
+        return wait_reasons.look(self.book, pod, names, every_device=every_device)
 
-    def broken(self, now: float) -> list[asks.Pod]:
+    def broken(self, now: float) -> list[pod_request.Pod]:
         """Return the bound pods of gangs whose other pods could not be bound in time.
 
         Their devices are of no use to them, so they have to be evicted.

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyvgpu.controller.scheduler import asks, book
+    from pyvgpu.controller.scheduler import cache, pod_request
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Wait:
     """A preempting pod and the victims that it waits for."""
 
-    pod: asks.Pod
+    pod: pod_request.Pod
     node: str
     ending: Mapping[str, str]  # the victims: keys by uid
     until: float
@@ -30,11 +30,13 @@ class _Wait:
 class Lingering:
     """Tracks victims that are waited for; the caller holds the lock of the cache."""
 
-    def __init__(self, known: book.Book) -> None:
+    def __init__(self, known: cache.Book) -> None:
         self._book = known
         self._waits: dict[str, _Wait] = {}  # by the uid of the preempting pod
         self._nodes: dict[str, str] = {}  # of overdue victims, by uid
-        self._failed: dict[str, tuple[asks.Pod, str]] = {}  # by uid: preempting pod, message
+        self._failed: dict[
+            str, tuple[pod_request.Pod, str]
+        ] = {}  # by uid: preempting pod, message
         self._owed: set[str] = set()  # uids that overdue() has yet to return
 
     def uids(self, now: float) -> frozenset[str]:
@@ -43,7 +45,7 @@ class Lingering:
         self._nodes = {uid: at for uid, at in self._nodes.items() if self._is_ending(uid, at)}
         return frozenset(self._nodes)
 
-    def expect(self, pod: asks.Pod, node: str, uids: Iterable[str], until: float) -> None:
+    def expect(self, pod: pod_request.Pod, node: str, uids: Iterable[str], until: float) -> None:
         """Note that *pod* waits for the pods *uids* to terminate on *node*, and until when."""
         tenants = self._book.stands[node].tenants
         there = {uid: tenants[uid].pod.key for uid in uids if uid in tenants}
@@ -55,7 +57,7 @@ class Lingering:
         owed, self._owed = self._owed, set()
         return owed
 
-    def message(self, pod: asks.Pod) -> str:
+    def message(self, pod: pod_request.Pod) -> str:
         """Say for which victims *pod* has waited in vain; empty if for none."""
         _, text = self._failed.get(pod.uid, (pod, ""))
         return text
@@ -83,6 +85,6 @@ class Lingering:
         promise = stand.tenants.get(uid) if stand is not None else None
         return promise is not None and promise.pod.leaving
 
-    def _is_waiting(self, pod: asks.Pod) -> bool:
+    def _is_waiting(self, pod: pod_request.Pod) -> bool:
         known = self._book.pods.get(pod.key)
         return known is not None and known.uid == pod.uid and known.waits

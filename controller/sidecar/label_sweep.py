@@ -12,7 +12,7 @@ import random
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import marking, pods, when
+from pyvgpu.controller.sidecar import completion, marking, pods
 from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Sweep:
 
     def look(self, pod: pods.Pod) -> list[Operation]:
         """Return the patch that labels *pod*; empty if it has the label or no marked sidecars."""
-        done = pod.deleted or pod.phase in when.TERMINAL or names.SIDECAR_LABEL in pod.labels
+        done = pod.deleted or pod.phase in completion.TERMINAL or names.SIDECAR_LABEL in pod.labels
         if done or marking.mark(pod, self._settings.policies).why_not:
             return []
         return [

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.controller.scheduler import asks
+    from pyvgpu.controller.scheduler import pod_request
     from pyvgpu.kube import apiserver
 
 COMPONENT = "pyvgpu-scheduler"
@@ -30,7 +30,7 @@ class Teller:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        why: Callable[[asks.Pod, Sequence[str]], str],
+        why: Callable[[pod_request.Pod, Sequence[str]], str],
         limits: event_recorder.Limits | None = None,
     ) -> None:
         """Write none yet; *why* returns why some nodes refuse a pod, or nothing."""
@@ -39,11 +39,11 @@ class Teller:
             api, event_recorder.Source(COMPONENT), limits or LIMITS, look=self._look
         )
 
-    def waits(self, pod: asks.Pod, names: Sequence[str]) -> None:
+    def waits(self, pod: pod_request.Pod, names: Sequence[str]) -> None:
         """Queue an event that says why *pod*, which the nodes *names* refuse, waits."""
         self._recorder.record(_event(pod, WAITS, "", names))
 
-    def say(self, pod: asks.Pod, reason: str, text: str) -> None:
+    def say(self, pod: pod_request.Pod, reason: str, text: str) -> None:
         """Queue an event on *pod*."""
         self._recorder.record(_event(pod, reason, text))
 
@@ -64,7 +64,7 @@ class Teller:
 
 
 def _event(
-    pod: asks.Pod, reason: str, text: str, names: Sequence[str] = ()
+    pod: pod_request.Pod, reason: str, text: str, names: Sequence[str] = ()
 ) -> event_recorder.Event:
     namespace, _, name = pod.key.partition("/")
     return event_recorder.Event(pod.uid, namespace, name, reason, text, of=(pod, names))

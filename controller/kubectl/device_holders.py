@@ -13,7 +13,7 @@ from pyvgpu import errors, names, quota
 from pyvgpu.allocator import annotations as notes
 from pyvgpu.allocator import facts
 from pyvgpu.controller.claims import seen
-from pyvgpu.controller.scheduler import asks, declared
+from pyvgpu.controller.scheduler import node_annotation, pod_request
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def read(found: Seen) -> Held:
     published = seen.nodes(slices) | {
         str(objects.section(node, "metadata").get("name")): known
         for node in found.nodes
-        if (known := declared.read(node).published) is not None
+        if (known := node_annotation.read(node).published) is not None
     }
     there = {
         name: {device.uuid: device for device in known.devices}
@@ -89,7 +89,7 @@ def _of_pod(
     meta, spec = objects.section(pod, "metadata"), objects.section(pod, "spec")
     phase = objects.section(pod, "status").get("phase")
     node, uid = str(spec.get("nodeName") or ""), str(meta.get("uid"))
-    if not node or phase in asks.OVER:
+    if not node or phase in pod_request.OVER:
         return
     shares = _chosen(objects.section(meta, "annotations"), uid, node) or placed.get(uid) or {}
     for container, those in shares.items():

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.allocator import explain, facts, place
-from pyvgpu.controller.scheduler import asks, choices
-from pyvgpu.controller.scheduler.stands import PASSING, Promise, Stand, State
+from pyvgpu.controller.scheduler import choices, pod_request
+from pyvgpu.controller.scheduler.node_info import PASSING, Promise, Stand, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 class Settings:
     """Options that an administrator may set."""
 
-    policy: asks.Policy = asks.Policy.BINPACK  # of pods that name none
+    policy: pod_request.Policy = pod_request.Policy.BINPACK  # of pods that name none
     expect_seconds: float = 5.0  # how long a pod's probable devices are kept free
     bind_seconds: float = 15.0  # after which an unanswered bind is in doubt
     claim_seconds: float = 120.0  # how long a preempting pod's claim lasts
     resync_seconds: float = 300.0  # between comparisons with the API server
 
-    def packing(self, pod: asks.Pod) -> facts.Packing:
+    def packing(self, pod: pod_request.Pod) -> facts.Packing:
         """Return how *pod* chooses among the devices of a node."""
-        spread = (pod.policy or self.policy) is asks.Policy.SPREAD
+        spread = (pod.policy or self.policy) is pod_request.Policy.SPREAD
         return pod.packing or (facts.Packing.SPREAD if spread else facts.Packing.BINPACK)
 
 
@@ -52,8 +52,8 @@ class Book:
         self.settings = settings or Settings()
         self.lock = threading.RLock()
         self.stands: dict[str, Stand] = {}
-        self.pods: dict[str, asks.Pod] = {}  # by namespace/name; few of them have ended
-        self.gangs: dict[str, dict[str, asks.Pod]] = {}  # their pods, by uid
+        self.pods: dict[str, pod_request.Pod] = {}  # by namespace/name; few of them have ended
+        self.gangs: dict[str, dict[str, pod_request.Pod]] = {}  # their pods, by uid
         self._promises: dict[str, Promise] = {}  # by uid
         self._pending: dict[str, Promise] = {}  # those that are not BOUND
         self._listeners: list[Callable[[str], None]] = []
@@ -76,7 +76,7 @@ class Book:
         """Note that a node is gone; pods that are bound to it stay until they are deleted."""
         self.see_node(name, None)
 
-    def see_pod(self, key: str, pod: asks.Pod | None) -> None:
+    def see_pod(self, key: str, pod: pod_request.Pod | None) -> None:
         """Update the pod called *key*; None: there is none that has devices of ours.
 
         A known pod of the same name and another uid is gone.
@@ -108,7 +108,7 @@ class Book:
 
     # Reservations.
 
-    def reserve(self, pod: asks.Pod, node: str, now: float) -> Shares:
+    def reserve(self, pod: pod_request.Pod, node: str, now: float) -> Shares:
         """Reserve devices of *node* for binding *pod* there; return the shares.
 
         Idempotent. explain.Refused, or UnavailableError, if that is impossible.
@@ -134,7 +134,7 @@ class Book:
             stand = self.stands.get(node)
             return stand.minors if stand is not None else {}
 
-    def choose(self, pod: asks.Pod, node: str, but: tuple[str, ...] = ()) -> Shares:
+    def choose(self, pod: pod_request.Pod, node: str, but: tuple[str, ...] = ()) -> Shares:
         """Return the shares that *pod* would get on *node* if the pods *but* held none there.
 
         explain.Refused if it does not fit.
@@ -150,11 +150,11 @@ class Book:
             found = place.find(stand.without((pod.uid, *but)), wanted)
             if found is None:
                 seen = facts.Node(stand.devices, tuple(stand.held((pod.uid, *but))))
-                raise explain.Refused(explain.reasons(seen, asks.called(pod, wanted)))
-            return asks.named(pod, found)
+                raise explain.Refused(explain.reasons(seen, pod_request.called(pod, wanted)))
+            return pod_request.named(pod, found)
 
     def promised(
-        self, pod: asks.Pod, node: str, shares: Shares, state: State, until: float
+        self, pod: pod_request.Pod, node: str, shares: Shares, state: State, until: float
     ) -> Promise:
         """Build the reservation of *shares*; nothing is stored."""
         kinds = {name: part.kind for name, part in zip(pod.names, pod.shape.parts, strict=True)}
@@ -178,7 +178,7 @@ class Book:
             if promise is not None and promise.state is not State.BOUND:
                 self._end(uid)
 
-    def expire(self, now: float) -> list[asks.Pod]:
+    def expire(self, now: float) -> list[pod_request.Pod]:
         """Drop the reservations that have expired by *now*; return their pods."""
         with self.lock:
             late = [it for it in self._pending.values() if it.until <= now and it.state in PASSING]
@@ -231,7 +231,7 @@ class Book:
         )
         return f"{pod.uid} on {promise.node} with {', '.join(parts) or 'unknown devices'}"
 
-    def _bound(self, pod: asks.Pod, promise: Promise | None) -> None:
+    def _bound(self, pod: pod_request.Pod, promise: Promise | None) -> None:
         if (
             promise is not None
             and promise.state is State.BOUND
@@ -285,12 +285,12 @@ class Book:
         self._tidy(stand)
         self._changed(promise.node)
 
-    def _forget(self, pod: asks.Pod) -> None:
+    def _forget(self, pod: pod_request.Pod) -> None:
         self._leave_gang(pod)
         del self.pods[pod.key]
         self._end(pod.uid)
 
-    def _leave_gang(self, pod: asks.Pod) -> None:
+    def _leave_gang(self, pod: pod_request.Pod) -> None:
         if pod.gang:
             members = self.gangs[pod.gang.name]
             del members[pod.uid]

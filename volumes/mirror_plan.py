@@ -1,4 +1,4 @@
-"""Plan the contents of a driver mirror; pure, :mod:`pyvgpu.volumes.store` creates it.
+"""Plan the contents of a driver mirror; pure, :mod:`pyvgpu.volumes.mirror_store` creates it.
 
     lib64/   libcuda.so.1 libcuda.so libnvidia-ml.so.1 libnvidia-ml.so    the shim, one inode
              libnvidia-x.so.580.65.06, libnvidia-x.so.1 -> it             the driver's others

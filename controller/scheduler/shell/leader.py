@@ -16,7 +16,7 @@ from pyvgpu.http import replies
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyvgpu.controller.scheduler.shell import term
+    from pyvgpu.controller.scheduler.shell import session
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +33,14 @@ class Desk:
     def __init__(self, failed: Callable[[], None]) -> None:
         """Refuse all requests yet; *failed* is called for each internal error."""
         self._failed = failed
-        self._term: term.Term | None = None
+        self._term: session.Term | None = None
 
-    def begin(self, now: term.Term | None) -> None:
+    def begin(self, now: session.Term | None) -> None:
         """Let *now* answer from now on; None: refuse all requests."""
         self._term = now
 
     @property
-    def term(self) -> term.Term | None:
+    def term(self) -> session.Term | None:
         """Return the term that answers; None if this process does not lead."""
         return self._term
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.controller.scheduler import answers, gangs
-from pyvgpu.controller.scheduler.stands import PASSING, State
+from pyvgpu.controller.scheduler.node_info import PASSING, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pyvgpu.controller.scheduler import asks, book, index
-    from pyvgpu.controller.scheduler.stands import Stand
+    from pyvgpu.controller.scheduler import cache, index, pod_request
+    from pyvgpu.controller.scheduler.node_info import Stand
 
 
 WAIT_SECONDS = 20.0  # that a bind waits for its gang; kube-scheduler's timeout is longer
@@ -37,7 +37,7 @@ class _InVain:
 class Gathering:
     """Reserves devices for gangs; the caller holds the lock of the cache."""
 
-    def __init__(self, known: book.Book, made: index.Index) -> None:
+    def __init__(self, known: cache.Book, made: index.Index) -> None:
         self._book = known
         self._index = made
         self._assemblies: dict[str, gangs.Assembly] = {}
@@ -45,7 +45,7 @@ class Gathering:
         self._in_vain: dict[str, _InVain] = {}
 
     def filter(
-        self, pod: asks.Pod, gang: asks.Gang, names: Sequence[str], now: float
+        self, pod: pod_request.Pod, gang: pod_request.Gang, names: Sequence[str], now: float
     ) -> answers.Answer | None:
         """Return the one node reserved for *pod*; None if its gang has enough bound pods.
 
@@ -72,7 +72,9 @@ class Gathering:
             return self._refused(found, pod, names)
         return answers.only(node, names, "not the node that is reserved for it and its gang")
 
-    def arrive(self, pod: asks.Pod, gang: asks.Gang, node: str, now: float) -> float | None:
+    def arrive(
+        self, pod: pod_request.Pod, gang: pod_request.Gang, node: str, now: float
+    ) -> float | None:
         """Note a bind request for *pod*; return until when it must wait, None if it need not."""
         found = self._members(pod, gang)
         promise = self._book.find(pod.uid)
@@ -106,13 +108,13 @@ class Gathering:
             self._in_vain[name].owed = False
         return found
 
-    def broken(self, now: float) -> list[asks.Pod]:
+    def broken(self, now: float) -> list[pod_request.Pod]:
         """Return the bound pods of gangs that have been partly bound for too long."""
         self._assemblies = {name: it for name, it in self._assemblies.items() if it.until > now}
         self._in_vain = {
             name: it for name, it in self._in_vain.items() if name in self._book.gangs
         }
-        late: list[asks.Pod] = []
+        late: list[pod_request.Pod] = []
         torn: dict[str, float] = {}
         for name, pods in self._book.gangs.items():
             if not any(it.node for it in pods.values()) or not any(
@@ -129,7 +131,7 @@ class Gathering:
         return late
 
     def _is_in_vain(
-        self, gang: asks.Gang, found: gangs.Members, names: Sequence[str], now: float
+        self, gang: pod_request.Gang, found: gangs.Members, names: Sequence[str], now: float
     ) -> bool:
         """Tell whether the last search still holds, or it is too early for the next."""
         before = self._in_vain.get(gang.name)
@@ -144,16 +146,16 @@ class Gathering:
     def _about(self, found: gangs.Members, names: Sequence[str]) -> tuple[object, ...]:
         return self._index.version, found.waiting, frozenset(names)  # names come in any order
 
-    def _members(self, pod: asks.Pod, gang: asks.Gang) -> gangs.Members:
+    def _members(self, pod: pod_request.Pod, gang: pod_request.Gang) -> gangs.Members:
         """Return the pods of a gang, including *pod*, which the cache may not have yet."""
         known = {**self._book.gangs.get(gang.name, {}), pod.uid: pod}
         return gangs.members(known.values(), self._binding(known.values()))
 
-    def _binding(self, pods: Iterable[asks.Pod]) -> set[str]:
+    def _binding(self, pods: Iterable[pod_request.Pod]) -> set[str]:
         promises = (self._book.find(it.uid) for it in pods)
         return {it.pod.uid for it in promises if it is not None and it.state is State.BINDING}
 
-    def _assembly(self, gang: asks.Gang, now: float) -> gangs.Assembly | None:
+    def _assembly(self, gang: pod_request.Gang, now: float) -> gangs.Assembly | None:
         assembly = self._assemblies.get(gang.name)
         if assembly is not None and assembly.until <= now:
             del self._assemblies[gang.name]
@@ -161,7 +163,7 @@ class Gathering:
         return assembly
 
     def _node_of(
-        self, pod: asks.Pod, gang: asks.Gang, names: Sequence[str], now: float
+        self, pod: pod_request.Pod, gang: pod_request.Gang, names: Sequence[str], now: float
     ) -> str | None:
         """Return the node reserved for *pod*, if it is one of *names*."""
         promise = self._book.find(pod.uid)
@@ -171,7 +173,7 @@ class Gathering:
         return promise.node if promise.node in names else None
 
     def _place(
-        self, found: gangs.Members, pod: asks.Pod, names: Sequence[str], now: float
+        self, found: gangs.Members, pod: pod_request.Pod, names: Sequence[str], now: float
     ) -> str | None:
         """Reserve room for all pods whose bind has not arrived; return the node of *pod*."""
         gang = pod.gang
@@ -180,7 +182,7 @@ class Gathering:
         moving = [it for it in found.waiting if it.uid not in assembly.arrived or it == pod]
         own = {it.node for one in moving if (it := self._book.find(one.uid)) is not None}
 
-        def candidates(one: asks.Pod) -> list[Stand]:
+        def candidates(one: pod_request.Pod) -> list[Stand]:
             fits = self._index.look(one.shape).fits
             fitting = [it for it in names if fits(it) or it in own]
             policy = one.policy or self._book.settings.policy
@@ -200,14 +202,14 @@ class Gathering:
         return placed[pod.uid][0]
 
     def _refused(
-        self, found: gangs.Members, pod: asks.Pod, names: Sequence[str]
+        self, found: gangs.Members, pod: pod_request.Pod, names: Sequence[str]
     ) -> answers.Answer:
         answer = answers.judged(self._book, self._index, pod, names)
         fitting, answer.fitting = answer.fitting, []
         answer.refuse(fitting, f"room for it, but not on all nodes for its gang of {found.size}")
         return answer
 
-    def _give_up(self, gang: asks.Gang, waiting: Iterable[asks.Pod]) -> None:
+    def _give_up(self, gang: pod_request.Gang, waiting: Iterable[pod_request.Pod]) -> None:
         """Drop the reservations of a gang."""
         self._assemblies.pop(gang.name, None)
         for pod in waiting:

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller.scheduler import asks, gathering, sampling
+from pyvgpu.controller.scheduler import gang_state, pod_request, sampling
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KIND = "KubeSchedulerConfiguration"
 ALL = 100  # percent
 USUAL_TIMEOUT = 5.0  # seconds, kube-scheduler's default for httpTimeout
-_RESOURCES = frozenset(name for pair in asks.RESOURCES for name in pair)
+_RESOURCES = frozenset(name for pair in pod_request.RESOURCES for name in pair)
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
 
 
@@ -49,7 +49,7 @@ def judge(document: object) -> tuple[Complaint, ...]:
     if not ours:
         return (
             Complaint(
-                f"none of its extenders is asked about {asks.RESOURCES[0][0]}",
+                f"none of its extenders is asked about {pod_request.RESOURCES[0][0]}",
                 "extenders: as docs/scheduler.md has them",
                 fatal=True,
             ),
@@ -98,9 +98,9 @@ def _extender(one: Object) -> Iterator[Complaint]:
             "ignorable: false",
         )
     timeout = _seconds(one.get("httpTimeout"))
-    if timeout is not None and timeout <= gathering.WAIT_SECONDS:
+    if timeout is not None and timeout <= gang_state.WAIT_SECONDS:
         yield Complaint(
-            f"httpTimeout is {timeout:g} s: a gang waits up to {gathering.WAIT_SECONDS:g} s for "
+            f"httpTimeout is {timeout:g} s: a gang waits up to {gang_state.WAIT_SECONDS:g} s for "
             "its last pod",
             "httpTimeout: 30s",
         )

@@ -1,6 +1,6 @@
 """The mirror of a node: trees in a folder, one of them current, and the state of the driver.
 
-    <output>/<release>-<digest>/<volume>/...    trees, laid out by :mod:`pyvgpu.volumes.plan`
+    <output>/<release>-<digest>/<volume>/...    trees, laid out by :mod:`pyvgpu.volumes.mirror_plan`
              current                            link to the tree that new containers get
              state.json                         whether the driver is present, and since when
 
@@ -20,7 +20,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.volumes import cdi, drafts, find, plan, root, store, uses
+from pyvgpu.volumes import atomic_files, cdi, find, mirror_plan, mirror_store, root, tree_users
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -66,8 +66,8 @@ class Node:
     specification: Path | None = None  # the file of the CDI specification, if requested
 
     @property
-    def _store(self) -> store.Store:
-        return store.Store(self.output, _REMEDY)
+    def _store(self) -> mirror_store.Store:
+        return mirror_store.Store(self.output, _REMEDY)
 
     def remembering(self) -> AbstractContextManager[None]:
         """Use and save the cache of ELF properties in this context; see :mod:`.store`."""
@@ -82,18 +82,18 @@ class Node:
         return tree if tree in self._store.trees() else None
 
     def mirror(
-        self, found: installation.Installation, progress: store.Progress | None = None
+        self, found: installation.Installation, progress: mirror_store.Progress | None = None
     ) -> State:
         """Create the mirror of *found* if it does not exist, and make it the current one.
 
         Raises plan.PlanError, store.MirrorError or store.MirrorRefusedError. An error of the CDI
         specification is only reported in the state, because the mirror exists.
         """
-        made = plan.plan_node(found, self.shim)
+        made = mirror_plan.plan_node(found, self.shim)
         tree = self._store.ensure(made.plan, progress)
         if self.current() != tree:
-            with self._store.failures(), drafts.locked(self.output):
-                drafts.link(self.output / CURRENT, tree.name)
+            with self._store.failures(), atomic_files.locked(self.output):
+                atomic_files.link(self.output / CURRENT, tree.name)
         state = State(
             Driver.PRESENT,
             found.release,
@@ -149,13 +149,15 @@ class Node:
             switched = (self.output / CURRENT).lstat().st_mtime
             if (time.time() if now is None else now) < switched + _GRACE_SECONDS:
                 return ()
-            in_use = uses.used(others)
+            in_use = tree_users.used(others)
             unused = tuple(tree for tree in others if tree not in in_use)
             for tree in unused:
                 self._store.remove(tree)
             return unused
 
-    def _specify(self, found: installation.Installation, made: plan.Plan, tree: Path) -> str:
+    def _specify(
+        self, found: installation.Installation, made: mirror_plan.Plan, tree: Path
+    ) -> str:
         """Write the CDI specification of *tree* if requested; return the error, if any."""
         if self.specification is None:
             return ""
@@ -178,5 +180,5 @@ class Node:
             return
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         document = {"layout": _LAYOUT, "since": since, **dataclasses.asdict(state)}
-        with self._store.failures(), drafts.locked(self.output):
-            drafts.write(self.output / STATE, json.dumps(document, indent=1).encode())
+        with self._store.failures(), atomic_files.locked(self.output):
+            atomic_files.write(self.output / STATE, json.dumps(document, indent=1).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller.sidecar import marking, records, when
+from pyvgpu.controller.sidecar import completion, marking, records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,10 +24,10 @@ class Figures:
 
 def measure(pod: pods.Pod, policies: Sequence[marking.Policy] = ()) -> Figures | None:
     """Return the figures of a finished pod whose sidecars we ended; None for any other."""
-    if pod.phase not in when.TERMINAL:
+    if pod.phase not in completion.TERMINAL:
         return None
     marks = marking.mark(pod, policies)
-    mains, sidecars = when.last_end(marks.mains), when.last_end(marks.sidecars)
+    mains, sidecars = completion.last_end(marks.mains), completion.last_end(marks.sidecars)
     if marks.why_not or mains is None or sidecars is None:
         return None
     record = records.read(pod, mains.isoformat())

@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import claims, cri, hooks, how, node, nodes, pods, swaps
+from pyvgpu.controller.sidecar import cri, exit_reports, hooks, how, node, nodes, pods, swaps
 from pyvgpu.kube import apiserver, informer, leases, objects, rate_limit, threads, work_queue
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Keeper:
         self._lock = threading.Lock()
         self._runtime_says = "the container runtime was not queried yet"
         self._has = ""  # the fast-exit image, if the node has it
-        self._claims: dict[str, claims.Claim] = {}
+        self._claims: dict[str, exit_reports.Claim] = {}
         self._images: dict[str, bool] = {}  # requested by swaps: whether the node has them
         self._published = ("", "")  # never equal at first: overwrites an earlier process's reports
         self._news = threading.Event()
@@ -141,11 +141,14 @@ class Keeper:
         self._runtime_says = ""
         annotations = {nodes.FAST_EXIT_ANNOTATION: self._has}
         reports = (
-            claims.write(dict(self._claims)),
+            exit_reports.write(dict(self._claims)),
             json.dumps(dict(sorted(self._images.items()))),
         )
         if reports != self._published:
-            annotations |= {claims.ANNOTATION: reports[0], nodes.IMAGES_ANNOTATION: reports[1]}
+            annotations |= {
+                exit_reports.ANNOTATION: reports[0],
+                nodes.IMAGES_ANNOTATION: reports[1],
+            }
         if lease.try_to_hold(annotations):
             self._published = reports
 
@@ -224,9 +227,9 @@ class Keeper:
         decided = pod.deleted or names.STOP_ANNOTATION in pod.annotations
         found = self._runtime.seen(pod.uid)
         running = self._runtime.containers(found)
-        claim = claims.see(pod, running, policies)
-        self._tell(key, claim if claim and claims.is_news(pod, policies) else None)
-        pod = claims.believe(pod, claim)
+        claim = exit_reports.see(pod, running, policies)
+        self._tell(key, claim if claim and exit_reports.is_news(pod, policies) else None)
+        pod = exit_reports.believe(pod, claim)
         if decided:
             answer = node.check(pod, self._place.node, running, frozenset(), policies)
             if answer.waits and self._gate.is_open:
@@ -245,7 +248,7 @@ class Keeper:
             soon = 0 <= time.time() - ended_at < _SOON_SECONDS
             self._queue.add(key, _AGAIN_SOON_SECONDS if soon else AGAIN_SECONDS)
 
-    def _tell(self, key: str, claim: claims.Claim | None) -> None:
+    def _tell(self, key: str, claim: exit_reports.Claim | None) -> None:
         """Report to the controller that a pod's main containers are done; None: withdraw that."""
         if claim is None:
             self._claims.pop(key, None)

@@ -10,8 +10,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller.scheduler import asks, book, declared
-from pyvgpu.controller.scheduler.shell import watching
+from pyvgpu.controller.scheduler import cache, node_annotation, pod_request
+from pyvgpu.controller.scheduler.shell import watch
 from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Drift:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        known: book.Book,
+        known: cache.Book,
         keys: Callable[[], Sequence[bytes]],
         relist: Callable[[], None],
     ) -> None:
@@ -68,14 +68,14 @@ class Drift:
             self._relist()
 
     def _compare(self) -> _Differences:
-        truth = book.Book(self._book.settings)
-        for page, _ in self._api.pages(watching.NODES, {}):
+        truth = cache.Book(self._book.settings)
+        for page, _ in self._api.pages(watch.NODES, {}):
             for node in page:
-                report = declared.read(node)
+                report = node_annotation.read(node)
                 truth.see_node(informer.key_of(node), report.published, report.trouble)
-        for page, _ in self._api.pages(watching.PODS, {}):
+        for page, _ in self._api.pages(watch.PODS, {}):
             for thing in page:
-                truth.see_pod(informer.key_of(thing), asks.read(thing, self._keys()))
+                truth.see_pod(informer.key_of(thing), pod_request.read(thing, self._keys()))
         with self._book.lock:
             return _Differences(
                 frozenset(self._book.differences(truth)),

@@ -9,7 +9,14 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller.sidecar import claims, figures, how, nodes, pods, when
+from pyvgpu.controller.sidecar import (
+    completion,
+    exit_reports,
+    how,
+    nodes,
+    pods,
+    termination_metrics,
+)
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -33,14 +40,14 @@ class Over:
 
     uid: str
     gpus: float
-    figures: figures.Figures | None
+    figures: termination_metrics.Figures | None
 
 
 def pod(thing: Object, settings: Settings) -> Live | Over:
     """Project a pod."""
     read = pods.read(thing)
-    if read.phase in when.TERMINAL:
-        return Over(read.uid, read.gpus, figures.measure(read, settings.policies))
+    if read.phase in completion.TERMINAL:
+        return Over(read.uid, read.gpus, termination_metrics.measure(read, settings.policies))
     return Live(read, job_of(thing))
 
 
@@ -95,7 +102,7 @@ class Lease:
     """A node part's lease."""
 
     thing: Object
-    ended: Mapping[str, claims.Claim]  # by namespace/name of the pod
+    ended: Mapping[str, exit_reports.Claim]  # by namespace/name of the pod
 
     @property
     def renewed(self) -> str:
@@ -111,5 +118,5 @@ def lease(thing: Object) -> Lease:
     renewed = objects.section(thing, "spec").get("renewTime")
     return Lease(
         {"metadata": {"annotations": wanted}, "spec": {"renewTime": renewed}},
-        claims.read(annotations.get(claims.ANNOTATION)),
+        exit_reports.read(annotations.get(exit_reports.ANNOTATION)),
     )

@@ -1,6 +1,6 @@
 """Keep a node's mirror up to date with the installed driver, without a restart.
 
-This module decides when to look for a driver; :mod:`pyvgpu.volumes.node` mirrors it. A package
+This module decides when to look for a driver; :mod:`pyvgpu.volumes.node_mirror` mirrors it. A package
 manager writes a driver file by file, so a rescan is delayed until the folders have been quiet for
 a moment (debounced). A driver that cannot be mirrored is more often half installed than broken, so
 it is retried with backoff, even without changes.
@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from pyvgpu import errors
-from pyvgpu.volumes import node
+from pyvgpu.volumes import node_mirror
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,7 +47,7 @@ class Finder(Protocol):
 class News:
     """The result of a scan."""
 
-    state: node.State
+    state: node_mirror.State
     removed: tuple[Path, ...] = ()  # unused trees
 
 
@@ -57,7 +57,7 @@ class Follower:
     def __init__(
         self,
         finder: Finder,
-        mirror: node.Node,
+        mirror: node_mirror.Node,
         watched: watch.Watch,
         tell: Callable[[News], None],
     ) -> None:
@@ -80,13 +80,13 @@ class Follower:
             self._watch.watch(self._finder.folders())  # first, so that no change is missed
             state = self._mirror()
             self._tell(News(state, self._collect()))
-            again = state.driver is node.Driver.UNUSABLE or state.specification
+            again = state.driver is node_mirror.Driver.UNUSABLE or state.specification
             changed = self._watch.wait(retry if again else IDLE_SECONDS)
             if changed:
                 self._wait_for_quiet()
             retry = min(2 * retry, LONGEST_SECONDS) if again and not changed else RETRY_SECONDS
 
-    def _mirror(self) -> node.State:
+    def _mirror(self) -> node_mirror.State:
         try:
             return self._node.mirror(self._finder.find())
         except errors.PyVgpuError as exc:

@@ -12,8 +12,8 @@ import math
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import capacity, facts, place, rooms
-from pyvgpu.controller.scheduler import asks, choices
+from pyvgpu.allocator import capacity, facts, free_capacity, place
+from pyvgpu.controller.scheduler import choices, pod_request
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -39,7 +39,7 @@ PASSING = frozenset({State.EXPECTED, State.CLAIMED})  # these expire
 class Promise:
     """The reservation of one pod on one node."""
 
-    pod: asks.Pod
+    pod: pod_request.Pod
     node: str
     state: State
     held: tuple[facts.Holding, ...] | None  # None: bound to unknown devices
@@ -71,7 +71,7 @@ class Stand:
         self.trouble = ""  # why its annotation is invalid
         self.placed: Mapping[str, choices.Shares] = {}  # what its agent reports, by uid
         self.tenants: dict[str, Promise] = {}  # by uid
-        self._free: tuple[rooms.Room, ...] | None = None
+        self._free: tuple[free_capacity.Room, ...] | None = None
         self._capacity: capacity.Capacity | None = None
         self._strays: dict[str, tuple[facts.Holding, ...]] = {}
 
@@ -89,34 +89,34 @@ class Stand:
         self._free = self._capacity = None
 
     @property
-    def free(self) -> tuple[rooms.Room, ...]:
+    def free(self) -> tuple[free_capacity.Room, ...]:
         """The free capacity of each device."""
         if self._free is None:
             self._strays = {}
             known = tuple(self._known(_NONE))
             patience = place.Patience(0)  # least effort: this runs after every change
             for uid, wanted in self._lost():
-                room = rooms.of(facts.Node(self.devices, known))
+                room = free_capacity.of(facts.Node(self.devices, known))
                 placed = place.find(room, wanted, patience)
                 if placed:
                     holder = self.tenants[uid].pod.key
                     self._strays[uid] = place.holdings(wanted.containers, placed, holder)
                     known = (*known, *self._strays[uid])
-            self._free = rooms.of(facts.Node(self.devices, known))
+            self._free = free_capacity.of(facts.Node(self.devices, known))
         return self._free
 
     @property
     def capacity(self) -> capacity.Capacity:
         """The same as plain numbers."""
         if self._capacity is None:
-            self._capacity = rooms.numbers(self.unit, self.free)
+            self._capacity = free_capacity.numbers(self.unit, self.free)
         return self._capacity
 
-    def without(self, uids: Collection[str]) -> tuple[rooms.Room, ...]:
+    def without(self, uids: Collection[str]) -> tuple[free_capacity.Room, ...]:
         """Return the free capacity of each device if these pods held nothing here."""
         if not any(uid in self.tenants or uid in self.placed for uid in uids):
             return self.free
-        return rooms.of(facts.Node(self.devices, tuple(self.held(uids))))
+        return free_capacity.of(facts.Node(self.devices, tuple(self.held(uids))))
 
     def held(self, but: Collection[str] = _NONE) -> Iterator[facts.Holding]:
         """Yield what is held here, except by the pods *but*."""
@@ -138,10 +138,10 @@ class Stand:
         _ = self.free
         return self._strays.get(uid, ())
 
-    def wanted(self, pod: asks.Pod, packing: facts.Packing | None = None) -> facts.Pod:
+    def wanted(self, pod: pod_request.Pod, packing: facts.Packing | None = None) -> facts.Pod:
         """Return the request of *pod* in this node's units; UsageError if that is invalid."""
         chosen = pod.packing or packing or facts.Packing.BINPACK
-        return asks.pod_of(pod.shape, max(self.unit, 1), chosen)
+        return pod_request.pod_of(pod.shape, max(self.unit, 1), chosen)
 
     def _known(self, but: Collection[str]) -> Iterator[facts.Holding]:
         """Yield what is held on known devices; the agent's report overrides reservations."""

@@ -2,13 +2,13 @@
 
     <store>/<release>-<digest>/    the trees, by driver release and content
             known/<fingerprint>    link to the tree that was created from these files
-            facts.json             cache of ELF properties, see :mod:`pyvgpu.volumes.facts`
+            facts.json             cache of ELF properties, see :mod:`pyvgpu.volumes.elf_facts`
             lock                   held while creating, renaming or removing entries
-            .pyvgpu-<anything>     unfinished, see :mod:`pyvgpu.volumes.drafts`
+            .pyvgpu-<anything>     unfinished, see :mod:`pyvgpu.volumes.atomic_files`
 
 A tree is built under a temporary name and published by one rename: no process sees a partial tree,
 and a process that dies leaves only drafts, which the next one removes. A published tree never
-changes. :mod:`pyvgpu.volumes.plan` decides its content. A fingerprint (device, inode, size, time
+changes. :mod:`pyvgpu.volumes.mirror_plan` decides its content. A fingerprint (device, inode, size, time
 of each file) saves reading the driver each time; files with an unknown fingerprint are read and
 digested.
 """
@@ -24,7 +24,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.volumes import drafts, facts, manifest, place, plan, root
+from pyvgpu.volumes import atomic_files, elf_facts, link_or_copy, manifest, mirror_plan, root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,7 +55,7 @@ class Store:
     folder: Path
     remedy: str  # for errors, such as "name another folder in X"
 
-    def ensure(self, intent: plan.Plan, progress: Progress | None = None) -> Path:
+    def ensure(self, intent: mirror_plan.Plan, progress: Progress | None = None) -> Path:
         """Return the tree of *intent*, created if it does not exist.
 
         Any number of processes may call this concurrently. *progress* is called only if files must
@@ -66,7 +66,7 @@ class Store:
             if tree is not None:
                 _tidy(self.folder)
                 return tree
-            with drafts.locked(self.folder):
+            with atomic_files.locked(self.folder):
                 return _recognise(self.folder, intent) or _make(self.folder, intent, progress)
 
     @contextlib.contextmanager
@@ -79,13 +79,13 @@ class Store:
         saved = b""
         with contextlib.suppress(OSError):
             saved = root.read_regular(file, _MOST_FACTS)
-        facts.recall(saved)
+        elf_facts.recall(saved)
         yield
-        known = facts.tell(saved)
+        known = elf_facts.tell(saved)
         if known != saved and self.trees():
             # Do not wait for the lock: its holder may be creating a mirror.
             with contextlib.suppress(OSError), _locked_at_once(self.folder):
-                drafts.write(file, known)
+                atomic_files.write(file, known)
 
     def trees(self) -> tuple[Path, ...]:
         """Return the published trees, by name; none if we may not list them."""
@@ -96,20 +96,20 @@ class Store:
 
     def remove(self, tree: Path) -> None:
         """Remove an unused tree; it becomes invisible at once."""
-        with drafts.locked(self.folder):
-            doomed = drafts.new(self.folder)
+        with atomic_files.locked(self.folder):
+            doomed = atomic_files.new(self.folder)
             tree.rename(doomed)
             _sweep(self.folder)
 
     @contextlib.contextmanager
-    def failures(self, intent: plan.Plan | None = None) -> Iterator[None]:
+    def failures(self, intent: mirror_plan.Plan | None = None) -> Iterator[None]:
         """Turn file system errors in this context into errors with a remedy."""
         try:
             yield
         except OSError as exc:
             raise self._explain(exc, intent) from exc
 
-    def _explain(self, exc: OSError, intent: plan.Plan | None) -> errors.PyVgpuError:
+    def _explain(self, exc: OSError, intent: mirror_plan.Plan | None) -> errors.PyVgpuError:
         where = exc.filename2 or exc.filename or self.folder
         if exc.errno in _NO_ROOM:
             takes = f", which needs up to {(_size(intent) >> 20) + 1} MiB" if intent else ""
@@ -125,7 +125,7 @@ class Store:
         return MirrorError(f"{where}: the driver's mirror cannot be created: {reason}")
 
 
-def _recognise(store: Path, intent: plan.Plan) -> Path | None:
+def _recognise(store: Path, intent: mirror_plan.Plan) -> Path | None:
     """Return the intact tree that was created from these files, without reading them."""
     link = store / "known" / _fingerprint(intent)
     try:
@@ -135,19 +135,19 @@ def _recognise(store: Path, intent: plan.Plan) -> Path | None:
     return tree if _is_sound(tree, intent) else None
 
 
-def _is_sound(tree: Path, intent: plan.Plan) -> bool:
+def _is_sound(tree: Path, intent: mirror_plan.Plan) -> bool:
     said = manifest.Manifest.read(tree)
     return said is not None and said.fits(tree, intent)
 
 
-def _make(store: Path, intent: plan.Plan, progress: Progress | None) -> Path:
+def _make(store: Path, intent: mirror_plan.Plan, progress: Progress | None) -> Path:
     """Find the tree by content, or create it; the caller holds the lock."""
     _sweep(store)
     before = _stamps(intent)
     digests = _read(intent.files)
     tree = store / f"{intent.release}-{_digest(intent, digests)[:16]}"
     if not _is_sound(tree, intent):
-        draft = drafts.new(store)
+        draft = atomic_files.new(store)
         try:
             _build(draft, intent, digests, _Copier(_peers(store), progress, _size(intent)))
             if _stamps(intent) != before:
@@ -155,14 +155,14 @@ def _make(store: Path, intent: plan.Plan, progress: Progress | None) -> Path:
                     "the driver's files changed while they were mirrored (is it being "
                     "upgraded?); try again"
                 )
-            drafts.publish(draft, tree)
+            atomic_files.publish(draft, tree)
         finally:
-            drafts.discard(draft)
+            atomic_files.discard(draft)
     _remember(store, tree, _fingerprint(intent))
     return tree
 
 
-def _read(files: Iterable[plan.File]) -> dict[str, str]:
+def _read(files: Iterable[mirror_plan.File]) -> dict[str, str]:
     """Return the digest of each file, by its path in the tree; every source is read once."""
     from concurrent import futures  # lazy: not needed for an existing tree
 
@@ -173,21 +173,23 @@ def _read(files: Iterable[plan.File]) -> dict[str, str]:
     return {file.path: found[file.source] for file in files}
 
 
-def _build(draft: Path, intent: plan.Plan, digests: Mapping[str, str], copier: _Copier) -> None:
-    drafts.make(draft)
+def _build(
+    draft: Path, intent: mirror_plan.Plan, digests: Mapping[str, str], copier: _Copier
+) -> None:
+    atomic_files.make(draft)
     for folder in intent.folders:
-        drafts.make(draft / folder)
+        atomic_files.make(draft / folder)
     for entry in intent.entries:
         path = draft / entry.path
-        if isinstance(entry, plan.File):
+        if isinstance(entry, mirror_plan.File):
             copier.put(entry, digests[entry.path], path)
-        elif isinstance(entry, plan.OtherName):
-            place.name_again(draft / entry.file, path)
+        elif isinstance(entry, mirror_plan.OtherName):
+            link_or_copy.name_again(draft / entry.file, path)
         else:
             path.symlink_to(entry.target)
     manifest.Manifest.observe(draft, intent, digests).write(draft)
     for folder in (*reversed(intent.folders), ""):
-        drafts.sync(draft / folder)
+        atomic_files.sync(draft / folder)
 
 
 class _Copier:
@@ -199,7 +201,7 @@ class _Copier:
         self._done = 0
         self._total = total
 
-    def put(self, file: plan.File, digest: str, path: Path) -> None:
+    def put(self, file: mirror_plan.File, digest: str, path: Path) -> None:
         def advance(count: int) -> None:
             # If links are impossible, a file of two volumes is copied twice.
             self._done = min(self._done + count, self._total)
@@ -207,9 +209,9 @@ class _Copier:
                 self._progress(file.source.name, self._done, self._total)
 
         if file.ours:
-            place.place_apart(file.source, path)
+            link_or_copy.place_apart(file.source, path)
         else:
-            place.place(self._peers.get(digest, file.source), path, advance)
+            link_or_copy.place(self._peers.get(digest, file.source), path, advance)
             self._peers[digest] = path
 
 
@@ -228,12 +230,12 @@ def _peers(store: Path) -> dict[str, Path]:
 def _remember(store: Path, tree: Path, fingerprint: str) -> None:
     known = store / "known"
     known.mkdir(exist_ok=True)
-    drafts.link(known / fingerprint, f"../{tree.name}")
+    atomic_files.link(known / fingerprint, f"../{tree.name}")
 
 
 def _tidy(store: Path) -> None:
     """Remove drafts of dead processes, unless the lock is taken (its holder does it) or denied."""
-    if drafts.found(store):
+    if atomic_files.found(store):
         with contextlib.suppress(OSError), _locked_at_once(store):
             _sweep(store)
 
@@ -241,43 +243,43 @@ def _tidy(store: Path) -> None:
 def _sweep(store: Path) -> None:
     """Remove all drafts; their processes are dead, because we hold the lock."""
     known = store / "known"
-    for path in (*drafts.found(store), *drafts.found(known)):
-        drafts.discard(path)
+    for path in (*atomic_files.found(store), *atomic_files.found(known)):
+        atomic_files.discard(path)
     for path in known.glob("*"):
         if not path.exists():
             path.unlink()
 
 
 def _locked_at_once(store: Path) -> AbstractContextManager[None]:
-    return drafts.locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return atomic_files.locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _fingerprint(intent: plan.Plan) -> str:
+def _fingerprint(intent: mirror_plan.Plan) -> str:
     """Return the fingerprint of the plan and the identities of its files."""
     text = hashlib.sha256(repr(intent.empty).encode())
     for entry in intent.entries:
         text.update(repr(entry).encode(errors="surrogateescape"))
-        if isinstance(entry, plan.File):
+        if isinstance(entry, mirror_plan.File):
             text.update(repr(root.identity(entry.source.stat())).encode())
     return text.hexdigest()
 
 
-def _digest(intent: plan.Plan, digests: Mapping[str, str]) -> str:
+def _digest(intent: mirror_plan.Plan, digests: Mapping[str, str]) -> str:
     """Return the digest of the tree's content, independent of the files' origin."""
     text = hashlib.sha256(repr(intent.empty).encode())
     for entry in intent.entries:
-        content = digests[entry.path] if isinstance(entry, plan.File) else repr(entry)
+        content = digests[entry.path] if isinstance(entry, mirror_plan.File) else repr(entry)
         text.update(repr((entry.path, content)).encode(errors="surrogateescape"))
     return text.hexdigest()
 
 
-def _stamps(intent: plan.Plan) -> list[tuple[int, int]]:
+def _stamps(intent: mirror_plan.Plan) -> list[tuple[int, int]]:
     """Return values that change when a file is written to, but not when it is hard-linked."""
     found = [file.source.stat() for file in intent.files]
     return [(each.st_size, each.st_mtime_ns) for each in found]
 
 
-def _size(intent: plan.Plan) -> int:
+def _size(intent: mirror_plan.Plan) -> int:
     """Return the total size of the driver's files; files that have vanished count as 0."""
     sizes = 0
     for source in {file.source for file in intent.files if not file.ours}:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyvgpu.allocator import facts
-    from pyvgpu.controller.people.figures import Report
-    from pyvgpu.controller.people.holders import Part
+    from pyvgpu.controller.kubectl.agent_metrics import Report
+    from pyvgpu.controller.kubectl.device_holders import Part
     from pyvgpu.kube.objects import Object
 
     Rows = list[dict[str, object]]

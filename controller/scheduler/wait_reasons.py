@@ -11,14 +11,14 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, quantity
-from pyvgpu.allocator import explain, facts, place, rooms
-from pyvgpu.controller.scheduler import asks, index, victims
+from pyvgpu.allocator import explain, facts, free_capacity, place
+from pyvgpu.controller.scheduler import index, pod_request, victims
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from pyvgpu.controller.scheduler import book
-    from pyvgpu.controller.scheduler.stands import Stand
+    from pyvgpu.controller.scheduler import cache
+    from pyvgpu.controller.scheduler.node_info import Stand
 
 MOST_EVENT_BYTES = 1024  # of an event's message, by Kubernetes' rule
 AT_ONCE = 50  # nodes judged before other threads may take the lock
@@ -84,7 +84,7 @@ class Why:
     def only_closed(self) -> bool:
         """Whether all devices are closed to new pods, though free: cordoned, or another's."""
         found = [it.text for lines in self.lines.values() for it in lines if it.uuid]
-        return bool(found) and all(it.startswith(rooms.CLOSED) for it in found)
+        return bool(found) and all(it.startswith(free_capacity.CLOSED) for it in found)
 
     def document(self) -> dict[str, Any]:
         """Return it for programs."""
@@ -123,8 +123,8 @@ class Why:
 
 
 def look(
-    known: book.Book,
-    pod: asks.Pod,
+    known: cache.Book,
+    pod: pod_request.Pod,
     names: Collection[str] | None = None,
     *,
     every_device: bool = False,
@@ -141,7 +141,7 @@ def look(
     fitting: list[str] = []
     refusing: dict[str, list[str]] = {}
     lines: dict[str, tuple[explain.Reason, ...]] = {}
-    best: tuple[float, str, rooms.Room] | None = None
+    best: tuple[float, str, free_capacity.Room] | None = None
     meaning, patience = index.Meaning(pod.shape), place.Patience()
     for some in _some(asked):
         with known.lock:
@@ -180,12 +180,14 @@ def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
         yield names[first : first + AT_ONCE]
 
 
-def _lacking(stand: Stand, pod: asks.Pod, wanted: facts.Pod) -> Iterator[tuple[float, rooms.Room]]:
+def _lacking(
+    stand: Stand, pod: pod_request.Pod, wanted: facts.Pod
+) -> Iterator[tuple[float, free_capacity.Room]]:
     """Yield the fraction of each device that it lacks for the largest container."""
     need = max((it.need for it in wanted.containers), key=lambda it: (it.vcore, it.vmemory))
     for room in stand.without((pod.uid,)):
         device = room.device
-        if rooms.unfit(device, wanted.selector) or not rooms.has(
+        if free_capacity.unfit(device, wanted.selector) or not free_capacity.has(
             device, need, facts.WHOLE, device.memory_bytes, untouched=True
         ):
             continue
@@ -200,7 +202,9 @@ def _lacking(stand: Stand, pod: asks.Pod, wanted: facts.Pod) -> Iterator[tuple[f
         )
 
 
-def _near(known: book.Book, pod: asks.Pod, name: str, room: rooms.Room) -> Near | None:
+def _near(
+    known: cache.Book, pod: pod_request.Pod, name: str, room: free_capacity.Room
+) -> Near | None:
     with known.lock:
         stand = known.stands.get(name)
         if stand is None or not stand.unit:
@@ -210,17 +214,17 @@ def _near(known: book.Book, pod: asks.Pod, name: str, room: rooms.Room) -> Near 
         if len(wanted.containers) > 1 or need.count > 1:
             return Near(name, "", "has room for a part of it", _ending(stand, pod))
         there = [it for it in stand.held({pod.uid}) if it.share.uuid == room.device.uuid]
-        text = rooms.short(room, need, there)
+        text = free_capacity.short(room, need, there)
         remedies = _ending(stand, pod)
     if not need.whole and room.vcore >= 1 and room.vmemory >= room.device.least_bytes:
         vmemory = min(need.vmemory, room.vmemory) // stand.unit * stand.unit
         if vmemory >= room.device.least_bytes:
-            asked = rooms.text_of(min(need.vcore, room.vcore), vmemory)
+            asked = free_capacity.text_of(min(need.vcore, room.vcore), vmemory)
             remedies = (*remedies, f"it asked for {asked}")
     return Near(name, room.device.label, text, remedies)
 
 
-def _ending(stand: Stand, pod: asks.Pod) -> tuple[str, ...]:
+def _ending(stand: Stand, pod: pod_request.Pod) -> tuple[str, ...]:
     """Return the pods whose end would make *pod* fit, whatever the priorities."""
     above = dataclasses.replace(pod, priority=ABOVE_ALL)
     try:
@@ -232,16 +236,16 @@ def _ending(stand: Stand, pod: asks.Pod) -> tuple[str, ...]:
     return (f"{' and '.join(it.key for it in plan.victims)} ended",)
 
 
-def _lines(stand: Stand, pod: asks.Pod, why: index.Reason) -> tuple[explain.Reason, ...]:
+def _lines(stand: Stand, pod: pod_request.Pod, why: index.Reason) -> tuple[explain.Reason, ...]:
     """Return why each device of a node refuses *pod*."""
     if why in (index.Reason.UNKNOWN, index.Reason.DAMAGED, index.Reason.NONSENSE):
         text = f"{why.value}: {stand.trouble}" if stand.trouble else why.value
         return (explain.Reason("", "", "", text),)
     node = facts.Node(stand.devices, tuple(stand.held({pod.uid})))
-    return explain.reasons(node, asks.called(pod, stand.wanted(pod)))
+    return explain.reasons(node, pod_request.called(pod, stand.wanted(pod)))
 
 
-def _asked(known: book.Book, pod: asks.Pod) -> str:
+def _asked(known: cache.Book, pod: pod_request.Pod) -> str:
     """Return the request of *pod* in words, with the memory unit of any known node."""
     unit = next((it.unit for it in list(known.stands.values()) if it.unit), 0)
     several = len(pod.names) > 1
@@ -252,7 +256,7 @@ def _asked(known: book.Book, pod: asks.Pod) -> str:
     return ", ".join(parts)
 
 
-def _part(part: asks.Part, unit: int) -> str:
+def _part(part: pod_request.Part, unit: int) -> str:
     size = quantity.format_size(part.units * unit) if unit else f"{part.units} units"
     text = f"{part.vcore} vcore" + (f" and {size}" if part.units else "")
     if part.count is not None and part.count > 1:

@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names
-from pyvgpu.allocator import amounts, facts, requests, wanted
+from pyvgpu.allocator import amounts, device_selector, facts, requests
 from pyvgpu.controller.scheduler import choices
 from pyvgpu.kube import objects
 
@@ -255,7 +255,7 @@ def _asking(spec: Object) -> Iterator[_Asking]:
 
 
 def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int | None) -> _Asked:
-    wish = wanted.read(noted)
+    wish = device_selector.read(noted)
     found = []
     for name, kind, entry in asking:
         try:

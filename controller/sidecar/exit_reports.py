@@ -14,7 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import marking, node, pods, when
+from pyvgpu.controller.sidecar import completion, marking, node, pods
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def see(
     """Return the exit report of a pod by its *runtime* containers; None while it is not done."""
     marks = marking.mark(pod, policies)
     found = {entry.name: entry for entry in runtime}
-    if marks.why_not or when.refused(pod) or node.is_kubelets_to_say(pod):
+    if marks.why_not or completion.refused(pod) or node.is_kubelets_to_say(pod):
         return None
     if node.not_done(marks, found):
         return None
@@ -56,7 +56,9 @@ def see(
 def is_news(pod: pods.Pod, policies: Sequence[marking.Policy] = ()) -> bool:
     """Return whether the controller cannot know yet that the main containers are done."""
     marks = marking.mark(pod, policies)
-    return names.STOP_ANNOTATION not in pod.annotations and not when.look(pod, marks.mains).done
+    return (
+        names.STOP_ANNOTATION not in pod.annotations and not completion.look(pod, marks.mains).done
+    )
 
 
 def believe(pod: pods.Pod, claim: Claim | None) -> pods.Pod:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.controller.scheduler import asks, declared
+from pyvgpu.controller.scheduler import node_annotation, pod_request
 from pyvgpu.kube import informer
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.controller.scheduler import book
+    from pyvgpu.controller.scheduler import cache
     from pyvgpu.kube import apiserver
     from pyvgpu.kube.objects import Object
 
@@ -31,11 +31,11 @@ class Following:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        known: book.Book,
+        known: cache.Book,
         keys: Callable[[], Sequence[bytes] | None],
         changed: Callable[[], None],
         counting: informer.Counting | None = None,
-        nominated: Callable[[asks.Pod], object] = lambda _: None,
+        nominated: Callable[[pod_request.Pod], object] = lambda _: None,
     ) -> None:
         """Read nothing yet.
 
@@ -45,12 +45,17 @@ class Following:
         self._nominated = nominated
         self._book = known
         self._changed = changed
-        self._reports: dict[str, declared.Report] = {}  # by node, as in the cache
+        self._reports: dict[str, node_annotation.Report] = {}  # by node, as in the cache
         self._nodes = informer.Informer(
             api, NODES, {}, self._read_node, self._node_changed, counting
         )
         self._pods = informer.Informer(
-            api, PODS, {}, lambda thing: asks.read(thing, keys()), self._pod_changed, counting
+            api,
+            PODS,
+            {},
+            lambda thing: pod_request.read(thing, keys()),
+            self._pod_changed,
+            counting,
         )
 
     @property
@@ -91,8 +96,8 @@ class Following:
         """Return how many nodes there are, including those without devices."""
         return len(self._nodes)
 
-    def _read_node(self, node: Object) -> declared.Report:
-        return declared.read(node, self._nodes.get(informer.key_of(node)))
+    def _read_node(self, node: Object) -> node_annotation.Report:
+        return node_annotation.read(node, self._nodes.get(informer.key_of(node)))
 
     def _node_changed(self, name: str) -> None:
         report = self._nodes.get(name)
@@ -123,11 +128,11 @@ class Watch(Following):
     def __init__(
         self,
         api: apiserver.ApiServer,
-        known: book.Book,
+        known: cache.Book,
         keys: Callable[[], Sequence[bytes]],
         changed: Callable[[], None],
         counting: informer.Counting | None = None,
-        nominated: Callable[[asks.Pod], object] = lambda _: None,
+        nominated: Callable[[pod_request.Pod], object] = lambda _: None,
     ) -> None:
         """Read nothing yet; see :class:`Following`."""
         super().__init__(api, known, keys, changed, counting, nominated)

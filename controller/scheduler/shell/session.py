@@ -11,16 +11,16 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller.scheduler import book, deciding, sampling
+from pyvgpu.controller.scheduler import cache, extender, sampling
 from pyvgpu.controller.scheduler.shell import (
     binding,
-    budgets,
-    drift,
-    evicting,
-    telling,
+    cache_check,
+    disruption_budgets,
+    evictions,
+    pod_events,
+    requeue,
     verbs,
-    waking,
-    watching,
+    watch,
 )
 from pyvgpu.kube import process_tuning, threads
 from pyvgpu.kube.apiserver import ServerError
@@ -28,7 +28,7 @@ from pyvgpu.kube.apiserver import ServerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.controller.scheduler import asks
+    from pyvgpu.controller.scheduler import pod_request
     from pyvgpu.controller.scheduler.shell import leading
     from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
     from pyvgpu.kube import apiserver
@@ -45,7 +45,7 @@ class Term:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        settings: book.Settings,
+        settings: cache.Settings,
         keys: Callable[[], Sequence[bytes]],
         own: leading.OwnPod,
         meter: SchedulerMeter,
@@ -59,12 +59,10 @@ class Term:
         self._own = own
         self._may_act = may_act
         self._meter = meter
-        self.book = book.Book(settings)
-        self.decider = deciding.Decider(self.book)
-        self._waker = waking.Waker(own, self._freed, meter.wakes.inc)
-        self._watch = watching.Watch(
-            api, self.book, keys, self._waker.look, meter, self._nominated
-        )
+        self.book = cache.Book(settings)
+        self.decider = extender.Decider(self.book)
+        self._waker = requeue.Waker(own, self._freed, meter.wakes.inc)
+        self._watch = watch.Watch(api, self.book, keys, self._waker.look, meter, self._nominated)
         self._binder = binding.Binder(
             api,
             self.book,
@@ -72,10 +70,10 @@ class Term:
             lambda: leads(2 * binding.CONNECT_SECONDS),
             self._watch.is_current,
         )
-        self._budgets = budgets.Reader(api, self._watch.budgets, self.book)
-        self._teller = telling.Teller(api, self._why)
-        self._evictor = evicting.Evictor(api, self.decider, self._budgets, may_act, self._teller)
-        self._drift = drift.Drift(api, self.book, keys, self._watch.relist)
+        self._budgets = disruption_budgets.Reader(api, self._watch.budgets, self.book)
+        self._teller = pod_events.Teller(api, self._why)
+        self._evictor = evictions.Evictor(api, self.decider, self._budgets, may_act, self._teller)
+        self._drift = cache_check.Drift(api, self.book, keys, self._watch.relist)
         self.verbs = verbs.Verbs(
             self.decider,
             self._binder,
@@ -159,10 +157,10 @@ class Term:
     def _freed(self) -> Sequence[object]:
         return self.decider.freed(time.monotonic())
 
-    def _nominated(self, pod: asks.Pod) -> None:
+    def _nominated(self, pod: pod_request.Pod) -> None:
         self.decider.nominated(pod, time.monotonic())
 
-    def _why(self, pod: asks.Pod, names: Sequence[str]) -> str:
+    def _why(self, pod: pod_request.Pod, names: Sequence[str]) -> str:
         why = self.decider.explain(pod.key, names)
         if why is None or why.fitting:
             return ""  # it no longer waits, or not for devices

@@ -20,7 +20,7 @@ from pyvgpu.kube import apiserver, objects
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.controller.scheduler import book
+    from pyvgpu.controller.scheduler import cache
     from pyvgpu.kube.objects import Object
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Reader:
     """Reads budgets; thread-safe."""
 
     def __init__(
-        self, api: apiserver.ApiServer, known: Callable[[], Sequence[Object]], pods: book.Book
+        self, api: apiserver.ApiServer, known: Callable[[], Sequence[Object]], pods: cache.Book
     ) -> None:
         """Read nothing yet; *known* budgets in namespaces without pods of *pods* are ignored."""
         self._api = api

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.controller.scheduler import asks, deciding
-    from pyvgpu.controller.scheduler.shell import budgets, telling
+    from pyvgpu.controller.scheduler import extender, pod_request
+    from pyvgpu.controller.scheduler.shell import disruption_budgets, pod_events
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,10 @@ class Evictor:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        decider: deciding.Decider,
-        reader: budgets.Reader,
+        decider: extender.Decider,
+        reader: disruption_budgets.Reader,
         may_act: Callable[[], bool],
-        teller: telling.Teller,
+        teller: pod_events.Teller,
     ) -> None:
         self._api = api
         self._decider = decider
@@ -50,18 +50,18 @@ class Evictor:
         self._may_act = may_act
         self._teller = teller
         self._queue = work_queue.Queue()
-        self._asked: dict[str, tuple[asks.Pod, Sequence[str]]] = {}  # by uid
+        self._asked: dict[str, tuple[pod_request.Pod, Sequence[str]]] = {}  # by uid
         self._since: dict[str, float] = {}  # by uid, when it was last considered
         self.evicted = 0
 
-    def consider(self, pod: asks.Pod, names: Sequence[str]) -> None:
+    def consider(self, pod: pod_request.Pod, names: Sequence[str]) -> None:
         """Queue *pod*: evictions on one of the nodes *names* may make room for it."""
         if not pod.preempts or time.monotonic() < self._since.get(pod.uid, 0.0) + AGAIN_SECONDS:
             return
         self._asked[pod.uid] = pod, names
         self._queue.add(pod.uid)
 
-    def end(self, pod: asks.Pod, why: str) -> None:
+    def end(self, pod: pod_request.Pod, why: str) -> None:
         """Evict *pod*, without retries, and write an event that says *why*."""
         if self._may_act() and self._evict(pod):
             self.evicted += 1
@@ -81,7 +81,7 @@ class Evictor:
         """Let ``run`` end."""
         self._queue.close()
 
-    def _consider(self, pod: asks.Pod, names: Sequence[str]) -> None:
+    def _consider(self, pod: pod_request.Pod, names: Sequence[str]) -> None:
         now = time.monotonic()
         since = {it: at for it, at in self._since.items() if now < at + AGAIN_SECONDS}
         self._since = {**since, pod.uid: now}
@@ -90,7 +90,7 @@ class Evictor:
         except errors.PyVgpuError as exc:
             log.warning("cannot make room for pod %s: %s", pod.key, exc)
 
-    def _make_room(self, asked: asks.Pod, names: Sequence[str]) -> None:
+    def _make_room(self, asked: pod_request.Pod, names: Sequence[str]) -> None:
         pod = self._known(asked)
         if pod is None:
             log.warning("cannot make room for pod %s: no such pod in the API server", asked.key)
@@ -111,7 +111,7 @@ class Evictor:
         for victim in plan.victims:
             self.end(victim, f"it makes room for pod {pod.key} of priority {pod.priority}")
 
-    def _known(self, pod: asks.Pod) -> asks.Pod | None:
+    def _known(self, pod: pod_request.Pod) -> pod_request.Pod | None:
         """Return a pod as the watch has it, not as kube-scheduler sent it; None if unknown."""
         end = time.monotonic() + KNOWN_SECONDS
         while True:
@@ -122,7 +122,7 @@ class Evictor:
                 return None
             time.sleep(_LOOK_SECONDS)
 
-    def _evict(self, victim: asks.Pod, *, dry: bool = False) -> bool:
+    def _evict(self, victim: pod_request.Pod, *, dry: bool = False) -> bool:
         """Evict a pod; tell whether that is allowed, or would be in a *dry* run."""
         namespace, _, name = victim.key.partition("/")
         options: dict[str, object] = {"preconditions": {"uid": victim.uid}}

@@ -35,12 +35,7 @@ import schedulerworld as world  # noqa: E402
 
 from pyvgpu import locks, names, quota, region  # noqa: E402
 from pyvgpu.allocator import annotations, facts  # noqa: E402
-from pyvgpu.controller.scheduler import (
-    index,
-    listed,
-    node_info,
-    pod_request,
-)
+from pyvgpu.controller.scheduler import index, listed, node_info, pod_request  # noqa: E402
 from pyvgpu.device import Device  # noqa: E402
 from pyvgpu.region import layout  # noqa: E402
 from pyvgpu.share import Share  # noqa: E402

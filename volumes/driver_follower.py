@@ -1,9 +1,9 @@
 """Keep a node's mirror up to date with the installed driver, without a restart.
 
-This module decides when to look for a driver; :mod:`pyvgpu.volumes.node_mirror` mirrors it. A package
-manager writes a driver file by file, so a rescan is delayed until the folders have been quiet for
-a moment (debounced). A driver that cannot be mirrored is more often half installed than broken, so
-it is retried with backoff, even without changes.
+This module decides when to look for a driver; ``node_mirror`` mirrors it. A package manager writes
+a driver file by file, so a rescan is delayed until the folders have been quiet for a moment
+(debounced). A driver that cannot be mirrored is more often half installed than broken, so it is
+retried with backoff, even without changes.
 """
 
 from __future__ import annotations

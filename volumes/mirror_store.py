@@ -8,7 +8,7 @@
 
 A tree is built under a temporary name and published by one rename: no process sees a partial tree,
 and a process that dies leaves only drafts, which the next one removes. A published tree never
-changes. :mod:`pyvgpu.volumes.mirror_plan` decides its content. A fingerprint (device, inode, size, time
+changes. ``mirror_plan`` decides its content. A fingerprint (device, inode, size, time
 of each file) saves reading the driver each time; files with an unknown fingerprint are read and
 digested.
 """

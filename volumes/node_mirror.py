@@ -1,6 +1,6 @@
 """The mirror of a node: trees in a folder, one of them current, and the state of the driver.
 
-    <output>/<release>-<digest>/<volume>/...    trees, laid out by :mod:`pyvgpu.volumes.mirror_plan`
+    <output>/<release>-<digest>/<volume>/...    trees, laid out by ``mirror_plan``
              current                            link to the tree that new containers get
              state.json                         whether the driver is present, and since when
 

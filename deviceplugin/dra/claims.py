@@ -317,8 +317,8 @@ def _wish(
     if wish.ceiling is not None and wish.ceiling < most:
         raise _refused(
             claim.named,
-            f"its configuration: {elastic.LIMIT} {wish.ceiling}: must be from its own {most} vcore "
-            f"to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}",
+            f"its configuration: {elastic.LIMIT} {wish.ceiling}: must be from its own {most} "
+            f"vcore to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}",
             final=True,
         )
     return elastic.Wish() if most == quantity.WHOLE_DEVICE else wish

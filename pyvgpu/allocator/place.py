@@ -129,7 +129,8 @@ def _mismatch(node: facts.Node, container: facts.Container, shares: Sequence[fac
         wanted = sizes[share.uuid] if need.whole else need.vmemory
         if (share.vcore, share.vmemory) != (need.vcore, wanted):
             asked = free_capacity.text_of(need.vcore, wanted)
-            return f"asks for {asked}, {free_capacity.text_of(share.vcore, share.vmemory)} were chosen"
+            chosen = free_capacity.text_of(share.vcore, share.vmemory)
+            return f"asks for {asked}, {chosen} were chosen"
     return ""
 
 

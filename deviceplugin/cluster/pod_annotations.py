@@ -1,4 +1,4 @@
-"""Apply the sharing annotations of running pods to their grants; see allocator/spare.py."""
+"""Apply the sharing annotations of running pods to their grants; see allocator/elastic.py."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Allocated:
     pod: str  # name of the pod for which it is reserved
     pod_uid: str
     pieces: tuple[Piece, ...]
-    configurations: tuple[Mapping[str, Any], ...] = ()  # see allocator/spare.py
+    configurations: tuple[Mapping[str, Any], ...] = ()  # see allocator/elastic.py
 
     @property
     def requests(self) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ SPLIT = ("libcuda.so", "libnvidia-ml.so", "")
 MAIN = """
 import sys
 from pyvgpu import cli
-from pyvgpu.volumes import follow
-follow.IDLE_SECONDS = 1e9
+from pyvgpu.volumes import driver_follower
+driver_follower.IDLE_SECONDS = 1e9
 sys.exit(cli.main())
 """
 

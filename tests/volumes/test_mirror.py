@@ -324,7 +324,7 @@ MAKE = """
     import sys
     from pathlib import Path
     from pyvgpu import errors
-    from pyvgpu.volumes import find, mirror, store
+    from pyvgpu.volumes import find, mirror
     folder, shim, cache = map(Path, sys.argv[1:])
     driver = find.find_driver(folder)
     steps = []

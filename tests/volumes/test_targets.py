@@ -21,11 +21,11 @@ MAKE = """
     from pathlib import Path
     from installed import installation_of
     from pyvgpu import errors
-    from pyvgpu.volumes import node
+    from pyvgpu.volumes import node_mirror
     folder, shim, output = map(Path, sys.argv[1:])
     steps = []
     try:
-        mirrored = node.Node(output, shim)
+        mirrored = node_mirror.Node(output, shim)
         for _ in range(2):
             mirrored.mirror(installation_of(folder), lambda *step: steps.append(step))
     except errors.PyVgpuError as exc:

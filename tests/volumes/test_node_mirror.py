@@ -61,8 +61,8 @@ def test_current_leads_to_both_volumes(driver_folder, mirrored):
 @rights.needs_pid_namespace
 def test_nothing_is_removed_unless_all_processes_are_visible(upgraded, tmp_path):
     script = (
-        "import pathlib, sys, time; from pyvgpu.volumes import node\n"
-        "node.Node(*map(pathlib.Path, sys.argv[1:])).collect(time.time() + 100)"
+        "import pathlib, sys, time; from pyvgpu.volumes import node_mirror\n"
+        "node_mirror.Node(*map(pathlib.Path, sys.argv[1:])).collect(time.time() + 100)"
     )
     done = subprocess.run(
         [*rights.PID_NAMESPACE, sys.executable, "-c", script, upgraded.output, upgraded.shim],

@@ -11,10 +11,10 @@ AGO = 1_700_000_000  # seconds since the epoch; files this old count as unchange
 WITHOUT_PARSER = """
 import pathlib, sys
 sys.modules["elftools"] = None
-from pyvgpu.volumes import facts, store
-with store.Store(pathlib.Path(sys.argv[1]), "").remembering():
+from pyvgpu.volumes import elf_facts, mirror_store
+with mirror_store.Store(pathlib.Path(sys.argv[1]), "").remembering():
     for path in sys.argv[2:]:
-        print(facts.read(pathlib.Path(path)).soname)
+        print(elf_facts.read(pathlib.Path(path)).soname)
 """
 
 
@@ -91,9 +91,9 @@ def test_next_process_needs_no_parser(library, kept):
 
 def test_unused_facts_are_forgotten(library, kept):
     script = (
-        "import pathlib, sys; from pyvgpu.volumes import facts, store\n"
-        "with store.Store(pathlib.Path(sys.argv[1]), '').remembering():\n"
-        "    facts.read(pathlib.Path(sys.argv[2]))"
+        "import pathlib, sys; from pyvgpu.volumes import elf_facts, mirror_store\n"
+        "with mirror_store.Store(pathlib.Path(sys.argv[1]), '').remembering():\n"
+        "    elf_facts.read(pathlib.Path(sys.argv[2]))"
     )
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         subprocess.run(

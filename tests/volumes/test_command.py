@@ -82,7 +82,8 @@ def test_dry_run_shows_the_tree_and_creates_nothing(root, output):
     done = mirror("--driver-root", root, "--output", output, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.lstrip("│├└─ ") for line in done.stdout.splitlines()]
-    assert lines[:4] == ["driver 580.65.06", "shared/", "lib64/", "libcuda.so.1  the shim"]
+    found = "driver 580.65.06, found in a usual folder"
+    assert lines[:4] == [found, "shared/", "lib64/", "libcuda.so.1  the shim"]
     assert "libcuda-origin.so.1 → libcuda.so.580.65.06" in lines
     assert f"libcuda.so.580.65.06  {root}/usr/lib64/libcuda.so.580.65.06" in lines
     assert not output.exists()

@@ -1,4 +1,4 @@
-"""What the build writes from csrc/region.h: the layout, as cffi has it."""
+"""What the build writes from csrc/core/region.h: the layout, as cffi has it."""
 
 from typing import Any
 

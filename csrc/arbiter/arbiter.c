@@ -3,8 +3,8 @@
 #include "arbiter/arbiter.h"
 #include "arbiter/outside.h"
 #include "arbiter/page.h"
-#include "cleanup.h"
-#include "compiler.h"
+#include "core/cleanup.h"
+#include "core/compiler.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -6,8 +6,8 @@
  * not frozen, and the runs' clock files, each named by the run ID and the device's index in the
  * run's quota.
  */
-#ifndef PYVGPU_ARBITER_H
-#define PYVGPU_ARBITER_H
+#ifndef PYVGPU_ARBITER_ARBITER_H
+#define PYVGPU_ARBITER_ARBITER_H
 
 #include "arbiter/book.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* book.c -- scans the books for runs; see book.h. */
 #include "arbiter/book.h"
-#include "cleanup.h"
+#include "core/cleanup.h"
 
 #include <dirent.h>
 #include <fcntl.h>

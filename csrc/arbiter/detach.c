@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* detach.c -- forks twice; see detach.h. */
 #include "arbiter/detach.h"
-#include "compiler.h"
+#include "core/compiler.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -10,7 +10,7 @@
 #include "arbiter/arbiter.h"
 #include "arbiter/detach.h"
 #include "arbiter/outside.h"
-#include "compiler.h"
+#include "core/compiler.h"
 
 #include <stdio.h>
 #include <string.h>

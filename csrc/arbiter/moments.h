@@ -4,14 +4,14 @@
  * Each process publishes the last two times in which it had none (usage_file.idle). Where all
  * others had none, a process was alone, and what it measured then includes no time slices of
  * others. A process that publishes nothing is taken to have work unless the model has seen none
- * (fluid.h).
+ * (lending.h).
  *
  * Pure; all times are CLOCK_MONOTONIC, ns.
  */
-#ifndef PYVGPU_MOMENTS_H
-#define PYVGPU_MOMENTS_H
+#ifndef PYVGPU_ARBITER_MOMENTS_H
+#define PYVGPU_ARBITER_MOMENTS_H
 
-#include "arbiter/fluid.h"
+#include "arbiter/lending.h"
 
 /* Record those times between *begin_ns* and *end_ns* in the containers of the processes, which were
  * read at *seen_ns* and again at *end_ns* or later. Times recorded before grow or stay. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* others.c -- spreads the device time of processes over cells of time; see others.h. */
 #include "arbiter/others.h"
-#include "number.h"
+#include "core/number.h"
 
 #define CELL_NS ((uint64_t) OTHERS_CELL_NS)
 #define PART_NS (CELL_NS / 64)

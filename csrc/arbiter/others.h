@@ -11,11 +11,11 @@
  *
  * Pure; all times are CLOCK_MONOTONIC, ns.
  */
-#ifndef PYVGPU_OTHERS_H
-#define PYVGPU_OTHERS_H
+#ifndef PYVGPU_ARBITER_OTHERS_H
+#define PYVGPU_ARBITER_OTHERS_H
 
-#include "progress.h"
-#include "region.h"
+#include "core/progress.h"
+#include "core/region.h"
 
 #define OTHERS_WAIT_NS UINT64_C(40000000) /* longest wait for points of finished work */
 

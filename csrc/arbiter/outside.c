@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* outside.c -- samples NVML five times a second; see outside.h. */
 #include "arbiter/outside.h"
-#include "compiler.h"
-#include "visible.h"
+#include "core/compiler.h"
+#include "core/visible.h"
 
 #include <dlfcn.h>
 #include <nvml.h>

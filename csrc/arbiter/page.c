@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* page.c -- creates and writes clock files; see page.h. */
 #include "arbiter/page.h"
-#include "cleanup.h"
-#include "compiler.h"
+#include "core/cleanup.h"
+#include "core/compiler.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
 #ifndef PYVGPU_ARBITER_PAGE_H
 #define PYVGPU_ARBITER_PAGE_H
 
-#include "arbiter/fluid.h"
-#include "region.h"
+#include "arbiter/lending.h"
+#include "core/region.h"
 
 /* Create the file *name* in the open *folder*, complete before it gets that name; NULL with errno
  * set if that fails, for example because the disk is full. */

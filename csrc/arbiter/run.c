@@ -2,8 +2,8 @@
 /* run.c -- reads the files of one run; see run.h. */
 #include "arbiter/run.h"
 #include "arbiter/page.h"
-#include "cleanup.h"
-#include "compiler.h"
+#include "core/cleanup.h"
+#include "core/compiler.h"
 
 #include <fcntl.h>
 #include <limits.h>

@@ -8,10 +8,10 @@
 #ifndef PYVGPU_ARBITER_RUN_H
 #define PYVGPU_ARBITER_RUN_H
 
-#include "arbiter/fluid.h"
+#include "arbiter/lending.h"
 #include "arbiter/peek.h"
 #include "arbiter/process.h"
-#include "region.h"
+#include "core/region.h"
 
 #define RUN_ID 16 /* letters */
 

@@ -1,6 +1,6 @@
 """Write, from NVIDIA's headers, the parts of the simulated driver that are lists of names.
 
-Run by CMake, with the standard library alone and csrc/headers.py in its path:
+Run by CMake, with the standard library alone and csrc/tools/headers.py in its path:
 
     stubs.py --include FOLDER[;FOLDER...] --older older_names.txt --output FOLDER
 

@@ -1,7 +1,7 @@
 """Link rewriting: links to source files lead to generated pages that show those files.
 
-In the repository a page links to a file by its relative path, such as `../csrc/cuda/reviewed.def`.
-On the site the page `source/csrc/cuda/reviewed.def.md` shows that file.
+In the repository a page links to a file by its relative path, such as `../csrc/shim/cuda/reviewed.def`.
+On the site the page `source/csrc/shim/cuda/reviewed.def.md` shows that file.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def inside(target: str) -> bool:
 def resolved(folder: str, target: str) -> tuple[str, str]:
     """Return the path of a link from a file in *folder*, and its anchor (`#...`).
 
-    Both paths are relative to the repository, such as `docs` and `csrc/shim.c`.
+    Both paths are relative to the repository, such as `docs` and `csrc/shim/shim.c`.
     """
     path, mark, anchor = target.partition("#")
     return posixpath.normpath(posixpath.join(folder, path)), mark + anchor

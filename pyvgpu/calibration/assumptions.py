@@ -123,7 +123,7 @@ def _fact(stage: str, name: str) -> Callable[[Seen], str | None]:
 
 
 def _charged(size: int) -> int:
-    """Return the charge for an allocation: csrc/cuda/charge.h."""
+    """Return the charge for an allocation: csrc/shim/cuda/memory/charge.h."""
     unit = 2 * MIB if size >= MIB else 512
     return (size + unit - 1) // unit * unit
 

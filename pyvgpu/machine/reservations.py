@@ -88,7 +88,7 @@ class Books:
 
         A lower amount needs no room. Held memory is read after the lower quota was written: a
         charge that the old quota admitted is then in the ledger, or checked again by the shim
-        (csrc/ledger.h). So memory held above the quota only shrinks from then on.
+        (csrc/core/ledger.h). So memory held above the quota only shrinks from then on.
         """
         changed = dataclasses.replace(made, share=share.change(made.share, wanted))
         with self._locked() as books:

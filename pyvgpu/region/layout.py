@@ -1,4 +1,4 @@
-"""The binary layout of a region's files, from csrc/region.h through cffi.
+"""The binary layout of a region's files, from csrc/core/region.h through cffi.
 
 Files that other processes may write are never mapped, but read by pread, so that a tenant that
 truncates one does no harm (no SIGBUS).

@@ -1,4 +1,4 @@
-"""The player's program, and its binary format (csrc/replay/program.h)."""
+"""The player's program, and its binary format (csrc/programs/replay/program.h)."""
 
 from __future__ import annotations
 

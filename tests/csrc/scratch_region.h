@@ -3,8 +3,8 @@
 #ifndef PYVGPU_TESTS_SCRATCH_REGION_H
 #define PYVGPU_TESTS_SCRATCH_REGION_H
 
-#include "region.h"
-#include "slots.h"
+#include "core/region.h"
+#include "core/slots.h"
 
 #include <fcntl.h>
 #include <stdio.h>

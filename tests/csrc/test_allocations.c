@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_allocations.c -- the table of allocations, compared with a simple model. */
-#include "allocations.h"
+#include "core/allocations.h"
 #include "check.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_argv.c -- parsing of an argv in a JSON array of strings. */
 #include "check.h"
-#include "sidecar/arguments.h"
+#include "programs/sidecar/arguments.h"
 
 enum { MOST = 4 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_array_size.c -- upper and lower bounds of array sizes, against literal values. */
 #include "check.h"
-#include "cuda/array_size.h"
+#include "shim/cuda/memory/array_size.h"
 
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_blocks.c -- the first and last allocation in a block are detected, with concurrent threads.
  */
-#include "blocks.h"
+#include "core/blocks.h"
 #include "check.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_budget.c -- a container's budget (token bucket): refill, cap, charges. */
-#include "budget.h"
+#include "core/budget.h"
 #include "check.h"
 
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_busy.c -- device busy time of a process: the union over its streams. */
-#include "busy.h"
+#include "core/busy.h"
 #include "check.h"
-#include "compiler.h"
+#include "core/compiler.h"
 
 #define BIN  ((int64_t) BUSY_BIN_NS)
 #define PART ((int64_t) BUSY_PART_NS)

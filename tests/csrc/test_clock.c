@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "clock.h"
-#include "compiler.h"
+#include "core/clock.h"
+#include "core/compiler.h"
 
 #define MS UINT64_C(1000000)
 

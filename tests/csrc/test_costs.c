@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_costs.c -- the cost model: expected durations of launches, and how they are learned. */
 #include "check.h"
-#include "compiler.h"
-#include "costs.h"
+#include "core/compiler.h"
+#include "core/costs.h"
 
 #define US INT64_C(1000)
 #define MS INT64_C(1000000)

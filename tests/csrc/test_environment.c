@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_environment.c -- temporarily setting a variable, without losing concurrent changes. */
 #include "check.h"
-#include "environment.h"
+#include "core/environment.h"
 
 #include <pthread.h>
 #include <stdlib.h>

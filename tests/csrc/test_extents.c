@@ -5,7 +5,7 @@
  * and compares the known ranges with it.
  */
 #include "check.h"
-#include "extents.h"
+#include "core/extents.h"
 
 #include <stdlib.h>
 #include <string.h>

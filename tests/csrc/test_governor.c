@@ -2,9 +2,9 @@
 /* test_governor.c -- the governor: admission of work, its charges, and corrections by measurement.
  */
 #include "check.h"
-#include "compiler.h"
-#include "governor.h"
-#include "number.h"
+#include "core/compiler.h"
+#include "core/governor.h"
+#include "core/number.h"
 
 #include <pthread.h>
 

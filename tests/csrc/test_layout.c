@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_layout.c -- recognition of NVML's private tables and their entries. */
 #include "check.h"
-#include "nvml/layout.h"
+#include "shim/nvml/layout.h"
 
 static void expect(size_t bytes, int release, size_t name_at, size_t load_engines)
 {

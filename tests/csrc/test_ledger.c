@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_ledger.c -- the ledger's sums: exact, full use of the limit, never exceeded concurrently. */
 #include "check.h"
-#include "compiler.h"
-#include "ledger.h"
+#include "core/compiler.h"
+#include "core/ledger.h"
 #include "scratch_region.h"
 
 #include <errno.h>

@@ -9,8 +9,8 @@
  * The claim is sampled: several runs together hit its every instruction (victim.h).
  */
 #include "check.h"
-#include "compiler.h"
-#include "ledger.h"
+#include "core/compiler.h"
+#include "core/ledger.h"
 #include "scratch_region.h"
 #include "victim.h"
 

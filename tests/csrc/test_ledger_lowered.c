@@ -8,7 +8,7 @@
 #include <errno.h>
 
 #include "check.h"
-#include "ledger.h"
+#include "core/ledger.h"
 #include "scratch_region.h"
 #include "victim.h"
 

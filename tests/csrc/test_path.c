@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_path.c -- following symlinks in a path's last component. */
 #include "check.h"
-#include "path.h"
+#include "core/path.h"
 
 #include <errno.h>
 #include <fcntl.h>

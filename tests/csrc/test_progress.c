@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_progress.c -- a process's published progress points. */
 #include "check.h"
-#include "progress.h"
+#include "core/progress.h"
 
 #include <string.h>
 

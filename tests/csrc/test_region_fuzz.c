@@ -6,8 +6,8 @@
  * opened, and while they are open and in use by all their readers.
  */
 #include "check.h"
-#include "ledger.h"
-#include "links.h"
+#include "core/ledger.h"
+#include "core/shared_memory.h"
 #include "scratch_region.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_visible.c -- CUDA_VISIBLE_DEVICES against a quota of three devices, row by row. */
 #include "check.h"
-#include "visible.h"
+#include "core/visible.h"
 
 #define A "GPU-aa000000-0000-0000-0000-000000000001"
 #define B "GPU-ab000000-0000-0000-0000-000000000002"

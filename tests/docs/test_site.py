@@ -63,8 +63,8 @@ def test_nav_line_is_removed_from_the_page():
         pytest.param("contributing.md", "CHANGELOG.md", "changelog.md", id="between those beside"),
         pytest.param(
             "memory.md",
-            "../csrc/cuda/reviewed.def",
-            "source/csrc/cuda/reviewed.def.md",
+            "../csrc/shim/cuda/reviewed.def",
+            "source/csrc/shim/cuda/reviewed.def.md",
             id="to a file",
         ),
         pytest.param("agent.md", "../csrc/nothing.c", "../csrc/nothing.c", id="to nothing"),

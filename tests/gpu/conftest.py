@@ -41,7 +41,7 @@ def held(gpu):
 def build(gpu, tmp_path_factory):
     """Return a function that compiles a C program of this folder."""
     headers = subprocess.run(
-        [sys.executable, Path(__file__).parents[2] / "csrc" / "headers.py"],
+        [sys.executable, Path(__file__).parents[2] / "csrc" / "tools" / "headers.py"],
         capture_output=True,
         text=True,
         check=True,

@@ -44,7 +44,7 @@ def test_every_offset_equals_that_in_c(tmp_path):
             lines.append(f'printf("{name}.{field} %zu\\n", offsetof(struct {name}, {field}));')
     source = tmp_path / "offsets.c"
     source.write_text(
-        '#include "region.h"\n#include <stddef.h>\n#include <stdio.h>\n'
+        '#include "core/region.h"\n#include <stddef.h>\n#include <stdio.h>\n'
         "int main(void)\n{\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
     )
     program = tmp_path / "offsets"

@@ -32,7 +32,7 @@ def test_function_in_both_tables_and_function_written_twice_are_named(monkeypatc
 
 def test_every_function_has_a_reason_and_every_reason_has_functions():
     assert {"cuStreamGetCtx_v2_ptsz", "cuMemHostAlloc"} <= dict(hook_table.reviewed()).keys()
-    text = (hook_table.CSRC / "cuda" / "reviewed.def").read_text()
+    text = (hook_table.SHIM / "cuda" / "reviewed.def").read_text()
     assert len(set(dict(hook_table.reviewed()).values())) == text.count("\nREVIEWED(")
 
 

@@ -21,7 +21,7 @@ FAILURE = 999
 UNTIL_THE_CONTEXT_ENDS = ("cuEventCreate", "cuEventRecord", "cuEventRecord_ptsz")
 CALLS = sorted(
     {
-        *re.findall(r"^CALL\(\w+, (\w+),", (hook_table.CSRC / "cuda/calls.def").read_text(), re.M),
+        *re.findall(r"^CALL\(\w+, (\w+),", (hook_table.SHIM / "cuda/calls.def").read_text(), re.M),
         *(hook.symbol for hook in hook_table.cuda() if hook.area not in ("refused", "entry")),
     }
 )

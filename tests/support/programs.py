@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SOURCES = Path(__file__).parents[1] / "simulator" / "programs"
 LIBCUDA, LIBNVIDIA_ML = "-l:libcuda.so.999.1", "-l:libnvidia-ml.so.999.1"  # SONAMEs end in .1
 _BUILD = Path(__file__).parents[2] / "build"
-HEADERS = Path(__file__).parents[2] / "csrc" / "headers.py"
+HEADERS = Path(__file__).parents[2] / "csrc" / "tools" / "headers.py"
 
 
 @functools.cache

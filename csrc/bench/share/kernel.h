@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernel.h -- the kernel's real time and thread states, in spite of the virtual clock. */
-#ifndef PYVGPU_BENCH_KERNEL_H
-#define PYVGPU_BENCH_KERNEL_H
+#ifndef PYVGPU_BENCH_SHARE_KERNEL_H
+#define PYVGPU_BENCH_SHARE_KERNEL_H
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kinds.h -- workload kinds that are defined outside of work.c. */
-#ifndef PYVGPU_BENCH_KINDS_H
-#define PYVGPU_BENCH_KINDS_H
+#ifndef PYVGPU_BENCH_SHARE_KINDS_H
+#define PYVGPU_BENCH_SHARE_KINDS_H
 
 /* held.c: a stream waits, another one has kernels of the program's length. more[0]: kernels behind
  * the wait. */

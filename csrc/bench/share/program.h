@@ -4,8 +4,8 @@
  *
  * Plain cuda.h, linked to libcuda.so.1; nothing here knows pyvgpu.
  */
-#ifndef PYVGPU_BENCH_PROGRAM_H
-#define PYVGPU_BENCH_PROGRAM_H
+#ifndef PYVGPU_BENCH_SHARE_PROGRAM_H
+#define PYVGPU_BENCH_SHARE_PROGRAM_H
 
 #include <cuda.h>
 #include <stdbool.h>

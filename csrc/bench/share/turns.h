@@ -6,8 +6,8 @@
  * not waited for, and later continues at the others' time. No thread is made to wait while it
  * holds a mutex.
  */
-#ifndef PYVGPU_BENCH_TURNS_H
-#define PYVGPU_BENCH_TURNS_H
+#ifndef PYVGPU_BENCH_SHARE_TURNS_H
+#define PYVGPU_BENCH_SHARE_TURNS_H
 
 #include "virtualclock.h"
 

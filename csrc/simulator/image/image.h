@@ -5,8 +5,8 @@
  * or runs code, and nothing knows the CUDA API. Images are untrusted, so every byte is checked
  * before it is used: a bad image is an error, never a crash.
  */
-#ifndef PYVGPU_SIMULATOR_IMAGE_H
-#define PYVGPU_SIMULATOR_IMAGE_H
+#ifndef PYVGPU_SIMULATOR_IMAGE_IMAGE_H
+#define PYVGPU_SIMULATOR_IMAGE_IMAGE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fd_marker.c -- locks on descriptors of exported memory; see fd_marker.h.
+ *
+ * Each descriptor has a byte of its own, out of those of its key: a byte that appears locked
+ * through another open file description, and not through the descriptor itself, is that
+ * descriptor's.
+ */
+#include "core/fd_marker.h"
+#include "core/cleanup.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define CARRIER_PATHS sizeof(((struct usage_file *) 0)->carrier_path)
+
+#define FIRST_BYTE   (INT64_C(1) << 62)
+#define BYTES_OF_KEY 1024 /* as many descriptors of one export can be open at a time */
+
+static off_t first_byte(uint64_t key)
+{
+    return FIRST_BYTE + (off_t) ((key >> LINK_HASH_SHIFT) * BYTES_OF_KEY);
+}
+
+static struct flock bytes_lock(off_t first, off_t end)
+{
+    return (struct flock) {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = first, .l_len = end - first};
+}
+
+/* Find a byte locked by another open file description than *fd*'s: 1 if there is one, 0, or -1. */
+static int find_locked(int fd, off_t first, off_t end, off_t *byte)
+{
+    struct flock lock = bytes_lock(first, end);
+
+    if (fcntl(fd, F_OFD_GETLK, &lock) != 0)
+        return -1;
+    if (lock.l_type == F_UNLCK)
+        return 0;
+    *byte = lock.l_start > first ? lock.l_start : first;
+    return *byte < end;
+}
+
+void carrier_begin(struct carrier *carrier, struct usage_file *usage)
+{
+    carrier->usage = usage;
+    for (int i = 0; i < CARRIER_FILES; i++)
+        carrier->files[i] = -1;
+    carrier->error = errno;
+    /* open() is a cancellation point, where a thread would leave its charge undecided for ever. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &carrier->cancel);
+}
+
+void carrier_end(struct carrier *carrier)
+{
+    for (int i = 0; i < CARRIER_FILES; i++)
+        cleanup_close_fd(&carrier->files[i]);
+    pthread_setcancelstate(carrier->cancel, NULL);
+    errno = carrier->error;
+}
+
+/* Copy the path that begins at *place* of the list; its length, or 0 if none does. */
+static size_t copy_path(const struct usage_file *usage, size_t place, char path[CARRIER_PATHS])
+{
+    if (place >= CARRIER_PATHS - 1 ||
+        __atomic_load_n(&usage->carrier_path[place], __ATOMIC_ACQUIRE) != '/')
+        return 0;
+    memcpy(path, usage->carrier_path + place, CARRIER_PATHS - place);
+    path[CARRIER_PATHS - place - 1] = '\0';
+    return strlen(path);
+}
+
+/* Open every file of the list: their number, or -1 if one cannot be opened. */
+static int open_files(struct carrier *carrier)
+{
+    char path[CARRIER_PATHS];
+    size_t place = 0, length;
+    int count = 0;
+
+    while (count < CARRIER_FILES && (length = copy_path(carrier->usage, place, path)) != 0) {
+        int *file = &carrier->files[count++];
+
+        if (*file < 0)
+            *file = region_open_file(path, O_RDONLY | O_NOCTTY);
+        if (*file < 0)
+            return -1;
+        place += length + 1;
+    }
+    return count;
+}
+
+static int is_file(const struct stat *file, int descriptor)
+{
+    struct stat given;
+
+    return fstat(descriptor, &given) == 0 && given.st_dev == file->st_dev &&
+           given.st_ino == file->st_ino;
+}
+
+/* Whether *path* leads to the file of *descriptor*. A dma-buf or a memfd has a path that opens
+ * nothing, since it is in no folder. */
+static int leads_to(const char *path, int descriptor)
+{
+    struct stat found;
+
+    return stat(path, &found) == 0 && is_file(&found, descriptor);
+}
+
+/* Append *path* to the list, at *place*. Its first byte is written last, so that a path that has
+ * one is complete. 0 if another path stands there now. */
+static int write_path(struct usage_file *usage, size_t place, const char *path)
+{
+    char *written = usage->carrier_path + place;
+    size_t length = strlen(path);
+    char nothing = '\0';
+
+    for (size_t i = 1; place + i < CARRIER_PATHS; i++)
+        written[i] = '\0';
+    for (size_t i = 1; i < length && place + i < CARRIER_PATHS; i++)
+        written[i] = path[i];
+    return __atomic_compare_exchange_n(written, &nothing, path[0], 0, __ATOMIC_RELEASE,
+                                       __ATOMIC_RELAXED);
+}
+
+/* Make sure that the list has the path of the file of *descriptor*; 0 if that fails. */
+static int learn_path(struct usage_file *usage, int descriptor)
+{
+    char path[CARRIER_PATHS] = "";
+    char other[CARRIER_PATHS];
+    char name[32];
+    size_t place = 0, length, found;
+
+    snprintf(name, sizeof(name), "/proc/self/fd/%d", descriptor);
+    if (readlink(name, path, sizeof(path) - 1) <= 0 || path[0] != '/')
+        return 0;
+    length = strlen(path);
+    for (int file = 0; file < CARRIER_FILES;) {
+        found = copy_path(usage, place, other);
+        if (found && strcmp(path, other) == 0)
+            return 1;
+        if (!found) {
+            if (place + length >= CARRIER_PATHS || !leads_to(path, descriptor))
+                return 0;
+            write_path(usage, place,
+                       path); /* read it again: another process may have been faster */
+            continue;
+        }
+        place += found + 1;
+        file++;
+    }
+    return 0;
+}
+
+/* Lock a byte that no other descriptor of the key has. */
+static int lock_byte(int descriptor, off_t first)
+{
+    static unsigned next;
+
+    for (int tries = 0; tries < BYTES_OF_KEY; tries++) {
+        off_t byte = first + __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) % BYTES_OF_KEY;
+        struct flock lock = bytes_lock(byte, byte + 1);
+
+        if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0)
+            return 1;
+        if (errno != EAGAIN && errno != EACCES)
+            return 0;
+    }
+    return 0;
+}
+
+int carrier_mark(struct carrier *carrier, int descriptor, uint64_t key)
+{
+    return learn_path(carrier->usage, descriptor) && lock_byte(descriptor, first_byte(key)) &&
+           carrier_is(carrier, descriptor, key); /* 0 if the path leads to another file */
+}
+
+int carrier_is_open(struct carrier *carrier, uint64_t key)
+{
+    int count = open_files(carrier);
+    off_t byte;
+
+    for (int i = 0; i < count; i++)
+        if (find_locked(carrier->files[i], first_byte(key), first_byte(key) + BYTES_OF_KEY,
+                        &byte) != 0)
+            return 1;
+    return count <= 0;
+}
+
+/* Whether *descriptor* owns the lock of *byte*. Another one's lock may go while we check: so check
+ * that no other has it, that it is still locked, and that no other has taken it in between. */
+static int is_own_byte(int file, int descriptor, off_t byte)
+{
+    off_t found;
+
+    return find_locked(descriptor, byte, byte + 1, &found) == 0 &&
+           find_locked(file, byte, byte + 1, &found) > 0 &&
+           find_locked(descriptor, byte, byte + 1, &found) == 0;
+}
+
+/* Whether *descriptor* has one of the bytes from *first* to *end*; others may have some, too. */
+static int has_byte(int file, int descriptor, off_t first, off_t end)
+{
+    off_t byte;
+
+    while (first < end && find_locked(file, first, end, &byte) > 0) {
+        if (is_own_byte(file, descriptor, byte))
+            return 1;
+        if (has_byte(file, descriptor, first, byte))
+            return 1;
+        first = byte + 1;
+    }
+    return 0;
+}
+
+int carrier_is(struct carrier *carrier, int descriptor, uint64_t key)
+{
+    off_t first = first_byte(key);
+    struct stat file;
+
+    open_files(carrier);
+    /* Only for the same file: in others no process locks bytes, so a free byte proves nothing. */
+    for (int i = 0; i < CARRIER_FILES; i++)
+        if (carrier->files[i] >= 0 && fstat(carrier->files[i], &file) == 0 &&
+            is_file(&file, descriptor))
+            return has_byte(carrier->files[i], descriptor, first, first + BYTES_OF_KEY);
+    return 0;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fd_marker.h -- marks descriptors of exported memory by OFD locks, to find out if one is still
+ * open.
+ *
+ * A descriptor keeps its memory wherever it goes: in its process, in copies, in a socket, in a
+ * process that does not use CUDA. Only the kernel knows when it ends: a lock on a byte of its file
+ * belongs to the open file description, and goes when the last copy of it is closed. The bytes lie
+ * far beyond any file's data, and the key of an export determines which are its own.
+ *
+ * Another process tests for such a lock by opening the file once more. The descriptors of one
+ * container belong to a few files, the driver's; the usage file lists their paths, one after the
+ * other. A descriptor of a further file, or of one that has no path (a dma-buf), is not marked: its
+ * export has no known end (shared_memory.h). Knows no CUDA.
+ */
+#ifndef PYVGPU_CORE_FD_MARKER_H
+#define PYVGPU_CORE_FD_MARKER_H
+
+#include "core/region.h"
+
+#define CARRIER_FILES 4
+
+/* A series of queries: the first one opens the files, and carrier_end() closes them. */
+struct carrier {
+    struct usage_file *usage;
+    int files[CARRIER_FILES]; /* -1: not open */
+    int error;                /* the program's errno */
+    int cancel;
+};
+
+void carrier_begin(struct carrier *carrier, struct usage_file *usage);
+void carrier_end(struct carrier *carrier);
+
+/* Mark *descriptor* as a carrier of *key*, perhaps one of several: 0 if it could not be found out
+ * later when it is closed. */
+int carrier_mark(struct carrier *carrier, int descriptor, uint64_t key);
+
+/* Whether a descriptor that carries *key* is open; also 1 if that cannot be found out. */
+int carrier_is_open(struct carrier *carrier, uint64_t key);
+
+/* Whether *descriptor* is one of them, or a copy of one. */
+int carrier_is(struct carrier *carrier, int descriptor, uint64_t key);
+
+#endif

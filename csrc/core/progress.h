@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* progress.h -- publishes how much work a process has finished, and when, for the arbiter.
+ *
+ * Words of usage_file.progress are points of a curve: the device time that the process has had by
+ * a given moment. Between the beginning and the end of work the curve is taken to rise linearly;
+ * from an end to the next beginning it is flat. Points closer to each other than PROGRESS_STEP_NS
+ * are merged.
+ *
+ * Pure, but for the words; times are CLOCK_MONOTONIC, ns. One thread writes at a time.
+ */
+#ifndef PYVGPU_CORE_PROGRESS_H
+#define PYVGPU_CORE_PROGRESS_H
+
+#include "core/region.h"
+
+#define PROGRESS_STEP_NS ((uint64_t) OTHERS_CELL_NS) /* the resolution of clock_file.others */
+
+struct progress {
+    uint64_t *words;   /* NULL: it publishes nothing */
+    unsigned at;       /* index of the last word written */
+    int sure;          /* as in that word */
+    uint64_t begin_ns; /* of the work that ends there */
+    uint64_t end_ns;
+    uint64_t done_ns;
+};
+
+/* Work that ran between these two times took *taken_ns* of device time. *sure*: that is known
+ * without a guess at what others had meanwhile. */
+void progress_add(struct progress *progress, uint64_t from_ns, uint64_t until_ns, int64_t taken_ns,
+                  int sure);
+
+struct progress_point {
+    uint64_t at_ns; /* 0: there is none */
+    uint32_t done;  /* in WORK_UNIT_NS; wraps */
+    int begins;     /* work begins; else it ends */
+    int sure;
+};
+
+/* Decode a word read at *now*. */
+struct progress_point progress_point(uint64_t word, uint64_t now);
+
+#endif

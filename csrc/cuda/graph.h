@@ -1,8 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* graph.h -- this process's executable graphs that have memory nodes. */
-#ifndef PYVGPU_CUDA_GRAPH_H
-#define PYVGPU_CUDA_GRAPH_H
-
-void graph_after_fork(void);
-
-#endif

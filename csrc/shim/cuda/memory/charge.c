@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* charge.c -- connects the hooks to the ledger; see charge.h. */
+#include "shim/cuda/memory/charge.h"
+#include "core/blocks.h"
+#include "shim/cuda/memory/deferred_free.h"
+#include "shim/cuda/context/green.h"
+#include "shim/cuda/memory/pool_charge.h"
+#include "shim/cuda/memory/share.h"
+#include "shim/cuda/memory/sparse.h"
+#include "shim/driver.h"
+#include "core/log.h"
+
+#include <stdlib.h>
+
+#define MIB UINT64_C(1048576)
+
+CUresult refusal(int ledger_result)
+{
+    return likely(ledger_result == 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+uint64_t charge_size(uint64_t bytes)
+{
+    uint64_t unit = bytes >= MIB ? 2 * MIB : 512;
+
+    /* Units are powers of two: no division in the path of every allocation. */
+    return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) & ~(unit - 1);
+}
+
+int charge_try(unsigned device, uint64_t bytes)
+{
+    int result;
+
+    shim_watch_limits();
+    deferred_settle();
+    result = ledger_charge(&shim.ledger, device, bytes);
+    /* The refusal has reaped dead processes, and with them their imports. */
+    if (unlikely(result != 0) && share_collect(device))
+        result = ledger_charge(&shim.ledger, device, bytes);
+    return result;
+}
+
+CUresult charge_refused(unsigned device, uint64_t bytes)
+{
+    log_info("refused %llu bytes on device %u: the quota is %llu bytes", (unsigned long long) bytes,
+             device, (unsigned long long) shim.ledger.limit[device]);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult charge_device(unsigned device, uint64_t bytes)
+{
+    if (likely(charge_try(device, bytes) == 0) ||
+        (growth_make_room(device) && charge_try(device, bytes) == 0))
+        return CUDA_SUCCESS;
+    return charge_refused(device, bytes);
+}
+
+/* The charge together with the reserve of a context that is not charged yet. */
+static uint64_t whole(const struct charge *charge)
+{
+    return charge->bytes + (charge->context ? 0 : context_reserve(charge->device));
+}
+
+CUresult charge_find_current(struct charge *charge, uint64_t bytes)
+{
+    CUresult result = driver.cuCtxGetCurrent(&charge->handle);
+    int device;
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!charge->handle)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    charge->context = context_find(charge->handle);
+    if (unlikely(!charge->context) && green_name())
+        charge->context = context_find(charge->handle);
+    if (likely(charge->context)) {
+        charge->life = context_life(charge->context);
+        device = (int) charge->context->device;
+    } else {
+        device = context_device(charge->handle);
+    }
+    if (device < 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    charge->device = (unsigned) device;
+    charge->link = 0;
+    charge->small = 0;
+    charge->bytes = charge_size(bytes);
+    return unlikely(charge->bytes == UINT64_MAX) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+CUresult charge_found(const struct charge *charge)
+{
+    uint64_t bytes = whole(charge);
+
+    return likely(bytes) ? charge_device(charge->device, bytes) : CUDA_SUCCESS;
+}
+
+CUresult charge_current(struct charge *charge, uint64_t bytes)
+{
+    CUresult result = charge_find_current(charge, bytes);
+
+    return likely(result == CUDA_SUCCESS) ? charge_found(charge) : result;
+}
+
+/* Make a charge, whose bytes are set, one for *bytes* of linear memory. */
+static void charge_block(struct charge *charge, uint64_t bytes)
+{
+    charge->small = bytes <= BLOCKS_LARGEST ? charge->bytes : 0;
+    if (charge->small)
+        charge->bytes = BLOCKS_BYTES;
+}
+
+CUresult charge_linear(struct charge *charge, uint64_t bytes)
+{
+    CUresult result = charge_find_current(charge, bytes);
+
+    if (unlikely(result != CUDA_SUCCESS))
+        return result;
+    charge_block(charge, bytes);
+    return charge_found(charge);
+}
+
+CUresult charge_adjust(struct charge *charge, uint64_t bytes)
+{
+    struct charge wanted = {.bytes = charge_size(bytes)};
+
+    charge_block(&wanted, bytes);
+    if (wanted.bytes < charge->bytes)
+        ledger_refund(&shim.ledger, charge->device, charge->bytes - wanted.bytes);
+    else if (wanted.bytes > charge->bytes &&
+             charge_device(charge->device, wanted.bytes - charge->bytes) != CUDA_SUCCESS)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    charge->bytes = wanted.bytes;
+    charge->small = wanted.small;
+    return CUDA_SUCCESS;
+}
+
+void charge_refund(const struct charge *charge)
+{
+    ledger_refund(&shim.ledger, charge->device, whole(charge));
+}
+
+void charge_release(const struct allocation *allocation)
+{
+    if (allocation->in_block) {
+        /* If others have it open, it is charged separately from its block (share.c). */
+        if (unlikely(allocation->link) && share_end(allocation))
+            ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
+        if (blocks_leave(allocation->address))
+            ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
+    } else if (likely(!allocation->link) || share_end(allocation)) {
+        ledger_refund(&shim.ledger, allocation->device, allocation->bytes);
+    }
+}
+
+/* Small allocations of a destroyed owner. */
+struct gone {
+    struct allocation *small;
+    size_t count;
+    size_t room;
+};
+
+static void note_gone(struct gone *gone, const struct allocation *allocation)
+{
+    if (gone->count == gone->room) {
+        size_t room = gone->room ? 2 * gone->room : 64;
+        struct allocation *larger = realloc(gone->small, room * sizeof(*larger));
+
+        if (!larger)
+            return; /* its block stays charged */
+        gone->small = larger;
+        gone->room = room;
+    }
+    gone->small[gone->count++] = *allocation;
+}
+
+/* The table is locked. */
+static void release(const struct allocation *allocation, void *argument)
+{
+    if (allocation->in_block)
+        note_gone(argument, allocation);
+    else
+        charge_release(allocation);
+    if (allocation->kind == ALLOCATION_ARRAY)
+        sparse_forget(allocation->address);
+}
+
+void charge_release_owned(const void *owner)
+{
+    struct gone gone = {.small = NULL};
+
+    allocations_take_owned(owner, release, &gone);
+    for (size_t i = 0; i < gone.count; i++)
+        charge_release(&gone.small[i]);
+    free(gone.small);
+}
+
+/* *is_new*: an allocation in a block is not counted there yet. */
+static int enter(const struct allocation *allocation, int is_new)
+{
+    const struct context *context = allocation->owner;
+    struct allocation replaced;
+    int result = allocations_insert(allocation, &replaced);
+
+    if (unlikely(result < 0))
+        return result;
+    /* The driver reuses an address only after it was freed, here in a way that no hook saw. */
+    if (unlikely(result > 0))
+        charge_release(&replaced);
+    if (is_new && allocation->in_block) {
+        result = blocks_enter(allocation->address);
+        if (unlikely(result < 0)) {
+            allocations_take_back(allocation);
+            return result;
+        }
+        if (!result)
+            ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
+    }
+    /* The context may have been destroyed before we got here, and the memory with it. */
+    if (unlikely(context && context_life(context) != allocation->life) &&
+        allocations_take_back(allocation))
+        charge_release(allocation);
+    return 0;
+}
+
+int charge_enter(const struct allocation *allocation)
+{
+    return enter(allocation, 1);
+}
+
+void charge_restore(const struct allocation *allocation)
+{
+    enter(allocation, 0); /* cannot fail: taking it out has left room */
+}
+
+struct context *charge_settle_context(struct charge *charge)
+{
+    if (unlikely(!charge->context)) {
+        charge->context =
+            context_register(charge->handle, charge->device, 0, context_reserve(charge->device));
+        if (charge->context)
+            charge->life = context_life(charge->context);
+    }
+    return charge->context;
+}
+
+CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_t address)
+{
+    struct allocation allocation = {.address = address,
+                                    .bytes = charge->small ? charge->small : charge->bytes,
+                                    .link = charge->link,
+                                    .device = (uint8_t) charge->device,
+                                    .in_block = charge->small != 0,
+                                    .kind = (uint8_t) kind};
+
+    allocation.owner = charge_settle_context(charge);
+    if (unlikely(!allocation.owner))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    allocation.life = charge->life;
+    return refusal(charge_enter(&allocation));
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* deferred_free.c -- frees on streams, settled once their event has completed; see deferred_free.h.
+ */
+#include "shim/cuda/memory/deferred_free.h"
+#include "shim/cuda/memory/charge.h"
+#include "shim/cuda/memory/physical.h"
+#include "shim/driver.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct deferred {
+    struct deferred *next;
+    struct allocation allocation;
+    CUevent event; /* NULL: recording failed, so the end is unknown until a context ends */
+    const struct context *context; /* of stream and event; NULL: its creation was not seen */
+};
+
+int deferred_count;
+
+static struct deferred *waiting;
+
+/* Never held while waiting for the device. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Record an event behind all work of *stream* so far. Events belong to the current context, so the
+ * stream's context must be current meanwhile; default streams belong to the current one. */
+static CUresult record_event(struct deferred *deferred, CUstream stream,
+                             CUresult (*record)(CUevent, CUstream))
+{
+    int named = context_owns_stream(stream);
+    CUcontext context;
+    CUresult result =
+        named ? driver.cuStreamGetCtx(stream, &context) : driver.cuCtxGetCurrent(&context);
+
+    if (result == CUDA_SUCCESS && named)
+        result = driver.cuCtxPushCurrent_v2(context_to_push(context));
+    if (result != CUDA_SUCCESS)
+        return result;
+    deferred->context = context_find(context);
+    result = driver.cuEventCreate(&deferred->event, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) {
+        result = record(deferred->event, stream);
+        if (result != CUDA_SUCCESS)
+            driver.cuEventDestroy_v2(deferred->event);
+    }
+    if (named)
+        driver.cuCtxPopCurrent_v2(&context);
+    return result;
+}
+
+void deferred_add(const struct allocation *allocation, CUstream stream,
+                  CUresult (*record)(CUevent, CUstream))
+{
+    struct deferred *deferred = malloc(sizeof(*deferred));
+
+    if (!deferred)
+        return; /* the charge stays until the process ends */
+    deferred->context = NULL;
+    if (record_event(deferred, stream, record) != CUDA_SUCCESS)
+        deferred->event = NULL;
+    deferred->allocation = *allocation;
+    pthread_mutex_lock(&lock);
+    deferred->next = waiting;
+    waiting = deferred;
+    __atomic_add_fetch(&deferred_count, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Lock held. */
+static void settle(struct deferred **link)
+{
+    struct deferred *deferred = *link;
+
+    *link = deferred->next;
+    __atomic_sub_fetch(&deferred_count, 1, __ATOMIC_RELEASE);
+    if (deferred->allocation.kind == ALLOCATION_MAPPING)
+        physical_drop(physical_of(&deferred->allocation));
+    else
+        charge_release(&deferred->allocation);
+    free(deferred);
+}
+
+void deferred_forget(const void *owner)
+{
+    struct deferred **link = &waiting;
+
+    pthread_mutex_lock(&lock);
+    while (*link)
+        if ((*link)->allocation.owner == owner || (*link)->context == owner)
+            settle(link);
+        else
+            link = &(*link)->next;
+    pthread_mutex_unlock(&lock);
+}
+
+void deferred_settle_all(void)
+{
+    /* Otherwise an event query would invalidate a capture of another thread. */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    struct deferred **link = &waiting;
+
+    pthread_mutex_lock(&lock);
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
+    while (*link) {
+        CUevent event = (*link)->event;
+
+        /* A failed context returns its error, and keeps its memory until it is destroyed. */
+        if (!event || driver.cuEventQuery(event) != CUDA_SUCCESS) {
+            link = &(*link)->next;
+            continue;
+        }
+        settle(link);
+        driver.cuEventDestroy_v2(event);
+    }
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
+    pthread_mutex_unlock(&lock);
+}
+
+void deferred_after_fork(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    waiting = NULL;
+    deferred_count = 0;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ipc_imports.c -- a short list, whose lock is never held during a driver call; see ipc_imports.h.
+ */
+#include "shim/cuda/memory/ipc_imports.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+struct opened {
+    struct opened *next;
+    struct allocation allocation;
+    unsigned opens;
+};
+
+static struct opened *all;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The link to the record of *address*, or to where it would be. Lock held. */
+static struct opened **find(CUdeviceptr address)
+{
+    struct opened **place = &all;
+
+    while (*place && (*place)->allocation.address != address)
+        place = &(*place)->next;
+    return place;
+}
+
+/* Lock held. */
+static void unhook(struct opened **place)
+{
+    struct opened *opened = *place;
+
+    *place = opened->next;
+    free(opened);
+}
+
+int opened_add(const struct allocation *allocation)
+{
+    struct opened *made = malloc(sizeof(*made));
+    struct opened *opened;
+
+    if (!made)
+        return -ENOMEM;
+    *made = (struct opened) {.allocation = *allocation, .opens = 1};
+    pthread_mutex_lock(&lock);
+    opened = *find(allocation->address);
+    if (opened) {
+        opened->opens++;
+    } else {
+        made->next = all;
+        all = made;
+    }
+    pthread_mutex_unlock(&lock);
+    if (opened) {
+        free(made);
+        charge_release(allocation);
+    } else if (context_life(allocation->owner) != allocation->life) {
+        opened_forget(allocation->owner); /* the context was destroyed meanwhile */
+    }
+    return 0;
+}
+
+int opened_take(CUdeviceptr address, struct allocation *taken)
+{
+    struct opened **place;
+    struct opened *opened;
+
+    pthread_mutex_lock(&lock);
+    place = find(address);
+    opened = *place;
+    if (opened) {
+        *taken = opened->allocation;
+        if (--opened->opens == 0) {
+            unhook(place);
+        } else {
+            taken->bytes = 0;
+            taken->link = 0;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return opened != NULL;
+}
+
+void opened_forget(const struct context *owner)
+{
+    struct opened **place = &all;
+
+    pthread_mutex_lock(&lock);
+    while (*place) {
+        struct allocation *allocation = &(*place)->allocation;
+
+        if (allocation->owner == owner && allocation->life != context_life(owner)) {
+            charge_release(allocation);
+            unhook(place);
+        } else {
+            place = &(*place)->next;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void opened_after_fork(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    all = NULL;
+}

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pool_charge.c -- settles charges to the memory held inside the driver; see pool_charge.h.
+ *
+ * No lock is held during a driver query, so an answer may be outdated when it is used. That matters
+ * only if another thread has settled meanwhile: then the query is repeated. Growth by a claim that
+ * is still in the driver is covered by that claim.
+ */
+#include "shim/cuda/memory/pool_charge.h"
+#include "shim/cuda/work/capture.h"
+#include "shim/cuda/memory/charge.h"
+#include "core/shared_memory.h"
+#include "core/spin.h"
+
+#include <errno.h>
+#include <stddef.h>
+
+#define READS       16 /* queries before giving up, if others keep settling meanwhile */
+#define PATIENCE_NS UINT64_C(1000000)
+
+struct growth *growths;
+
+void growth_register(struct growth *growth)
+{
+    growth->next = __atomic_load_n(&growths, __ATOMIC_ACQUIRE);
+    while (!__atomic_compare_exchange_n(&growths, &growth->next, growth, 0, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE))
+        ;
+}
+
+/* Lock held. */
+static void begin(struct claim *claim)
+{
+    if (claim->begun)
+        return;
+    claim->begun = 1;
+    claim->growth->users++;
+    __atomic_store_n(&claim->growth->claims, claim->growth->claims + 1, __ATOMIC_RELAXED);
+}
+
+/* Lock held, also in the next function. */
+static void ask(struct claim *claim)
+{
+    claim->asking = 1;
+    claim->alone = !claim->growth->asking && !claim->growth->trims;
+    claim->version = claim->growth->version;
+    __atomic_store_n(&claim->growth->asking, claim->growth->asking + 1, __ATOMIC_RELAXED);
+}
+
+static void ask_no_more(struct claim *claim)
+{
+    if (claim->asking)
+        __atomic_store_n(&claim->growth->asking, claim->growth->asking - 1, __ATOMIC_RELAXED);
+    claim->asking = 0;
+}
+
+/* Enter the claim, and set its charge. Lock held. */
+static void enter(struct claim *claim)
+{
+    struct growth *growth = claim->growth;
+
+    begin(claim);
+    ask(claim);
+    /* The driver may give this claim room that others rely on, and so have to grow for them. */
+    claim->charged = claim->worst + growth->relied;
+    growth->pending += claim->charged;
+}
+
+/* Update the size that others may have open: all that is held, or may be in a moment. Lock held. */
+static void note_size(const struct growth *growth)
+{
+    if (unlikely(growth->link))
+        links_resize(&shim.region, growth->link, growth->settled + growth->pending);
+}
+
+static int try_charge(struct claim *claim)
+{
+    struct growth *growth = claim->growth;
+
+    spin_lock(&growth->locked);
+    enter(claim);
+    spin_unlock(&growth->locked);
+    if (likely(charge_try(growth->device, claim->charged) == 0)) {
+        if (unlikely(__atomic_load_n(&growth->link, __ATOMIC_ACQUIRE))) {
+            spin_lock(&growth->locked);
+            note_size(growth);
+            spin_unlock(&growth->locked);
+        }
+        return 0;
+    }
+    spin_lock(&growth->locked);
+    ask_no_more(claim);
+    growth->pending -= claim->charged;
+    note_size(growth);
+    spin_unlock(&growth->locked);
+    claim->charged = 0;
+    return -ENOMEM;
+}
+
+/* Mark the claim as relying if it is the only one: others could take the room first. */
+static int mark_relying(struct claim *claim)
+{
+    struct growth *growth = claim->growth;
+
+    spin_lock(&growth->locked);
+    begin(claim);
+    if (!growth->asking && !growth->trims) {
+        ask(claim);
+        claim->relying = 1;
+        growth->relied += claim->worst;
+    }
+    spin_unlock(&growth->locked);
+    return claim->relying;
+}
+
+static void unmark_relying(struct claim *claim)
+{
+    struct growth *growth = claim->growth;
+
+    spin_lock(&growth->locked);
+    ask_no_more(claim);
+    claim->relying = 0;
+    growth->relied -= claim->worst;
+    spin_unlock(&growth->locked);
+}
+
+int growth_rely(struct claim *claim)
+{
+    if (!mark_relying(claim))
+        return -1;
+    if (claim->growth->source->has_room(claim->growth, claim))
+        return 0;
+    unmark_relying(claim);
+    return -1;
+}
+
+/* Like growth_rely(), for a claim that would have to trim: others do not stay in the driver for
+ * long. */
+static int rely_patiently(struct claim *claim)
+{
+    uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+
+    while (__atomic_load_n(&claim->growth->asking, __ATOMIC_RELAXED) &&
+           clock_now_ns(CLOCK_MONOTONIC) < deadline)
+        spin_nap();
+    return growth_rely(claim);
+}
+
+/* Remove the claim and adjust the charge to *held*; *missing* is what is held beyond the charge.
+ * -EAGAIN if another thread has settled since *version*. */
+static int apply(struct claim *claim, unsigned version, const uint64_t *held, uint64_t *missing)
+{
+    struct growth *growth = claim->growth;
+    unsigned device = growth->device; /* without users, growth may be reused before the refund */
+    uint64_t covered;
+    uint64_t kept;
+
+    spin_lock(&growth->locked);
+    if (unlikely(held && growth->version != version)) {
+        spin_unlock(&growth->locked);
+        return -EAGAIN;
+    }
+    claim->alone &= growth->version == claim->version && growth->asking == 1 && !growth->trims;
+    growth->version++;
+    if (growth->source->note_held)
+        growth->source->note_held(growth, claim, held ? (int64_t) (*held - growth->held) : 0);
+    if (held)
+        growth->held = *held;
+    growth->users -= claim->begun ? 1 : 0;
+    ask_no_more(claim);
+    growth->pending -= claim->charged;
+    growth->relied -= claim->relying ? claim->worst : 0;
+    covered = growth->settled + claim->charged;
+    kept = held && *held < covered && !growth->relied ? *held : covered;
+    *missing = held && *held > covered && !growth->pending ? *held - covered : 0;
+    growth->settled = kept;
+    note_size(growth);
+    spin_unlock(&growth->locked);
+    if (likely(covered != kept))
+        ledger_refund(&shim.ledger, device, covered - kept);
+    *claim = (struct claim) {.growth = growth};
+    return 0;
+}
+
+/* Settle once; returns the bytes held beyond the charge. */
+static uint64_t settle_to_held(struct claim *claim)
+{
+    struct growth *growth = claim->growth;
+    uint64_t missing = 0;
+
+    for (int i = 0; i < READS; i++) {
+        unsigned version = __atomic_load_n(&growth->version, __ATOMIC_ACQUIRE);
+        uint64_t held;
+
+        if (!growth->source->read_held(growth, &held))
+            break;
+        if (likely(apply(claim, version, &held, &missing) == 0))
+            return missing;
+    }
+    apply(claim, 0, NULL, &missing); /* the size is unknown: the whole charge stays */
+    return 0;
+}
+
+int growth_settle(struct claim *claim)
+{
+    uint64_t missing = settle_to_held(claim);
+
+    while (unlikely(missing)) {
+        claim->worst = missing;
+        if (try_charge(claim) != 0) {
+            apply(claim, 0, NULL, &missing);
+            return -ENOMEM;
+        }
+        missing = settle_to_held(claim);
+    }
+    return 0;
+}
+
+void growth_move(struct claim *claim, struct growth *growth)
+{
+    struct growth *from = claim->growth;
+
+    spin_lock(&growth->locked);
+    growth->users++;
+    growth->asking += (unsigned) claim->asking;
+    growth->pending += claim->charged;
+    growth->relied += claim->relying ? claim->worst : 0;
+    note_size(growth);
+    spin_unlock(&growth->locked);
+    spin_lock(&from->locked);
+    from->users--;
+    from->asking -= (unsigned) claim->asking;
+    from->pending -= claim->charged;
+    from->relied -= claim->relying ? claim->worst : 0;
+    note_size(from);
+    spin_unlock(&from->locked);
+    claim->growth = growth;
+}
+
+int growth_export(struct growth *growth, uint16_t link)
+{
+    int done;
+
+    spin_lock(&growth->locked);
+    done = !growth->link || growth->link == link;
+    if (done)
+        __atomic_store_n(&growth->link, link, __ATOMIC_RELEASE);
+    else
+        links_cancel_export(&shim.region, link);
+    note_size(growth);
+    spin_unlock(&growth->locked);
+    return done;
+}
+
+void growth_end_export(struct growth *growth)
+{
+    spin_lock(&growth->locked);
+    links_cancel_export(&shim.region, growth->link);
+    growth->link = 0;
+    spin_unlock(&growth->locked);
+}
+
+void growth_hold(struct growth *growth)
+{
+    spin_lock(&growth->locked);
+    growth->users++;
+    spin_unlock(&growth->locked);
+}
+
+void growth_let_go(struct growth *growth)
+{
+    spin_lock(&growth->locked);
+    growth->users--;
+    spin_unlock(&growth->locked);
+}
+
+void growth_reread_one(struct growth *growth)
+{
+    struct claim nothing = {.growth = growth, .begun = 1};
+
+    growth_hold(growth);
+    growth_settle(&nothing);
+}
+
+void growth_reread_all(int device)
+{
+    struct growth *growth = __atomic_load_n(&growths, __ATOMIC_ACQUIRE);
+
+    for (; growth; growth = growth->next)
+        if (device < 0 || growth->device == (unsigned) device)
+            growth_reread_one(growth);
+}
+
+void growth_begin_trim(struct growth *growth, struct growth_trim *trim)
+{
+    uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+
+    spin_lock(&growth->locked);
+    growth->trims++;
+    spin_unlock(&growth->locked);
+    while (__atomic_load_n(&growth->relied, __ATOMIC_RELAXED) &&
+           clock_now_ns(CLOCK_MONOTONIC) < deadline)
+        spin_nap();
+    trim->alone = growth->source->read_held(growth, &trim->held);
+    spin_lock(&growth->locked);
+    trim->version = growth->version;
+    trim->alone &= !growth->asking;
+    spin_unlock(&growth->locked);
+}
+
+int growth_end_trim(struct growth *growth, const struct growth_trim *trim)
+{
+    uint64_t held;
+    int same = growth->source->read_held(growth, &held) && held >= trim->held;
+
+    spin_lock(&growth->locked);
+    same = same && trim->alone && !growth->asking && growth->version == trim->version;
+    growth->trims--;
+    spin_unlock(&growth->locked);
+    return !same;
+}
+
+static void trim(struct growth *growth, uint64_t bytes)
+{
+    growth->source->trim(growth, bytes);
+    growth_reread_one(growth);
+}
+
+static void trim_all(unsigned device)
+{
+    struct growth *growth = __atomic_load_n(&growths, __ATOMIC_ACQUIRE);
+
+    for (; growth; growth = growth->next)
+        if (growth->device == device)
+            trim(growth, UINT64_MAX);
+}
+
+int growth_make_room(unsigned device)
+{
+    if (!__atomic_load_n(&growths, __ATOMIC_ACQUIRE))
+        return 0;
+    trim_all(device);
+    return 1;
+}
+
+/* By how much the claim exceeds the rest of the quota. */
+static uint64_t lacking(const struct claim *claim)
+{
+    unsigned device = claim->growth->device;
+    uint64_t limit = __atomic_load_n(&shim.ledger.limit[device], __ATOMIC_RELAXED);
+    uint64_t wanted = claim->worst + __atomic_load_n(&claim->growth->relied, __ATOMIC_RELAXED);
+    uint64_t used = ledger_used(&shim.ledger, device);
+    uint64_t left = used < limit ? limit - used : 0;
+
+    return wanted > left ? growth_chunks(wanted - left) : GROWTH_CHUNK;
+}
+
+/* Cover a claim whose worst case exceeds the rest of the quota, without disturbing captures in
+ * other streams. In this order:
+ *
+ * 1. Room that is certain: nothing is charged and the size stays. The API has no request that
+ *    forbids growth, so the source has to prove it (pool_ranges.h).
+ * 2. A charge, after refunding what the driver has released meanwhile.
+ * 3. A charge after trimming what lacks, and no more. The driver may still have a place for the
+ *    request: then the charge is refunded, and the next claim of that size can be charged without a
+ *    trim. Memory trimmed beyond that would be taken again, in one step per request.
+ * 4. A charge after trimming everything on the device.
+ *
+ * The charge covers the held memory at each step. No step waits for the device: trims release only
+ * memory that is free already. */
+static int make_room(struct claim *claim)
+{
+    unsigned device = claim->growth->device;
+
+    if (rely_patiently(claim) == 0)
+        return 0;
+    growth_reread_all((int) device);
+    if (try_charge(claim) == 0 || growth_rely(claim) == 0)
+        return 0;
+    trim(claim->growth, lacking(claim));
+    if (try_charge(claim) == 0)
+        return 0;
+    trim_all(device);
+    return try_charge(claim);
+}
+
+CUresult growth_reserve(struct claim *claim, const struct stream *stream)
+{
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    struct growth *growth = claim->growth;
+    CUresult result = CUDA_SUCCESS;
+
+    /* If the rest of the quota was too small for the last claim, it usually is for the next one. */
+    if (unlikely(__atomic_load_n(&growth->is_short, __ATOMIC_RELAXED)) && !captures_going_on() &&
+        growth_rely(claim) == 0)
+        return CUDA_SUCCESS;
+    if (likely(try_charge(claim) == 0)) {
+        if (unlikely(__atomic_load_n(&growth->is_short, __ATOMIC_RELAXED)))
+            __atomic_store_n(&growth->is_short, 0, __ATOMIC_RELAXED);
+        return CUDA_SUCCESS;
+    }
+    __atomic_store_n(&growth->is_short, 1, __ATOMIC_RELAXED);
+    if (stream)
+        result = STREAM_CALL(stream, cuStreamIsCapturing)(stream->handle, &capture);
+    claim->captured = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+    if (result != CUDA_SUCCESS || claim->captured)
+        return result;
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
+    if (make_room(claim) != 0)
+        result = charge_refused(claim->growth->device, claim->bytes);
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
+    return result;
+}
+
+void growth_after_fork(void)
+{
+    growths = NULL;
+}

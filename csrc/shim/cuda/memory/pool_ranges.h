@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pool_ranges.h -- tracks free ranges of memory pools by stream, to prove that a request fits.
+ *
+ * When the quota is spent, a request may be served only from memory that its pool holds already,
+ * and the driver has no call that forbids growth. So blocks are followed by their addresses, and a
+ * request is let through without a charge if there is one free range for it that the driver's rules
+ * allow its stream to use: one freed in that stream; one freed in another stream that has got past
+ * the free; or one whose free the stream is made to wait for, on the device, as the driver itself
+ * does when it cannot grow.
+ *
+ * A pool is followed once the rest of the quota is less than what the pool holds: before that, any
+ * request that the pool could serve can be charged. So this costs other programs nothing.
+ */
+#ifndef PYVGPU_SHIM_CUDA_MEMORY_POOL_RANGES_H
+#define PYVGPU_SHIM_CUDA_MEMORY_POOL_RANGES_H
+
+#include "shim/cuda/work/flight.h"
+#include "shim/cuda/memory/pool.h"
+
+extern int poolroom_streams;     /* several streams use pools */
+extern uintptr_t poolroom_first; /* the first stream that used one, by flight_name() */
+
+/* A block that is being freed. */
+struct poolroom_block {
+    struct pool *pool; /* NULL: the address belongs to none */
+    CUdeviceptr address;
+    uint64_t bytes;
+    uint64_t region;
+};
+
+/* *stream* uses a pool: it allocates or frees. */
+static inline void poolroom_note_stream(const struct stream *stream)
+{
+    uintptr_t name = flight_name(stream);
+    uintptr_t first = __atomic_load_n(&poolroom_first, __ATOMIC_RELAXED);
+
+    if (unlikely(first != name) &&
+        (first || !__atomic_compare_exchange_n(&poolroom_first, &first, name, 0, __ATOMIC_RELAXED,
+                                               __ATOMIC_RELAXED)))
+        __atomic_store_n(&poolroom_streams, 1, __ATOMIC_RELAXED);
+}
+
+/* The driver allocated the block at *address* for *claim*, whose subject is its stream. */
+void poolroom_use(struct pool *pool, struct claim *claim, CUdeviceptr address);
+
+/* Whether *pool* can certainly serve the claim without growing. May make its stream wait for
+ * others; never blocks the caller. */
+int poolroom_has(struct pool *pool, CUmemoryPool handle, const struct claim *claim);
+
+/* growth_source.note_held of pools. */
+void poolroom_note_held(struct growth *growth, const struct claim *claim, int64_t more);
+
+/* The pool grew: decide whether to follow it from now on. */
+void poolroom_look(struct pool *pool);
+
+/* The driver did something unexpected: nothing is known to be free any more. */
+void poolroom_forget(struct pool *pool);
+
+/* A block is about to be freed: take it. Then put it, freed in *stream* (NULL: at once), or restore
+ * it if the call failed. */
+struct poolroom_block poolroom_take(CUdeviceptr address);
+void poolroom_put(const struct poolroom_block *block, const struct stream *stream);
+void poolroom_restore(const struct poolroom_block *block);
+
+/* Free an address at once (cuMemFree), which may be a block. */
+CUresult poolroom_free(CUdeviceptr address);
+
+/* The stream is about to be destroyed; the context was destroyed. */
+void poolroom_end_stream(CUstream stream);
+void poolroom_end_context(CUcontext context);
+
+void poolroom_after_fork(void);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* capture.h -- tracks stream captures, in which work is recorded and not executed. */
+#ifndef PYVGPU_SHIM_CUDA_WORK_CAPTURE_H
+#define PYVGPU_SHIM_CUDA_WORK_CAPTURE_H
+
+#include "core/compiler.h"
+#include "shim/cuda/work/stream.h"
+
+extern int captures; /* begun in this process and not ended */
+
+/* Whether any stream may be capturing. A capture whose stream is destroyed counts for ever. */
+static inline int captures_going_on(void)
+{
+    return unlikely(__atomic_load_n(&captures, __ATOMIC_SEQ_CST) != 0);
+}
+
+/* Whether work in *stream* is recorded, or will be refused because another stream captures. */
+int capture_has(const struct stream *stream);
+
+/* The stream, or those of the context (NULL: any), are about to end. */
+void capture_end_stream(CUstream stream);
+void capture_end_context(CUcontext context);
+
+void capture_after_fork(void);
+
+#endif

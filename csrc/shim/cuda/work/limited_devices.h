@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* limited_devices.h -- which devices are throttled to a share, and the state of their clocks.
+ *
+ * A container that has all of a device's time is not throttled. Yet beside others it publishes the
+ * work that it has begun: as long as its clock knows of another container.
+ */
+#ifndef PYVGPU_SHIM_CUDA_WORK_LIMITED_DEVICES_H
+#define PYVGPU_SHIM_CUDA_WORK_LIMITED_DEVICES_H
+
+#include "shim/cuda/work/pace.h"
+
+extern struct pace_device held_devices[REGION_DEVICES];
+extern unsigned held_count;
+
+int held_is(const struct pace_device *device);
+
+/* Read the clock of a device, unless that was done just now. Only for one thread at a time: the one
+ * that holds the marks, or the one in pace_watch() while no device is throttled. */
+void held_read_clock(struct pace_device *device, uint64_t now);
+
+/* In a forked child. */
+void held_forget(void);
+
+#endif

@@ -49,8 +49,8 @@ static struct device *find_device(struct arbiter *arbiter, const uint8_t uuid[16
     if (!device)
         return NULL;
     memcpy(device->uuid, uuid, sizeof(device->uuid));
-    fluid_start(&device->fluid, now);
-    device->fluid.others = &device->others;
+    lending_start(&device->lending, now);
+    device->lending.others = &device->others;
     arbiter->devices[arbiter->count++] = device;
     return device;
 }
@@ -72,19 +72,19 @@ static void seat(struct arbiter *arbiter, uint64_t now)
             if (!portion->device || portion->device->count == BOOK_RUNS)
                 continue;
             portion->device->tenants[portion->device->count++] = &portion->tenant;
-            portion->device->low |= portion->tenant.priority == FLUID_LOW;
+            portion->device->low |= portion->tenant.priority == LENDING_LOW;
         }
     }
     for (unsigned i = 0; i < arbiter->count; i++) {
         struct device *device = arbiter->devices[i];
 
-        device->fluid.outside = device->count && device->outsiders.part > 0;
-        if (device->fluid.outside)
+        device->lending.outside = device->count && device->outsiders.part > 0;
+        if (device->lending.outside)
             device->tenants[device->count++] = &device->outsiders.tenant;
     }
     for (unsigned i = 0; i < arbiter->count; i++)
-        fluid_seat(&arbiter->devices[i]->fluid, arbiter->devices[i]->tenants,
-                   arbiter->devices[i]->count);
+        lending_seat(&arbiter->devices[i]->lending, arbiter->devices[i]->tenants,
+                     arbiter->devices[i]->count);
 }
 
 static int is_outside(const struct arbiter *arbiter, const struct outside *seen)
@@ -118,8 +118,8 @@ static int look_outside(const struct arbiter *arbiter, struct device *device, ui
     if (now >= outsiders->until_ns)
         outsiders->part = 0;
     if (outsiders->part > 0 && before <= 0) {
-        outsiders->lane = (struct fluid_lane) {0};
-        outsiders->tenant = (struct fluid_tenant) {.lanes = &outsiders->lane, .lane_count = 1};
+        outsiders->lane = (struct lending_process) {0};
+        outsiders->tenant = (struct lending_container) {.lanes = &outsiders->lane, .lane_count = 1};
     }
     return (outsiders->part > 0) != (before > 0);
 }
@@ -131,7 +131,7 @@ static void look(struct arbiter *arbiter, int bury, uint64_t now)
     if (bury)
         changed |= books_bury(&arbiter->books);
     for (unsigned i = 0; i < arbiter->count; i++)
-        if (arbiter->devices[i]->fluid.busy)
+        if (arbiter->devices[i]->lending.busy)
             changed |= look_outside(arbiter, arbiter->devices[i], now);
     if (changed)
         seat(arbiter, now);
@@ -160,21 +160,21 @@ static void for_each_portion(struct arbiter *arbiter, uint64_t now,
 static void see(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
 {
     (void) arbiter;
-    run_see(run, index, &run->portions[index].device->fluid, now);
+    run_see(run, index, &run->portions[index].device->lending, now);
 }
 
 static void show(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
 {
     (void) now;
-    run_show(run, index, arbiter->folder, &run->portions[index].device->fluid);
+    run_show(run, index, arbiter->folder, &run->portions[index].device->lending);
 }
 
 /* Processes that belong to no run publish nothing: make up their work from the time they use. */
 static void let_outsiders_work(struct device *device, uint64_t now)
 {
     struct outsiders *outsiders = &device->outsiders;
-    struct fluid_lane *lane = &outsiders->lane;
-    uint64_t passed = now - device->fluid.now_ns;
+    struct lending_process *lane = &outsiders->lane;
+    uint64_t passed = now - device->lending.now_ns;
     uint64_t fresh = (uint64_t) (outsiders->part * (double) passed);
     struct usage_work work = lane->seen;
 
@@ -183,10 +183,10 @@ static void let_outsiders_work(struct device *device, uint64_t now)
     fresh = lane->backlog_ns + fresh > OUTSIDE_MOST ? 0 : fresh;
     work.begun += (uint32_t) (fresh / WORK_UNIT_NS);
     work.finished = work.begun - (uint32_t) ((lane->backlog_ns + fresh) / WORK_UNIT_NS) - 1;
-    fluid_see(lane, work, NULL);
-    others_begin(&outsiders->tenant.others, device->fluid.now_ns, now);
+    lending_see(lane, work, NULL);
+    others_begin(&outsiders->tenant.others, device->lending.now_ns, now);
     others_see(&device->others, &outsiders->tenant.others, &lane->others, 0, NULL, 1,
-               device->fluid.now_ns, now);
+               device->lending.now_ns, now);
 }
 
 /* Update the part of the device's time that the runs used recently. */
@@ -208,23 +208,24 @@ static void look_above(struct arbiter *arbiter, struct run *run, unsigned index,
     struct device *device = portion->device;
 
     (void) arbiter;
-    if (!device->low || portion->tenant.priority == FLUID_LOW || device->above == CLOCK_ABOVE_BUSY)
+    if (!device->low || portion->tenant.priority == LENDING_LOW ||
+        device->above == CLOCK_ABOVE_BUSY)
         return;
-    device->above = run_has_work(run, index, now - device->fluid.now_ns, now) ? CLOCK_ABOVE_BUSY
-                                                                              : CLOCK_ABOVE_IDLE;
+    device->above = run_has_work(run, index, now - device->lending.now_ns, now) ? CLOCK_ABOVE_BUSY
+                                                                                : CLOCK_ABOVE_IDLE;
 }
 
 static void show_above(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
 {
     const struct portion *portion = &run->portions[index];
-    int gives_way = portion->tenant.priority == FLUID_LOW;
+    int gives_way = portion->tenant.priority == LENDING_LOW;
 
     (void) arbiter;
     if (!portion->page)
         return;
     page_write_above(portion->page, gives_way ? portion->device->above : 0);
     if (gives_way && portion->device->above)
-        portion->device->watched |= fluid_is_active(&portion->tenant, now);
+        portion->device->watched |= lending_is_active(&portion->tenant, now);
 }
 
 static void watch(struct arbiter *arbiter, uint64_t now)
@@ -256,20 +257,20 @@ static uint64_t next_watch_ns(const struct arbiter *arbiter)
 static void tick(struct arbiter *arbiter, uint64_t now)
 {
     for_each_portion(arbiter, now, see);
-    fluid_start(&arbiter->beat, now);
+    lending_start(&arbiter->beat, now);
     for (unsigned i = 0; i < arbiter->count; i++) {
         struct device *device = arbiter->devices[i];
-        uint64_t passed = now - device->fluid.now_ns;
+        uint64_t passed = now - device->lending.now_ns;
 
         let_outsiders_work(device, now);
-        fluid_tick(&device->fluid, device->tenants, device->count, now);
+        lending_tick(&device->lending, device->tenants, device->count, now);
         note_used(device, passed);
-        if (device->fluid.busy > arbiter->beat.busy)
-            arbiter->beat.busy = device->fluid.busy;
-        if (device->fluid.busy && device->fluid.tenants > arbiter->beat.tenants)
-            arbiter->beat.tenants = device->fluid.tenants;
-        if (device->fluid.lent > arbiter->beat.lent)
-            arbiter->beat.lent = device->fluid.lent;
+        if (device->lending.busy > arbiter->beat.busy)
+            arbiter->beat.busy = device->lending.busy;
+        if (device->lending.busy && device->lending.tenants > arbiter->beat.tenants)
+            arbiter->beat.tenants = device->lending.tenants;
+        if (device->lending.lent > arbiter->beat.lent)
+            arbiter->beat.lent = device->lending.lent;
     }
     for_each_portion(arbiter, now, show);
     page_write(arbiter->page, &arbiter->beat, NULL);
@@ -424,7 +425,7 @@ const char *arbiter_take(struct arbiter *arbiter, const char *path)
         return failure;
     arbiter->books.clocks = arbiter->folder;
     clear_folder(arbiter->folder);
-    fluid_start(&arbiter->beat, clock_now_ns(CLOCK_MONOTONIC));
+    lending_start(&arbiter->beat, clock_now_ns(CLOCK_MONOTONIC));
     arbiter->page = page_fill(arbiter->lock, no_device);
     if (!arbiter->page)
         return strerror(errno);

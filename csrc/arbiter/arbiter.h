@@ -19,8 +19,8 @@
 /* All processes that belong to no run, modelled together as one container without a share. Its one
  * process works as much as NVML reports for the device beyond the runs' work. */
 struct outsiders {
-    struct fluid_tenant tenant;
-    struct fluid_lane lane;
+    struct lending_container tenant;
+    struct lending_process lane;
     uint64_t seen_ns;  /* time of the last NVML sample evaluated */
     uint64_t until_ns; /* they are counted until then */
     double part;       /* fraction of the device's time; 0: there are none */
@@ -28,9 +28,9 @@ struct outsiders {
 
 struct device {
     uint8_t uuid[16];
-    struct fluid fluid;
+    struct lending lending;
     struct others others;
-    struct fluid_tenant *tenants[BOOK_RUNS + 1];
+    struct lending_container *tenants[BOOK_RUNS + 1];
     unsigned count;
     double used;    /* fraction of its time that the runs used recently */
     int low;        /* runs of low priority share it, */
@@ -44,7 +44,7 @@ struct arbiter {
     const char *path; /* the arbiter's folder */
     int folder;
     int lock;
-    struct fluid beat;
+    struct lending beat;
     struct clock_file *page; /* the locked file */
     struct device *devices[ARBITER_DEVICES];
     unsigned count;

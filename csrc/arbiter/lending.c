@@ -30,7 +30,7 @@ static uint64_t published_ns(uint32_t from, uint32_t to)
 
 /* A single unfinished unit is prepaid credit that may never be used. A process that has published
  * nothing for long, and should be done, may have been stopped or killed. */
-static int has_nothing(const struct fluid_lane *lane)
+static int has_nothing(const struct lending_process *lane)
 {
     uint32_t ahead = lane->seen.begun - lane->seen.finished;
 
@@ -39,7 +39,7 @@ static int has_nothing(const struct fluid_lane *lane)
 }
 
 /* Remove work that was published as begun and then revoked. */
-static void take_back(struct fluid_lane *lane, uint64_t ns)
+static void take_back(struct lending_process *lane, uint64_t ns)
 {
     uint64_t fresh = least(lane->fresh_ns, ns);
 
@@ -47,7 +47,7 @@ static void take_back(struct fluid_lane *lane, uint64_t ns)
     lane->backlog_ns -= least(lane->backlog_ns, ns - fresh);
 }
 
-void fluid_see(struct fluid_lane *lane, struct usage_work work, const uint64_t *idle)
+void lending_see(struct lending_process *lane, struct usage_work work, const uint64_t *idle)
 {
     static const uint64_t none[2];
 
@@ -70,14 +70,15 @@ static int says_idle(uint64_t word)
     return word && (word & IDLE_LENGTH_MASK) == IDLE_LENGTH_MASK;
 }
 
-int fluid_is_idle(const struct fluid_lane *lane)
+int lending_is_idle(const struct lending_process *lane)
 {
     return says_idle(lane->idle[0]) || says_idle(lane->idle[1]) || has_nothing(lane);
 }
 
 /* Whether it has published unfinished work. A process that waits for its work publishes the end at
  * once; one that does not wait may publish nothing for long. */
-static int is_at_work(const struct fluid_lane *lane, struct usage_work work, uint64_t passed_ns)
+static int is_at_work(const struct lending_process *lane, struct usage_work work,
+                      uint64_t passed_ns)
 {
     if (work.begun - work.finished <= 1) /* one unit is prepaid credit */
         return 0;
@@ -85,8 +86,8 @@ static int is_at_work(const struct fluid_lane *lane, struct usage_work work, uin
            lane->unchanged < CREDIT_LASTS || lane->backlog_ns + lane->fresh_ns > passed_ns;
 }
 
-int fluid_has_work(const struct fluid_lane *lane, struct usage_work work, const uint64_t *idle,
-                   uint64_t passed_ns, uint64_t now)
+int lending_has_work(const struct lending_process *lane, struct usage_work work,
+                     const uint64_t *idle, uint64_t passed_ns, uint64_t now)
 {
     if (idle && (says_idle(idle[0]) || says_idle(idle[1])))
         return 0;
@@ -105,8 +106,8 @@ int fluid_has_work(const struct fluid_lane *lane, struct usage_work work, const 
 /* A lane with work in this tick. The tick is served step by step, so that neighbours that only
  * overlap for a part of it slow each other down for that part. */
 struct flow {
-    struct fluid_lane *lane;
-    struct fluid_tenant *tenant;
+    struct lending_process *lane;
+    struct lending_container *tenant;
     unsigned step;    /* in which its fresh work began */
     uint32_t working; /* a bit for each step in which it did not report to be idle */
     uint64_t served_ns;
@@ -116,10 +117,10 @@ struct tick {
     uint64_t begin_ns;
     uint64_t time_ns;
     uint64_t passed_ns; /* of time_ns */
-    struct fluid_tenant *const *tenants;
+    struct lending_container *const *tenants;
     unsigned tenant_count;
-    struct flow flows[FLUID_BUSY];
-    struct flow *order[FLUID_BUSY];
+    struct flow flows[LENDING_BUSY];
+    struct flow *order[LENDING_BUSY];
     unsigned busy;
 };
 
@@ -133,7 +134,7 @@ static unsigned step_of(const struct tick *tick, uint64_t when)
 /* A program can publish anything about its work, for any number of processes. So its container is
  * believed to have begun no more than its share of the time, with a quarter more for wrong guesses,
  * and some launches ahead. */
-static void limit_to_share(struct fluid_tenant *tenant, uint64_t time_ns)
+static void limit_to_share(struct lending_container *tenant, uint64_t time_ns)
 {
     uint64_t rate = tenant->limit ? tenant->limit + tenant->limit / 4 : CLOCK_WHOLE;
     unsigned count = 0;
@@ -144,7 +145,7 @@ static void limit_to_share(struct fluid_tenant *tenant, uint64_t time_ns)
     tenant->ahead_ns -= least(tenant->ahead_ns, time_ns * rate / CLOCK_WHOLE);
     left = AHEAD_NS - tenant->ahead_ns;
     for (unsigned i = 0; i < tenant->lane_count; i++) {
-        struct fluid_lane *lane = &tenant->lanes[i];
+        struct lending_process *lane = &tenant->lanes[i];
 
         if (lane->fresh_ns) {
             lane->fresh_ns = least(lane->fresh_ns, left / count--);
@@ -173,11 +174,11 @@ static void take_word(const struct tick *tick, struct flow *flow, uint64_t word)
         flow->step = step_of(tick, idle.until_ns);
 }
 
-static void collect(struct tick *tick, struct fluid_tenant *tenant)
+static void collect(struct tick *tick, struct lending_container *tenant)
 {
     limit_to_share(tenant, tick->time_ns);
-    for (unsigned i = 0; i < tenant->lane_count && tick->busy < FLUID_BUSY; i++) {
-        struct fluid_lane *lane = &tenant->lanes[i];
+    for (unsigned i = 0; i < tenant->lane_count && tick->busy < LENDING_BUSY; i++) {
+        struct lending_process *lane = &tenant->lanes[i];
         struct flow *flow = &tick->flows[tick->busy];
 
         if (!lane->backlog_ns && !lane->fresh_ns)
@@ -205,12 +206,12 @@ static void serve(struct flow *flow, uint64_t level)
     flow->served_ns += served;
 }
 
-static void add_point(struct fluid_tenant *tenant, uint64_t at_ns)
+static void add_point(struct lending_container *tenant, uint64_t at_ns)
 {
     struct clock_sample point = {at_ns, tenant->share_ns};
     unsigned count = tenant->point_count;
 
-    if (count && (at_ns - tenant->points[count - 1].at_ns < POINT_NS || count == FLUID_POINTS))
+    if (count && (at_ns - tenant->points[count - 1].at_ns < POINT_NS || count == LENDING_POINTS))
         tenant->points[count - 1] = point;
     else
         tenant->points[tenant->point_count++] = point;
@@ -221,13 +222,13 @@ static void add_point(struct fluid_tenant *tenant, uint64_t at_ns)
 static void pass(struct tick *tick, uint64_t time, unsigned running)
 {
     for (unsigned i = 0; time && i < tick->tenant_count; i++) {
-        struct fluid_tenant *tenant = tick->tenants[i];
+        struct lending_container *tenant = tick->tenants[i];
         unsigned sharers = running + !tenant->running;
 
         if (sharers != tenant->sharers && tick->passed_ns)
             add_point(tenant, tick->begin_ns + tick->passed_ns);
         tenant->sharers = sharers;
-        tenant->share_ns += time / least(sharers, FLUID_SLOWEST - 1);
+        tenant->share_ns += time / least(sharers, LENDING_SLOWEST - 1);
     }
     tick->passed_ns += time;
 }
@@ -284,7 +285,7 @@ static unsigned arrive(struct tick *tick, unsigned step)
     unsigned next = STEPS;
 
     for (unsigned i = 0; i < tick->busy; i++) {
-        struct fluid_lane *lane = tick->flows[i].lane;
+        struct lending_process *lane = tick->flows[i].lane;
         unsigned begun = tick->flows[i].step;
 
         if (lane->fresh_ns && begun > step) {
@@ -314,19 +315,19 @@ static int is_recent(uint64_t then, uint64_t now, uint64_t period)
     return then && now - then < period;
 }
 
-int fluid_is_active(const struct fluid_tenant *tenant, uint64_t now)
+int lending_is_active(const struct lending_container *tenant, uint64_t now)
 {
     return is_recent(tenant->active_ns, now, WANT_NS) || is_recent(tenant->waited_ns, now, WANT_NS);
 }
 
-static void mark_active(struct fluid_tenant *tenant, uint64_t now)
+static void mark_active(struct lending_container *tenant, uint64_t now)
 {
     if (!is_recent(tenant->active_ns, now, IDLE_NS))
         tenant->woken_ns = now;
     tenant->active_ns = now;
 }
 
-static void finish_tenant(struct fluid_tenant *tenant, const struct tick *tick)
+static void finish_tenant(struct lending_container *tenant, const struct tick *tick)
 {
     uint64_t now = tick->begin_ns + tick->time_ns;
     uint64_t weight = least(tick->time_ns, RECENT_NS);
@@ -345,7 +346,7 @@ static void finish_tenant(struct fluid_tenant *tenant, const struct tick *tick)
                     RECENT_NS);
 }
 
-static uint64_t in_flight(const struct fluid_lane *lane)
+static uint64_t in_flight(const struct lending_process *lane)
 {
     return published_ns(lane->seen.finished, lane->seen.begun);
 }
@@ -356,7 +357,7 @@ static uint64_t cut_to_in_flight(const struct tick *tick)
     uint64_t cut = 0;
 
     for (unsigned i = 0; i < tick->busy; i++) {
-        struct fluid_lane *lane = tick->flows[i].lane;
+        struct lending_process *lane = tick->flows[i].lane;
         uint64_t ahead = in_flight(lane);
 
         if (lane->backlog_ns > ahead) {
@@ -388,7 +389,7 @@ static void return_to_in_flight(struct tick *tick, uint64_t cut)
     unsigned count = 0;
 
     for (unsigned i = 0; i < tick->busy; i++) {
-        struct fluid_lane *lane = tick->flows[i].lane;
+        struct lending_process *lane = tick->flows[i].lane;
 
         if (in_flight(lane) > lane->backlog_ns && lane->unchanged < NEWS_LAST &&
             tick->flows[i].tenant->ahead_ns < AHEAD_NS)
@@ -407,11 +408,11 @@ static void return_to_in_flight(struct tick *tick, uint64_t cut)
 /* The least by which a clock grows in this time since the tick began. */
 static uint64_t least_grown(uint64_t passed_ns)
 {
-    return passed_ns / (FLUID_SLOWEST - 1) + 1;
+    return passed_ns / (LENDING_SLOWEST - 1) + 1;
 }
 
 /* Take back the time of the clock that the device gave to others instead of this container. */
-static void move_clock(struct fluid_tenant *tenant, const struct tick *tick)
+static void move_clock(struct lending_container *tenant, const struct tick *tick)
 {
     uint64_t grown = tenant->share_ns - tenant->before_ns;
     uint64_t least = least_grown(tick->time_ns);
@@ -436,7 +437,7 @@ static void move_clock(struct fluid_tenant *tenant, const struct tick *tick)
 
 /* A container that waits has too little. One that no longer waits may owe that to the lent time, as
  * long as it uses more than its share. */
-static int wants_more(const struct fluid_tenant *tenant, uint64_t now)
+static int wants_more(const struct lending_container *tenant, uint64_t now)
 {
     if (tenant->limit <= tenant->own)
         return 0;
@@ -446,7 +447,7 @@ static int wants_more(const struct fluid_tenant *tenant, uint64_t now)
 
 /* The part of its share that is kept for a container. All of it from the tick on in which it has
  * work again; some of it can be lent only if it used less for a while and never waited. */
-static uint32_t claim_of(const struct fluid_tenant *tenant, uint64_t now)
+static uint32_t claim_of(const struct lending_container *tenant, uint64_t now)
 {
     if (!is_recent(tenant->active_ns, now, IDLE_NS) && !is_recent(tenant->waited_ns, now, IDLE_NS))
         return 0;
@@ -456,7 +457,7 @@ static uint32_t claim_of(const struct fluid_tenant *tenant, uint64_t now)
 }
 
 /* The most that a container may be lent, for each CLOCK_WHOLE of its share. */
-static uint64_t most_for(const struct fluid_tenant *tenant, uint64_t now)
+static uint64_t most_for(const struct lending_container *tenant, uint64_t now)
 {
     if (!tenant->own || !wants_more(tenant, now))
         return 0;
@@ -465,8 +466,8 @@ static uint64_t most_for(const struct fluid_tenant *tenant, uint64_t now)
 
 /* Divide *spare* among the containers of a *priority* in proportion to their shares. What exceeds a
  * container's limit goes to the others. */
-static uint32_t divide(struct fluid_tenant *const *tenants, unsigned count,
-                       enum fluid_priority priority, uint64_t now, uint64_t spare)
+static uint32_t divide(struct lending_container *const *tenants, unsigned count,
+                       enum lending_priority priority, uint64_t now, uint64_t spare)
 {
     uint64_t lent = 0;
 
@@ -490,10 +491,10 @@ static uint32_t divide(struct fluid_tenant *const *tenants, unsigned count,
 }
 
 /* The time that cannot be lent to containers of a *priority* because of this one. */
-static uint64_t kept_for(const struct fluid_tenant *tenant, enum fluid_priority priority,
+static uint64_t kept_for(const struct lending_container *tenant, enum lending_priority priority,
                          uint64_t now)
 {
-    if (tenant->priority == FLUID_LOW && priority > FLUID_LOW)
+    if (tenant->priority == LENDING_LOW && priority > LENDING_LOW)
         return 0;
     if (!wants_more(tenant, now))
         return claim_of(tenant, now);
@@ -504,21 +505,21 @@ static uint64_t kept_for(const struct fluid_tenant *tenant, enum fluid_priority 
 
 /* Lend unused time, to containers of the highest priority first. Returns the most that any is
  * lent. */
-static uint32_t lend(struct fluid_tenant *const *tenants, unsigned count, uint64_t now)
+static uint32_t lend(struct lending_container *const *tenants, unsigned count, uint64_t now)
 {
     uint32_t most = 0;
 
-    for (int priority = FLUID_HIGH; priority >= FLUID_LOW; priority--) {
+    for (int priority = LENDING_HIGH; priority >= LENDING_LOW; priority--) {
         uint64_t kept = 0;
         uint32_t lent;
 
         for (unsigned i = 0; i < count; i++)
-            kept += kept_for(tenants[i], (enum fluid_priority) priority, now);
-        lent = kept < CLOCK_WHOLE
-                   ? divide(tenants, count, (enum fluid_priority) priority, now, CLOCK_WHOLE - kept)
-                   : 0;
+            kept += kept_for(tenants[i], (enum lending_priority) priority, now);
+        lent = kept < CLOCK_WHOLE ? divide(tenants, count, (enum lending_priority) priority, now,
+                                           CLOCK_WHOLE - kept)
+                                  : 0;
         for (unsigned i = 0; i < count; i++)
-            if (tenants[i]->priority == (enum fluid_priority) priority)
+            if (tenants[i]->priority == (enum lending_priority) priority)
                 tenants[i]->lent = lent;
         most = lent > most ? lent : most;
     }
@@ -527,64 +528,66 @@ static uint32_t lend(struct fluid_tenant *const *tenants, unsigned count, uint64
 
 /* Look back beyond the last tick: processes notice late when their work ended, so their words now
  * say more about that time than they did then. */
-static void note_alone(const struct fluid *fluid, struct fluid_tenant *const *tenants,
+static void note_alone(const struct lending *lending, struct lending_container *const *tenants,
                        unsigned count, uint64_t now)
 {
-    uint64_t begin = fluid->now_ns > LOOK_BACK_NS ? fluid->now_ns - LOOK_BACK_NS : 0;
+    uint64_t begin = lending->now_ns > LOOK_BACK_NS ? lending->now_ns - LOOK_BACK_NS : 0;
 
-    moments_find(tenants, count, begin > fluid->seated_ns ? begin : fluid->seated_ns, fluid->now_ns,
-                 now);
+    moments_find(tenants, count, begin > lending->seated_ns ? begin : lending->seated_ns,
+                 lending->now_ns, now);
 }
 
 /* Fill *others* and return their number; 0: there are too many, or none are wanted. */
-static unsigned others_among(const struct fluid *fluid, struct fluid_tenant *const *tenants,
-                             unsigned count, struct others_tenant **others)
+static unsigned others_among(const struct lending *lending,
+                             struct lending_container *const *tenants, unsigned count,
+                             struct others_container **others)
 {
-    if (!fluid->others || count > FLUID_TENANTS)
+    if (!lending->others || count > LENDING_TENANTS)
         return 0;
     for (unsigned i = 0; i < count; i++)
         others[i] = &tenants[i]->others;
     return count;
 }
 
-void fluid_seat(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count)
+void lending_seat(struct lending *lending, struct lending_container *const *tenants, unsigned count)
 {
-    struct others_tenant *others[FLUID_TENANTS];
-    unsigned among = others_among(fluid, tenants, count, others);
+    struct others_container *others[LENDING_TENANTS];
+    unsigned among = others_among(lending, tenants, count, others);
 
-    fluid->seated_ns = fluid->now_ns;
+    lending->seated_ns = lending->now_ns;
     for (unsigned i = 0; i < count; i++)
         memset(tenants[i]->moments, 0, sizeof(tenants[i]->moments));
-    if (fluid->others)
-        others_seat(fluid->others, others, among);
+    if (lending->others)
+        others_seat(lending->others, others, among);
 }
 
 /* Compute what the others had, as far as it is known by now what each container has had. */
-static void note_others(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count)
+static void note_others(struct lending *lending, struct lending_container *const *tenants,
+                        unsigned count)
 {
-    struct others_tenant *others[FLUID_TENANTS];
-    unsigned among = others_among(fluid, tenants, count, others);
+    struct others_container *others[LENDING_TENANTS];
+    unsigned among = others_among(lending, tenants, count, others);
 
     if (among)
-        others_find(fluid->others, others, among);
+        others_find(lending->others, others, among);
 }
 
-void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count,
-                uint64_t now)
+void lending_tick(struct lending *lending, struct lending_container *const *tenants, unsigned count,
+                  uint64_t now)
 {
     struct tick tick; /* of the largest size, on the stack */
 
-    if (now <= fluid->now_ns)
+    if (now <= lending->now_ns)
         return;
-    tick.begin_ns = fluid->now_ns;
-    tick.time_ns = now - fluid->now_ns;
+    tick.begin_ns = lending->now_ns;
+    tick.time_ns = now - lending->now_ns;
     tick.passed_ns = 0;
     tick.busy = 0;
     tick.tenants = tenants;
     tick.tenant_count = count;
     for (unsigned i = 0; i < count; i++) {
         if (!tenants[i]->share_ns)
-            tenants[i]->share_ns = fluid->now_ns;
+            tenants[i]->share_ns = lending->now_ns;
         tenants[i]->point_count = 0;
         tenants[i]->before_ns = tenants[i]->share_ns;
         tenants[i]->taken_ns = 0;
@@ -596,10 +599,10 @@ void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsign
     return_to_in_flight(&tick, cut_to_in_flight(&tick));
     for (unsigned i = 0; i < count; i++)
         move_clock(tenants[i], &tick);
-    note_alone(fluid, tenants, count, now);
-    note_others(fluid, tenants, count);
-    fluid->now_ns = now;
-    fluid->busy = tick.busy;
-    fluid->tenants = count;
-    fluid->lent = lend(tenants, count, now);
+    note_alone(lending, tenants, count, now);
+    note_others(lending, tenants, count);
+    lending->now_ns = now;
+    lending->busy = tick.busy;
+    lending->tenants = count;
+    lending->lent = lend(tenants, count, now);
 }

@@ -13,8 +13,8 @@
  * clock also records when within a tick its rate changed.
  *
  * A container has a priority: low, normal or high. One of low priority only gets the time that the
- * others leave, so the model reports whether any of those has work (fluid_has_work()), and reserves
- * no device time for it that an elastic container of higher priority may have.
+ * others leave, so the model reports whether any of those has work (lending_has_work()), and
+ * reserves no device time for it that an elastic container of higher priority may have.
  *
  * The model also computes the lendable time: how much elastic containers may use beyond their
  * share, out of the shares that other containers do not use. And it finds the times in which only
@@ -31,14 +31,14 @@
 
 #include <string.h>
 
-#define FLUID_TENANTS 1024 /* containers; with more, what others had is not computed */
-#define FLUID_BUSY    512  /* at most so many processes with work are modelled */
-#define FLUID_SLOWEST 64   /* share_ns grows by at least 1/64 of the elapsed time */
-#define FLUID_POINTS  8    /* points of a clock in one tick */
-#define FLUID_STILL   4  /* a process seen without work so many times will publish no more of it */
-#define FLUID_MOMENTS 16 /* times in which a process was alone; see clock_file */
+#define LENDING_TENANTS 1024 /* containers; with more, what others had is not computed */
+#define LENDING_BUSY    512  /* at most so many processes with work are modelled */
+#define LENDING_SLOWEST 64   /* share_ns grows by at least 1/64 of the elapsed time */
+#define LENDING_POINTS  8    /* points of a clock in one tick */
+#define LENDING_STILL   4 /* a process seen without work so many times will publish no more of it */
+#define LENDING_MOMENTS 16 /* times in which a process was alone; see clock_file */
 
-struct fluid_lane { /* one process */
+struct lending_process { /* one process */
     uint64_t backlog_ns;
     uint64_t fresh_ns;      /* work begun since the last tick */
     struct usage_work seen; /* as last published */
@@ -46,24 +46,24 @@ struct fluid_lane { /* one process */
     uint32_t unchanged;     /* times in a row that `seen` was the same */
     uint32_t still;         /* times in a row that it had no work and had begun none since */
     uint64_t idle[2];       /* as published; see usage_file */
-    struct others_lane others;
+    struct others_process others;
 };
 
-enum fluid_priority { FLUID_LOW = -1, FLUID_NORMAL, FLUID_HIGH };
+enum lending_priority { LENDING_LOW = -1, LENDING_NORMAL, LENDING_HIGH };
 
-struct fluid_tenant { /* one container */
-    struct fluid_lane *lanes;
+struct lending_container { /* one container */
+    struct lending_process *lanes;
     unsigned lane_count;
     uint32_t own;   /* its share, of CLOCK_WHOLE */
     uint32_t limit; /* the most it may have: the same as own unless it is elastic */
     uint32_t lent;  /* as in its clock_file */
-    enum fluid_priority priority;
+    enum lending_priority priority;
     uint64_t ahead_ns;  /* accepted work that it began beyond its share of the time */
     uint64_t bought_ns; /* when it last paid for work, and so began it; 0: not known */
     uint64_t share_ns;  /* its clock */
     uint64_t before_ns; /* its clock at the last tick */
     uint64_t taken_ns;  /* time that the model gave it in this tick and the device gave to others */
-    struct clock_sample points[FLUID_POINTS]; /* of the clock since the last tick */
+    struct clock_sample points[LENDING_POINTS]; /* of the clock since the last tick */
     unsigned point_count;
     unsigned running;   /* its lanes with work at the modelled moment */
     unsigned sharers;   /* number of processes that divided the device then */
@@ -71,12 +71,12 @@ struct fluid_tenant { /* one container */
     uint64_t woken_ns;  /* when it first had work after a pause */
     uint64_t waited_ns; /* when it was last seen to wait for its share */
     uint32_t used;      /* recent use, of CLOCK_WHOLE */
-    struct clock_alone moments[FLUID_MOMENTS]; /* when one of its processes was alone */
-    unsigned moment;                           /* the last of them */
-    struct others_tenant others;
+    struct clock_alone moments[LENDING_MOMENTS]; /* when one of its processes was alone */
+    unsigned moment;                             /* the last of them */
+    struct others_container others;
 };
 
-struct fluid {
+struct lending {
     uint64_t now_ns;
     uint32_t busy; /* processes that had work since the last tick */
     uint32_t lent; /* the most that any of them is lent */
@@ -88,36 +88,37 @@ struct fluid {
 
 /* Start the model at *now*. Clocks begin with the time since boot and never show more, so that they
  * also grow from one arbiter to the next. */
-static inline void fluid_start(struct fluid *fluid, uint64_t now)
+static inline void lending_start(struct lending *lending, uint64_t now)
 {
-    *fluid = (struct fluid) {.now_ns = now};
+    *lending = (struct lending) {.now_ns = now};
 }
 
 /* The set of containers has changed to these: forget what depended on the former set. */
-void fluid_seat(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count);
+void lending_seat(struct lending *lending, struct lending_container *const *tenants,
+                  unsigned count);
 
 /* A process published this work; *idle* is NULL if it does not publish when it had none. */
-void fluid_see(struct fluid_lane *lane, struct usage_work work, const uint64_t *idle);
+void lending_see(struct lending_process *lane, struct usage_work work, const uint64_t *idle);
 
 /* The container waits for its share: it has none left, and work for more. */
-static inline void fluid_wait(struct fluid_tenant *tenant, uint64_t now)
+static inline void lending_wait(struct lending_container *tenant, uint64_t now)
 {
     tenant->waited_ns = now;
 }
 
 /* Whether the container recently had work, or waited for its share. */
-int fluid_is_active(const struct fluid_tenant *tenant, uint64_t now);
+int lending_is_active(const struct lending_container *tenant, uint64_t now);
 
 /* Whether a process had no work when it was seen last. */
-int fluid_is_idle(const struct fluid_lane *lane);
+int lending_is_idle(const struct lending_process *lane);
 
 /* Whether a process has work now, *passed_ns* after the last tick, judged by the words that it
- * published since fluid_see(); *idle* as there. */
-int fluid_has_work(const struct fluid_lane *lane, struct usage_work work, const uint64_t *idle,
-                   uint64_t passed_ns, uint64_t now);
+ * published since lending_see(); *idle* as there. */
+int lending_has_work(const struct lending_process *lane, struct usage_work work,
+                     const uint64_t *idle, uint64_t passed_ns, uint64_t now);
 
 /* Serve all backlogs up to *now*, then compute what each container may be lent. */
-void fluid_tick(struct fluid *fluid, struct fluid_tenant *const *tenants, unsigned count,
-                uint64_t now);
+void lending_tick(struct lending *lending, struct lending_container *const *tenants, unsigned count,
+                  uint64_t now);
 
 #endif

@@ -18,7 +18,7 @@ struct edge {
 struct sweep {
     struct edge edges[MOST * SPANS * 2];
     unsigned edge_count;
-    struct fluid_tenant *tenants[MOST];
+    struct lending_container *tenants[MOST];
     uint32_t slots[MOST];
     unsigned count;
 };
@@ -44,15 +44,15 @@ static void add_work(struct sweep *sweep, uint64_t from_ns, uint64_t until_ns)
 }
 
 /* 0: there are too many processes. */
-static int add_lane(struct sweep *sweep, struct fluid_tenant *tenant, uint32_t slot,
+static int add_lane(struct sweep *sweep, struct lending_container *tenant, uint32_t slot,
                     uint64_t begin_ns, uint64_t seen_ns, uint64_t end_ns)
 {
-    const struct fluid_lane *lane = &tenant->lanes[slot];
+    const struct lending_process *lane = &tenant->lanes[slot];
     struct moments_idle first = moments_idle(lane->idle[0], end_ns);
     struct moments_idle second = moments_idle(lane->idle[1], end_ns);
     unsigned before = sweep->edge_count;
 
-    if (!lane->known || lane->still >= FLUID_STILL)
+    if (!lane->known || lane->still >= LENDING_STILL)
         return 1;
     if (sweep->count == MOST)
         return 0;
@@ -88,11 +88,12 @@ static int compare_edges(const void *one, const void *other)
     return left->change - right->change;
 }
 
-static void note(struct fluid_tenant *tenant, uint32_t slot, uint64_t from_ns, uint64_t until_ns)
+static void note(struct lending_container *tenant, uint32_t slot, uint64_t from_ns,
+                 uint64_t until_ns)
 {
     if (from_ns >= until_ns)
         return;
-    for (unsigned i = 0; i < FLUID_MOMENTS; i++) {
+    for (unsigned i = 0; i < LENDING_MOMENTS; i++) {
         struct clock_alone *moment = &tenant->moments[i];
 
         if (moment->slot != slot + 1 || moment->from_ns > until_ns || moment->until_ns < from_ns)
@@ -101,7 +102,7 @@ static void note(struct fluid_tenant *tenant, uint32_t slot, uint64_t from_ns, u
         moment->until_ns = moment->until_ns > until_ns ? moment->until_ns : until_ns;
         return;
     }
-    tenant->moment = (tenant->moment + 1) % FLUID_MOMENTS;
+    tenant->moment = (tenant->moment + 1) % LENDING_MOMENTS;
     tenant->moments[tenant->moment] = (struct clock_alone) {from_ns, until_ns, slot + 1, 0};
 }
 
@@ -140,7 +141,7 @@ static void walk(const struct sweep *sweep, uint64_t begin_ns, uint64_t end_ns)
         note(sweep->tenants[owner], sweep->slots[owner], from_ns, end_ns);
 }
 
-void moments_find(struct fluid_tenant *const *tenants, unsigned count, uint64_t begin_ns,
+void moments_find(struct lending_container *const *tenants, unsigned count, uint64_t begin_ns,
                   uint64_t seen_ns, uint64_t end_ns)
 {
     struct sweep sweep;

@@ -15,7 +15,7 @@
 
 /* Record those times between *begin_ns* and *end_ns* in the containers of the processes, which were
  * read at *seen_ns* and again at *end_ns* or later. Times recorded before grow or stay. */
-void moments_find(struct fluid_tenant *const *tenants, unsigned count, uint64_t begin_ns,
+void moments_find(struct lending_container *const *tenants, unsigned count, uint64_t begin_ns,
                   uint64_t seen_ns, uint64_t end_ns);
 
 struct moments_idle {

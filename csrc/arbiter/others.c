@@ -23,7 +23,7 @@ static uint64_t before_by(uint64_t now, uint64_t ns)
     return now > ns ? now - ns : 0;
 }
 
-void others_begin(struct others_tenant *tenant, uint64_t before, uint64_t now)
+void others_begin(struct others_container *tenant, uint64_t before, uint64_t now)
 {
     uint64_t last = now / CELL_NS;
     uint64_t cell = before / CELL_NS + 1;
@@ -63,8 +63,8 @@ static uint64_t length_of(uint64_t parts)
 }
 
 /* The container was at work between these times. */
-static void mark(struct others_tenant *tenant, unsigned number, uint64_t from_ns, uint64_t until_ns,
-                 int sure)
+static void mark(struct others_container *tenant, unsigned number, uint64_t from_ns,
+                 uint64_t until_ns, int sure)
 {
     for (uint64_t cell = from_ns / CELL_NS; cell * CELL_NS < until_ns; cell++) {
         unsigned place = place_of(cell);
@@ -78,7 +78,7 @@ static void mark(struct others_tenant *tenant, unsigned number, uint64_t from_ns
     }
 }
 
-void others_seat(struct others *others, struct others_tenant *const *tenants, unsigned count)
+void others_seat(struct others *others, struct others_container *const *tenants, unsigned count)
 {
     for (unsigned i = 0; i < others->span_count; i++) {
         const struct others_span *span = &others->spans[i];
@@ -117,7 +117,7 @@ static void spread(const struct others *others, const struct others_span *span)
 /* --- what processes publish ------------------------------------------------------------------- */
 
 /* The points of a process since its last one, ordered by time. */
-static unsigned sort(struct progress_point *points, const struct others_lane *lane,
+static unsigned sort(struct progress_point *points, const struct others_process *lane,
                      const uint64_t *words, uint64_t now)
 {
     unsigned count = 0;
@@ -136,8 +136,9 @@ static unsigned sort(struct progress_point *points, const struct others_lane *la
     return count;
 }
 
-static void take(struct others *others, struct others_tenant *tenant, struct others_lane *lane,
-                 unsigned number, const struct progress_point *point, uint64_t now)
+static void take(struct others *others, struct others_container *tenant,
+                 struct others_process *lane, unsigned number, const struct progress_point *point,
+                 uint64_t now)
 {
     uint64_t from = latest(lane->at_ns, before_by(now, LOST_NS - CELL_NS));
     uint64_t ns = (uint64_t) (uint32_t) (point->done - lane->done) * WORK_UNIT_NS;
@@ -154,7 +155,7 @@ static void take(struct others *others, struct others_tenant *tenant, struct oth
     lane->done = point->done;
 }
 
-void others_see(struct others *others, struct others_tenant *tenant, struct others_lane *lane,
+void others_see(struct others *others, struct others_container *tenant, struct others_process *lane,
                 unsigned number, const uint64_t *words, int has_work, uint64_t before, uint64_t now)
 {
     struct progress_point points[PROGRESS_WORDS];
@@ -177,7 +178,7 @@ void others_see(struct others *others, struct others_tenant *tenant, struct othe
 
 /* --- what was beside each --------------------------------------------------------------------- */
 
-static void find_several(struct others *others, struct others_tenant *const *tenants,
+static void find_several(struct others *others, struct others_container *const *tenants,
                          unsigned count, uint64_t until_ns)
 {
     uint64_t cell = latest(others->masked_ns, before_by(until_ns, LOST_NS)) / CELL_NS;
@@ -215,7 +216,7 @@ static uint64_t spread_all(struct others *others, uint64_t until_ns)
 }
 
 /* A word of clock_file.others: the time that others had while the container *own* was at work. */
-static uint32_t sum(const struct others *others, struct others_tenant *const *tenants,
+static uint32_t sum(const struct others *others, struct others_container *const *tenants,
                     unsigned count, unsigned own, unsigned place)
 {
     uint64_t at_work = tenants[own]->at_work[place];
@@ -239,7 +240,7 @@ static uint32_t sum(const struct others *others, struct others_tenant *const *te
            (unsure ? OTHERS_UNSURE : 0);
 }
 
-void others_find(struct others *others, struct others_tenant *const *tenants, unsigned count)
+void others_find(struct others *others, struct others_container *const *tenants, unsigned count)
 {
     uint64_t until = UINT64_MAX;
     uint64_t known;

@@ -21,14 +21,14 @@
 
 enum { OTHERS_SPANS = 2048 }; /* work of which it is not known yet what ran beside it */
 
-struct others_lane {   /* one process */
-    uint64_t at_ns;    /* its last point; 0: there was none */
-    uint64_t known_ns; /* it will publish nothing more up to here */
-    uint32_t done;     /* at its last point */
+struct others_process { /* one process */
+    uint64_t at_ns;     /* its last point; 0: there was none */
+    uint64_t known_ns;  /* it will publish nothing more up to here */
+    uint32_t done;      /* at its last point */
 };
 
 /* One container. The arrays are rings, indexed by cell number. */
-struct others_tenant {
+struct others_container {
     uint64_t at_work[OTHERS_CELLS]; /* a bit for each part of the cell in which it was */
     uint32_t had[OTHERS_CELLS];     /* ns that it had while others were at work, too */
     uint32_t beside[OTHERS_CELLS];  /* clock_file.others */
@@ -38,7 +38,7 @@ struct others_tenant {
 };
 
 struct others_span { /* work of one process, between two points */
-    struct others_tenant *tenant;
+    struct others_container *tenant;
     uint64_t from_ns, until_ns;
     uint64_t had_ns;
     unsigned number; /* of the process */
@@ -46,7 +46,7 @@ struct others_span { /* work of one process, between two points */
 
 /* One device. All zero: nothing is known yet. */
 struct others {
-    uint64_t known_ns;              /* others_tenant.beside is known up to here */
+    uint64_t known_ns;              /* others_container.beside is known up to here */
     uint64_t several[OTHERS_CELLS]; /* parts in which more than one container was at work, */
     uint64_t masked_ns;             /* computed up to here */
     struct others_span spans[OTHERS_SPANS];
@@ -54,19 +54,19 @@ struct others {
 };
 
 /* The set of containers has changed to these: what is not known yet stays unknown. */
-void others_seat(struct others *others, struct others_tenant *const *tenants, unsigned count);
+void others_seat(struct others *others, struct others_container *const *tenants, unsigned count);
 
 /* Extend the container's rings from *before*, their end so far, to *now*, with empty cells. */
-void others_begin(struct others_tenant *tenant, uint64_t before, uint64_t now);
+void others_begin(struct others_container *tenant, uint64_t before, uint64_t now);
 
 /* Take in the words that the container's process *number* published; NULL: it publishes none.
  * *has_work*: 0 only if it is known to have none at *now*, when it was seen. *before*: when it was
  * seen last before that. */
-void others_see(struct others *others, struct others_tenant *tenant, struct others_lane *lane,
+void others_see(struct others *others, struct others_container *tenant, struct others_process *lane,
                 unsigned number, const uint64_t *words, int has_work, uint64_t before,
                 uint64_t now);
 
 /* Once all were seen, compute what ran beside each container, as far as that is known. */
-void others_find(struct others *others, struct others_tenant *const *tenants, unsigned count);
+void others_find(struct others *others, struct others_container *const *tenants, unsigned count);
 
 #endif

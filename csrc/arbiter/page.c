@@ -64,19 +64,19 @@ void page_write_above(struct clock_file *page, uint32_t above)
     __atomic_store_n(&page->above, above, __ATOMIC_RELAXED);
 }
 
-void page_write(struct clock_file *page, const struct fluid *fluid,
-                const struct fluid_tenant *tenant)
+void page_write(struct clock_file *page, const struct lending *lending,
+                const struct lending_container *tenant)
 {
     uint64_t sequence = page->sequence;
 
     __atomic_store_n(&page->sequence, sequence + 1, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    page->beat_ns = fluid->now_ns;
+    page->beat_ns = lending->now_ns;
     page->share_ns = tenant ? tenant->share_ns : 0;
-    page->busy = fluid->busy;
-    page->lent = tenant ? tenant->lent : fluid->lent;
-    page->tenants = fluid->tenants - fluid->outside;
-    page->outside = fluid->outside;
+    page->busy = lending->busy;
+    page->lent = tenant ? tenant->lent : lending->lent;
+    page->tenants = lending->tenants - lending->outside;
+    page->outside = lending->outside;
     if (tenant) {
         const struct clock_alone *last = &tenant->moments[tenant->moment];
 
@@ -85,7 +85,7 @@ void page_write(struct clock_file *page, const struct fluid *fluid,
         page->alone_until_ns = last->until_ns;
         memcpy(page->moments, tenant->moments, sizeof(page->moments));
         memcpy(page->others, tenant->others.beside, sizeof(page->others));
-        page->others_until_ns = fluid->others ? fluid->others->known_ns : 0;
+        page->others_until_ns = lending->others ? lending->others->known_ns : 0;
     }
     for (unsigned i = 0; tenant && i < tenant->point_count; i++)
         add_sample(page, tenant->points[i]);

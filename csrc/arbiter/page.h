@@ -15,8 +15,8 @@ struct clock_file *page_fill(int fd, const uint8_t id[16]);
 
 /* Publish the tenant's clock; without a tenant, only a beat. A writer that dies in here leaves an
  * odd sequence, so readers believe nothing of the file. */
-void page_write(struct clock_file *page, const struct fluid *fluid,
-                const struct fluid_tenant *tenant);
+void page_write(struct clock_file *page, const struct lending *lending,
+                const struct lending_container *tenant);
 
 /* Publish clock_file.above (CLOCK_ABOVE_* or 0), at any time. */
 void page_write_above(struct clock_file *page, uint32_t above);

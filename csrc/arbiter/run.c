@@ -67,11 +67,11 @@ static uint32_t part_of_whole(uint32_t percent)
     return (percent < 100 ? percent : 100) * CLOCK_WHOLE / 100;
 }
 
-static enum fluid_priority priority_of(const struct quota_limits *limits)
+static enum lending_priority priority_of(const struct quota_limits *limits)
 {
     if (limits->flags & QUOTA_LOW)
-        return FLUID_LOW;
-    return limits->flags & QUOTA_HIGH ? FLUID_HIGH : FLUID_NORMAL;
+        return LENDING_LOW;
+    return limits->flags & QUOTA_HIGH ? LENDING_HIGH : LENDING_NORMAL;
 }
 
 static void take_limits(struct run *run, const struct quota_limits *limits)
@@ -93,8 +93,8 @@ static void take_limits(struct run *run, const struct quota_limits *limits)
 static int make_lanes(struct run *run, unsigned slots)
 {
     for (unsigned i = 0; i < run->portion_count; i++) {
-        struct fluid_tenant *tenant = &run->portions[i].tenant;
-        struct fluid_lane *lanes = realloc(tenant->lanes, slots * sizeof(*lanes));
+        struct lending_container *tenant = &run->portions[i].tenant;
+        struct lending_process *lanes = realloc(tenant->lanes, slots * sizeof(*lanes));
 
         if (!lanes)
             return 0;
@@ -245,7 +245,7 @@ static void see_container(struct run *run, unsigned index, uint64_t now)
     /* A budget not refilled recently is left over from a launch that has stopped waiting. */
     if (compute.waits != portion->waits ||
         (compute.budget_ns <= 0 && now - compute.refilled_ns < ASKED_NS))
-        fluid_wait(&portion->tenant, now);
+        lending_wait(&portion->tenant, now);
     portion->waits = compute.waits;
 }
 
@@ -283,37 +283,37 @@ static const uint64_t *progress_of(const struct run *run, unsigned index, unsign
     size_t place = offsetof(struct usage_file, progress) +
                    ((size_t) index * IDLE_SLOTS + slot) * sizeof(words);
 
-    if (slot >= IDLE_SLOTS || run->portions[index].tenant.lanes[slot].still >= FLUID_STILL)
+    if (slot >= IDLE_SLOTS || run->portions[index].tenant.lanes[slot].still >= LENDING_STILL)
         return NULL;
     return peek_at(&run->published, words, sizeof(words), place) ? words : NULL;
 }
 
-void run_see(struct run *run, unsigned index, struct fluid *fluid, uint64_t now)
+void run_see(struct run *run, unsigned index, struct lending *lending, uint64_t now)
 {
     const struct published *found = read_published(run, index);
-    struct fluid_tenant *tenant = &run->portions[index].tenant;
+    struct lending_container *tenant = &run->portions[index].tenant;
     uint64_t fresh = 0;
 
-    others_begin(&tenant->others, fluid->now_ns, now);
+    others_begin(&tenant->others, lending->now_ns, now);
     for (unsigned slot = 0; found && slot < run->slots; slot++) {
-        struct fluid_lane *lane = &tenant->lanes[slot];
+        struct lending_process *lane = &tenant->lanes[slot];
 
-        fluid_see(lane, found->work[slot], idle_of(found, slot));
-        others_see(fluid->others, &tenant->others, &lane->others, slot,
-                   progress_of(run, index, slot), !fluid_is_idle(lane), fluid->now_ns, now);
+        lending_see(lane, found->work[slot], idle_of(found, slot));
+        others_see(lending->others, &tenant->others, &lane->others, slot,
+                   progress_of(run, index, slot), !lending_is_idle(lane), lending->now_ns, now);
         fresh |= lane->fresh_ns;
     }
-    if (found && (fresh || tenant->limit > tenant->own || tenant->priority == FLUID_LOW))
+    if (found && (fresh || tenant->limit > tenant->own || tenant->priority == LENDING_LOW))
         see_container(run, index, now);
 }
 
 int run_has_work(const struct run *run, unsigned index, uint64_t passed_ns, uint64_t now)
 {
     const struct published *found = read_published(run, index);
-    const struct fluid_lane *lanes = run->portions[index].tenant.lanes;
+    const struct lending_process *lanes = run->portions[index].tenant.lanes;
 
     for (unsigned slot = 0; found && slot < run->slots; slot++)
-        if (fluid_has_work(&lanes[slot], found->work[slot], idle_of(found, slot), passed_ns, now))
+        if (lending_has_work(&lanes[slot], found->work[slot], idle_of(found, slot), passed_ns, now))
             return 1;
     return 0;
 }
@@ -333,14 +333,14 @@ int run_has(const struct run *run, const struct process *process)
     return 0;
 }
 
-void run_show(struct run *run, unsigned index, int clocks, const struct fluid *fluid)
+void run_show(struct run *run, unsigned index, int clocks, const struct lending *lending)
 {
     struct portion *portion = &run->portions[index];
 
     if (!portion->page)
         portion->page = page_make(clocks, name_clock(run, index).text, portion->uuid);
     if (portion->page)
-        page_write(portion->page, fluid, &portion->tenant);
+        page_write(portion->page, lending, &portion->tenant);
 }
 
 void run_bury(struct run *run)

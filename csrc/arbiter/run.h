@@ -20,7 +20,7 @@ struct device;
 struct portion { /* the run's share of one device */
     uint8_t uuid[16];
     struct device *device; /* NULL if there are too many */
-    struct fluid_tenant tenant;
+    struct lending_container tenant;
     struct clock_file *page; /* its clock; NULL while none could be created */
     uint64_t waits;
 };
@@ -49,7 +49,7 @@ struct run *run_open(int book, const char *id);
 void run_close(struct run *run, int clocks);
 
 /* Publish the model's results in the run's clock file of a device, which is created if missing. */
-void run_show(struct run *run, unsigned index, int clocks, const struct fluid *fluid);
+void run_show(struct run *run, unsigned index, int clocks, const struct lending *lending);
 
 /* Whether its supervisor or any of its processes lives: the kernel knows by their locks. */
 int run_lives(const struct run *run);
@@ -62,7 +62,7 @@ int run_links_to(const struct run *run, int book, const char *folder);
 int run_refresh(struct run *run);
 
 /* Feed the model with what the processes publish about the device at *index* in the quota. */
-void run_see(struct run *run, unsigned index, struct fluid *fluid, uint64_t now);
+void run_see(struct run *run, unsigned index, struct lending *lending, uint64_t now);
 
 /* Whether any of its processes has work on that device, *passed_ns* after the last tick. */
 int run_has_work(const struct run *run, unsigned index, uint64_t passed_ns, uint64_t now);

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define CARRIER_PATHS sizeof(((struct usage_file *) 0)->carrier_path)
+#define MARKER_PATHS sizeof(((struct usage_file *) 0)->fd_marker_path)
 
 #define FIRST_BYTE   (INT64_C(1) << 62)
 #define BYTES_OF_KEY 1024 /* as many descriptors of one export can be open at a time */
@@ -43,44 +43,44 @@ static int find_locked(int fd, off_t first, off_t end, off_t *byte)
     return *byte < end;
 }
 
-void carrier_begin(struct carrier *carrier, struct usage_file *usage)
+void fd_marker_begin(struct fd_marker *marker, struct usage_file *usage)
 {
-    carrier->usage = usage;
-    for (int i = 0; i < CARRIER_FILES; i++)
-        carrier->files[i] = -1;
-    carrier->error = errno;
+    marker->usage = usage;
+    for (int i = 0; i < MARKER_FILES; i++)
+        marker->files[i] = -1;
+    marker->error = errno;
     /* open() is a cancellation point, where a thread would leave its charge undecided for ever. */
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &carrier->cancel);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &marker->cancel);
 }
 
-void carrier_end(struct carrier *carrier)
+void fd_marker_end(struct fd_marker *marker)
 {
-    for (int i = 0; i < CARRIER_FILES; i++)
-        cleanup_close_fd(&carrier->files[i]);
-    pthread_setcancelstate(carrier->cancel, NULL);
-    errno = carrier->error;
+    for (int i = 0; i < MARKER_FILES; i++)
+        cleanup_close_fd(&marker->files[i]);
+    pthread_setcancelstate(marker->cancel, NULL);
+    errno = marker->error;
 }
 
 /* Copy the path that begins at *place* of the list; its length, or 0 if none does. */
-static size_t copy_path(const struct usage_file *usage, size_t place, char path[CARRIER_PATHS])
+static size_t copy_path(const struct usage_file *usage, size_t place, char path[MARKER_PATHS])
 {
-    if (place >= CARRIER_PATHS - 1 ||
-        __atomic_load_n(&usage->carrier_path[place], __ATOMIC_ACQUIRE) != '/')
+    if (place >= MARKER_PATHS - 1 ||
+        __atomic_load_n(&usage->fd_marker_path[place], __ATOMIC_ACQUIRE) != '/')
         return 0;
-    memcpy(path, usage->carrier_path + place, CARRIER_PATHS - place);
-    path[CARRIER_PATHS - place - 1] = '\0';
+    memcpy(path, usage->fd_marker_path + place, MARKER_PATHS - place);
+    path[MARKER_PATHS - place - 1] = '\0';
     return strlen(path);
 }
 
 /* Open every file of the list: their number, or -1 if one cannot be opened. */
-static int open_files(struct carrier *carrier)
+static int open_files(struct fd_marker *marker)
 {
-    char path[CARRIER_PATHS];
+    char path[MARKER_PATHS];
     size_t place = 0, length;
     int count = 0;
 
-    while (count < CARRIER_FILES && (length = copy_path(carrier->usage, place, path)) != 0) {
-        int *file = &carrier->files[count++];
+    while (count < MARKER_FILES && (length = copy_path(marker->usage, place, path)) != 0) {
+        int *file = &marker->files[count++];
 
         if (*file < 0)
             *file = region_open_file(path, O_RDONLY | O_NOCTTY);
@@ -112,13 +112,13 @@ static int leads_to(const char *path, int descriptor)
  * one is complete. 0 if another path stands there now. */
 static int write_path(struct usage_file *usage, size_t place, const char *path)
 {
-    char *written = usage->carrier_path + place;
+    char *written = usage->fd_marker_path + place;
     size_t length = strlen(path);
     char nothing = '\0';
 
-    for (size_t i = 1; place + i < CARRIER_PATHS; i++)
+    for (size_t i = 1; place + i < MARKER_PATHS; i++)
         written[i] = '\0';
-    for (size_t i = 1; i < length && place + i < CARRIER_PATHS; i++)
+    for (size_t i = 1; i < length && place + i < MARKER_PATHS; i++)
         written[i] = path[i];
     return __atomic_compare_exchange_n(written, &nothing, path[0], 0, __ATOMIC_RELEASE,
                                        __ATOMIC_RELAXED);
@@ -127,8 +127,8 @@ static int write_path(struct usage_file *usage, size_t place, const char *path)
 /* Make sure that the list has the path of the file of *descriptor*; 0 if that fails. */
 static int learn_path(struct usage_file *usage, int descriptor)
 {
-    char path[CARRIER_PATHS] = "";
-    char other[CARRIER_PATHS];
+    char path[MARKER_PATHS] = "";
+    char other[MARKER_PATHS];
     char name[32];
     size_t place = 0, length, found;
 
@@ -136,12 +136,12 @@ static int learn_path(struct usage_file *usage, int descriptor)
     if (readlink(name, path, sizeof(path) - 1) <= 0 || path[0] != '/')
         return 0;
     length = strlen(path);
-    for (int file = 0; file < CARRIER_FILES;) {
+    for (int file = 0; file < MARKER_FILES;) {
         found = copy_path(usage, place, other);
         if (found && strcmp(path, other) == 0)
             return 1;
         if (!found) {
-            if (place + length >= CARRIER_PATHS || !leads_to(path, descriptor))
+            if (place + length >= MARKER_PATHS || !leads_to(path, descriptor))
                 return 0;
             write_path(usage, place,
                        path); /* read it again: another process may have been faster */
@@ -170,20 +170,20 @@ static int lock_byte(int descriptor, off_t first)
     return 0;
 }
 
-int carrier_mark(struct carrier *carrier, int descriptor, uint64_t key)
+int fd_marker_mark(struct fd_marker *marker, int descriptor, uint64_t key)
 {
-    return learn_path(carrier->usage, descriptor) && lock_byte(descriptor, first_byte(key)) &&
-           carrier_is(carrier, descriptor, key); /* 0 if the path leads to another file */
+    return learn_path(marker->usage, descriptor) && lock_byte(descriptor, first_byte(key)) &&
+           fd_marker_is(marker, descriptor, key); /* 0 if the path leads to another file */
 }
 
-int carrier_is_open(struct carrier *carrier, uint64_t key)
+int fd_marker_is_open(struct fd_marker *marker, uint64_t key)
 {
-    int count = open_files(carrier);
+    int count = open_files(marker);
     off_t byte;
 
     for (int i = 0; i < count; i++)
-        if (find_locked(carrier->files[i], first_byte(key), first_byte(key) + BYTES_OF_KEY,
-                        &byte) != 0)
+        if (find_locked(marker->files[i], first_byte(key), first_byte(key) + BYTES_OF_KEY, &byte) !=
+            0)
             return 1;
     return count <= 0;
 }
@@ -214,16 +214,16 @@ static int has_byte(int file, int descriptor, off_t first, off_t end)
     return 0;
 }
 
-int carrier_is(struct carrier *carrier, int descriptor, uint64_t key)
+int fd_marker_is(struct fd_marker *marker, int descriptor, uint64_t key)
 {
     off_t first = first_byte(key);
     struct stat file;
 
-    open_files(carrier);
+    open_files(marker);
     /* Only for the same file: in others no process locks bytes, so a free byte proves nothing. */
-    for (int i = 0; i < CARRIER_FILES; i++)
-        if (carrier->files[i] >= 0 && fstat(carrier->files[i], &file) == 0 &&
+    for (int i = 0; i < MARKER_FILES; i++)
+        if (marker->files[i] >= 0 && fstat(marker->files[i], &file) == 0 &&
             is_file(&file, descriptor))
-            return has_byte(carrier->files[i], descriptor, first, first + BYTES_OF_KEY);
+            return has_byte(marker->files[i], descriptor, first, first + BYTES_OF_KEY);
     return 0;
 }

@@ -17,27 +17,27 @@
 
 #include "core/region.h"
 
-#define CARRIER_FILES 4
+#define MARKER_FILES 4
 
-/* A series of queries: the first one opens the files, and carrier_end() closes them. */
-struct carrier {
+/* A series of queries: the first one opens the files, and fd_marker_end() closes them. */
+struct fd_marker {
     struct usage_file *usage;
-    int files[CARRIER_FILES]; /* -1: not open */
-    int error;                /* the program's errno */
+    int files[MARKER_FILES]; /* -1: not open */
+    int error;               /* the program's errno */
     int cancel;
 };
 
-void carrier_begin(struct carrier *carrier, struct usage_file *usage);
-void carrier_end(struct carrier *carrier);
+void fd_marker_begin(struct fd_marker *marker, struct usage_file *usage);
+void fd_marker_end(struct fd_marker *marker);
 
-/* Mark *descriptor* as a carrier of *key*, perhaps one of several: 0 if it could not be found out
+/* Mark *descriptor* as carrying *key*, perhaps one of several: 0 if it could not be found out
  * later when it is closed. */
-int carrier_mark(struct carrier *carrier, int descriptor, uint64_t key);
+int fd_marker_mark(struct fd_marker *marker, int descriptor, uint64_t key);
 
 /* Whether a descriptor that carries *key* is open; also 1 if that cannot be found out. */
-int carrier_is_open(struct carrier *carrier, uint64_t key);
+int fd_marker_is_open(struct fd_marker *marker, uint64_t key);
 
 /* Whether *descriptor* is one of them, or a copy of one. */
-int carrier_is(struct carrier *carrier, int descriptor, uint64_t key);
+int fd_marker_is(struct fd_marker *marker, int descriptor, uint64_t key);
 
 #endif

@@ -203,7 +203,7 @@ static inline int charge(struct ledger *ledger, unsigned device, uint64_t bytes,
     if (crowded)
         return refuse(ledger, device);
     /* About to refuse: reap first, since the dead hold nothing. Our charge stays undecided. */
-    region_reap_before_refusal(region);
+    slots_reap_before_refusal(region);
     sum = sum_words(region, device, (unsigned) region->slot);
     if (sum.pending <= 1)
         return decide(ledger, device, bytes, limit, sum);
@@ -258,6 +258,6 @@ void ledger_refund(struct ledger *ledger, unsigned device, uint64_t bytes)
 
 uint64_t ledger_used(struct ledger *ledger, unsigned device)
 {
-    region_reap(ledger->region);
+    slots_reap(ledger->region);
     return sum_bytes(ledger->region, device);
 }

@@ -164,10 +164,10 @@ struct usage_file {
     struct region_header header;
     uint32_t high_water; /* this slot and those behind it hold nothing; rises and falls */
     uint32_t reserved;
-    uint64_t scanned_ns;    /* CLOCK_MONOTONIC_COARSE of the last search for dead slots */
-    uint64_t refused[16];   /* charges refused, by device */
-    uint64_t orphaned[16];  /* counted in every sum, no longer written */
-    char carrier_path[400]; /* paths of the files whose descriptors carry exports (fd_marker.h),
+    uint64_t scanned_ns;      /* CLOCK_MONOTONIC_COARSE of the last search for dead slots */
+    uint64_t refused[16];     /* charges refused, by device */
+    uint64_t orphaned[16];    /* counted in every sum, no longer written */
+    char fd_marker_path[400]; /* paths of the files whose descriptors carry exports (fd_marker.h),
                                each with a NUL, one behind the other; or empty */
     struct usage_slot slots[1024];
     uint64_t charged[16][1024]; /* the ledger: by device, by slot */
@@ -251,7 +251,8 @@ struct region {
     unsigned device_count;          /* devices in the quota; never changes in place */
     uint64_t words[REGION_DEVICES]; /* the slot's words in the ledger, as ledger.c wrote them */
     int words_locked;
-    unsigned links_freed; /* this process's exports that it freed and others still have open */
+    unsigned
+        shared_memory_freed; /* this process's exports that it freed and others still have open */
     char quota_path[1024];
     char usage_path[1024];
     char clock_path[1024]; /* of a device, without its index */

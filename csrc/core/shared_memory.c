@@ -17,7 +17,7 @@
 
 #define LINK_HASH (~UINT64_C(0) << LINK_HASH_SHIFT)
 
-uint64_t links_key(const void *bytes, size_t size)
+uint64_t shared_memory_key(const void *bytes, size_t size)
 {
     uint64_t hash = region_hash(bytes, size);
 
@@ -26,14 +26,14 @@ uint64_t links_key(const void *bytes, size_t size)
     return hash ? hash : 1;
 }
 
-uint64_t links_new_key(const struct region *region)
+uint64_t shared_memory_new_key(const struct region *region)
 {
     static uint64_t count;
     uint64_t described[] = {0, 0, (uint64_t) region->slot, clock_now_ns(CLOCK_MONOTONIC),
                             __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED)};
 
     memcpy(described, region->usage->header.region_id, sizeof(region->usage->header.region_id));
-    return links_key(described, sizeof(described));
+    return shared_memory_key(described, sizeof(described));
 }
 
 static uint64_t word_of(const struct region *region, uint64_t key, unsigned device, uint64_t kind)
@@ -92,12 +92,12 @@ static void erase_link(const struct region *region, unsigned place)
     __atomic_store_n(&region->links[place].word, 0, __ATOMIC_SEQ_CST);
 }
 
-link_t links_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes)
+link_t shared_memory_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes)
 {
     return write_link(region, word_of(region, key, device, LINK_EXPORT), bytes);
 }
 
-uint64_t links_key_of(const struct region *region, link_t link)
+uint64_t shared_memory_key_of(const struct region *region, link_t link)
 {
     return read_word(region, link - 1U) & LINK_HASH;
 }
@@ -107,7 +107,7 @@ static int mark(const struct region *region, unsigned place, uint64_t key, uint6
 {
     uint64_t word = read_word(region, place);
 
-    while (links_same_key(word, key) && (word & LINK_EXPORT))
+    while (shared_memory_same_key(word, key) && (word & LINK_EXPORT))
         if (__atomic_compare_exchange_n(&region->links[place].word, &word, word | kind, 0,
                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
             return 1;
@@ -124,29 +124,29 @@ static int mark_export(const struct region *region, uint64_t key, uint64_t kind)
     return marked;
 }
 
-int links_carry(struct region *region, uint64_t key, int descriptor)
+int shared_memory_carry(struct region *region, uint64_t key, int descriptor)
 {
-    struct carrier carrier;
+    struct fd_marker marker;
     int done;
 
-    carrier_begin(&carrier, region->usage);
-    done = carrier_mark(&carrier, descriptor, key & LINK_HASH);
-    carrier_end(&carrier);
+    fd_marker_begin(&marker, region->usage);
+    done = fd_marker_mark(&marker, descriptor, key & LINK_HASH);
+    fd_marker_end(&marker);
     return mark_export(region, key, done ? LINK_CARRIED : LINK_UNTRACKED);
 }
 
-int links_lose_track(struct region *region, uint64_t key)
+int shared_memory_lose_track(struct region *region, uint64_t key)
 {
     return mark_export(region, key, LINK_UNTRACKED);
 }
 
-void links_resize(struct region *region, link_t link, uint64_t bytes)
+void shared_memory_resize(struct region *region, link_t link, uint64_t bytes)
 {
     if (link)
         __atomic_store_n(&region->links[link - 1U].bytes, bytes, __ATOMIC_RELEASE);
 }
 
-void links_cancel_export(struct region *region, link_t link)
+void shared_memory_cancel_export(struct region *region, link_t link)
 {
     if (link)
         erase_link(region, link - 1U);
@@ -164,9 +164,9 @@ static int anyone_lives(const struct usage_file *usage)
     return 0;
 }
 
-static int is_carried(uint64_t word, struct carrier *carrier)
+static int is_carried(uint64_t word, struct fd_marker *marker)
 {
-    return (word & LINK_CARRIED) && carrier_is_open(carrier, word & LINK_HASH);
+    return (word & LINK_CARRIED) && fd_marker_is_open(marker, word & LINK_HASH);
 }
 
 static int is_imported(const struct region *region, uint64_t word)
@@ -176,7 +176,7 @@ static int is_imported(const struct region *region, uint64_t word)
     for (unsigned place = 0; place < end; place++) {
         uint64_t other = read_word(region, place);
 
-        if (links_same_key(word, other) && (other & LINK_IMPORT))
+        if (shared_memory_same_key(word, other) && (other & LINK_IMPORT))
             return 1;
     }
     return 0;
@@ -184,45 +184,44 @@ static int is_imported(const struct region *region, uint64_t word)
 
 /* Whether a process has a freed export open, or may open it. An importer that exports it in turn
  * ends its import only after that: so imports are looked for first. */
-static int is_held(const struct region *region, uint64_t word, struct carrier *carrier)
+static int is_held(const struct region *region, uint64_t word, struct fd_marker *marker)
 {
     return ((word & LINK_UNTRACKED) && anyone_lives(region->usage)) || is_imported(region, word) ||
-           is_carried(word, carrier);
+           is_carried(word, marker);
 }
 
 /* End an export that no other thread or process is ending: 1: its entry is gone, 0: it is held. */
-static int end_export(const struct region *region, unsigned place, struct carrier *carrier)
+static int end_export(const struct region *region, unsigned place, struct fd_marker *marker)
 {
     uint64_t *entry = &region->links[place].word;
     uint64_t word = __atomic_or_fetch(entry, LINK_ENDING, __ATOMIC_SEQ_CST);
     uint64_t decided;
 
     do /* repeated only if it was given out in another way meanwhile */
-        decided =
-            is_held(region, word, carrier) ? (word & ~(uint64_t) LINK_ENDING) | LINK_FREED : 0;
+        decided = is_held(region, word, marker) ? (word & ~(uint64_t) LINK_ENDING) | LINK_FREED : 0;
     while (
         !__atomic_compare_exchange_n(entry, &word, decided, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
     return !decided;
 }
 
-int links_end_export(struct region *region, link_t link)
+int shared_memory_end_export(struct region *region, link_t link)
 {
-    struct carrier carrier;
+    struct fd_marker marker;
     int gone;
 
     if (!link)
         return 1;
-    carrier_begin(&carrier, region->usage);
-    gone = end_export(region, link - 1U, &carrier);
-    carrier_end(&carrier);
+    fd_marker_begin(&marker, region->usage);
+    gone = end_export(region, link - 1U, &marker);
+    fd_marker_end(&marker);
     if (!gone)
-        __atomic_add_fetch(&region->links_freed, 1, __ATOMIC_SEQ_CST);
+        __atomic_add_fetch(&region->shared_memory_freed, 1, __ATOMIC_SEQ_CST);
     return gone;
 }
 
 /* Remove the entry at *place* if it is this process's, freed, and no process has it open. */
 static uint64_t collect_link(struct region *region, unsigned place, unsigned device,
-                             struct carrier *carrier)
+                             struct fd_marker *marker)
 {
     uint64_t word = read_word(region, place);
     uint64_t kind = word & (LINK_EXPORT | LINK_FREED | LINK_ENDING);
@@ -236,25 +235,25 @@ static uint64_t collect_link(struct region *region, unsigned place, unsigned dev
                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return 0;
     bytes = __atomic_load_n(&region->links[place].bytes, __ATOMIC_RELAXED);
-    if (!end_export(region, place, carrier))
+    if (!end_export(region, place, marker))
         return 0;
-    __atomic_sub_fetch(&region->links_freed, 1, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&region->shared_memory_freed, 1, __ATOMIC_SEQ_CST);
     return bytes;
 }
 
-uint64_t links_collect(struct region *region, unsigned device)
+uint64_t shared_memory_collect(struct region *region, unsigned device)
 {
-    struct carrier carrier;
+    struct fd_marker marker;
     uint64_t bytes = 0;
     unsigned end;
 
-    if (likely(!__atomic_load_n(&region->links_freed, __ATOMIC_RELAXED)))
+    if (likely(!__atomic_load_n(&region->shared_memory_freed, __ATOMIC_RELAXED)))
         return 0;
     end = count_links(region);
-    carrier_begin(&carrier, region->usage);
+    fd_marker_begin(&marker, region->usage);
     for (unsigned place = 0; place < end; place++)
-        bytes += collect_link(region, place, device, &carrier);
-    carrier_end(&carrier);
+        bytes += collect_link(region, place, device, &marker);
+    fd_marker_end(&marker);
     return bytes;
 }
 
@@ -266,13 +265,13 @@ static int find_export(const struct region *region, uint64_t import)
     for (unsigned place = 0; place < end; place++) {
         uint64_t word = read_word(region, place);
 
-        if (links_same_key(word, import) && (word & LINK_EXPORT) && !(word & LINK_ENDING))
+        if (shared_memory_same_key(word, import) && (word & LINK_EXPORT) && !(word & LINK_ENDING))
             return 1;
     }
     return 0;
 }
 
-link_t links_import(struct region *region, uint64_t key, int *paid)
+link_t shared_memory_import(struct region *region, uint64_t key, int *paid)
 {
     uint64_t word = word_of(region, key, 0, LINK_IMPORT);
     link_t link = write_link(region, word, 0);
@@ -283,12 +282,12 @@ link_t links_import(struct region *region, uint64_t key, int *paid)
 
 /* Whether *descriptor* carries the export at *place*, which stays while the descriptor is open. */
 static int is_carried_by(const struct region *region, unsigned place, int descriptor,
-                         struct links_match *match, struct carrier *carrier)
+                         struct shared_memory_match *match, struct fd_marker *marker)
 {
     uint64_t word = read_word(region, place);
 
     if (!(word & LINK_EXPORT) || !(word & LINK_CARRIED) ||
-        !carrier_is(carrier, descriptor, word & LINK_HASH))
+        !fd_marker_is(marker, descriptor, word & LINK_HASH))
         return 0;
     match->key = word & LINK_HASH;
     match->device = device_of(word);
@@ -296,26 +295,26 @@ static int is_carried_by(const struct region *region, unsigned place, int descri
     return 1;
 }
 
-int links_match(struct region *region, int descriptor, struct links_match *match)
+int shared_memory_match(struct region *region, int descriptor, struct shared_memory_match *match)
 {
     unsigned end = count_links(region);
-    struct carrier carrier;
+    struct fd_marker marker;
     int found = 0;
 
-    carrier_begin(&carrier, region->usage);
+    fd_marker_begin(&marker, region->usage);
     for (unsigned place = 0; place < end && !found; place++)
-        found = is_carried_by(region, place, descriptor, match, &carrier);
-    carrier_end(&carrier);
+        found = is_carried_by(region, place, descriptor, match, &marker);
+    fd_marker_end(&marker);
     return found;
 }
 
-void links_end_import(struct region *region, link_t link)
+void shared_memory_end_import(struct region *region, link_t link)
 {
     if (link)
         erase_link(region, link - 1U);
 }
 
-void links_close_imports(const struct region *region, unsigned slot)
+void shared_memory_close_imports(const struct region *region, unsigned slot)
 {
     unsigned end = count_links(region);
 
@@ -330,32 +329,32 @@ void links_close_imports(const struct region *region, unsigned slot)
 /* The bytes of a dead slot's export that stay charged. Usually nothing has changed since the last
  * look: then the entry is not marked, so that no import misses it meanwhile. */
 static uint64_t settle_orphan(const struct region *region, unsigned place, uint64_t word,
-                              struct carrier *carrier)
+                              struct fd_marker *marker)
 {
-    if ((!(word & LINK_FREED) || (word & LINK_ENDING) || !is_held(region, word, carrier)) &&
-        end_export(region, place, carrier))
+    if ((!(word & LINK_FREED) || (word & LINK_ENDING) || !is_held(region, word, marker)) &&
+        end_export(region, place, marker))
         return 0;
     return __atomic_load_n(&region->links[place].bytes, __ATOMIC_RELAXED);
 }
 
-uint64_t links_orphaned(struct region *region, unsigned slot, unsigned device)
+uint64_t shared_memory_orphaned(struct region *region, unsigned slot, unsigned device)
 {
     unsigned end = count_links(region);
-    struct carrier carrier;
+    struct fd_marker marker;
     uint64_t bytes = 0;
 
-    carrier_begin(&carrier, region->usage);
+    fd_marker_begin(&marker, region->usage);
     for (unsigned place = 0; place < end; place++) {
         uint64_t word = read_word(region, place);
 
         if (belongs_to(word, slot) && (word & LINK_EXPORT) && device_of(word) == device)
-            bytes += settle_orphan(region, place, word, &carrier);
+            bytes += settle_orphan(region, place, word, &marker);
     }
-    carrier_end(&carrier);
+    fd_marker_end(&marker);
     return bytes;
 }
 
-void links_forget(const struct region *region, unsigned slot)
+void shared_memory_forget(const struct region *region, unsigned slot)
 {
     unsigned end = count_links(region);
 

@@ -32,54 +32,54 @@
 typedef uint16_t link_t;
 
 /* The key of a handle of *size* bytes, or of any other data that both sides know; never 0. */
-uint64_t links_key(const void *bytes, size_t size);
+uint64_t shared_memory_key(const void *bytes, size_t size);
 
 /* A unique key. */
-uint64_t links_new_key(const struct region *region);
+uint64_t shared_memory_new_key(const struct region *region);
 
 /* Enter an export of this process, which is charged *bytes* on *device* for it. 0: the table is
  * full, and the memory must not be exported. */
-link_t links_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes);
+link_t shared_memory_export(struct region *region, uint64_t key, unsigned device, uint64_t bytes);
 
 /* The key of a link of this process: the bits of it that links store. */
-uint64_t links_key_of(const struct region *region, link_t link);
+uint64_t shared_memory_key_of(const struct region *region, link_t link);
 
 /* Whether an export with one key matches an import with the other. */
-static inline int links_same_key(uint64_t key, uint64_t other)
+static inline int shared_memory_same_key(uint64_t key, uint64_t other)
 {
     return ((key ^ other) >> LINK_HASH_SHIFT) == 0;
 }
 
 /* *descriptor* carries the memory exported with *key* by this process, or by the one that it was
  * imported from. 0: the export has ended, and the descriptor must not be given out. */
-int links_carry(struct region *region, uint64_t key, int descriptor);
+int shared_memory_carry(struct region *region, uint64_t key, int descriptor);
 
 /* The same for a handle whose end cannot be observed. */
-int links_lose_track(struct region *region, uint64_t key);
+int shared_memory_lose_track(struct region *region, uint64_t key);
 
 /* This process's export has *bytes* now. */
-void links_resize(struct region *region, link_t link, uint64_t bytes);
+void shared_memory_resize(struct region *region, link_t link, uint64_t bytes);
 
 /* The driver refused to export it: no process can have it, and its owner holds it as before. */
-void links_cancel_export(struct region *region, link_t link);
+void shared_memory_cancel_export(struct region *region, link_t link);
 
 /* The owner has freed its exported memory. 1: no process can have it open, the entry is gone and
- * the caller refunds the charge. 0: it stays charged until links_collect() returns it. */
-int links_end_export(struct region *region, link_t link);
+ * the caller refunds the charge. 0: it stays charged until shared_memory_collect() returns it. */
+int shared_memory_end_export(struct region *region, link_t link);
 
 /* Bytes on *device* that this process had exported and freed, and that no process has open any
  * more; their entries are gone, and the caller refunds them. Costs one load if there are none.
  * Imports of dead processes count until those are reaped, which happens before a charge is refused:
  * so collect after a refusal, and charge again. */
-uint64_t links_collect(struct region *region, unsigned device);
+uint64_t shared_memory_collect(struct region *region, unsigned device);
 
 /* This process is about to open the memory with *key*; call this before the driver. *paid* says
  * whether an export of this container matches, so that the memory is charged already. 0: the table
  * is full, and the memory must not be opened. */
-link_t links_import(struct region *region, uint64_t key, int *paid);
+link_t shared_memory_import(struct region *region, uint64_t key, int *paid);
 
 /* The export of this container that a descriptor carries. */
-struct links_match {
+struct shared_memory_match {
     uint64_t key;
     uint64_t bytes;
     unsigned device;
@@ -87,19 +87,19 @@ struct links_match {
 
 /* Find it; 0 if there is none, or it is not tracked. The caller keeps the descriptor open until the
  * import is written. */
-int links_match(struct region *region, int descriptor, struct links_match *match);
+int shared_memory_match(struct region *region, int descriptor, struct shared_memory_match *match);
 
 /* The imported memory was closed, could not be opened, or is charged to this process itself. */
-void links_end_import(struct region *region, link_t link);
+void shared_memory_end_import(struct region *region, link_t link);
 
 /* The slot's owner is dead: remove its imports. The caller holds the slot's lock, as below. */
-void links_close_imports(const struct region *region, unsigned slot);
+void shared_memory_close_imports(const struct region *region, unsigned slot);
 
 /* The part of a dead slot's charge on *device* that stays charged, since others have it open or may
  * open it. The entries of the rest are gone. */
-uint64_t links_orphaned(struct region *region, unsigned slot, unsigned device);
+uint64_t shared_memory_orphaned(struct region *region, unsigned slot, unsigned device);
 
 /* Nothing of the slot is left: remove all of its entries. */
-void links_forget(const struct region *region, unsigned slot);
+void shared_memory_forget(const struct region *region, unsigned slot);
 
 #endif

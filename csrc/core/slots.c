@@ -85,7 +85,7 @@ static void clear_slot(const struct region *region, unsigned slot)
 {
     struct usage_slot *cleared = &region->usage->slots[slot];
 
-    links_forget(region, slot);
+    shared_memory_forget(region, slot);
     for (unsigned device = 0; device < region->device_count; device++)
         set_charged(region->usage, device, slot, 0);
     __atomic_store_n(&cleared->pid, 0, __ATOMIC_RELEASE);
@@ -100,7 +100,7 @@ static int settle_slot(struct region *region, unsigned slot)
 
     for (unsigned device = 0; device < region->device_count; device++) {
         uint64_t bytes = usage->charged[device][slot] & LEDGER_BYTES;
-        uint64_t kept = bytes ? links_orphaned(region, slot, device) : 0;
+        uint64_t kept = bytes ? shared_memory_orphaned(region, slot, device) : 0;
 
         set_charged(usage, device, slot, kept < bytes ? kept : bytes);
         orphaned |= kept != 0;
@@ -113,7 +113,7 @@ static int settle_slot(struct region *region, unsigned slot)
 /* No process keeps the slot: remove its imports, and mark it dead, since it opens nothing more. */
 static void bury_slot(struct region *region, unsigned slot)
 {
-    links_close_imports(region, slot);
+    shared_memory_close_imports(region, slot);
     __atomic_store_n(&region->usage->slots[slot].state, SLOT_DEAD, __ATOMIC_SEQ_CST);
 }
 
@@ -122,7 +122,7 @@ static void forget_words(struct region *region)
 {
     memset(region->words, 0, sizeof(region->words));
     region->words_locked = 0;
-    region->links_freed = 0;
+    region->shared_memory_freed = 0;
 }
 
 /* Lower the high-water mark below the highest slots that are unused, so that sums need not cover
@@ -276,13 +276,12 @@ static enum region_failure lock_slot_alone(struct region *region, struct region_
         quiet = quiet && __atomic_load_n(&forks.begun, __ATOMIC_SEQ_CST) == begun;
         if (failure || quiet || tries == CLAIM_TRIES)
             return failure;
-        region_release(region);
+        slots_release(region);
         sched_yield();
     }
 }
 
-enum region_failure region_claim(struct region *region, uint32_t flags,
-                                 struct region_reason *reason)
+enum region_failure slots_claim(struct region *region, uint32_t flags, struct region_reason *reason)
 {
     enum region_failure failure;
     int slot = -1;
@@ -292,7 +291,7 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
     if (__atomic_load_n(&region->usage->high_water, __ATOMIC_RELAXED) <= FEW_SLOTS)
         reap(region);
     else
-        region_reap(region);
+        slots_reap(region);
     failure = lock_slot_alone(region, reason, &slot);
     if (failure)
         return failure;
@@ -301,7 +300,7 @@ enum region_failure region_claim(struct region *region, uint32_t flags,
     region->slot = slot;
     /* After the lock: so once the supervisor is dead and no slot is taken, none ever will be. */
     if ((flags & QUOTA_SUPERVISED) && !supervisor_lives(region)) {
-        region_release(region);
+        slots_release(region);
         return region_fail(reason, REGION_CLOSED,
                            "the `pyvgpu run` that gave this quota has ended");
     }
@@ -317,7 +316,7 @@ static void drop_page(void)
     slot_lock.page = NULL;
 }
 
-void region_release(struct region *region)
+void slots_release(struct region *region)
 {
     unsigned slot = (unsigned) region->slot;
 
@@ -329,12 +328,12 @@ void region_release(struct region *region)
     drop_page();
 }
 
-void region_keep_with_children(void)
+void slots_keep_with_children(void)
 {
     __atomic_store_n(&slot_lock.kept_with_children, 1, __ATOMIC_SEQ_CST);
 }
 
-void region_reap(struct region *region)
+void slots_reap(struct region *region)
 {
     uint64_t *scanned = &region->usage->scanned_ns;
     uint64_t last = __atomic_load_n(scanned, __ATOMIC_RELAXED);
@@ -347,7 +346,7 @@ void region_reap(struct region *region)
         reap(region);
 }
 
-int region_reap_before_refusal(struct region *region)
+int slots_reap_before_refusal(struct region *region)
 {
     static uint64_t last; /* of this process; a forked child has no slot and refuses nothing */
     uint64_t now = coarse_now_ns();
@@ -359,17 +358,17 @@ int region_reap_before_refusal(struct region *region)
     return 1;
 }
 
-void region_before_fork(void)
+void slots_before_fork(void)
 {
     __atomic_add_fetch(&forks.begun, 1, __ATOMIC_SEQ_CST);
 }
 
-void region_after_fork_in_parent(void)
+void slots_after_fork_in_parent(void)
 {
     __atomic_add_fetch(&forks.over, 1, __ATOMIC_SEQ_CST);
 }
 
-void region_after_fork(struct region *region)
+void slots_after_fork(struct region *region)
 {
     region->slot = -1;
     forget_words(region);

@@ -17,29 +17,29 @@
 
 /* Take a free slot for this process; its lock lasts until the process ends or execs. Forked
  * children do not inherit it yet. */
-enum region_failure region_claim(struct region *region, uint32_t flags,
-                                 struct region_reason *reason);
+enum region_failure slots_claim(struct region *region, uint32_t flags,
+                                struct region_reason *reason);
 
 /* The driver is about to be initialised: children forked from now on keep the slot's lock until
  * they end or exec. */
-void region_keep_with_children(void);
+void slots_keep_with_children(void);
 
 /* Release the slot, and clear what it still holds. */
-void region_release(struct region *region);
+void slots_release(struct region *region);
 
 /* Clear the slots of dead processes; called wherever sums are read: at most every 50 ms over all
  * processes of the region. */
-void region_reap(struct region *region);
+void slots_reap(struct region *region);
 
 /* The same before a charge is refused, at most every 50 ms in this process alone: no charge is
  * refused because of another process's earlier scan. Returns 1 if it scanned. */
-int region_reap_before_refusal(struct region *region);
+int slots_reap_before_refusal(struct region *region);
 
 /* Around each fork of the process, so that a claim notices a concurrent fork. */
-void region_before_fork(void);
-void region_after_fork_in_parent(void);
+void slots_before_fork(void);
+void slots_after_fork_in_parent(void);
 
 /* In a forked child: forget the slot, which belongs to the parent. */
-void region_after_fork(struct region *region);
+void slots_after_fork(struct region *region);
 
 #endif

@@ -68,22 +68,22 @@ static void after_fork_in_child(void)
     environment_restore();
     pace_after_fork();
     capture_after_fork();
-    region_after_fork(&shim.region);
+    slots_after_fork(&shim.region);
     allocations_after_fork();
     blocks_after_fork();
     context_after_fork();
     primary_after_fork();
     multicast_after_fork();
     green_after_fork();
-    limit_after_fork();
-    growth_after_fork();
+    context_limit_after_fork();
+    pool_charge_after_fork();
     pool_after_fork();
-    poolroom_after_fork();
+    pool_ranges_after_fork();
     sparse_after_fork();
     graph_after_fork();
     graph_memory_after_fork();
-    deferred_after_fork();
-    opened_after_fork();
+    deferred_free_after_fork();
+    ipc_imports_after_fork();
     nvml_after_fork();
 }
 
@@ -95,7 +95,7 @@ static void load(void)
     if (missing_library)
         return;
     dispatch_build();
-    pthread_atfork(region_before_fork, region_after_fork_in_parent, after_fork_in_child);
+    pthread_atfork(slots_before_fork, slots_after_fork_in_parent, after_fork_in_child);
 }
 
 int shim_loaded(void)
@@ -194,7 +194,7 @@ static CUresult init_driver(unsigned int flags)
     visible_resolve(getenv(VISIBLE_DEVICES), &shim.limits, devices);
     if (environment_show(VISIBLE_DEVICES, devices) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    region_keep_with_children();
+    slots_keep_with_children();
     initialising = IN_DRIVER;
     result = driver.cuInit(flags);
     initialising = PREPARING;
@@ -242,13 +242,13 @@ static CUresult init(unsigned int flags)
     if (shim.open)
         return driver.cuInit(flags);
     /* Claim the slot first: an initialised driver must never be without one. */
-    if (shim.region.slot < 0 && region_claim(&shim.region, shim.limits.flags, &reason)) {
+    if (shim.region.slot < 0 && slots_claim(&shim.region, shim.limits.flags, &reason)) {
         complain(reason.text);
         return CUDA_ERROR_NOT_PERMITTED;
     }
     result = init_driver(flags);
     if (result != CUDA_SUCCESS) {
-        region_release(&shim.region);
+        slots_release(&shim.region);
         return result;
     }
     if (map_ordinals() != 0) {

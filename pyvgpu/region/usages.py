@@ -27,7 +27,7 @@ def _place(field: str) -> int:
 _REFUSED, _ORPHANED, _COMPUTE, _LINK_END = map(
     _place, ("refused", "orphaned", "compute", "link_end")
 )
-_HEAD_BYTES = _place("carrier_path")  # the numbers before that field
+_HEAD_BYTES = _place("fd_marker_path")  # the numbers before that field
 _CHARGED = tuple(_place("charged") + 8 * layout.SLOTS * it for it in range(layout.DEVICES))
 _COMPUTE_BYTES: int = ffi.sizeof("struct usage_compute")
 _COMPUTE_FIELDS = tuple(

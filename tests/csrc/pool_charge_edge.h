@@ -44,7 +44,7 @@ static inline struct scratch edge_open(void)
     struct scratch scratch = scratch_make(0);
     struct region_reason reason;
 
-    if (scratch_open(&scratch, &shim.region, &reason) || region_claim(&shim.region, 0, &reason))
+    if (scratch_open(&scratch, &shim.region, &reason) || slots_claim(&shim.region, 0, &reason))
         exit(2);
     shim.ledger.region = &shim.region;
     shim.ledger.limit[0] = QUOTA;

@@ -22,7 +22,7 @@ static inline void join(const struct scratch *scratch)
 {
     struct region_reason reason;
 
-    if (scratch_open(scratch, &region, &reason) || region_claim(&region, 0, &reason)) {
+    if (scratch_open(scratch, &region, &reason) || slots_claim(&region, 0, &reason)) {
         fprintf(stderr, "%s\n", reason.text);
         exit(2);
     }
@@ -55,21 +55,21 @@ static inline struct answer obey(const struct order *order)
     switch (order->what) {
     case EXPORT:
         if (ledger_charge(&ledger, 0, order->bytes) == 0)
-            answer.link = links_export(&region, order->key, 0, order->bytes);
+            answer.link = shared_memory_export(&region, order->key, 0, order->bytes);
         break;
     case END_EXPORT:
-        answer.said = links_end_export(&region, order->link);
+        answer.said = shared_memory_end_export(&region, order->link);
         if (answer.said)
             ledger_refund(&ledger, 0, order->bytes);
         break;
     case IMPORT:
-        answer.link = links_import(&region, order->key, &answer.said);
+        answer.link = shared_memory_import(&region, order->key, &answer.said);
         break;
     case END_IMPORT:
-        links_end_import(&region, order->link);
+        shared_memory_end_import(&region, order->link);
         break;
     case COLLECT:
-        answer.bytes = links_collect(&region, 0);
+        answer.bytes = shared_memory_collect(&region, 0);
         ledger_refund(&ledger, 0, answer.bytes);
         break;
     }

@@ -31,7 +31,7 @@ static void join(const struct scratch *scratch, uint64_t limit)
 {
     struct region_reason reason;
 
-    if (scratch_open(scratch, &region, &reason) || region_claim(&region, 0, &reason)) {
+    if (scratch_open(scratch, &region, &reason) || slots_claim(&region, 0, &reason)) {
         fprintf(stderr, "%s\n", reason.text);
         exit(2);
     }
@@ -63,7 +63,7 @@ static void charges_add_up_to_the_limit_and_no_further(void)
     CHECK_EQUAL("until there is room", ledger_charge(&ledger, 0, 512), 0);
     region.usage->orphaned[0] = 2 * MIB;
     CHECK_EQUAL("orphaned bytes count", ledger_charge(&ledger, 0, 512), (uint64_t) -ENOMEM);
-    region_release(&region);
+    slots_release(&region);
     CHECK_EQUAL("a slot given back holds nothing", ledger_used(&ledger, 0), 2 * MIB);
     scratch_remove(&scratch);
 }
@@ -82,7 +82,7 @@ static void node_side_usage_counts_in_every_sum(void)
     ledger_refund(&ledger, 0, 6 * MIB);
     extra[0] = UINT64_MAX - MIB;
     CHECK_EQUAL("nonsense refuses", ledger_charge(&ledger, 0, 2 * MIB), (uint64_t) -ENOMEM);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 
@@ -119,7 +119,7 @@ static void undecided_charges_never_restart_a_sum(void)
     CHECK_EQUAL("is as it was", region.usage->charged[0][0], most);
     region.usage->charged[0][1] = 0;
     CHECK_EQUAL("what fits is still admitted", ledger_charge(&ledger, 0, 10 * MIB), 0);
-    region_release(&region);
+    slots_release(&region);
     region.usage->charged[0][1] = 0;
     close(other);
     scratch_remove(&scratch);
@@ -147,7 +147,7 @@ static void cancelled_thread_leaves_no_charge(void)
     pthread_join(thread, NULL);
     CHECK_EQUAL("decided, and refused", region.usage->charged[0][region.slot], 10 * MIB);
     CHECK_EQUAL("the dead were looked for", region.usage->slots[5].pid, 0);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 
@@ -227,7 +227,7 @@ static void concurrent_charges_never_exceed_the_limit(void)
     join(&scratch, CROWDED);
     CHECK_EQUAL("nothing is left", ledger_used(&ledger, 0), 0);
     CHECK_EQUAL("the whole limit is there again", ledger_charge(&ledger, 0, CROWDED), 0);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 
@@ -273,7 +273,7 @@ static void one_of_two_conflicting_charges_is_admitted(void)
     }
     CHECK_EQUAL("both", both, 0);
     CHECK_EQUAL("neither", neither, 0);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 

@@ -27,7 +27,7 @@ static int join(const struct scratch *scratch)
 {
     struct region_reason reason;
 
-    return scratch_open(scratch, &region, &reason) || region_claim(&region, 0, &reason) ? -1 : 0;
+    return scratch_open(scratch, &region, &reason) || slots_claim(&region, 0, &reason) ? -1 : 0;
 }
 
 /* The critical sections: each is prepared, stops itself, and then runs under ptrace. */
@@ -65,7 +65,7 @@ static void die_in(enum section section, const struct scratch *scratch)
         join(scratch);
         break;
     case REAP:
-        region_reap(&region);
+        slots_reap(&region);
         break;
     case SECTIONS:
         break;
@@ -131,7 +131,7 @@ static void death_at_any_instruction_loses_nothing(void)
     }
     CHECK_EQUAL("deaths after which something was lost", lost, 0);
     CHECK("slots are used again", region.usage->high_water <= 4);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 
@@ -205,7 +205,7 @@ static void neighbours_of_killed_processes_stay_exact_and_never_wait(void)
     CHECK_EQUAL("waited", arena->stuck, 0);
     CHECK("a slot for the survivor", join(&scratch) == 0);
     CHECK("everything is back", whole_limit_is_available_again());
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 

@@ -22,7 +22,7 @@ static int join(const struct scratch *scratch)
 {
     struct region_reason reason;
 
-    if (scratch_open(scratch, &region, &reason) || region_claim(&region, 0, &reason))
+    if (scratch_open(scratch, &region, &reason) || slots_claim(&region, 0, &reason))
         return -1;
     ledger.limit[0] = LIMIT;
     ledger.generation = region_generation(region.quota);
@@ -94,7 +94,7 @@ static void no_charge_exceeds_a_limit_lowered_at_any_instruction(void)
         unseen += after > LOWERED && before < after;
         victim_kill(&victim);
         region.usage->scanned_ns = 0;
-        region_reap(&region);
+        slots_reap(&region);
         write_limit(quota, generation++, LIMIT);
     }
     printf("%u charges refused, %u seen in the ledger, %u not\n", refused, seen, unseen);
@@ -102,7 +102,7 @@ static void no_charge_exceeds_a_limit_lowered_at_any_instruction(void)
     CHECK("some were there before", seen > 2);
     CHECK_EQUAL("above the lowered limit, and not in the ledger when it was read", unseen, 0);
     close(quota);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 
@@ -118,7 +118,7 @@ static void charge_refused_by_an_old_limit_is_retried_with_the_new_one(void)
     CHECK_EQUAL("and is charged once", held(), LIMIT / 2);
     CHECK_EQUAL("more does not", ledger_charge(&ledger, 0, LIMIT), -ENOMEM);
     CHECK_EQUAL("and is not charged", held(), LIMIT / 2);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 

@@ -17,10 +17,10 @@
 
 /* A device, and on it containers of one process each unless a test says otherwise. */
 struct scene {
-    struct fluid fluid;
-    struct fluid_tenant tenants[TENANTS];
-    struct fluid_tenant *order[TENANTS];
-    struct fluid_lane lanes[TENANTS][LANES];
+    struct lending lending;
+    struct lending_container tenants[TENANTS];
+    struct lending_container *order[TENANTS];
+    struct lending_process lanes[TENANTS][LANES];
     struct usage_work work[TENANTS][LANES];
     unsigned count;
 };
@@ -31,12 +31,12 @@ static void set_scene(unsigned count)
 {
     memset(&scene, 0, sizeof(scene));
     scene.count = count;
-    fluid_start(&scene.fluid, START);
+    lending_start(&scene.lending, START);
     for (unsigned i = 0; i < count; i++) {
-        scene.tenants[i] = (struct fluid_tenant) {
+        scene.tenants[i] = (struct lending_container) {
             .lanes = scene.lanes[i], .lane_count = 1, .own = 25 * PERCENT, .limit = 25 * PERCENT};
         scene.order[i] = &scene.tenants[i];
-        fluid_see(&scene.lanes[i][0], scene.work[i][0], NULL);
+        lending_see(&scene.lanes[i][0], scene.work[i][0], NULL);
     }
 }
 
@@ -53,13 +53,13 @@ static void finish(unsigned tenant, uint64_t finished_ns)
 /* Advance by *time*; returns how far the first container's clock advanced. */
 static uint64_t pass(uint64_t time)
 {
-    uint64_t before = scene.tenants[0].share_ns ? scene.tenants[0].share_ns : scene.fluid.now_ns;
+    uint64_t before = scene.tenants[0].share_ns ? scene.tenants[0].share_ns : scene.lending.now_ns;
 
     for (unsigned i = 0; i < scene.count; i++) {
         for (unsigned lane = 0; lane < scene.tenants[i].lane_count; lane++)
-            fluid_see(&scene.lanes[i][lane], scene.work[i][lane], NULL);
+            lending_see(&scene.lanes[i][lane], scene.work[i][lane], NULL);
     }
-    fluid_tick(&scene.fluid, scene.order, scene.count, scene.fluid.now_ns + time);
+    lending_tick(&scene.lending, scene.order, scene.count, scene.lending.now_ns + time);
     return scene.tenants[0].share_ns - before;
 }
 
@@ -100,12 +100,12 @@ static void finished_work_is_no_backlog(void)
     pass(1000 * UNIT);
     CHECK_EQUAL("finished work leaves no backlog", scene.lanes[1][0].backlog_ns, 0);
     CHECK_EQUAL("the other is alone then", pass(1000 * UNIT), 1000 * UNIT);
-    CHECK_EQUAL("one has work", scene.fluid.busy, 1);
+    CHECK_EQUAL("one has work", scene.lending.busy, 1);
     pass(30000 * UNIT);
     CHECK_EQUAL("overdue work counts as done, even if not reported", scene.lanes[0][0].backlog_ns,
                 0);
     pass(1000 * UNIT);
-    CHECK_EQUAL("no process has work", scene.fluid.busy, 0);
+    CHECK_EQUAL("no process has work", scene.lending.busy, 0);
 }
 
 static void earlier_service_of_one_delays_another(void)
@@ -177,8 +177,8 @@ static void idle_process_is_not_served(void)
     give(0, 20000 * UNIT);
     give(1, 20000 * UNIT);
     for (unsigned i = 0; i < 2; i++)
-        fluid_see(&scene.lanes[i][0], scene.work[i][0], i ? idle : NULL);
-    fluid_tick(&scene.fluid, scene.order, 2, START + 1600 * UNIT);
+        lending_see(&scene.lanes[i][0], scene.work[i][0], i ? idle : NULL);
+    lending_tick(&scene.lending, scene.order, 2, START + 1600 * UNIT);
     CHECK("only from then on", is_near(20000 * UNIT - scene.lanes[1][0].backlog_ns, 400 * UNIT, 2));
     CHECK("the other had the device",
           is_near(20000 * UNIT - scene.lanes[0][0].backlog_ns, 1200 * UNIT, 2));
@@ -226,7 +226,7 @@ static void published_counters_wrap_and_may_be_false(void)
 {
     set_scene(1);
     scene.work[0][0] = (struct usage_work) {UINT32_MAX - 10, UINT32_MAX - 10};
-    scene.lanes[0][0] = (struct fluid_lane) {0};
+    scene.lanes[0][0] = (struct lending_process) {0};
     pass(UNIT);
     give(0, 5000 * UNIT);
     pass(1000 * UNIT);
@@ -243,7 +243,7 @@ static void published_counters_wrap_and_may_be_false(void)
 static void late_seen_process_counts_only_work_in_flight(void)
 {
     set_scene(1);
-    scene.lanes[0][0] = (struct fluid_lane) {0};
+    scene.lanes[0][0] = (struct lending_process) {0};
     scene.work[0][0] = (struct usage_work) {700000, 698000};
     pass(1000 * UNIT);
     CHECK_EQUAL("what it did before is over", scene.lanes[0][0].backlog_ns, 1000 * UNIT);
@@ -281,11 +281,11 @@ static void many_processes_slow_the_clock_but_never_stop_it(void)
     set_scene(1);
     scene.tenants[0].lane_count = LANES;
     for (unsigned lane = 0; lane < LANES; lane++) {
-        fluid_see(&scene.lanes[0][lane], scene.work[0][lane], NULL);
+        lending_see(&scene.lanes[0][lane], scene.work[0][lane], NULL);
         scene.work[0][lane].begun = 3000; /* in total below the limit of unserved work */
     }
     CHECK_EQUAL("a 64th at least", pass(6300 * UNIT), 100 * UNIT);
-    CHECK_EQUAL("at most FLUID_BUSY are counted", scene.fluid.busy, FLUID_BUSY);
+    CHECK_EQUAL("at most LENDING_BUSY are counted", scene.lending.busy, LENDING_BUSY);
     CHECK_EQUAL("no time, no growth", pass(0), 0);
 }
 
@@ -380,7 +380,7 @@ static void correction_is_summed_over_a_containers_processes(void)
 {
     set_scene(2);
     scene.tenants[0].lane_count = 2;
-    fluid_see(&scene.lanes[0][1], scene.work[0][1], NULL);
+    lending_see(&scene.lanes[0][1], scene.work[0][1], NULL);
     give(0, 20000 * UNIT);
     scene.work[0][1].begun += 20000;
     give(1, 20000 * UNIT);
@@ -442,7 +442,7 @@ static void open_pages(void)
 }
 
 /* Is each step between points plausible: no faster than time, and no slower than a 64th of it? */
-static int points_can_be_true(const struct fluid_tenant *tenant, struct clock_sample last)
+static int points_can_be_true(const struct lending_container *tenant, struct clock_sample last)
 {
     for (unsigned i = 0; i < tenant->point_count; i++) {
         const struct clock_sample *point = &tenant->points[i];
@@ -454,7 +454,7 @@ static int points_can_be_true(const struct fluid_tenant *tenant, struct clock_sa
             return 0;
         last = *point;
     }
-    return tenant->share_ns == last.share_ns && last.at_ns == scene.fluid.now_ns;
+    return tenant->share_ns == last.share_ns && last.at_ns == scene.lending.now_ns;
 }
 
 /* A process begins, finishes some of it or all, or says nothing; some end and others begin. */
@@ -478,7 +478,7 @@ static void live(unsigned tenant, unsigned lane, uint64_t most, uint64_t *state)
             work->begun += (uint32_t) draw(state, most);
     }
     if (!draw(state, 200)) {
-        scene.lanes[tenant][lane] = (struct fluid_lane) {0};
+        scene.lanes[tenant][lane] = (struct lending_process) {0};
         *work = (struct usage_work) {0, 0};
     }
 }
@@ -499,19 +499,19 @@ static void play(uint64_t seed, unsigned lanes, uint64_t shortest_ns)
         struct clock_sample before[TENANTS];
 
         for (unsigned i = 0; i < TENANTS; i++) {
-            struct fluid_tenant *tenant = &scene.tenants[i];
+            struct lending_container *tenant = &scene.tenants[i];
 
             for (unsigned lane = 0; lane < tenant->lane_count; lane++)
                 live(i, lane, 1 + 2 * TICK_NS / UNIT / (draw(&state, 2) ? 1 : lanes), &state);
             tenant->ahead_ns = 0; /* no container claims too much */
-            tenant->bought_ns = scene.fluid.now_ns + draw(&state, time + 1);
-            before[i].at_ns = scene.fluid.now_ns;
-            before[i].share_ns = tenant->share_ns ? tenant->share_ns : scene.fluid.now_ns;
+            tenant->bought_ns = scene.lending.now_ns + draw(&state, time + 1);
+            before[i].at_ns = scene.lending.now_ns;
+            before[i].share_ns = tenant->share_ns ? tenant->share_ns : scene.lending.now_ns;
         }
         pass(time);
         for (unsigned i = 0; i < TENANTS; i++) {
-            page_write(&pages[i], &scene.fluid, &scene.tenants[i]);
-            clock_judge(&views[i], &pages[i], scene.fluid.now_ns);
+            page_write(&pages[i], &scene.lending, &scene.tenants[i]);
+            clock_judge(&views[i], &pages[i], scene.lending.now_ns);
             impossible += !points_can_be_true(&scene.tenants[i], before[i]);
             unbelievable += !views[i].valid;
             moved += scene.tenants[i].taken_ns > 0;
@@ -536,7 +536,7 @@ static void random_schedules_keep_clocks_plausible(void)
  * *lane* is the first container's process that has it. */
 static uint64_t work_and_pass(unsigned lane, int first, int second)
 {
-    uint64_t from = scene.fluid.now_ns;
+    uint64_t from = scene.lending.now_ns;
 
     for (unsigned i = 0; i < 2; i++) {
         struct usage_work *work = &scene.work[0][i];
@@ -570,12 +570,12 @@ static void exclusive_intervals_are_published_afterwards(void)
     work_and_pass(0, 1, 0);
     CHECK_EQUAL("one is", last_of(0).slot, 1);
     CHECK_EQUAL("since", last_of(0).from_ns, from);
-    CHECK_EQUAL("until now", last_of(0).until_ns, scene.fluid.now_ns);
+    CHECK_EQUAL("until now", last_of(0).until_ns, scene.lending.now_ns);
     work_and_pass(0, 0, 0);
     work_and_pass(0, 0, 0);
     work_and_pass(0, 1, 0);
     CHECK_EQUAL("a pause of all is no end of it", last_of(0).from_ns, from);
-    CHECK_EQUAL("until now", last_of(0).until_ns, scene.fluid.now_ns);
+    CHECK_EQUAL("until now", last_of(0).until_ns, scene.lending.now_ns);
     scene.work[0][1].begun += 5000;
     from = work_and_pass(0, 1, 0);
     CHECK_EQUAL("beside another process of its own it is not", last_of(0).until_ns, from);
@@ -598,7 +598,7 @@ static void exclusive_interval_restarts_when_containers_change(void)
     set_scene(2);
     work_and_pass(0, 1, 0);
     work_and_pass(0, 1, 0);
-    fluid_seat(&scene.fluid, scene.order, scene.count);
+    lending_seat(&scene.lending, scene.order, scene.count);
     from = work_and_pass(0, 1, 0);
     CHECK_EQUAL("alone since they were seen", last_of(0).from_ns, from);
 }
@@ -610,7 +610,7 @@ struct habit {
     uint32_t limit;
     uint32_t works; /* percent of each tick */
     int waits;
-    enum fluid_priority priority;
+    enum lending_priority priority;
 };
 
 static uint32_t settle(const struct habit *habits)
@@ -625,13 +625,13 @@ static uint32_t settle(const struct habit *habits)
         for (unsigned i = 0; i < TENANTS; i++) {
             give(i, TICK_NS * habits[i].works / 100);
             if (habits[i].waits)
-                fluid_wait(&scene.tenants[i], scene.fluid.now_ns);
+                lending_wait(&scene.tenants[i], scene.lending.now_ns);
         }
         pass(TICK_NS);
         for (unsigned i = 0; i < TENANTS; i++)
             finish(i, TICK_NS * habits[i].works / 100);
     }
-    return scene.fluid.lent;
+    return scene.lending.lent;
 }
 
 static void idle_shares_are_lent(void)
@@ -679,13 +679,13 @@ static void lent_share_is_reclaimed_at_once(void)
     static const struct habit habits[TENANTS] = {{25, 100, 25, 1, 0}, {75, 75, 0, 0, 0}};
 
     CHECK("it is lent while its owner is idle", settle(habits) > 2 * CLOCK_WHOLE);
-    fluid_wait(&scene.tenants[0], scene.fluid.now_ns);
+    lending_wait(&scene.tenants[0], scene.lending.now_ns);
     give(1, TICK_NS / 10);
     pass(TICK_NS);
-    CHECK("not in the tick in which the owner has work", scene.fluid.lent < PERCENT);
+    CHECK("not in the tick in which the owner has work", scene.lending.lent < PERCENT);
 }
 
-static double most_lent(const struct fluid_tenant *tenant)
+static double most_lent(const struct lending_container *tenant)
 {
     return (double) (tenant->limit - tenant->own) / (double) tenant->own;
 }
@@ -698,25 +698,25 @@ static void shares_are_lent_by_priority(void)
         double lent[TENANTS]; /* per unit of own share */
     } rows[] = {
         {"high before normal",
-         {{20, 40, 20, 1, FLUID_NORMAL}, {40, 60, 40, 1, FLUID_HIGH}},
+         {{20, 40, 20, 1, LENDING_NORMAL}, {40, 60, 40, 1, LENDING_HIGH}},
          {1, 0.5}},
         {"normal gets what high leaves",
-         {{20, 100, 20, 1, FLUID_NORMAL}, {40, 60, 40, 1, FLUID_HIGH}},
+         {{20, 100, 20, 1, LENDING_NORMAL}, {40, 60, 40, 1, LENDING_HIGH}},
          {1, 0.5}},
         {"high may have the whole unallocated rest",
-         {{20, 100, 20, 1, FLUID_NORMAL}, {40, 100, 40, 1, FLUID_HIGH}},
+         {{20, 100, 20, 1, LENDING_NORMAL}, {40, 100, 40, 1, LENDING_HIGH}},
          {0, 1}},
         {"normal's own share is not lent to high",
-         {{60, 60, 60, 1, FLUID_NORMAL}, {40, 100, 40, 1, FLUID_HIGH}},
+         {{60, 60, 60, 1, LENDING_NORMAL}, {40, 100, 40, 1, LENDING_HIGH}},
          {0, 0}},
         {"nothing is kept for low",
-         {{50, 50, 50, 1, FLUID_LOW}, {50, 100, 50, 1, FLUID_NORMAL}},
+         {{50, 50, 50, 1, LENDING_LOW}, {50, 100, 50, 1, LENDING_NORMAL}},
          {0, 1}},
         {"low gets the rest",
-         {{20, 100, 20, 1, FLUID_LOW}, {40, 60, 40, 1, FLUID_NORMAL}},
+         {{20, 100, 20, 1, LENDING_LOW}, {40, 60, 40, 1, LENDING_NORMAL}},
          {1, 0.5}},
         {"low lends to low as others do",
-         {{25, 100, 25, 1, FLUID_LOW}, {50, 50, 0, 0, FLUID_LOW}, {25, 25, 25, 1, FLUID_LOW}},
+         {{25, 100, 25, 1, LENDING_LOW}, {50, 50, 0, 0, LENDING_LOW}, {25, 25, 25, 1, LENDING_LOW}},
          {2, 0}},
     };
 
@@ -735,7 +735,7 @@ static void shares_are_lent_by_priority(void)
 
 static int has_work(struct usage_work work, const uint64_t *idle, uint64_t passed)
 {
-    return fluid_has_work(&scene.lanes[0][0], work, idle, passed, scene.fluid.now_ns + passed);
+    return lending_has_work(&scene.lanes[0][0], work, idle, passed, scene.lending.now_ns + passed);
 }
 
 static void work_is_seen_between_ticks(void)

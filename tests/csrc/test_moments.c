@@ -11,9 +11,9 @@ enum { TENANTS = 3, LANES = 40, TICKS = 400, SPANS = 4096 };
 #define UNIT  ((uint64_t) WORK_UNIT_NS)
 #define START (UINT64_C(5000000) * UNIT)
 
-static struct fluid_tenant tenants[TENANTS];
-static struct fluid_lane lanes[TENANTS][LANES];
-static struct fluid_tenant *order[TENANTS];
+static struct lending_container tenants[TENANTS];
+static struct lending_process lanes[TENANTS][LANES];
+static struct lending_container *order[TENANTS];
 
 static void begin(unsigned lane_count)
 {
@@ -24,7 +24,7 @@ static void begin(unsigned lane_count)
         tenants[i].lanes = lanes[i];
         tenants[i].lane_count = lane_count;
         for (unsigned j = 0; j < lane_count; j++)
-            lanes[i][j] = (struct fluid_lane) {.known = 1, .still = 100};
+            lanes[i][j] = (struct lending_process) {.known = 1, .still = 100};
     }
 }
 
@@ -39,7 +39,7 @@ static uint64_t word_of(uint64_t from_ns, uint64_t until_ns)
 /* A process publishes that it had no work between these two times, and has some since. */
 static void idle(unsigned tenant, uint64_t from_us, uint64_t until_us)
 {
-    struct fluid_lane *lane = &lanes[tenant][0];
+    struct lending_process *lane = &lanes[tenant][0];
     uint64_t until = until_us ? START + until_us * UNIT : 0;
 
     lane->still = 0;
@@ -61,7 +61,7 @@ static void find(uint64_t begin_us, uint64_t end_us)
 
 static int has(unsigned tenant, uint32_t slot, uint64_t from_us, uint64_t until_us)
 {
-    for (unsigned i = 0; i < FLUID_MOMENTS; i++) {
+    for (unsigned i = 0; i < LENDING_MOMENTS; i++) {
         const struct clock_alone *moment = &tenants[tenant].moments[i];
 
         if (moment->slot == slot + 1 && moment->from_ns == START + from_us * UNIT &&
@@ -75,7 +75,7 @@ static unsigned count_of(unsigned tenant)
 {
     unsigned count = 0;
 
-    for (unsigned i = 0; i < FLUID_MOMENTS; i++)
+    for (unsigned i = 0; i < LENDING_MOMENTS; i++)
         count += tenants[tenant].moments[i].slot != 0;
     return count;
 }
@@ -161,7 +161,7 @@ static void processes_of_one_container_count_separately(void)
 {
     begin(2);
     busy(0);
-    lanes[0][1] = (struct fluid_lane) {.known = 1};
+    lanes[0][1] = (struct lending_process) {.known = 1};
     find(0, 500);
     CHECK_EQUAL("none is alone", count_of(0), 0);
     lanes[0][0].idle[0] = word_of(START + 600 * UNIT, 0);
@@ -202,7 +202,7 @@ static void oldest_interval_is_replaced(void)
         idle(1, i * 100, i * 100 + 50);
         find(i * 100, i * 100 + 100);
     }
-    CHECK_EQUAL("as many as there is room for", count_of(0), FLUID_MOMENTS);
+    CHECK_EQUAL("as many as there is room for", count_of(0), LENDING_MOMENTS);
     CHECK("the last", has(0, 0, 3900, 3950));
     CHECK("not the first", !has(0, 0, 0, 50));
 }
@@ -249,7 +249,7 @@ static int has_work(unsigned tenant, uint64_t at)
 static void publish(unsigned tenant, uint64_t now)
 {
     const struct schedule *schedule = &schedules[tenant];
-    struct fluid_lane *lane = &lanes[tenant][0];
+    struct lending_process *lane = &lanes[tenant][0];
 
     lane->still = 0;
     lane->idle[0] = lane->idle[1] = 0;
@@ -264,7 +264,7 @@ static int check_moments(void)
     int wrong = 0;
 
     for (unsigned i = 0; i < TENANTS; i++)
-        for (unsigned j = 0; j < FLUID_MOMENTS; j++) {
+        for (unsigned j = 0; j < LENDING_MOMENTS; j++) {
             const struct clock_alone *moment = &tenants[i].moments[j];
 
             for (uint64_t at = moment->from_ns; moment->slot && at < moment->until_ns; at += UNIT)
@@ -285,7 +285,7 @@ static void count_found(uint64_t from, uint64_t until)
                 has_work((i + 2) % TENANTS, at))
                 continue;
             alone_units++;
-            for (unsigned j = 0; j < FLUID_MOMENTS; j++) {
+            for (unsigned j = 0; j < LENDING_MOMENTS; j++) {
                 const struct clock_alone *moment = &tenants[i].moments[j];
 
                 if (moment->slot && moment->from_ns <= START + at * UNIT &&

@@ -14,8 +14,8 @@ enum { TENANTS = 3, SPANS = 4000 };
 #define START (UINT64_C(100000) * CELL)
 
 static struct others others;
-static struct others_tenant tenants[TENANTS];
-static struct others_lane lanes[TENANTS][2];
+static struct others_container tenants[TENANTS];
+static struct others_process lanes[TENANTS][2];
 static struct progress progress[TENANTS][2];
 static uint64_t words[TENANTS][2][PROGRESS_WORDS];
 static int works[TENANTS][2]; /* has work now */
@@ -44,7 +44,7 @@ static void work(unsigned tenant, uint64_t from_ns, uint64_t until_ns, uint64_t 
 
 static void look(uint64_t at_ns)
 {
-    struct others_tenant *all[TENANTS];
+    struct others_container *all[TENANTS];
 
     for (unsigned i = 0; i < TENANTS; i++) {
         all[i] = &tenants[i];
@@ -192,7 +192,7 @@ static void test_silent_process_is_not_awaited_forever(void)
 
 static void test_awaited_time_becomes_a_guess_when_others_start(void)
 {
-    struct others_tenant *all[] = {&tenants[0], &tenants[1]};
+    struct others_container *all[] = {&tenants[0], &tenants[1]};
 
     begin();
     works[0][0] = works[1][0] = 1;

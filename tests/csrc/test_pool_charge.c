@@ -17,7 +17,7 @@ static int trims;
 static int mute;                 /* it does not report what it holds */
 static struct claim *in_between; /* settled by another thread during the query of the driver */
 
-static int read_held(const struct growth *growth, uint64_t *answer)
+static int read_held(const struct pool_charge *growth, uint64_t *answer)
 {
     struct claim *other = in_between;
 
@@ -26,19 +26,19 @@ static int read_held(const struct growth *growth, uint64_t *answer)
     in_between = NULL;
     if (other) {
         held += other->worst;
-        growth_settle(other);
+        pool_charge_settle(other);
     }
     return !mute;
 }
 
-static int has_room(const struct growth *growth, const struct claim *claim)
+static int has_room(const struct pool_charge *growth, const struct claim *claim)
 {
     (void) growth;
     (void) claim;
     return room;
 }
 
-static void trim(struct growth *growth, uint64_t bytes)
+static void trim(struct pool_charge *growth, uint64_t bytes)
 {
     uint64_t given = bytes < unused ? bytes : unused;
 
@@ -50,20 +50,20 @@ static void trim(struct growth *growth, uint64_t bytes)
 
 static int64_t noted; /* sum of note_held() calls */
 
-static void note_held(struct growth *growth, const struct claim *claim, int64_t more)
+static void note_held(struct pool_charge *growth, const struct claim *claim, int64_t more)
 {
     (void) growth;
     (void) claim;
     noted += more;
 }
 
-static const struct growth_source source = {read_held, has_room, trim, note_held};
-static struct growth growth;
+static const struct pool_charge_source source = {read_held, has_room, trim, note_held};
+static struct pool_charge growth;
 
 static void begin(void)
 {
-    growth = (struct growth) {.source = &source};
-    growth_register(&growth);
+    growth = (struct pool_charge) {.source = &source};
+    pool_charge_register(&growth);
     held = unused = 0;
     room = mute = trims = 0;
     noted = 0;
@@ -73,14 +73,14 @@ static void end(void)
 {
     mute = 0;
     held = 0;
-    growth_reread(0);
+    pool_charge_reread(0);
     CHECK_EQUAL("no user is left", growth.users, 0);
     CHECK_EQUAL("nothing is pending", growth.pending, 0);
     CHECK_EQUAL("nothing is relied on", growth.relied, 0);
     CHECK_EQUAL("no query is pending", growth.asking, 0);
     CHECK_EQUAL("held memory was reported", noted, 0);
     CHECK_EQUAL("nothing is charged", charged(), 0);
-    growths = NULL;
+    pool_charges = NULL;
 }
 
 static struct claim claim_of(uint64_t bytes)
@@ -93,10 +93,10 @@ static void single_claim_is_charged_its_growth(void)
     struct claim claim = claim_of(64 * MIB);
 
     begin();
-    CHECK_EQUAL("reserved", growth_reserve(&claim, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("reserved", pool_charge_reserve(&claim, NULL), CUDA_SUCCESS);
     CHECK_EQUAL("the worst", charged(), 64 * MIB);
     held = 32 * MIB;
-    CHECK_EQUAL("settled", growth_settle(&claim), 0);
+    CHECK_EQUAL("settled", pool_charge_settle(&claim), 0);
     CHECK_EQUAL("what it took", charged(), 32 * MIB);
     end();
 }
@@ -107,12 +107,12 @@ static void concurrent_claim_does_not_refund_anothers_growth(void)
     struct claim second = claim_of(32 * MIB);
 
     begin();
-    growth_reserve(&first, NULL);
-    growth_reserve(&second, NULL);
+    pool_charge_reserve(&first, NULL);
+    pool_charge_reserve(&second, NULL);
     held = QUOTA - 32 * MIB; /* the first has grown it, and is not back yet */
-    CHECK_EQUAL("nothing is missing", growth_settle(&second), 0);
+    CHECK_EQUAL("nothing is missing", pool_charge_settle(&second), 0);
     CHECK("the first covers it", charged() >= held);
-    growth_settle(&first);
+    pool_charge_settle(&first);
     CHECK_EQUAL("in the end", charged(), held);
     end();
 }
@@ -123,10 +123,10 @@ static void stale_driver_answer_is_ignored(void)
     struct claim second = claim_of(64 * MIB);
 
     begin();
-    growth_reserve(&first, NULL);
-    growth_reserve(&second, NULL);
+    pool_charge_reserve(&first, NULL);
+    pool_charge_reserve(&second, NULL);
     in_between = &second; /* grows, and settles, after the first has read and before it acts */
-    growth_settle(&first);
+    pool_charge_settle(&first);
     CHECK_EQUAL("charged", charged(), 64 * MIB);
     end();
 }
@@ -138,19 +138,20 @@ static void relied_on_room_stays_charged(void)
     struct claim other = claim_of(32 * MIB);
 
     begin();
-    growth_reserve(&filling, NULL);
+    pool_charge_reserve(&filling, NULL);
     held = QUOTA;
-    growth_settle(&filling);
+    pool_charge_settle(&filling);
     room = 1;
-    CHECK_EQUAL("relied on", growth_reserve(&relying, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("relied on", pool_charge_reserve(&relying, NULL), CUDA_SUCCESS);
     CHECK_EQUAL("nothing more is charged", charged(), QUOTA);
     held -= 128 * MIB; /* a synchronisation made the driver release it */
-    growth_reread(0);
+    pool_charge_reread(0);
     CHECK_EQUAL("kept for the relying claim", charged(), QUOTA);
-    CHECK_EQUAL("so another is refused", growth_reserve(&other, NULL), CUDA_ERROR_OUT_OF_MEMORY);
-    growth_settle(&other);
+    CHECK_EQUAL("so another is refused", pool_charge_reserve(&other, NULL),
+                CUDA_ERROR_OUT_OF_MEMORY);
+    pool_charge_settle(&other);
     held += 128 * MIB;
-    growth_settle(&relying);
+    pool_charge_settle(&relying);
     CHECK_EQUAL("covered", charged(), QUOTA);
     end();
 }
@@ -162,10 +163,10 @@ static void two_claims_do_not_rely_on_the_same_room(void)
 
     begin();
     room = 1;
-    CHECK_EQUAL("the first", growth_rely(&first), 0);
-    CHECK_EQUAL("the second", growth_rely(&second), -1);
-    growth_settle(&second);
-    growth_settle(&first);
+    CHECK_EQUAL("the first", pool_charge_rely(&first), 0);
+    CHECK_EQUAL("the second", pool_charge_rely(&second), -1);
+    pool_charge_settle(&second);
+    pool_charge_settle(&first);
     end();
 }
 
@@ -176,13 +177,13 @@ static void claim_that_may_take_anothers_room_covers_the_need(void)
 
     begin();
     room = 1;
-    growth_rely(&relying);
-    CHECK_EQUAL("a small one", growth_reserve(&small, NULL), CUDA_SUCCESS);
+    pool_charge_rely(&relying);
+    CHECK_EQUAL("a small one", pool_charge_reserve(&small, NULL), CUDA_SUCCESS);
     CHECK_EQUAL("both", charged(), 160 * MIB);
-    growth_settle(&small); /* it was served from the room, and the other has to grow */
+    pool_charge_settle(&small); /* it was served from the room, and the other has to grow */
     held = 128 * MIB;
     CHECK("covered", charged() >= held);
-    growth_settle(&relying);
+    pool_charge_settle(&relying);
     CHECK_EQUAL("in the end", charged(), 128 * MIB);
     end();
 }
@@ -193,13 +194,13 @@ static void excess_growth_is_charged_or_refused(void)
     struct claim second = claim_of(32 * MIB);
 
     begin();
-    growth_reserve(&first, NULL);
+    pool_charge_reserve(&first, NULL);
     held = 96 * MIB;
-    CHECK_EQUAL("it fits", growth_settle(&first), 0);
+    CHECK_EQUAL("it fits", pool_charge_settle(&first), 0);
     CHECK_EQUAL("charged", charged(), 96 * MIB);
-    growth_reserve(&second, NULL);
+    pool_charge_reserve(&second, NULL);
     held = QUOTA + 32 * MIB;
-    CHECK_EQUAL("it does not", growth_settle(&second), (uint64_t) -ENOMEM);
+    CHECK_EQUAL("it does not", pool_charge_settle(&second), (uint64_t) -ENOMEM);
     CHECK("never beyond the quota", charged() <= QUOTA);
     end();
 }
@@ -210,8 +211,8 @@ static void unreadable_pool_keeps_its_charge(void)
 
     begin();
     mute = 1;
-    growth_reserve(&claim, NULL);
-    growth_settle(&claim);
+    pool_charge_reserve(&claim, NULL);
+    pool_charge_settle(&claim);
     CHECK_EQUAL("charged", charged(), 64 * MIB);
     end();
 }
@@ -223,16 +224,16 @@ static void trim_releases_only_the_shortfall(void)
     struct claim third = claim_of(64 * MIB);
 
     begin();
-    growth_reserve(&first, NULL);
+    pool_charge_reserve(&first, NULL);
     held = QUOTA;
-    growth_settle(&first);
+    pool_charge_settle(&first);
     unused = 128 * MIB;
-    CHECK_EQUAL("reserved", growth_reserve(&second, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("reserved", pool_charge_reserve(&second, NULL), CUDA_SUCCESS);
     CHECK_EQUAL("the rest stays", held, QUOTA - 64 * MIB);
-    growth_settle(&second); /* served from the rest */
-    CHECK_EQUAL("again", growth_reserve(&third, NULL), CUDA_SUCCESS);
+    pool_charge_settle(&second); /* served from the rest */
+    CHECK_EQUAL("again", pool_charge_reserve(&third, NULL), CUDA_SUCCESS);
     CHECK_EQUAL("without a trim", trims, 1);
-    growth_settle(&third);
+    pool_charge_settle(&third);
     end();
 }
 
@@ -242,14 +243,14 @@ static void existing_room_is_used_before_a_trim(void)
     struct claim second = claim_of(64 * MIB);
 
     begin();
-    growth_reserve(&first, NULL);
+    pool_charge_reserve(&first, NULL);
     held = QUOTA;
-    growth_settle(&first);
+    pool_charge_settle(&first);
     unused = 128 * MIB;
     room = 1;
-    CHECK_EQUAL("reserved", growth_reserve(&second, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("reserved", pool_charge_reserve(&second, NULL), CUDA_SUCCESS);
     CHECK_EQUAL("nothing is trimmed", trims, 0);
-    growth_settle(&second);
+    pool_charge_settle(&second);
     end();
 }
 
@@ -267,27 +268,28 @@ static void refusal_does_not_wait_for_the_stream(void)
 
     begin();
     driver.cuStreamIsCapturing = is_not_capturing;
-    CHECK_EQUAL("refused", growth_reserve(&claim, &STREAM_LEGACY(NULL)), CUDA_ERROR_OUT_OF_MEMORY);
-    growth_settle(&claim);
+    CHECK_EQUAL("refused", pool_charge_reserve(&claim, &STREAM_LEGACY(NULL)),
+                CUDA_ERROR_OUT_OF_MEMORY);
+    pool_charge_settle(&claim);
     end();
 }
 
 static void charge_goes_to_the_source_of_the_memory(void)
 {
-    static struct growth elsewhere;
+    static struct pool_charge elsewhere;
     struct claim claim = claim_of(64 * MIB);
 
     begin();
     elsewhere = growth;
-    growth_register(&elsewhere);
-    growth_reserve(&claim, NULL);
-    growth_move(&claim, &elsewhere);
+    pool_charge_register(&elsewhere);
+    pool_charge_reserve(&claim, NULL);
+    pool_charge_move(&claim, &elsewhere);
     CHECK_EQUAL("nothing here", growth.pending + growth.users, 0);
     held = 64 * MIB;
-    growth_settle(&claim);
+    pool_charge_settle(&claim);
     CHECK_EQUAL("settled there", elsewhere.settled, 64 * MIB);
     held = 0;
-    growth_reread_one(&elsewhere);
+    pool_charge_reread_one(&elsewhere);
     end();
 }
 
@@ -298,25 +300,25 @@ static void room_is_used_before_a_charge_when_quota_is_short(void)
                               claim_of(64 * MIB)};
 
     begin();
-    growth_reserve(&filling, NULL);
+    pool_charge_reserve(&filling, NULL);
     held = QUOTA - 32 * MIB;
-    growth_settle(&filling);
+    pool_charge_settle(&filling);
     room = 1;
-    CHECK_EQUAL("it does not fit", growth_reserve(&claims[0], NULL), CUDA_SUCCESS);
-    growth_settle(&claims[0]);
+    CHECK_EQUAL("it does not fit", pool_charge_reserve(&claims[0], NULL), CUDA_SUCCESS);
+    pool_charge_settle(&claims[0]);
     held -= 64 * MIB;
-    growth_reread(0);
-    CHECK_EQUAL("it would fit", growth_reserve(&claims[1], NULL), CUDA_SUCCESS);
+    pool_charge_reread(0);
+    CHECK_EQUAL("it would fit", pool_charge_reserve(&claims[1], NULL), CUDA_SUCCESS);
     CHECK_EQUAL("and is not charged", charged(), QUOTA - 96 * MIB);
-    growth_settle(&claims[1]);
+    pool_charge_settle(&claims[1]);
     room = 0;
-    CHECK_EQUAL("without room", growth_reserve(&claims[2], NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("without room", pool_charge_reserve(&claims[2], NULL), CUDA_SUCCESS);
     CHECK_EQUAL("it is charged", charged(), QUOTA - 32 * MIB);
-    growth_settle(&claims[2]);
+    pool_charge_settle(&claims[2]);
     room = 1;
-    CHECK_EQUAL("once one fitted", growth_reserve(&claims[3], NULL), CUDA_SUCCESS);
+    CHECK_EQUAL("once one fitted", pool_charge_reserve(&claims[3], NULL), CUDA_SUCCESS);
     CHECK_EQUAL("the next is charged", charged(), QUOTA - 32 * MIB);
-    growth_settle(&claims[3]);
+    pool_charge_settle(&claims[3]);
     end();
 }
 

@@ -158,7 +158,7 @@ static pid_t claim_in_child(const struct scratch *scratch, int *claimed)
         int slot = -1;
 
         if (scratch_open(scratch, &region, &reason) == REGION_OK &&
-            region_claim(&region, 0, &reason) == REGION_OK) {
+            slots_claim(&region, 0, &reason) == REGION_OK) {
             slot = region.slot;
             region.usage->charged[0][slot] = 100;
         }
@@ -190,16 +190,16 @@ static void dead_processs_slot_is_cleared_and_reused(void)
     kill(children[1], SIGKILL);
     waitpid(children[1], NULL, 0);
     region.usage->scanned_ns = 0;
-    region_reap(&region);
+    slots_reap(&region);
     CHECK_EQUAL("the dead hold nothing", region.usage->charged[0][1], 0);
     CHECK_EQUAL("the living do", region.usage->charged[0][2], 100);
     region.usage->charged[0][1] = 7;
     region.usage->slots[1].pid = 1;
-    region_reap(&region);
+    slots_reap(&region);
     CHECK_EQUAL("not twice within 50 ms", region.usage->charged[0][1], 7);
-    CHECK("but before a refusal", region_reap_before_refusal(&region) == 1);
+    CHECK("but before a refusal", slots_reap_before_refusal(&region) == 1);
     CHECK_EQUAL("it is cleared", region.usage->charged[0][1], 0);
-    CHECK("once in 50 ms", region_reap_before_refusal(&region) == 0);
+    CHECK("once in 50 ms", slots_reap_before_refusal(&region) == 0);
     children[1] = claim_in_child(&scratch, &slots[1]);
     CHECK_EQUAL("the slot is used again", slots[1], 1);
     for (int i = 2; i >= 0; i--) {
@@ -207,7 +207,7 @@ static void dead_processs_slot_is_cleared_and_reused(void)
         kill(children[i], SIGKILL);
         waitpid(children[i], NULL, 0);
         region.usage->scanned_ns = 0;
-        region_reap(&region);
+        slots_reap(&region);
     }
     CHECK_EQUAL("and over none when all are dead", region.usage->high_water, 0);
     children[0] = claim_in_child(&scratch, &slots[0]);
@@ -253,13 +253,13 @@ enum child_does { WAITS, CLOSES_ALL, FORKS_AGAIN, EXECS };
 
 static void be_a_child(struct region *region, enum child_does what, int lives)
 {
-    region_after_fork(region);
+    slots_after_fork(region);
     if (what == CLOSES_ALL)
         for (int fd = 0; fd < 1024; fd++)
             if (fd != lives)
                 close(fd);
     if (what == FORKS_AGAIN && fork() == 0)
-        region_after_fork(region);
+        slots_after_fork(region);
     else if (what == FORKS_AGAIN)
         _exit(0);
     if (what == EXECS) {
@@ -280,11 +280,11 @@ static void be_a_parent(const struct scratch *scratch, enum child_does what, int
     struct region_reason reason;
 
     close(lives[1]);
-    if (scratch_open(scratch, &own, &reason) || region_claim(&own, 0, &reason))
+    if (scratch_open(scratch, &own, &reason) || slots_claim(&own, 0, &reason))
         _exit(1);
     own.usage->charged[0][own.slot] = 100;
     if (is_initialised)
-        region_keep_with_children();
+        slots_keep_with_children();
     if (fork() == 0) {
         close(report);
         be_a_child(&own, what, lives[0]);
@@ -310,7 +310,7 @@ static int becomes_free(int fd, int slot)
 static uint64_t reap_and_look(struct region *region, int slot)
 {
     region->usage->scanned_ns = 0;
-    region_reap(region);
+    slots_reap(region);
     return region->usage->charged[0][slot];
 }
 
@@ -336,9 +336,9 @@ static void a_killed_parent_leaves_its_slot(enum child_does what, int is_initial
     waitpid(parent, NULL, 0);
     if (is_kept) {
         CHECK_EQUAL("held as long as the child lives", reap_and_look(&region, slot), 100);
-        CHECK_EQUAL("another one joins", region_claim(&region, 0, &reason), REGION_OK);
+        CHECK_EQUAL("another one joins", slots_claim(&region, 0, &reason), REGION_OK);
         CHECK("and has another slot", region.slot != slot);
-        region_release(&region);
+        slots_release(&region);
         CHECK_EQUAL("held after that, too", reap_and_look(&region, slot), 100);
         close(lives[1]);
     }
@@ -370,7 +370,7 @@ static int forks_done;
 
 static void in_child(void)
 {
-    region_after_fork(&forked_region);
+    slots_after_fork(&forked_region);
 }
 
 static void *fork_and_fork(void *unused)
@@ -404,15 +404,15 @@ static void fork_during_a_claim_does_not_share_the_lock(void)
 
     CHECK_EQUAL("opens", scratch_open(&scratch, &forked_region, &reason), REGION_OK);
     fd = open(scratch.usage, O_RDWR);
-    pthread_atfork(region_before_fork, region_after_fork_in_parent, in_child);
+    pthread_atfork(slots_before_fork, slots_after_fork_in_parent, in_child);
     pthread_create(&forker, NULL, fork_and_fork, NULL);
     while (!__atomic_load_n(&forks_done, __ATOMIC_SEQ_CST) && claims++ < CLAIMS) {
         int slot;
 
-        if (region_claim(&forked_region, 0, &reason))
+        if (slots_claim(&forked_region, 0, &reason))
             break;
         slot = forked_region.slot;
-        region_release(&forked_region);
+        slots_release(&forked_region);
         kept += !becomes_free(fd, slot); /* a child has the lock until its own handler has run */
     }
     pthread_join(forker, NULL);
@@ -447,14 +447,14 @@ static void supervised_region_closes_with_its_supervisor(void)
     chmod(scratch.quota, 0444);
     CHECK("the supervisor has its lock", fcntl(supervisor, F_OFD_SETLK, &lock) == 0);
     CHECK_EQUAL("opens", scratch_open(&scratch, &region, &reason), REGION_OK);
-    CHECK_EQUAL("a slot while it lives", region_claim(&region, QUOTA_SUPERVISED, &reason),
+    CHECK_EQUAL("a slot while it lives", slots_claim(&region, QUOTA_SUPERVISED, &reason),
                 REGION_OK);
-    region_release(&region);
+    slots_release(&region);
     close(supervisor);
-    CHECK_EQUAL("none after it", region_claim(&region, QUOTA_SUPERVISED, &reason), REGION_CLOSED);
+    CHECK_EQUAL("none after it", slots_claim(&region, QUOTA_SUPERVISED, &reason), REGION_CLOSED);
     CHECK_EQUAL("and none is kept", region.slot, -1);
-    CHECK_EQUAL("an unsupervised one does not ask", region_claim(&region, 0, &reason), REGION_OK);
-    region_release(&region);
+    CHECK_EQUAL("an unsupervised one does not ask", slots_claim(&region, 0, &reason), REGION_OK);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 

@@ -148,7 +148,7 @@ static void use(void)
     struct quota_limits limits;
     link_t export;
     link_t import;
-    struct links_match match;
+    struct shared_memory_match match;
     int descriptor = open("/dev/null", O_RDWR | O_CLOEXEC);
     int paid;
 
@@ -161,14 +161,14 @@ static void use(void)
         over += ledger_charge(&ledger, 0, VMEMORY / 2 + 1) == 0;
         ledger_refund(&ledger, 0, VMEMORY / 2);
     }
-    export = links_export(&region, key, 0, 1 << 20);
+    export = shared_memory_export(&region, key, 0, 1 << 20);
     if (random_word() % 2)
-        links_carry(&region, key, descriptor);
-    links_match(&region, descriptor, &match);
-    import = links_import(&region, key, &paid);
-    links_end_export(&region, export);
-    links_end_import(&region, import);
-    links_collect(&region, 0);
+        shared_memory_carry(&region, key, descriptor);
+    shared_memory_match(&region, descriptor, &match);
+    import = shared_memory_import(&region, key, &paid);
+    shared_memory_end_export(&region, export);
+    shared_memory_end_import(&region, import);
+    shared_memory_collect(&region, 0);
     close(descriptor);
     region.usage->scanned_ns = 0;
     ledger_used(&ledger, 0);
@@ -183,9 +183,9 @@ static int open_damaged(const struct file *quota, const struct file *usage)
     strcpy(region.usage_path, usage->path);
     if (region_open_files(&region, 0, &reason) != REGION_OK)
         return !reason.text[0]; /* an error, with a message */
-    if (region_claim(&region, 0, &reason) == REGION_OK) {
+    if (slots_claim(&region, 0, &reason) == REGION_OK) {
         use();
-        region_release(&region);
+        slots_release(&region);
     }
     scratch_close(&region);
     return 2;
@@ -228,20 +228,20 @@ static void damage_while_open(const struct file *quota, const struct file *usage
     strcpy(region.usage_path, usage->path);
     CHECK_EQUAL("it opens", region_open_files(&region, 0, &reason), REGION_OK);
     for (int i = 0; i < open; i++) {
-        if (region.slot < 0 && region_claim(&region, 0, &reason) != REGION_OK) {
+        if (region.slot < 0 && slots_claim(&region, 0, &reason) != REGION_OK) {
             restore(usage);
             continue;
         }
         damage(i % 4 ? usage : quota);
         use();
         if (random_word() % 16 == 0)
-            region_release(&region);
+            slots_release(&region);
         if (random_word() % 64 == 0) {
             restore(quota);
             restore(usage);
         }
     }
-    region_release(&region);
+    slots_release(&region);
     scratch_close(&region);
     restore(quota);
     restore(usage);

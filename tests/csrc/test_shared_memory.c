@@ -16,30 +16,30 @@ static void import_is_paid_while_its_key_is_exported(void)
 
     join(&scratch);
     owner = start_peer(&scratch);
-    CHECK("a place", links_import(&region, 77, &paid) != 0);
+    CHECK("a place", shared_memory_import(&region, 77, &paid) != 0);
     CHECK("no process exports it", !paid);
-    made = tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0});
+    made = tell(&owner, (struct order) {EXPORT, shared_memory_key("a", 1), 2 * MIB, 0});
     CHECK("exported", made.link != 0);
-    import = links_import(&region, links_key("b", 1), &paid);
+    import = shared_memory_import(&region, shared_memory_key("b", 1), &paid);
     CHECK("another key", import && !paid);
-    links_end_import(&region, import);
-    import = links_import(&region, links_key("a", 1), &paid);
+    shared_memory_end_import(&region, import);
+    import = shared_memory_import(&region, shared_memory_key("a", 1), &paid);
     CHECK("paid by its owner", import && paid);
     CHECK("its free is not the end of it",
           !tell(&owner, (struct order) {END_EXPORT, 0, 2 * MIB, made.link}).said);
     CHECK_EQUAL("it stays charged", used(), 2 * MIB);
     CHECK_EQUAL("nothing to collect yet", tell(&owner, (struct order) {.what = COLLECT}).bytes, 0);
-    again = links_import(&region, links_key("a", 1), &paid);
+    again = shared_memory_import(&region, shared_memory_key("a", 1), &paid);
     CHECK("opening it again is not charged", again && paid);
-    links_end_import(&region, import);
+    shared_memory_end_import(&region, import);
     CHECK_EQUAL("the other still has it", tell(&owner, (struct order) {.what = COLLECT}).bytes, 0);
-    links_end_import(&region, again);
+    shared_memory_end_import(&region, again);
     CHECK_EQUAL("the last has closed it", tell(&owner, (struct order) {.what = COLLECT}).bytes,
                 2 * MIB);
     CHECK_EQUAL("once", tell(&owner, (struct order) {.what = COLLECT}).bytes, 0);
     CHECK_EQUAL("nothing is charged", used(), 0);
     kill_peer(&owner);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 
@@ -51,21 +51,21 @@ static void unopened_export_ends_with_its_free(void)
     int paid;
 
     join(&scratch);
-    link = links_export(&region, 5 << LINK_HASH_SHIFT, 0, MIB);
-    CHECK("given up", links_end_export(&region, link));
-    CHECK_EQUAL("its place is used again", links_export(&region, 5 << LINK_HASH_SHIFT, 1, MIB),
-                link);
-    import = links_import(&region, 5 << LINK_HASH_SHIFT, &paid);
+    link = shared_memory_export(&region, 5 << LINK_HASH_SHIFT, 0, MIB);
+    CHECK("given up", shared_memory_end_export(&region, link));
+    CHECK_EQUAL("its place is used again",
+                shared_memory_export(&region, 5 << LINK_HASH_SHIFT, 1, MIB), link);
+    import = shared_memory_import(&region, 5 << LINK_HASH_SHIFT, &paid);
     CHECK("a process may import its own", import && paid);
-    CHECK("and then holds it", !links_end_export(&region, link));
-    links_end_import(&region, import);
-    CHECK_EQUAL("on its own device", links_collect(&region, 0), 0);
-    CHECK_EQUAL("alone", links_collect(&region, 1), MIB);
-    link = links_export(&region, 6 << LINK_HASH_SHIFT, 0, MIB);
-    links_cancel_export(&region, link);
-    links_import(&region, 6 << LINK_HASH_SHIFT, &paid);
+    CHECK("and then holds it", !shared_memory_end_export(&region, link));
+    shared_memory_end_import(&region, import);
+    CHECK_EQUAL("on its own device", shared_memory_collect(&region, 0), 0);
+    CHECK_EQUAL("alone", shared_memory_collect(&region, 1), MIB);
+    link = shared_memory_export(&region, 6 << LINK_HASH_SHIFT, 0, MIB);
+    shared_memory_cancel_export(&region, link);
+    shared_memory_import(&region, 6 << LINK_HASH_SHIFT, &paid);
     CHECK("an export that failed matches nothing", !paid);
-    region_release(&region);
+    slots_release(&region);
     CHECK_EQUAL("nothing is left of it", region.links[0].word | region.links[1].word, 0);
     scratch_remove(&scratch);
 }
@@ -83,9 +83,9 @@ static void dead_owner_is_charged_until_the_last_import_ends(void)
     owner = start_peer(&scratch);
     importer = start_peer(&scratch);
     slot = region.slot + 1;
-    tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0});
-    tell(&owner, (struct order) {EXPORT, links_key("b", 1), 4 * MIB, 0});
-    first = tell(&importer, (struct order) {.what = IMPORT, .key = links_key("a", 1)});
+    tell(&owner, (struct order) {EXPORT, shared_memory_key("a", 1), 2 * MIB, 0});
+    tell(&owner, (struct order) {EXPORT, shared_memory_key("b", 1), 4 * MIB, 0});
+    first = tell(&importer, (struct order) {.what = IMPORT, .key = shared_memory_key("a", 1)});
     CHECK("paid", first.said);
     kill_peer(&owner);
     for (int i = 0; i < 3; i++)
@@ -94,7 +94,7 @@ static void dead_owner_is_charged_until_the_last_import_ends(void)
     CHECK_EQUAL("and nowhere else", region.usage->orphaned[0], 0);
     owner = start_peer(&scratch);
     CHECK_EQUAL("its slot is not given again", region.usage->charged[0][slot], 2 * MIB);
-    opened = tell(&owner, (struct order) {.what = IMPORT, .key = links_key("a", 1)});
+    opened = tell(&owner, (struct order) {.what = IMPORT, .key = shared_memory_key("a", 1)});
     CHECK("another may open it, paid", opened.said);
     tell(&importer, (struct order) {.what = END_IMPORT, .link = first.link});
     kill_peer(&importer);
@@ -104,7 +104,7 @@ static void dead_owner_is_charged_until_the_last_import_ends(void)
     CHECK_EQUAL("a dead importer has nothing", used(), 0);
     CHECK_EQUAL("the slot is free", region.usage->slots[slot].pid, 0);
     CHECK_EQUAL("and sums are short again", region.usage->high_water, 1);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 
@@ -121,19 +121,19 @@ static void orphans_slot_is_not_reused(void)
 
     join(&scratch);
     owner = start_peer(&scratch);
-    tell(&owner, (struct order) {EXPORT, links_key("a", 1), MIB, 0});
-    import = links_import(&region, links_key("a", 1), &paid);
+    tell(&owner, (struct order) {EXPORT, shared_memory_key("a", 1), MIB, 0});
+    import = shared_memory_import(&region, shared_memory_key("a", 1), &paid);
     kill_peer(&owner);
     fd = open(scratch.usage, O_RDWR);
     CHECK("all other slots are taken", fcntl(fd, F_OFD_SETLK, &others) == 0);
     CHECK_EQUAL("opens", scratch_open(&scratch, &late, &reason), REGION_OK);
-    CHECK_EQUAL("no slot", region_claim(&late, 0, &reason), REGION_FULL);
+    CHECK_EQUAL("no slot", slots_claim(&late, 0, &reason), REGION_FULL);
     CHECK("the message says why", strstr(reason.text, "ended processes shared"));
     CHECK_EQUAL("it stays charged", used(), MIB);
-    links_end_import(&region, import);
-    CHECK_EQUAL("now there is one", region_claim(&late, 0, &reason), REGION_OK);
+    shared_memory_end_import(&region, import);
+    CHECK_EQUAL("now there is one", slots_claim(&late, 0, &reason), REGION_OK);
     CHECK_EQUAL("that slot", late.slot, 1);
-    region_release(&late);
+    slots_release(&late);
     close(fd);
     scratch_close(&late);
     scratch_remove(&scratch);
@@ -147,14 +147,15 @@ static void full_table_refuses(void)
 
     join(&scratch);
     for (unsigned i = 0; i < REGION_LINKS; i++)
-        last = links_export(&region, links_key(&i, sizeof(i)), 0, 1);
+        last = shared_memory_export(&region, shared_memory_key(&i, sizeof(i)), 0, 1);
     CHECK_EQUAL("every place is used", last, REGION_LINKS);
-    CHECK_EQUAL("no export", links_export(&region, 1, 0, 1), 0);
-    CHECK("no import", !links_import(&region, links_key(&(unsigned) {3}, 4), &paid) && !paid);
-    region_release(&region);
+    CHECK_EQUAL("no export", shared_memory_export(&region, 1, 0, 1), 0);
+    CHECK("no import",
+          !shared_memory_import(&region, shared_memory_key(&(unsigned) {3}, 4), &paid) && !paid);
+    slots_release(&region);
     join(&scratch);
-    CHECK_EQUAL("and all come back", links_export(&region, 1, 0, 1), 1);
-    region_release(&region);
+    CHECK_EQUAL("and all come back", shared_memory_export(&region, 1, 0, 1), 1);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 
@@ -173,11 +174,11 @@ static void files_of_layout_1_hold_their_limit_and_share_nothing(void)
     CHECK_EQUAL("what an old shim left counts", ledger_charge(&ledger, 0, 2 * MIB),
                 (uint64_t) -ENOMEM);
     CHECK_EQUAL("no more than that", ledger_charge(&ledger, 0, MIB), 0);
-    CHECK_EQUAL("no export", links_export(&region, 1, 0, MIB), 0);
-    CHECK("no import", !links_import(&region, 1, &paid) && !paid);
-    CHECK_EQUAL("nothing to collect", links_collect(&region, 0), 0);
-    CHECK_EQUAL("the dead leave nothing", links_orphaned(&region, 0, 0), 0);
-    region_release(&region);
+    CHECK_EQUAL("no export", shared_memory_export(&region, 1, 0, MIB), 0);
+    CHECK("no import", !shared_memory_import(&region, 1, &paid) && !paid);
+    CHECK_EQUAL("nothing to collect", shared_memory_collect(&region, 0), 0);
+    CHECK_EQUAL("the dead leave nothing", shared_memory_orphaned(&region, 0, 0), 0);
+    slots_release(&region);
     CHECK_EQUAL("a slot given back holds nothing", used(), 99 * MIB);
     scratch_close(&region);
     scratch_remove(&scratch);

@@ -19,17 +19,17 @@ static int open_memory(const char *name)
 static int carry(const struct scratch *scratch, link_t *link, uint64_t bytes)
 {
     int fd = scratch_descriptor(scratch);
-    uint64_t key = links_new_key(&region);
+    uint64_t key = shared_memory_new_key(&region);
 
-    *link = links_export(&region, key, 0, bytes);
-    CHECK("it is carried", links_carry(&region, key, fd));
+    *link = shared_memory_export(&region, key, 0, bytes);
+    CHECK("it is carried", shared_memory_carry(&region, key, fd));
     return fd;
 }
 
 static void descriptor_and_its_copies_are_recognised(void)
 {
     struct scratch scratch = scratch_make(0);
-    struct links_match match;
+    struct shared_memory_match match;
     link_t links[3];
     int fds[5];
 
@@ -37,20 +37,20 @@ static void descriptor_and_its_copies_are_recognised(void)
     for (int i = 0; i < 3; i++)
         fds[i] = carry(&scratch, &links[i], (uint64_t) (i + 1) * MIB);
     fds[3] = scratch_descriptor(&scratch);
-    CHECK("again", links_carry(&region, links_key_of(&region, links[1]), fds[3]));
+    CHECK("again", shared_memory_carry(&region, shared_memory_key_of(&region, links[1]), fds[3]));
     fds[4] = dup(fds[2]);
     for (int i = 0; i < 5; i++) {
         int which = (int[]) {0, 1, 2, 1, 2}[i];
 
-        CHECK("found", links_match(&region, fds[i], &match));
+        CHECK("found", shared_memory_match(&region, fds[i], &match));
         CHECK_EQUAL("that one", match.bytes, (uint64_t) (which + 1) * MIB);
-        CHECK("its key", match.key == links_key_of(&region, links[which]));
+        CHECK("its key", match.key == shared_memory_key_of(&region, links[which]));
     }
     close(fds[0]);
-    CHECK("one that is closed", !links_match(&region, fds[0], &match));
+    CHECK("one that is closed", !shared_memory_match(&region, fds[0], &match));
     fds[0] = scratch_descriptor(&scratch);
-    CHECK("one that carries nothing", !links_match(&region, fds[0], &match));
-    region_release(&region);
+    CHECK("one that carries nothing", !shared_memory_match(&region, fds[0], &match));
+    slots_release(&region);
     for (int i = 0; i < 5; i++)
         close(fds[i]);
     scratch_remove(&scratch);
@@ -67,20 +67,20 @@ static void export_is_held_until_its_last_descriptor_is_closed(void)
     join(&scratch);
     fds[0] = carry(&scratch, &link, MIB);
     fds[1] = scratch_descriptor(&scratch);
-    import = links_import(&region, links_key_of(&region, link), &paid);
+    import = shared_memory_import(&region, shared_memory_key_of(&region, link), &paid);
     CHECK("paid", paid);
     CHECK("carried by what imported it",
-          links_carry(&region, links_key_of(&region, import), fds[1]));
-    CHECK("held", !links_end_export(&region, link));
+          shared_memory_carry(&region, shared_memory_key_of(&region, import), fds[1]));
+    CHECK("held", !shared_memory_end_export(&region, link));
     close(fds[0]);
-    links_end_import(&region, import);
-    CHECK_EQUAL("by the other descriptor", links_collect(&region, 0), 0);
+    shared_memory_end_import(&region, import);
+    CHECK_EQUAL("by the other descriptor", shared_memory_collect(&region, 0), 0);
     close(fds[1]);
-    CHECK_EQUAL("by none", links_collect(&region, 0), MIB);
+    CHECK_EQUAL("by none", shared_memory_collect(&region, 0), MIB);
     fds[0] = carry(&scratch, &link, MIB);
     close(fds[0]);
-    CHECK("given up at once", links_end_export(&region, link));
-    region_release(&region);
+    CHECK("given up at once", shared_memory_end_export(&region, link));
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 
@@ -124,13 +124,13 @@ static void descriptor_in_a_socket_outlives_all_processes(void)
     join(&scratch);
     CHECK_EQUAL("a later process finds it charged", used(), MIB);
     CHECK_EQUAL("each time", used(), MIB);
-    region_release(&region);
+    slots_release(&region);
     join(&scratch);
     CHECK_EQUAL("and so does the next one", used(), MIB);
     close(sockets[0]);
     close(sockets[1]);
     CHECK_EQUAL("until the message is gone", used(), 0);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 
@@ -144,23 +144,24 @@ static void untracked_export_is_held_while_any_process_lives(void)
 
     join(&scratch);
     CHECK("no path leads to a pipe", pipe(ends) == 0);
-    link = links_export(&region, 5 << LINK_HASH_SHIFT, 0, MIB);
-    CHECK("given out all the same", links_carry(&region, 5 << LINK_HASH_SHIFT, ends[1]));
+    link = shared_memory_export(&region, 5 << LINK_HASH_SHIFT, 0, MIB);
+    CHECK("given out all the same", shared_memory_carry(&region, 5 << LINK_HASH_SHIFT, ends[1]));
     close(ends[0]);
     close(ends[1]);
-    CHECK("held", !links_end_export(&region, link));
-    CHECK_EQUAL("by its owner", links_collect(&region, 0), 0);
+    CHECK("held", !shared_memory_end_export(&region, link));
+    CHECK_EQUAL("by its owner", shared_memory_collect(&region, 0), 0);
     owner = start_peer(&scratch);
-    made = tell(&owner, (struct order) {EXPORT, links_key("a", 1), 2 * MIB, 0});
-    CHECK("by a handle without a key", links_lose_track(&region, links_key("a", 1)));
+    made = tell(&owner, (struct order) {EXPORT, shared_memory_key("a", 1), 2 * MIB, 0});
+    CHECK("by a handle without a key",
+          shared_memory_lose_track(&region, shared_memory_key("a", 1)));
     CHECK("held", !tell(&owner, (struct order) {END_EXPORT, 0, 2 * MIB, made.link}).said);
     kill_peer(&owner);
     CHECK_EQUAL("by us, when its owner is dead", used(), 2 * MIB);
-    region_release(&region);
+    slots_release(&region);
     join(&scratch);
     CHECK_EQUAL("no process was left", used(), 0);
-    CHECK("nothing to carry", !links_carry(&region, links_key("a", 1), -1));
-    region_release(&region);
+    CHECK("nothing to carry", !shared_memory_carry(&region, shared_memory_key("a", 1), -1));
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 
@@ -174,7 +175,7 @@ static void *give_and_close(void *argument)
     while (!__atomic_load_n(end, __ATOMIC_RELAXED)) {
         int fd = scratch_descriptor(scratch);
 
-        links_carry(&region, key, fd);
+        shared_memory_carry(&region, key, fd);
         close(fd);
     }
     return NULL;
@@ -183,7 +184,7 @@ static void *give_and_close(void *argument)
 static void concurrently_closed_descriptor_is_not_mistaken(void)
 {
     struct scratch scratch = scratch_make(0);
-    struct links_match match;
+    struct shared_memory_match match;
     pthread_t thread;
     link_t links[2];
     uint64_t key;
@@ -192,19 +193,19 @@ static void concurrently_closed_descriptor_is_not_mistaken(void)
     int fd;
 
     join(&scratch);
-    links[0] = links_export(&region, links_new_key(&region), 1, 8 * MIB);
-    links[1] = links_export(&region, links_new_key(&region), 0, MIB);
+    links[0] = shared_memory_export(&region, shared_memory_new_key(&region), 1, 8 * MIB);
+    links[1] = shared_memory_export(&region, shared_memory_new_key(&region), 0, MIB);
     fd = scratch_descriptor(&scratch);
-    links_carry(&region, links_key_of(&region, links[1]), fd);
-    key = links_key_of(&region, links[0]);
+    shared_memory_carry(&region, shared_memory_key_of(&region, links[1]), fd);
+    key = shared_memory_key_of(&region, links[0]);
     pthread_create(&thread, NULL, give_and_close, (void *[]) {&scratch, &key, &end});
     for (int i = 0; i < 100000; i++)
-        wrong += !links_match(&region, fd, &match) || match.bytes != MIB;
+        wrong += !shared_memory_match(&region, fd, &match) || match.bytes != MIB;
     __atomic_store_n(&end, 1, __ATOMIC_RELAXED);
     pthread_join(thread, NULL);
     CHECK_EQUAL("always the one that it carries", wrong, 0);
     close(fd);
-    region_release(&region);
+    slots_release(&region);
     scratch_close(&region);
     scratch_remove(&scratch);
 }
@@ -213,28 +214,28 @@ static void concurrently_closed_descriptor_is_not_mistaken(void)
 static void unopenable_file_does_not_count_as_the_drivers(void)
 {
     struct scratch scratch = scratch_make(0);
-    uint64_t key = links_key("dma-buf", 7);
+    uint64_t key = shared_memory_key("dma-buf", 7);
     link_t first;
     link_t link;
     int fds[2];
 
     join(&scratch);
     fds[0] = open_memory("dmabuf");
-    first = links_export(&region, key, 0, 4 * MIB);
-    CHECK("a dma-buf is given out first", links_carry(&region, key, fds[0]));
+    first = shared_memory_export(&region, key, 0, 4 * MIB);
+    CHECK("a dma-buf is given out first", shared_memory_carry(&region, key, fds[0]));
     fds[1] = carry(&scratch, &link, MIB);
-    CHECK("what the driver gives later is held", !links_end_export(&region, link));
+    CHECK("what the driver gives later is held", !shared_memory_end_export(&region, link));
     close(fds[1]);
-    CHECK_EQUAL("and seen to be closed", links_collect(&region, 0), MIB);
+    CHECK_EQUAL("and seen to be closed", shared_memory_collect(&region, 0), MIB);
     fds[1] = open_memory("dmabuf");
-    CHECK("once more, after the driver's", links_carry(&region, key, fds[1]));
+    CHECK("once more, after the driver's", shared_memory_carry(&region, key, fds[1]));
     close(fds[0]);
     close(fds[1]);
-    CHECK("a dma-buf has no known end", !links_end_export(&region, first));
-    region_release(&region);
+    CHECK("a dma-buf has no known end", !shared_memory_end_export(&region, first));
+    slots_release(&region);
     join(&scratch);
     CHECK_EQUAL("until no process is left", used(), 0);
-    region_release(&region);
+    slots_release(&region);
     scratch_close(&region);
     scratch_remove(&scratch);
 }
@@ -249,36 +250,37 @@ static int open_another(const struct scratch *scratch, char which, char path[sta
 static void descriptors_of_several_files_are_distinguished_and_seen_to_close(void)
 {
     struct scratch scratch = scratch_make(0);
-    char paths[CARRIER_FILES][512];
-    struct links_match match;
-    link_t links[CARRIER_FILES];
-    int fds[CARRIER_FILES];
+    char paths[MARKER_FILES][512];
+    struct shared_memory_match match;
+    link_t links[MARKER_FILES];
+    int fds[MARKER_FILES];
 
     join(&scratch);
-    for (int i = 0; i < CARRIER_FILES; i++) {
-        uint64_t key = links_new_key(&region);
+    for (int i = 0; i < MARKER_FILES; i++) {
+        uint64_t key = shared_memory_new_key(&region);
 
         fds[i] = open_another(&scratch, (char) ('a' + i), paths[i]);
-        links[i] = links_export(&region, key, 0, (uint64_t) (i + 1) * MIB);
-        CHECK("it is carried", links_carry(&region, key, fds[i]));
+        links[i] = shared_memory_export(&region, key, 0, (uint64_t) (i + 1) * MIB);
+        CHECK("it is carried", shared_memory_carry(&region, key, fds[i]));
     }
-    for (int i = 0; i < CARRIER_FILES; i++) {
-        CHECK("found", links_match(&region, fds[i], &match));
+    for (int i = 0; i < MARKER_FILES; i++) {
+        CHECK("found", shared_memory_match(&region, fds[i], &match));
         CHECK_EQUAL("that one", match.bytes, (uint64_t) (i + 1) * MIB);
-        CHECK("held", !links_end_export(&region, links[i]));
-        CHECK_EQUAL("by its descriptor", links_collect(&region, 0), 0);
+        CHECK("held", !shared_memory_end_export(&region, links[i]));
+        CHECK_EQUAL("by its descriptor", shared_memory_collect(&region, 0), 0);
         close(fds[i]);
-        CHECK_EQUAL("until that is closed", links_collect(&region, 0), (uint64_t) (i + 1) * MIB);
+        CHECK_EQUAL("until that is closed", shared_memory_collect(&region, 0),
+                    (uint64_t) (i + 1) * MIB);
     }
-    links[0] = links_export(&region, links_key("more", 4), 0, MIB);
+    links[0] = shared_memory_export(&region, shared_memory_key("more", 4), 0, MIB);
     fds[0] = scratch_descriptor(&scratch);
-    CHECK("of one file more", links_carry(&region, links_key("more", 4), fds[0]));
+    CHECK("of one file more", shared_memory_carry(&region, shared_memory_key("more", 4), fds[0]));
     close(fds[0]);
-    CHECK("no end is known", !links_end_export(&region, links[0]));
-    CHECK_EQUAL("of its descriptors", links_collect(&region, 0), 0);
-    for (int i = 0; i < CARRIER_FILES; i++)
+    CHECK("no end is known", !shared_memory_end_export(&region, links[0]));
+    CHECK_EQUAL("of its descriptors", shared_memory_collect(&region, 0), 0);
+    for (int i = 0; i < MARKER_FILES; i++)
         unlink(paths[i]);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
 }
 

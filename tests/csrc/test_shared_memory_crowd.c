@@ -40,7 +40,7 @@ static void join(void)
 {
     struct region_reason reason;
 
-    if (scratch_open(&scratch, &region, &reason) || region_claim(&region, 0, &reason)) {
+    if (scratch_open(&scratch, &region, &reason) || slots_claim(&region, 0, &reason)) {
         fprintf(stderr, "%s\n", reason.text);
         _exit(2);
     }
@@ -75,14 +75,14 @@ static uint64_t key_of(unsigned i, uint64_t object)
 {
     uint64_t name[2] = {i, object & ~ANY_OPEN};
 
-    return links_key(name, sizeof(name));
+    return shared_memory_key(name, sizeof(name));
 }
 
 static int charge(void)
 {
     if (ledger_charge(&ledger, 0, BYTES) == 0)
         return 1;
-    ledger_refund(&ledger, 0, links_collect(&region, 0));
+    ledger_refund(&ledger, 0, shared_memory_collect(&region, 0));
     return ledger_charge(&ledger, 0, BYTES) == 0;
 }
 
@@ -106,7 +106,7 @@ static void create(unsigned i, struct holding *holding)
     }
     holding->opened = 1;
     holding->charged = 1;
-    holding->export = links_export(&region, key_of(i, object), 0, BYTES);
+    holding->export = shared_memory_export(&region, key_of(i, object), 0, BYTES);
 }
 
 static void open_shared(unsigned i, struct holding *holding)
@@ -114,16 +114,16 @@ static void open_shared(unsigned i, struct holding *holding)
     uint64_t object = __atomic_load_n(&objects[i], __ATOMIC_SEQ_CST);
     int paid;
 
-    holding->import = links_import(&region, key_of(i, object), &paid);
+    holding->import = shared_memory_import(&region, key_of(i, object), &paid);
     if (!paid) { /* this process is charged itself, and the import need not be recorded */
-        links_end_import(&region, holding->import);
+        shared_memory_end_import(&region, holding->import);
         holding->import = 0;
         holding->charged = charge();
     }
     holding->opened = (paid || holding->charged) && device_open(i, object);
     if (holding->opened)
         return;
-    links_end_import(&region, holding->import);
+    shared_memory_end_import(&region, holding->import);
     ledger_refund(&ledger, 0, holding->charged ? BYTES : 0);
     *holding = (struct holding) {0};
 }
@@ -131,8 +131,8 @@ static void open_shared(unsigned i, struct holding *holding)
 static void let_go(unsigned i, struct holding *holding)
 {
     device_close(i);
-    links_end_import(&region, holding->import);
-    if (holding->charged && links_end_export(&region, holding->export))
+    shared_memory_end_import(&region, holding->import);
+    if (holding->charged && shared_memory_end_export(&region, holding->export))
         ledger_refund(&ledger, 0, BYTES);
     *holding = (struct holding) {0};
 }
@@ -263,7 +263,7 @@ int main(void)
     CHECK_EQUAL("sums are short", region.usage->high_water, (uint64_t) region.slot + 1);
     for (unsigned place = 0; place < REGION_LINKS; place++)
         CHECK("no link is left", region.links[place].word == 0);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
     return check_end();
 }

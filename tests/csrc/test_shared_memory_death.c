@@ -47,7 +47,7 @@ static void join(void)
 {
     struct region_reason reason;
 
-    if (scratch_open(&scratch, &region, &reason) || region_claim(&region, 0, &reason)) {
+    if (scratch_open(&scratch, &region, &reason) || slots_claim(&region, 0, &reason)) {
         fprintf(stderr, "%s\n", reason.text);
         _exit(2);
     }
@@ -55,9 +55,9 @@ static void join(void)
 
 static link_t export_it_carried(void)
 {
-    link_t link = links_export(&region, key, 0, BYTES);
+    link_t link = shared_memory_export(&region, key, 0, BYTES);
 
-    if (carried && !links_carry(&region, key, descriptor))
+    if (carried && !shared_memory_carry(&region, key, descriptor))
         _exit(2);
     return link;
 }
@@ -71,13 +71,13 @@ static void close_descriptor(void)
 
 static link_t open_shared(int *paid)
 {
-    struct links_match match = {.key = key};
+    struct shared_memory_match match = {.key = key};
     link_t link;
 
     *paid = 0;
-    if (carried && !links_match(&region, descriptor, &match))
+    if (carried && !shared_memory_match(&region, descriptor, &match))
         return 0;
-    link = links_import(&region, match.key, paid);
+    link = shared_memory_import(&region, match.key, paid);
     close_descriptor();
     return link;
 }
@@ -91,7 +91,7 @@ static link_t export_charged(void)
 
 static void collect(void)
 {
-    ledger_refund(&ledger, 0, links_collect(&region, 0));
+    ledger_refund(&ledger, 0, shared_memory_collect(&region, 0));
 }
 
 /* The victim's part: first the preparation, then the section that it is stepped through. */
@@ -117,7 +117,7 @@ static void prepare_export(void)
 static void end_export(void)
 {
     close_descriptor();
-    if (links_end_export(&region, victims->link))
+    if (shared_memory_end_export(&region, victims->link))
         ledger_refund(&ledger, 0, BYTES);
 }
 
@@ -134,7 +134,7 @@ static void prepare_import(void)
 
 static void end_import(void)
 {
-    links_end_import(&region, victims->link);
+    shared_memory_end_import(&region, victims->link);
 }
 
 static void prepare_freed(void)
@@ -143,9 +143,9 @@ static void prepare_freed(void)
     int paid;
 
     prepare_export();
-    held = links_import(&region, key, &paid);
+    held = shared_memory_import(&region, key, &paid);
     end_export();
-    links_end_import(&region, held);
+    shared_memory_end_import(&region, held);
 }
 
 static void prepare_reap(void)
@@ -156,7 +156,7 @@ static void prepare_reap(void)
 
 static void reap(void)
 {
-    region_reap(&region);
+    slots_reap(&region);
 }
 
 /* The survivor's part: its preparation, and its operation while the victim is stopped. */
@@ -176,8 +176,8 @@ static void hand_it_on(void)
     if (!carried)
         return;
     descriptor = scratch_descriptor(&scratch);
-    CHECK("it is an export still", links_carry(&region, key, descriptor));
-    links_end_import(&region, own.import);
+    CHECK("it is an export still", shared_memory_carry(&region, key, descriptor));
+    shared_memory_end_import(&region, own.import);
     own.import = 0;
 }
 
@@ -190,7 +190,7 @@ static void free_it(void)
 {
     own.freed = 1;
     close_descriptor();
-    own.given_up = links_end_export(&region, own.export);
+    own.given_up = shared_memory_end_export(&region, own.export);
     if (own.given_up)
         ledger_refund(&ledger, 0, BYTES);
 }
@@ -267,7 +267,7 @@ static void look(void)
 
 static void close_everything(void)
 {
-    links_end_import(&region, own.import);
+    shared_memory_end_import(&region, own.import);
     close_descriptor();
     used();
     if (own.export && !own.freed)
@@ -287,7 +287,7 @@ static int play(const struct scene *scene, unsigned steps, int finish)
     memset(&own, 0, sizeof(own));
     memset(victims, 0, sizeof(*victims));
     if (carried) {
-        key = links_new_key(&region);
+        key = shared_memory_new_key(&region);
         descriptor = scratch_descriptor(&scratch);
     }
     victim.pid = fork();
@@ -335,7 +335,7 @@ int main(void)
     stay_on_one_processor();
     seed = sample_seed();
     scratch = scratch_make(0);
-    key = links_key("shared", 6);
+    key = shared_memory_key("shared", 6);
     victims =
         mmap(NULL, sizeof(*victims), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     join();
@@ -344,7 +344,7 @@ int main(void)
             for (int finish = 0; finish < 2; finish++)
                 play_everywhere(&scenes[i], finish);
     CHECK("slots are used again", region.usage->high_water <= 4);
-    region_release(&region);
+    slots_release(&region);
     scratch_remove(&scratch);
     return check_end();
 }

@@ -138,7 +138,7 @@ def test_a_missing_header_is_named(tmp_path):
     done = subprocess.run(
         [sys.executable, SOURCE / "stubs.py", "--include", tmp_path, "--output", tmp_path / "out",
          "--older", SOURCE / "older_names.txt"],
-        env={"PYTHONPATH": str(SOURCE.parent)},
+        env={"PYTHONPATH": str(SOURCE.parent / "tools")},
         capture_output=True,
         text=True,
     )  # fmt: skip

@@ -41,7 +41,7 @@ unsigned nvml_each_process(unsigned index, unsigned room, void *entries, nvml_de
 {
     unsigned count = 0;
 
-    region_reap(&shim.region);
+    slots_reap(&shim.region);
     for (unsigned place = 0, end = count_slots(); place < end; place++) {
         struct nvml_process process;
 

@@ -142,9 +142,9 @@ void context_forget(struct context *context, uint32_t life)
     if (!__atomic_compare_exchange_n(&context->life, &life, life + 1, 0, __ATOMIC_SEQ_CST,
                                      __ATOMIC_SEQ_CST))
         return;
-    deferred_forget(context);
-    poolroom_end_context(context->handle);
-    opened_forget(context);
+    deferred_free_forget(context);
+    pool_ranges_end_context(context->handle);
+    ipc_imports_forget(context);
     charge_release_owned(context);
     pthread_mutex_lock(&registry_lock);
     reserve = context->reserve;
@@ -155,7 +155,7 @@ void context_forget(struct context *context, uint32_t life)
     __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&registry_lock);
     ledger_refund(&shim.ledger, device, reserve);
-    growth_reread((int) device);
+    pool_charge_reread((int) device);
 }
 
 struct context *context_find_primary(unsigned device)

@@ -19,7 +19,7 @@
  * hook takes the lock, but it is recursive, as the driver may call tools that call us. */
 static pthread_mutex_t limit_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-void limit_after_fork(void)
+void context_limit_after_fork(void)
 {
     limit_lock = (pthread_mutex_t) PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 }

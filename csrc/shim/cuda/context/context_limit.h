@@ -3,6 +3,6 @@
 #ifndef PYVGPU_SHIM_CUDA_CONTEXT_CONTEXT_LIMIT_H
 #define PYVGPU_SHIM_CUDA_CONTEXT_CONTEXT_LIMIT_H
 
-void limit_after_fork(void);
+void context_limit_after_fork(void);
 
 #endif

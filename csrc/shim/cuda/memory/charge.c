@@ -32,7 +32,7 @@ int charge_try(unsigned device, uint64_t bytes)
     int result;
 
     shim_watch_limits();
-    deferred_settle();
+    deferred_free_settle();
     result = ledger_charge(&shim.ledger, device, bytes);
     /* The refusal has reaped dead processes, and with them their imports. */
     if (unlikely(result != 0) && share_collect(device))
@@ -50,7 +50,7 @@ CUresult charge_refused(unsigned device, uint64_t bytes)
 CUresult charge_device(unsigned device, uint64_t bytes)
 {
     if (likely(charge_try(device, bytes) == 0) ||
-        (growth_make_room(device) && charge_try(device, bytes) == 0))
+        (pool_charge_make_room(device) && charge_try(device, bytes) == 0))
         return CUDA_SUCCESS;
     return charge_refused(device, bytes);
 }

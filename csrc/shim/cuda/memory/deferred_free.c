@@ -16,7 +16,7 @@ struct deferred {
     const struct context *context; /* of stream and event; NULL: its creation was not seen */
 };
 
-int deferred_count;
+int deferred_free_count;
 
 static struct deferred *waiting;
 
@@ -49,8 +49,8 @@ static CUresult record_event(struct deferred *deferred, CUstream stream,
     return result;
 }
 
-void deferred_add(const struct allocation *allocation, CUstream stream,
-                  CUresult (*record)(CUevent, CUstream))
+void deferred_free_add(const struct allocation *allocation, CUstream stream,
+                       CUresult (*record)(CUevent, CUstream))
 {
     struct deferred *deferred = malloc(sizeof(*deferred));
 
@@ -63,7 +63,7 @@ void deferred_add(const struct allocation *allocation, CUstream stream,
     pthread_mutex_lock(&lock);
     deferred->next = waiting;
     waiting = deferred;
-    __atomic_add_fetch(&deferred_count, 1, __ATOMIC_RELEASE);
+    __atomic_add_fetch(&deferred_free_count, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
 }
 
@@ -73,7 +73,7 @@ static void settle(struct deferred **link)
     struct deferred *deferred = *link;
 
     *link = deferred->next;
-    __atomic_sub_fetch(&deferred_count, 1, __ATOMIC_RELEASE);
+    __atomic_sub_fetch(&deferred_free_count, 1, __ATOMIC_RELEASE);
     if (deferred->allocation.kind == ALLOCATION_MAPPING)
         physical_drop(physical_of(&deferred->allocation));
     else
@@ -81,7 +81,7 @@ static void settle(struct deferred **link)
     free(deferred);
 }
 
-void deferred_forget(const void *owner)
+void deferred_free_forget(const void *owner)
 {
     struct deferred **link = &waiting;
 
@@ -94,7 +94,7 @@ void deferred_forget(const void *owner)
     pthread_mutex_unlock(&lock);
 }
 
-void deferred_settle_all(void)
+void deferred_free_settle_all(void)
 {
     /* Otherwise an event query would invalidate a capture of another thread. */
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -117,9 +117,9 @@ void deferred_settle_all(void)
     pthread_mutex_unlock(&lock);
 }
 
-void deferred_after_fork(void)
+void deferred_free_after_fork(void)
 {
     pthread_mutex_init(&lock, NULL);
     waiting = NULL;
-    deferred_count = 0;
+    deferred_free_count = 0;
 }

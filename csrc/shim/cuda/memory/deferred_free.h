@@ -11,25 +11,25 @@
 #include "core/compiler.h"
 #include "shim/hooks.h"
 
-extern int deferred_count; /* frees not yet seen to be done; 0 for most programs */
+extern int deferred_free_count; /* frees not yet seen to be done; 0 for most programs */
 
 /* The driver accepted the free of *allocation* on *stream*, or of a mapping, which holds its memory
  * until then; *record* is cuEventRecord or its per-thread form, as fits the stream. */
-void deferred_add(const struct allocation *allocation, CUstream stream,
-                  CUresult (*record)(CUevent, CUstream));
+void deferred_free_add(const struct allocation *allocation, CUstream stream,
+                       CUresult (*record)(CUevent, CUstream));
 
 /* The context *owner* was destroyed, with its streams, events and pending frees. */
-void deferred_forget(const void *owner);
+void deferred_free_forget(const void *owner);
 
-void deferred_settle_all(void);
+void deferred_free_settle_all(void);
 
 /* Refund memory that has been freed by now. */
-static inline void deferred_settle(void)
+static inline void deferred_free_settle(void)
 {
-    if (unlikely(__atomic_load_n(&deferred_count, __ATOMIC_ACQUIRE)))
-        deferred_settle_all();
+    if (unlikely(__atomic_load_n(&deferred_free_count, __ATOMIC_ACQUIRE)))
+        deferred_free_settle_all();
 }
 
-void deferred_after_fork(void);
+void deferred_free_after_fork(void);
 
 #endif

@@ -142,7 +142,7 @@ CUresult export_settle(struct physical *physical, uint64_t bytes)
         result = charge_device(charge->device, bytes - charge->bytes);
         if (result == CUDA_SUCCESS)
             charge->bytes = bytes;
-        links_resize(&shim.region, charge->link, charge->bytes);
+        shared_memory_resize(&shim.region, charge->link, charge->bytes);
     }
     pthread_mutex_unlock(&lock);
     return result;
@@ -155,13 +155,13 @@ static int export_linear(const struct allocation *found, const void *shareable)
     struct allocation now;
     uint64_t key;
 
-    if (!share_export(found, links_new_key(&shim.region)) ||
+    if (!share_export(found, shared_memory_new_key(&shim.region)) ||
         !allocations_find(ALLOCATION_LINEAR, found->address, &now) || !now.link)
         return 0;
-    key = links_key_of(&shim.region, now.link);
-    return links_carry(&shim.region, key, *(const int *) shareable) &&
+    key = shared_memory_key_of(&shim.region, now.link);
+    return shared_memory_carry(&shim.region, key, *(const int *) shareable) &&
            allocations_find(ALLOCATION_LINEAR, found->address, &now) && now.link &&
-           links_same_key(links_key_of(&shim.region, now.link), key);
+           shared_memory_same_key(shared_memory_key_of(&shim.region, now.link), key);
 }
 
 /* Let others have the memory in *bytes* from *address* on; 0 if they must not. */

@@ -44,7 +44,7 @@ static CUresult import(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HAND
         }
         charge_refund(&charge);
     }
-    links_end_import(&shim.region, charge.link);
+    shared_memory_end_import(&shim.region, charge.link);
     return result;
 }
 

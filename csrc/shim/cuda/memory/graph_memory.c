@@ -9,16 +9,16 @@
 #include <stdlib.h>
 
 struct store {
-    struct growth growth; /* first, so that a growth pointer is a store pointer */
-    const void *last;     /* the graph that used it last and has its memory there; or NULL */
-    unsigned calls;       /* incremented when a use of it, or a trim, begins and when it ends */
+    struct pool_charge growth; /* first, so that a growth pointer is a store pointer */
+    const void *last;          /* the graph that used it last and has its memory there; or NULL */
+    unsigned calls; /* incremented when a use of it, or a trim, begins and when it ends */
     int registered;
 };
 
 static struct store stores[REGION_DEVICES];
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static int read_held(const struct growth *growth, uint64_t *held)
+static int read_held(const struct pool_charge *growth, uint64_t *held)
 {
     cuuint64_t answer = 0;
     CUresult result = driver.cuDeviceGetGraphMemAttribute(
@@ -28,7 +28,7 @@ static int read_held(const struct growth *growth, uint64_t *held)
     return result == CUDA_SUCCESS;
 }
 
-static int has_room(const struct growth *growth, const struct claim *claim)
+static int has_room(const struct pool_charge *growth, const struct claim *claim)
 {
     const struct store *store = (const struct store *) growth;
 
@@ -59,13 +59,13 @@ static CUresult trim_store(struct store *store, CUdevice ordinal)
 }
 
 /* The driver can only trim all of it. */
-static void trim(struct growth *growth, uint64_t bytes)
+static void trim(struct pool_charge *growth, uint64_t bytes)
 {
     (void) bytes;
     trim_store((struct store *) growth, shim_ordinal((int) growth->device));
 }
 
-static const struct growth_source store_source = {read_held, has_room, trim, NULL};
+static const struct pool_charge_source store_source = {read_held, has_room, trim, NULL};
 
 static struct store *store_of(unsigned device)
 {
@@ -76,7 +76,7 @@ static struct store *store_of(unsigned device)
         store->registered = 1;
         store->growth.source = &store_source;
         store->growth.device = device;
-        growth_register(&store->growth);
+        pool_charge_register(&store->growth);
     }
     pthread_mutex_unlock(&registry_lock);
     return store;
@@ -145,7 +145,7 @@ static CUresult add_graph(CUgraph graph, struct graph_needs *needs)
     return result;
 }
 
-CUresult graph_needs_of(CUgraph graph, struct graph_needs *needs)
+CUresult graph_memory_needs_of(CUgraph graph, struct graph_needs *needs)
 {
     *needs = (struct graph_needs) {.any = 0};
     return add_graph(graph, needs);
@@ -170,9 +170,9 @@ CUresult graph_memory_reserve(struct graph_claims *claims, const struct graph_ne
         *claim = (struct claim) {.growth = &store->growth,
                                  .subject = graph,
                                  .bytes = needs->bytes[device],
-                                 .worst = growth_chunks(needs->bytes[device])};
-        if (growth_rely(claim) != 0)
-            result = growth_reserve(claim, stream);
+                                 .worst = pool_charge_chunks(needs->bytes[device])};
+        if (pool_charge_rely(claim) != 0)
+            result = pool_charge_reserve(claim, stream);
         claims->calls[device] = disturb(store);
     }
     return result;
@@ -195,8 +195,8 @@ void graph_memory_settle(struct graph_claims *claims, const void *graph)
         if (!claim->growth)
             continue;
         note_last((struct store *) claim->growth, claims->calls[device], graph);
-        if (growth_settle(claim) != 0) /* over the quota, but it runs: trim unused memory */
-            growth_make_room(device);
+        if (pool_charge_settle(claim) != 0) /* over the quota, but it runs: trim unused memory */
+            pool_charge_make_room(device);
     }
 }
 
@@ -227,6 +227,6 @@ CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
     if (device < 0)
         return driver.cuDeviceGraphMemTrim(ordinal);
     result = trim_store(&stores[device], ordinal);
-    growth_reread(device);
+    pool_charge_reread(device);
     return result;
 }

@@ -18,7 +18,7 @@ struct graph_needs {
 
 /* Sum up the memory nodes of *graph* and of its child graphs; the driver's error if it does not
  * answer. */
-CUresult graph_needs_of(CUgraph graph, struct graph_needs *needs);
+CUresult graph_memory_needs_of(CUgraph graph, struct graph_needs *needs);
 
 /* The claims of a graph that is being launched, by device. */
 struct graph_claims {

@@ -13,7 +13,7 @@
 
 static uint64_t key_of(const CUipcMemHandle *handle)
 {
-    return links_key(handle, sizeof(*handle));
+    return shared_memory_key(handle, sizeof(*handle));
 }
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
@@ -48,7 +48,7 @@ static CUresult conclude(struct charge *charge, struct allocation *opened)
     opened->life = charge->life;
     if (!opened->owner)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return refusal(opened_add(opened));
+    return refusal(ipc_imports_add(opened));
 }
 
 typedef CUresult opener_t(CUdeviceptr *, CUipcMemHandle, unsigned int);
@@ -101,11 +101,11 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
-    known = opened_take(address, &opened);
+    known = ipc_imports_take(address, &opened);
     result = driver.cuIpcCloseMemHandle(address);
     if (known && result == CUDA_SUCCESS)
         charge_release(&opened);
     else if (known)
-        opened_add(&opened);
+        ipc_imports_add(&opened);
     return result;
 }

@@ -35,7 +35,7 @@ static void unhook(struct opened **place)
     free(opened);
 }
 
-int opened_add(const struct allocation *allocation)
+int ipc_imports_add(const struct allocation *allocation)
 {
     struct opened *made = malloc(sizeof(*made));
     struct opened *opened;
@@ -56,12 +56,12 @@ int opened_add(const struct allocation *allocation)
         free(made);
         charge_release(allocation);
     } else if (context_life(allocation->owner) != allocation->life) {
-        opened_forget(allocation->owner); /* the context was destroyed meanwhile */
+        ipc_imports_forget(allocation->owner); /* the context was destroyed meanwhile */
     }
     return 0;
 }
 
-int opened_take(CUdeviceptr address, struct allocation *taken)
+int ipc_imports_take(CUdeviceptr address, struct allocation *taken)
 {
     struct opened **place;
     struct opened *opened;
@@ -82,7 +82,7 @@ int opened_take(CUdeviceptr address, struct allocation *taken)
     return opened != NULL;
 }
 
-void opened_forget(const struct context *owner)
+void ipc_imports_forget(const struct context *owner)
 {
     struct opened **place = &all;
 
@@ -100,7 +100,7 @@ void opened_forget(const struct context *owner)
     pthread_mutex_unlock(&lock);
 }
 
-void opened_after_fork(void)
+void ipc_imports_after_fork(void)
 {
     pthread_mutex_init(&lock, NULL);
     all = NULL;

@@ -11,15 +11,15 @@
 
 /* The driver opened memory at the address of *allocation*, which has its link or its charge; if it
  * was open already, these are released again. 0 or -ENOMEM. */
-int opened_add(const struct allocation *allocation);
+int ipc_imports_add(const struct allocation *allocation);
 
 /* The driver is about to close *address*: *taken* is to be released then; it is empty if the
  * address was opened more often. 0 if it is not open. */
-int opened_take(CUdeviceptr address, struct allocation *taken);
+int ipc_imports_take(CUdeviceptr address, struct allocation *taken);
 
 /* The context *owner* was destroyed, and with it the memory opened in it. */
-void opened_forget(const struct context *owner);
+void ipc_imports_forget(const struct context *owner);
 
-void opened_after_fork(void);
+void ipc_imports_after_fork(void);
 
 #endif

@@ -127,7 +127,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
         return CUDA_ERROR_NOT_INITIALIZED;
     known = allocations_take(ALLOCATION_LINEAR, address, &allocation);
     if (unlikely(!known))
-        return poolroom_free(address);
+        return pool_ranges_free(address);
     if (unlikely(__atomic_load_n(&managed_moved, __ATOMIC_SEQ_CST)))
         return free_moved(&allocation);
     result = driver.cuMemFree_v2(address);

@@ -32,8 +32,8 @@ CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
             return result;
     }
     shim_watch_limits();
-    deferred_settle();
-    growth_reread(device);
+    deferred_free_settle();
+    pool_charge_reread(device);
     limit = __atomic_load_n(&shim.ledger.limit[device], __ATOMIC_RELAXED);
     used = ledger_used(&shim.ledger, (unsigned) device);
     if (unlikely(share_collect((unsigned) device))) /* also memory that dead processes had open */

@@ -28,7 +28,8 @@ static CUmemoryPool handle_of(const struct pool *pool)
 }
 
 /* 0 if the driver does not say. A destroyed pool holds nothing. */
-static int read_attribute(const struct growth *growth, CUmemPool_attribute name, uint64_t *value)
+static int read_attribute(const struct pool_charge *growth, CUmemPool_attribute name,
+                          uint64_t *value)
 {
     CUmemoryPool handle = handle_of((const struct pool *) growth);
     cuuint64_t answer = 0;
@@ -40,7 +41,7 @@ static int read_attribute(const struct growth *growth, CUmemPool_attribute name,
            result == CUDA_ERROR_INVALID_HANDLE;
 }
 
-static int read_held(const struct growth *growth, uint64_t *held)
+static int read_held(const struct pool_charge *growth, uint64_t *held)
 {
     return read_attribute(growth, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, held);
 }
@@ -59,9 +60,9 @@ static uint64_t count_blocks(void)
 
 /* Blocks and the ends of chunks divide the unused memory into at most *pieces* pieces, however the
  * driver placed them. So the largest has at least their average size, and such a request fits. */
-static int fits_average(const struct growth *growth, uint64_t held, uint64_t bytes)
+static int fits_average(const struct pool_charge *growth, uint64_t held, uint64_t bytes)
 {
-    uint64_t pieces = held / (held % GROWTH_CHUNK ? SMALL_CHUNK : GROWTH_CHUNK) + count_blocks();
+    uint64_t pieces = held / (held % POOL_CHUNK ? SMALL_CHUNK : POOL_CHUNK) + count_blocks();
     uint64_t used;
 
     return read_attribute(growth, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) && held > used &&
@@ -70,14 +71,14 @@ static int fits_average(const struct growth *growth, uint64_t held, uint64_t byt
 
 /* If the held memory has shrunk since the last query, what is known is outdated. The average proves
  * nothing if some of the memory waits for other streams. */
-static int has_room(const struct growth *growth, const struct claim *claim)
+static int has_room(const struct pool_charge *growth, const struct claim *claim)
 {
     struct pool *pool = (struct pool *) growth;
     uint64_t held;
 
     return read_held(growth, &held) && held >= growth->held &&
-           (poolroom_has(pool, handle_of(pool), claim) ||
-            (!poolroom_streams && fits_average(growth, held, claim->bytes)));
+           (pool_ranges_has(pool, handle_of(pool), claim) ||
+            (!pool_ranges_streams && fits_average(growth, held, claim->bytes)));
 }
 
 /* Destroy a pool in the driver that the program has destroyed, once it is empty and no other thread
@@ -100,29 +101,29 @@ static void bury(struct pool *pool)
     spin_unlock(&pool->growth.locked);
     if (!handle)
         return;
-    growth_end_export(&pool->growth);
+    pool_charge_end_export(&pool->growth);
     driver.cuMemPoolDestroy(handle);
 }
 
 static CUresult trim_to(struct pool *pool, CUmemoryPool handle, uint64_t bytes)
 {
-    struct growth_trim trim;
+    struct pool_charge_trim trim;
     CUresult result;
 
-    growth_begin_trim(&pool->growth, &trim);
+    pool_charge_begin_trim(&pool->growth, &trim);
     result = driver.cuMemPoolTrimTo(handle, bytes);
-    if (growth_end_trim(&pool->growth, &trim))
-        poolroom_forget(pool);
+    if (pool_charge_end_trim(&pool->growth, &trim))
+        pool_ranges_forget(pool);
     return result;
 }
 
-static void trim(struct growth *growth, uint64_t bytes)
+static void trim(struct pool_charge *growth, uint64_t bytes)
 {
     struct pool *pool = (struct pool *) growth;
     CUmemoryPool handle;
     uint64_t held = 0;
 
-    growth_hold(growth);
+    pool_charge_hold(growth);
     handle = handle_of(pool);
     if (handle && bytes != UINT64_MAX)
         read_held(growth, &held);
@@ -130,10 +131,11 @@ static void trim(struct growth *growth, uint64_t bytes)
         trim_to(pool, handle, held > bytes ? held - bytes : 0);
         bury(pool);
     }
-    growth_let_go(growth);
+    pool_charge_let_go(growth);
 }
 
-static const struct growth_source pool_source = {read_held, has_room, trim, poolroom_note_held};
+static const struct pool_charge_source pool_source = {read_held, has_room, trim,
+                                                      pool_ranges_note_held};
 
 /* Lock held. */
 static struct pool *unused_record(void)
@@ -172,7 +174,7 @@ static struct pool *keep(CUmemoryPool handle, unsigned device)
         pool->handle = handle;
         pool->next = pools;
         __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
-        growth_register(&pool->growth);
+        pool_charge_register(&pool->growth);
     }
     pthread_mutex_unlock(&registry_lock);
     return pool;
@@ -259,7 +261,7 @@ void pool_find_claim(struct claim *claim, unsigned before)
     now = pool_current(claim->growth->device, &error);
     if (now && &now->growth != claim->growth && read_held(claim->growth, &held) &&
         held <= __atomic_load_n(&claim->growth->settled, __ATOMIC_RELAXED))
-        growth_move(claim, &now->growth);
+        pool_charge_move(claim, &now->growth);
 }
 
 void pool_note_blocks(int more)
@@ -349,13 +351,13 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
         return CUDA_ERROR_NOT_INITIALIZED;
     pool = handle ? search(handle) : NULL;
     if (!pool || !pool->created)
-        return poolshare_destroy(handle);
+        return pool_share_destroy(handle);
     if (__atomic_exchange_n(&pool->destroyed, 1, __ATOMIC_ACQ_REL))
         return CUDA_ERROR_INVALID_VALUE;
     leave_current(pool);
     driver.cuMemPoolSetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &nothing);
     trim(&pool->growth, UINT64_MAX);
-    growth_reread_one(&pool->growth);
+    pool_charge_reread_one(&pool->growth);
     return CUDA_SUCCESS;
 }
 
@@ -370,7 +372,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes)
     if (!pool)
         return driver.cuMemPoolTrimTo(handle, bytes);
     result = trim_to(pool, handle, bytes);
-    growth_reread_one(&pool->growth);
+    pool_charge_reread_one(&pool->growth);
     return result;
 }
 

@@ -8,7 +8,7 @@
 
 /* Records live as long as the process and are reused. */
 struct pool {
-    struct growth growth; /* first, so that both pointers are the same; a claim is a block */
+    struct pool_charge growth; /* first, so that both pointers are the same; a claim is a block */
     struct extents_owner extents; /* its ranges, for pool_ranges.c */
     uint64_t leaving;             /* bytes of blocks that are in the driver to be freed */
     uint64_t owed;                /* the part of them that others have taken already */

@@ -49,12 +49,12 @@ static struct pool *pool_of_stream(CUstream stream, CUresult *error)
 static CUresult undo(struct pool *pool, const struct order *order)
 {
     const struct stream *stream = &order->stream;
-    struct poolroom_block block = poolroom_take(*order->address);
+    struct pool_ranges_block block = pool_ranges_take(*order->address);
 
     STREAM_CALL(stream, cuMemFreeAsync)(*order->address, stream->handle);
-    poolroom_put(&block, stream);
-    poolroom_forget(pool);
-    growth_make_room(pool->growth.device);
+    pool_ranges_put(&block, stream);
+    pool_ranges_forget(pool);
+    pool_charge_make_room(pool->growth.device);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -65,11 +65,11 @@ static void note_block(struct claim *claim, const struct order *order)
     struct pool *pool = (struct pool *) claim->growth;
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
 
-    if (captures_going_on() &&
+    if (capture_is_going_on() &&
         STREAM_CALL(stream, cuStreamIsCapturing)(stream->handle, &capture) != CUDA_SUCCESS)
-        poolroom_forget(pool);
+        pool_ranges_forget(pool);
     else if (likely(capture == CU_STREAM_CAPTURE_STATUS_NONE))
-        poolroom_use(pool, claim, *order->address);
+        pool_ranges_use(pool, claim, *order->address);
 }
 
 static CUresult allocate_from(struct pool *pool, const struct order *order, unsigned changes)
@@ -77,11 +77,11 @@ static CUresult allocate_from(struct pool *pool, const struct order *order, unsi
     struct claim claim = {.growth = &pool->growth,
                           .subject = &order->stream,
                           .bytes = order->bytes,
-                          .worst = growth_chunks(order->bytes)};
+                          .worst = pool_charge_chunks(order->bytes)};
     CUresult result;
 
-    poolroom_note_stream(&order->stream);
-    result = growth_reserve(&claim, &order->stream);
+    pool_ranges_note_stream(&order->stream);
+    result = pool_charge_reserve(&claim, &order->stream);
     if (likely(result == CUDA_SUCCESS)) {
         result = ask(order);
         if (!order->from_named)
@@ -90,10 +90,10 @@ static CUresult allocate_from(struct pool *pool, const struct order *order, unsi
             note_block(&claim, order);
     }
     pool = (struct pool *) claim.growth;
-    if (unlikely(growth_settle(&claim) != 0) && result == CUDA_SUCCESS)
+    if (unlikely(pool_charge_settle(&claim) != 0) && result == CUDA_SUCCESS)
         result = undo(pool, order);
     if (unlikely(__atomic_load_n(&pool->grew, __ATOMIC_RELAXED)))
-        poolroom_look(pool);
+        pool_ranges_look(pool);
     if (unlikely(result != CUDA_SUCCESS))
         pool_note_free(); /* the claim became no block */
     return result;
@@ -161,9 +161,9 @@ static CUresult release_linear(const struct allocation *allocation, const struct
         managed_restore(&moved);
         return result;
     }
-    deferred_add(allocation, stream->handle, STREAM_CALL(stream, cuEventRecord));
+    deferred_free_add(allocation, stream->handle, STREAM_CALL(stream, cuEventRecord));
     for (unsigned i = 0; i < moved.count; i++)
-        deferred_add(&moved.charges[i], stream->handle, STREAM_CALL(stream, cuEventRecord));
+        deferred_free_add(&moved.charges[i], stream->handle, STREAM_CALL(stream, cuEventRecord));
     return result;
 }
 
@@ -172,21 +172,21 @@ static CUresult release_linear(const struct allocation *allocation, const struct
 static CUresult release(CUdeviceptr address, const struct stream *stream)
 {
     struct allocation allocation;
-    struct poolroom_block block;
+    struct pool_ranges_block block;
     CUresult result;
 
     if (unlikely(!shim.open))
         return CUDA_ERROR_NOT_INITIALIZED;
     if (unlikely(allocations_take(ALLOCATION_LINEAR, address, &allocation)))
         return release_linear(&allocation, stream);
-    poolroom_note_stream(stream);
-    block = poolroom_take(address);
+    pool_ranges_note_stream(stream);
+    block = pool_ranges_take(address);
     result = STREAM_CALL(stream, cuMemFreeAsync)(address, stream->handle);
     if (unlikely(result != CUDA_SUCCESS)) {
-        poolroom_restore(&block);
+        pool_ranges_restore(&block);
         return result;
     }
-    poolroom_put(&block, stream);
+    pool_ranges_put(&block, stream);
     if (likely(address))
         pool_note_free();
     return result;

@@ -17,12 +17,12 @@
 #define READS       16 /* queries before giving up, if others keep settling meanwhile */
 #define PATIENCE_NS UINT64_C(1000000)
 
-struct growth *growths;
+struct pool_charge *pool_charges;
 
-void growth_register(struct growth *growth)
+void pool_charge_register(struct pool_charge *growth)
 {
-    growth->next = __atomic_load_n(&growths, __ATOMIC_ACQUIRE);
-    while (!__atomic_compare_exchange_n(&growths, &growth->next, growth, 0, __ATOMIC_ACQ_REL,
+    growth->next = __atomic_load_n(&pool_charges, __ATOMIC_ACQUIRE);
+    while (!__atomic_compare_exchange_n(&pool_charges, &growth->next, growth, 0, __ATOMIC_ACQ_REL,
                                         __ATOMIC_ACQUIRE))
         ;
 }
@@ -56,7 +56,7 @@ static void ask_no_more(struct claim *claim)
 /* Enter the claim, and set its charge. Lock held. */
 static void enter(struct claim *claim)
 {
-    struct growth *growth = claim->growth;
+    struct pool_charge *growth = claim->growth;
 
     begin(claim);
     ask(claim);
@@ -66,15 +66,15 @@ static void enter(struct claim *claim)
 }
 
 /* Update the size that others may have open: all that is held, or may be in a moment. Lock held. */
-static void note_size(const struct growth *growth)
+static void note_size(const struct pool_charge *growth)
 {
     if (unlikely(growth->link))
-        links_resize(&shim.region, growth->link, growth->settled + growth->pending);
+        shared_memory_resize(&shim.region, growth->link, growth->settled + growth->pending);
 }
 
 static int try_charge(struct claim *claim)
 {
-    struct growth *growth = claim->growth;
+    struct pool_charge *growth = claim->growth;
 
     spin_lock(&growth->locked);
     enter(claim);
@@ -99,7 +99,7 @@ static int try_charge(struct claim *claim)
 /* Mark the claim as relying if it is the only one: others could take the room first. */
 static int mark_relying(struct claim *claim)
 {
-    struct growth *growth = claim->growth;
+    struct pool_charge *growth = claim->growth;
 
     spin_lock(&growth->locked);
     begin(claim);
@@ -114,7 +114,7 @@ static int mark_relying(struct claim *claim)
 
 static void unmark_relying(struct claim *claim)
 {
-    struct growth *growth = claim->growth;
+    struct pool_charge *growth = claim->growth;
 
     spin_lock(&growth->locked);
     ask_no_more(claim);
@@ -123,7 +123,7 @@ static void unmark_relying(struct claim *claim)
     spin_unlock(&growth->locked);
 }
 
-int growth_rely(struct claim *claim)
+int pool_charge_rely(struct claim *claim)
 {
     if (!mark_relying(claim))
         return -1;
@@ -133,8 +133,8 @@ int growth_rely(struct claim *claim)
     return -1;
 }
 
-/* Like growth_rely(), for a claim that would have to trim: others do not stay in the driver for
- * long. */
+/* Like pool_charge_rely(), for a claim that would have to trim: others do not stay in the driver
+ * for long. */
 static int rely_patiently(struct claim *claim)
 {
     uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
@@ -142,14 +142,14 @@ static int rely_patiently(struct claim *claim)
     while (__atomic_load_n(&claim->growth->asking, __ATOMIC_RELAXED) &&
            clock_now_ns(CLOCK_MONOTONIC) < deadline)
         spin_nap();
-    return growth_rely(claim);
+    return pool_charge_rely(claim);
 }
 
 /* Remove the claim and adjust the charge to *held*; *missing* is what is held beyond the charge.
  * -EAGAIN if another thread has settled since *version*. */
 static int apply(struct claim *claim, unsigned version, const uint64_t *held, uint64_t *missing)
 {
-    struct growth *growth = claim->growth;
+    struct pool_charge *growth = claim->growth;
     unsigned device = growth->device; /* without users, growth may be reused before the refund */
     uint64_t covered;
     uint64_t kept;
@@ -184,7 +184,7 @@ static int apply(struct claim *claim, unsigned version, const uint64_t *held, ui
 /* Settle once; returns the bytes held beyond the charge. */
 static uint64_t settle_to_held(struct claim *claim)
 {
-    struct growth *growth = claim->growth;
+    struct pool_charge *growth = claim->growth;
     uint64_t missing = 0;
 
     for (int i = 0; i < READS; i++) {
@@ -200,7 +200,7 @@ static uint64_t settle_to_held(struct claim *claim)
     return 0;
 }
 
-int growth_settle(struct claim *claim)
+int pool_charge_settle(struct claim *claim)
 {
     uint64_t missing = settle_to_held(claim);
 
@@ -215,9 +215,9 @@ int growth_settle(struct claim *claim)
     return 0;
 }
 
-void growth_move(struct claim *claim, struct growth *growth)
+void pool_charge_move(struct claim *claim, struct pool_charge *growth)
 {
-    struct growth *from = claim->growth;
+    struct pool_charge *from = claim->growth;
 
     spin_lock(&growth->locked);
     growth->users++;
@@ -236,7 +236,7 @@ void growth_move(struct claim *claim, struct growth *growth)
     claim->growth = growth;
 }
 
-int growth_export(struct growth *growth, uint16_t link)
+int pool_charge_export(struct pool_charge *growth, uint16_t link)
 {
     int done;
 
@@ -245,52 +245,52 @@ int growth_export(struct growth *growth, uint16_t link)
     if (done)
         __atomic_store_n(&growth->link, link, __ATOMIC_RELEASE);
     else
-        links_cancel_export(&shim.region, link);
+        shared_memory_cancel_export(&shim.region, link);
     note_size(growth);
     spin_unlock(&growth->locked);
     return done;
 }
 
-void growth_end_export(struct growth *growth)
+void pool_charge_end_export(struct pool_charge *growth)
 {
     spin_lock(&growth->locked);
-    links_cancel_export(&shim.region, growth->link);
+    shared_memory_cancel_export(&shim.region, growth->link);
     growth->link = 0;
     spin_unlock(&growth->locked);
 }
 
-void growth_hold(struct growth *growth)
+void pool_charge_hold(struct pool_charge *growth)
 {
     spin_lock(&growth->locked);
     growth->users++;
     spin_unlock(&growth->locked);
 }
 
-void growth_let_go(struct growth *growth)
+void pool_charge_let_go(struct pool_charge *growth)
 {
     spin_lock(&growth->locked);
     growth->users--;
     spin_unlock(&growth->locked);
 }
 
-void growth_reread_one(struct growth *growth)
+void pool_charge_reread_one(struct pool_charge *growth)
 {
     struct claim nothing = {.growth = growth, .begun = 1};
 
-    growth_hold(growth);
-    growth_settle(&nothing);
+    pool_charge_hold(growth);
+    pool_charge_settle(&nothing);
 }
 
-void growth_reread_all(int device)
+void pool_charge_reread_all(int device)
 {
-    struct growth *growth = __atomic_load_n(&growths, __ATOMIC_ACQUIRE);
+    struct pool_charge *growth = __atomic_load_n(&pool_charges, __ATOMIC_ACQUIRE);
 
     for (; growth; growth = growth->next)
         if (device < 0 || growth->device == (unsigned) device)
-            growth_reread_one(growth);
+            pool_charge_reread_one(growth);
 }
 
-void growth_begin_trim(struct growth *growth, struct growth_trim *trim)
+void pool_charge_begin_trim(struct pool_charge *growth, struct pool_charge_trim *trim)
 {
     uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
 
@@ -307,7 +307,7 @@ void growth_begin_trim(struct growth *growth, struct growth_trim *trim)
     spin_unlock(&growth->locked);
 }
 
-int growth_end_trim(struct growth *growth, const struct growth_trim *trim)
+int pool_charge_end_trim(struct pool_charge *growth, const struct pool_charge_trim *trim)
 {
     uint64_t held;
     int same = growth->source->read_held(growth, &held) && held >= trim->held;
@@ -319,24 +319,24 @@ int growth_end_trim(struct growth *growth, const struct growth_trim *trim)
     return !same;
 }
 
-static void trim(struct growth *growth, uint64_t bytes)
+static void trim(struct pool_charge *growth, uint64_t bytes)
 {
     growth->source->trim(growth, bytes);
-    growth_reread_one(growth);
+    pool_charge_reread_one(growth);
 }
 
 static void trim_all(unsigned device)
 {
-    struct growth *growth = __atomic_load_n(&growths, __ATOMIC_ACQUIRE);
+    struct pool_charge *growth = __atomic_load_n(&pool_charges, __ATOMIC_ACQUIRE);
 
     for (; growth; growth = growth->next)
         if (growth->device == device)
             trim(growth, UINT64_MAX);
 }
 
-int growth_make_room(unsigned device)
+int pool_charge_make_room(unsigned device)
 {
-    if (!__atomic_load_n(&growths, __ATOMIC_ACQUIRE))
+    if (!__atomic_load_n(&pool_charges, __ATOMIC_ACQUIRE))
         return 0;
     trim_all(device);
     return 1;
@@ -351,7 +351,7 @@ static uint64_t lacking(const struct claim *claim)
     uint64_t used = ledger_used(&shim.ledger, device);
     uint64_t left = used < limit ? limit - used : 0;
 
-    return wanted > left ? growth_chunks(wanted - left) : GROWTH_CHUNK;
+    return wanted > left ? pool_charge_chunks(wanted - left) : POOL_CHUNK;
 }
 
 /* Cover a claim whose worst case exceeds the rest of the quota, without disturbing captures in
@@ -373,8 +373,8 @@ static int make_room(struct claim *claim)
 
     if (rely_patiently(claim) == 0)
         return 0;
-    growth_reread_all((int) device);
-    if (try_charge(claim) == 0 || growth_rely(claim) == 0)
+    pool_charge_reread_all((int) device);
+    if (try_charge(claim) == 0 || pool_charge_rely(claim) == 0)
         return 0;
     trim(claim->growth, lacking(claim));
     if (try_charge(claim) == 0)
@@ -383,16 +383,16 @@ static int make_room(struct claim *claim)
     return try_charge(claim);
 }
 
-CUresult growth_reserve(struct claim *claim, const struct stream *stream)
+CUresult pool_charge_reserve(struct claim *claim, const struct stream *stream)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    struct growth *growth = claim->growth;
+    struct pool_charge *growth = claim->growth;
     CUresult result = CUDA_SUCCESS;
 
     /* If the rest of the quota was too small for the last claim, it usually is for the next one. */
-    if (unlikely(__atomic_load_n(&growth->is_short, __ATOMIC_RELAXED)) && !captures_going_on() &&
-        growth_rely(claim) == 0)
+    if (unlikely(__atomic_load_n(&growth->is_short, __ATOMIC_RELAXED)) && !capture_is_going_on() &&
+        pool_charge_rely(claim) == 0)
         return CUDA_SUCCESS;
     if (likely(try_charge(claim) == 0)) {
         if (unlikely(__atomic_load_n(&growth->is_short, __ATOMIC_RELAXED)))
@@ -412,7 +412,7 @@ CUresult growth_reserve(struct claim *claim, const struct stream *stream)
     return result;
 }
 
-void growth_after_fork(void)
+void pool_charge_after_fork(void)
 {
-    growths = NULL;
+    pool_charges = NULL;
 }

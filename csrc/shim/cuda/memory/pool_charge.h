@@ -11,35 +11,35 @@
 #include "shim/cuda/work/stream.h"
 #include "shim/shim.h"
 
-#define GROWTH_CHUNK (UINT64_C(32) << 20) /* the driver takes multiples of this (seen on 12.x) */
+#define POOL_CHUNK (UINT64_C(32) << 20) /* the driver takes multiples of this (seen on 12.x) */
 
 /* The most by which a request of *bytes* can make one grow; huge values stay as they are. */
-static inline uint64_t growth_chunks(uint64_t bytes)
+static inline uint64_t pool_charge_chunks(uint64_t bytes)
 {
-    return bytes > UINT64_MAX / 2 ? bytes : (bytes + GROWTH_CHUNK - 1) & ~(GROWTH_CHUNK - 1);
+    return bytes > UINT64_MAX / 2 ? bytes : (bytes + POOL_CHUNK - 1) & ~(POOL_CHUNK - 1);
 }
 
 struct claim;
-struct growth;
+struct pool_charge;
 
 /* Driver calls of a kind of growth. Called without a lock, unless noted. */
-struct growth_source {
+struct pool_charge_source {
     /* Bytes held now; returns 0 if the driver does not say. */
-    int (*read_held)(const struct growth *growth, uint64_t *held);
+    int (*read_held)(const struct pool_charge *growth, uint64_t *held);
     /* Whether it is certain that the driver serves the claim without growing. */
-    int (*has_room)(const struct growth *growth, const struct claim *claim);
+    int (*has_room)(const struct pool_charge *growth, const struct claim *claim);
     /* Make the driver release unused memory, no more than *bytes* if it can limit that. Does not
      * wait for the device. */
-    void (*trim)(struct growth *growth, uint64_t bytes);
+    void (*trim)(struct pool_charge *growth, uint64_t bytes);
     /* The held bytes have changed by *more* (less: negative), with *claim* settled. May be NULL;
      * called with the lock held. */
-    void (*note_held)(struct growth *growth, const struct claim *claim, int64_t more);
+    void (*note_held)(struct pool_charge *growth, const struct claim *claim, int64_t more);
 };
 
 /* One pool or store that grows. Lives as long as the process. */
-struct growth {
-    const struct growth_source *source;
-    struct growth *next;
+struct pool_charge {
+    const struct pool_charge_source *source;
+    struct pool_charge *next;
     unsigned device; /* index in the quota */
     int locked;
     unsigned version; /* incremented by each settlement */
@@ -57,7 +57,7 @@ struct growth {
 
 /* One request in progress. The caller settles it, whatever its outcome. */
 struct claim {
-    struct growth *growth;
+    struct pool_charge *growth;
     const void *subject; /* the requester, for has_room; or NULL */
     uint64_t address;    /* of the block that was allocated, for note_held; */
     uint64_t fresh;      /* and its bytes that were not known to be free */
@@ -73,61 +73,61 @@ struct claim {
 };
 
 /* All that grow in this process; NULL in most programs. */
-extern struct growth *growths;
+extern struct pool_charge *pool_charges;
 
 /* Others may open the held memory from now on; the entry of *link*, which has no bytes yet, gets
  * its size. 0 if they may already, by another link. */
-int growth_export(struct growth *growth, uint16_t link);
+int pool_charge_export(struct pool_charge *growth, uint16_t link);
 
 /* The export ends: nothing is held any more, and nothing will be. */
-void growth_end_export(struct growth *growth);
+void pool_charge_end_export(struct pool_charge *growth);
 
 /* Settle and trim *growth* with all others from now on. */
-void growth_register(struct growth *growth);
+void pool_charge_register(struct pool_charge *growth);
 
 /* Cover a claim before the driver call: by a charge, or else by room that is charged already, or by
  * a charge after trimming. Never waits for *stream* (NULL: there is none) or for the device: the
  * thread that would let the stream go on may be the caller. */
-CUresult growth_reserve(struct claim *claim, const struct stream *stream);
+CUresult pool_charge_reserve(struct claim *claim, const struct stream *stream);
 
 /* Cover the claim without a charge if there is certainly room: 0 or -1. */
-int growth_rely(struct claim *claim);
+int pool_charge_rely(struct claim *claim);
 
 /* Settle after the driver call, or if there was none. -ENOMEM (as from the ledger) if the driver
  * took more than was charged, and the difference does not fit either. */
-int growth_settle(struct claim *claim);
+int pool_charge_settle(struct claim *claim);
 
 /* Move the claim, with its charge, to the growth that it turned out to belong to. */
-void growth_move(struct claim *claim, struct growth *growth);
+void pool_charge_move(struct claim *claim, struct pool_charge *growth);
 
 /* Around a call that makes the driver release memory: no claim begins to rely on room between them,
  * and claims that do are waited for, for up to a millisecond. The second returns whether *growth*
  * may have shrunk, even if it grew for another claim at the same time. */
-struct growth_trim {
+struct pool_charge_trim {
     uint64_t held;
     unsigned version;
     int alone;
 };
-void growth_begin_trim(struct growth *growth, struct growth_trim *trim);
-int growth_end_trim(struct growth *growth, const struct growth_trim *trim);
+void pool_charge_begin_trim(struct pool_charge *growth, struct pool_charge_trim *trim);
+int pool_charge_end_trim(struct pool_charge *growth, const struct pool_charge_trim *trim);
 
 /* Keep *growth* in use while the caller queries the driver about it. */
-void growth_hold(struct growth *growth);
-void growth_let_go(struct growth *growth);
+void pool_charge_hold(struct pool_charge *growth);
+void pool_charge_let_go(struct pool_charge *growth);
 
-void growth_reread_one(struct growth *growth);
-void growth_reread_all(int device);
+void pool_charge_reread_one(struct pool_charge *growth);
+void pool_charge_reread_all(int device);
 
 /* Settle everything on *device*, or on all with -1, to its present size. */
-static inline void growth_reread(int device)
+static inline void pool_charge_reread(int device)
 {
-    if (unlikely(__atomic_load_n(&growths, __ATOMIC_ACQUIRE) != NULL))
-        growth_reread_all(device);
+    if (unlikely(__atomic_load_n(&pool_charges, __ATOMIC_ACQUIRE) != NULL))
+        pool_charge_reread_all(device);
 }
 
 /* Trim all unused memory on *device*; 0 if nothing grows. */
-int growth_make_room(unsigned device);
+int pool_charge_make_room(unsigned device);
 
-void growth_after_fork(void);
+void pool_charge_after_fork(void);
 
 #endif

@@ -35,8 +35,8 @@ static struct lane *lanes; /* records live as long as the process */
 static int locked;         /* for all of this file; never held during a call */
 static int following;      /* blocks of at least one pool */
 
-int poolroom_streams;
-uintptr_t poolroom_first;
+int pool_ranges_streams;
+uintptr_t pool_ranges_first;
 
 static struct pool *pool_of(struct extents_owner *owner)
 {
@@ -155,7 +155,7 @@ static void mark(struct lane *lane, const struct stream *stream)
     spin_unlock(&locked);
 }
 
-void poolroom_end_stream(CUstream stream)
+void pool_ranges_end_stream(CUstream stream)
 {
     struct lane *lane;
 
@@ -168,7 +168,7 @@ void poolroom_end_stream(CUstream stream)
     spin_unlock(&locked);
 }
 
-void poolroom_end_context(CUcontext context)
+void pool_ranges_end_context(CUcontext context)
 {
     spin_lock(&locked);
     for (struct lane *lane = lanes; lane; lane = lane->next)
@@ -280,7 +280,7 @@ static int open_one(struct lane **found, unsigned count, CUmemoryPool handle,
     return opened;
 }
 
-int poolroom_has(struct pool *pool, CUmemoryPool handle, const struct claim *claim)
+int pool_ranges_has(struct pool *pool, CUmemoryPool handle, const struct claim *claim)
 {
     uint64_t key = key_of(claim->subject);
     struct lane *found[CANDIDATES];
@@ -305,7 +305,7 @@ int poolroom_has(struct pool *pool, CUmemoryPool handle, const struct claim *cla
 
 /* --- blocks ----------------------------------------------------------------------------------- */
 
-void poolroom_use(struct pool *pool, struct claim *claim, CUdeviceptr address)
+void pool_ranges_use(struct pool *pool, struct claim *claim, CUdeviceptr address)
 {
     uint64_t most;
 
@@ -346,7 +346,7 @@ static void pay(struct pool *pool, uint64_t bytes)
         pool->owed = pool->leaving;
 }
 
-void poolroom_note_held(struct growth *growth, const struct claim *claim, int64_t more)
+void pool_ranges_note_held(struct pool_charge *growth, const struct claim *claim, int64_t more)
 {
     struct pool *pool = (struct pool *) growth;
     struct extent rest = {.owner = &pool->extents, .lane = &extents_any};
@@ -365,7 +365,7 @@ void poolroom_note_held(struct growth *growth, const struct claim *claim, int64_
         rest.bytes = (uint64_t) more - claim->fresh;
         block = extents_find(&extents, claim->address);
         rest.region = block ? block->region : 0;
-        if (claim->alone && block && rest.bytes && rest.bytes < GROWTH_CHUNK)
+        if (claim->alone && block && rest.bytes && rest.bytes < POOL_CHUNK)
             extents_put(&extents, &rest);
     } else if (claim->fresh) { /* the driver seems to have moved free ranges together */
         shave(pool, claim->bytes, claim->fresh - (uint64_t) more);
@@ -373,14 +373,14 @@ void poolroom_note_held(struct growth *growth, const struct claim *claim, int64_
     spin_unlock(&locked);
 }
 
-void poolroom_look(struct pool *pool)
+void pool_ranges_look(struct pool *pool)
 {
     __atomic_store_n(&pool->grew, 0, __ATOMIC_RELAXED);
     if (!pool->followed && is_short(pool, pool->growth.held))
         follow(pool);
 }
 
-void poolroom_forget(struct pool *pool)
+void pool_ranges_forget(struct pool *pool)
 {
     spin_lock(&locked);
     forget(pool);
@@ -388,9 +388,9 @@ void poolroom_forget(struct pool *pool)
 }
 
 /* Look up a block that was allocated before its pool was followed: the driver knows its size. */
-static struct poolroom_block ask_block(CUdeviceptr address)
+static struct pool_ranges_block ask_block(CUdeviceptr address)
 {
-    struct poolroom_block block = {.pool = NULL};
+    struct pool_ranges_block block = {.pool = NULL};
     CUmemoryPool handle = NULL;
     CUdeviceptr start = 0;
     struct pool *pool;
@@ -405,7 +405,7 @@ static struct poolroom_block ask_block(CUdeviceptr address)
     pool = pool_find(handle);
     if (!pool || !__atomic_load_n(&pool->followed, __ATOMIC_ACQUIRE))
         return block;
-    block = (struct poolroom_block) {pool, address, bytes, 0};
+    block = (struct pool_ranges_block) {pool, address, bytes, 0};
     spin_lock(&locked);
     block.region = ++extents.regions;
     pool->leaving += bytes;
@@ -413,9 +413,9 @@ static struct poolroom_block ask_block(CUdeviceptr address)
     return block;
 }
 
-struct poolroom_block poolroom_take(CUdeviceptr address)
+struct pool_ranges_block pool_ranges_take(CUdeviceptr address)
 {
-    struct poolroom_block block = {.pool = NULL};
+    struct pool_ranges_block block = {.pool = NULL};
     struct extent taken;
     int known;
 
@@ -428,10 +428,10 @@ struct poolroom_block poolroom_take(CUdeviceptr address)
     spin_unlock(&locked);
     if (unlikely(!known))
         return ask_block(address);
-    return (struct poolroom_block) {pool_of(taken.owner), address, taken.bytes, taken.region};
+    return (struct pool_ranges_block) {pool_of(taken.owner), address, taken.bytes, taken.region};
 }
 
-void poolroom_put(const struct poolroom_block *block, const struct stream *stream)
+void pool_ranges_put(const struct pool_ranges_block *block, const struct stream *stream)
 {
     struct pool *pool = block->pool;
     struct extent freed = {.start = block->address,
@@ -459,12 +459,12 @@ void poolroom_put(const struct poolroom_block *block, const struct stream *strea
         extents_put(&extents, &freed);
     pay(pool, block->bytes);
     spin_unlock(&locked);
-    if (unlikely(__atomic_load_n(&poolroom_streams, __ATOMIC_RELAXED)) && lane &&
+    if (unlikely(__atomic_load_n(&pool_ranges_streams, __ATOMIC_RELAXED)) && lane &&
         is_short(pool, pool->growth.held))
         mark(lane, stream);
 }
 
-void poolroom_restore(const struct poolroom_block *block)
+void pool_ranges_restore(const struct pool_ranges_block *block)
 {
     if (!block->pool)
         return;
@@ -474,26 +474,26 @@ void poolroom_restore(const struct poolroom_block *block)
     spin_unlock(&locked);
 }
 
-CUresult poolroom_free(CUdeviceptr address)
+CUresult pool_ranges_free(CUdeviceptr address)
 {
-    struct poolroom_block block = poolroom_take(address);
+    struct pool_ranges_block block = pool_ranges_take(address);
     CUresult result = driver.cuMemFree_v2(address);
 
     if (result != CUDA_SUCCESS) {
-        poolroom_restore(&block);
-    } else if (address && __atomic_load_n(&growths, __ATOMIC_ACQUIRE)) {
+        pool_ranges_restore(&block);
+    } else if (address && __atomic_load_n(&pool_charges, __ATOMIC_ACQUIRE)) {
         pool_note_free();
-        poolroom_put(&block, NULL);
-        growth_reread_all(-1);
+        pool_ranges_put(&block, NULL);
+        pool_charge_reread_all(-1);
     }
     return result;
 }
 
-void poolroom_after_fork(void)
+void pool_ranges_after_fork(void)
 {
     locked = following = 0;
-    poolroom_streams = 0;
-    poolroom_first = 0;
+    pool_ranges_streams = 0;
+    pool_ranges_first = 0;
     lanes = NULL;
     extents_after_fork(&extents);
 }

@@ -17,11 +17,11 @@
 #include "shim/cuda/work/flight.h"
 #include "shim/cuda/memory/pool.h"
 
-extern int poolroom_streams;     /* several streams use pools */
-extern uintptr_t poolroom_first; /* the first stream that used one, by flight_name() */
+extern int pool_ranges_streams;     /* several streams use pools */
+extern uintptr_t pool_ranges_first; /* the first stream that used one, by flight_name() */
 
 /* A block that is being freed. */
-struct poolroom_block {
+struct pool_ranges_block {
     struct pool *pool; /* NULL: the address belongs to none */
     CUdeviceptr address;
     uint64_t bytes;
@@ -29,46 +29,46 @@ struct poolroom_block {
 };
 
 /* *stream* uses a pool: it allocates or frees. */
-static inline void poolroom_note_stream(const struct stream *stream)
+static inline void pool_ranges_note_stream(const struct stream *stream)
 {
     uintptr_t name = flight_name(stream);
-    uintptr_t first = __atomic_load_n(&poolroom_first, __ATOMIC_RELAXED);
+    uintptr_t first = __atomic_load_n(&pool_ranges_first, __ATOMIC_RELAXED);
 
     if (unlikely(first != name) &&
-        (first || !__atomic_compare_exchange_n(&poolroom_first, &first, name, 0, __ATOMIC_RELAXED,
-                                               __ATOMIC_RELAXED)))
-        __atomic_store_n(&poolroom_streams, 1, __ATOMIC_RELAXED);
+        (first || !__atomic_compare_exchange_n(&pool_ranges_first, &first, name, 0,
+                                               __ATOMIC_RELAXED, __ATOMIC_RELAXED)))
+        __atomic_store_n(&pool_ranges_streams, 1, __ATOMIC_RELAXED);
 }
 
 /* The driver allocated the block at *address* for *claim*, whose subject is its stream. */
-void poolroom_use(struct pool *pool, struct claim *claim, CUdeviceptr address);
+void pool_ranges_use(struct pool *pool, struct claim *claim, CUdeviceptr address);
 
 /* Whether *pool* can certainly serve the claim without growing. May make its stream wait for
  * others; never blocks the caller. */
-int poolroom_has(struct pool *pool, CUmemoryPool handle, const struct claim *claim);
+int pool_ranges_has(struct pool *pool, CUmemoryPool handle, const struct claim *claim);
 
-/* growth_source.note_held of pools. */
-void poolroom_note_held(struct growth *growth, const struct claim *claim, int64_t more);
+/* pool_charge_source.note_held of pools. */
+void pool_ranges_note_held(struct pool_charge *growth, const struct claim *claim, int64_t more);
 
 /* The pool grew: decide whether to follow it from now on. */
-void poolroom_look(struct pool *pool);
+void pool_ranges_look(struct pool *pool);
 
 /* The driver did something unexpected: nothing is known to be free any more. */
-void poolroom_forget(struct pool *pool);
+void pool_ranges_forget(struct pool *pool);
 
 /* A block is about to be freed: take it. Then put it, freed in *stream* (NULL: at once), or restore
  * it if the call failed. */
-struct poolroom_block poolroom_take(CUdeviceptr address);
-void poolroom_put(const struct poolroom_block *block, const struct stream *stream);
-void poolroom_restore(const struct poolroom_block *block);
+struct pool_ranges_block pool_ranges_take(CUdeviceptr address);
+void pool_ranges_put(const struct pool_ranges_block *block, const struct stream *stream);
+void pool_ranges_restore(const struct pool_ranges_block *block);
 
 /* Free an address at once (cuMemFree), which may be a block. */
-CUresult poolroom_free(CUdeviceptr address);
+CUresult pool_ranges_free(CUdeviceptr address);
 
 /* The stream is about to be destroyed; the context was destroyed. */
-void poolroom_end_stream(CUstream stream);
-void poolroom_end_context(CUcontext context);
+void pool_ranges_end_stream(CUstream stream);
+void pool_ranges_end_context(CUcontext context);
 
-void poolroom_after_fork(void);
+void pool_ranges_after_fork(void);
 
 #endif

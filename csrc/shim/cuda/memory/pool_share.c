@@ -31,7 +31,7 @@ CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPool handle,
     do /* repeated, with its link, if another thread was faster */
         link = share_offer(__atomic_load_n(&pool->growth.link, __ATOMIC_ACQUIRE),
                            pool->growth.device, 0, shareable, type);
-    while (link && !growth_export(&pool->growth, link));
+    while (link && !pool_charge_export(&pool->growth, link));
     return link ? CUDA_SUCCESS : share_take_back(shareable, type);
 }
 
@@ -67,12 +67,12 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shareabl
             driver.cuMemPoolDestroy(*handle);
     }
     if (result != CUDA_SUCCESS)
-        links_end_import(&shim.region, opened.link);
+        shared_memory_end_import(&shim.region, opened.link);
     share_let_go(&shared);
     return result;
 }
 
-CUresult poolshare_destroy(CUmemoryPool handle)
+CUresult pool_share_destroy(CUmemoryPool handle)
 {
     struct allocation pool;
     int known = allocations_take(ALLOCATION_POOL, (uint64_t) (uintptr_t) handle, &pool);
@@ -90,7 +90,7 @@ static link_t import_of(CUmemoryPool handle)
 
     if (!allocations_find(ALLOCATION_POOL, (uint64_t) (uintptr_t) handle, &pool))
         return 0;
-    return share_import(links_key_of(&shim.region, pool.link));
+    return share_import(shared_memory_key_of(&shim.region, pool.link));
 }
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool handle,

@@ -6,6 +6,6 @@
 #include "shim/hooks.h"
 
 /* The program destroys a pool that it has not created, for example an imported one. */
-CUresult poolshare_destroy(CUmemoryPool handle);
+CUresult pool_share_destroy(CUmemoryPool handle);
 
 #endif

@@ -13,7 +13,7 @@
 
 static link_t make_export(uint64_t key, unsigned device, uint64_t bytes)
 {
-    link_t link = links_export(&shim.region, key, device, bytes);
+    link_t link = shared_memory_export(&shim.region, key, device, bytes);
 
     if (!link)
         log_info("refused to share %llu bytes of device %u: too much is shared already",
@@ -35,7 +35,7 @@ uint16_t share_export(const struct allocation *allocation, uint64_t key)
     if (link && allocations_set_link(allocation->kind, allocation->address, link))
         return link;
     /* It may have been freed meanwhile, or another thread was faster. */
-    links_cancel_export(&shim.region, link);
+    shared_memory_cancel_export(&shim.region, link);
     if (added)
         ledger_refund(&shim.ledger, allocation->device, added);
     return link;
@@ -45,28 +45,28 @@ uint16_t share_offer(uint16_t link, unsigned device, uint64_t bytes, const void 
                      CUmemAllocationHandleType type)
 {
     int is_carried = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    uint64_t key =
-        is_carried ? links_new_key(&shim.region) : links_key(shareable, sizeof(CUmemFabricHandle));
+    uint64_t key = is_carried ? shared_memory_new_key(&shim.region)
+                              : shared_memory_key(shareable, sizeof(CUmemFabricHandle));
     link_t made = link ? link : make_export(key, device, bytes);
-    uint64_t has = made ? links_key_of(&shim.region, made) : 0;
+    uint64_t has = made ? shared_memory_key_of(&shim.region, made) : 0;
     int done = made != 0;
 
     if (made && is_carried)
-        done = links_carry(&shim.region, has, *(const int *) shareable);
-    else if (made && !links_same_key(has, key)) /* its importers cannot find the export */
-        done = links_lose_track(&shim.region, has);
+        done = shared_memory_carry(&shim.region, has, *(const int *) shareable);
+    else if (made && !shared_memory_same_key(has, key)) /* its importers cannot find the export */
+        done = shared_memory_lose_track(&shim.region, has);
     if (!done && !link)
-        links_cancel_export(&shim.region, made);
+        shared_memory_cancel_export(&shim.region, made);
     return done ? made : 0;
 }
 
 uint16_t share_import(uint64_t key)
 {
     int paid;
-    link_t link = links_import(&shim.region, key, &paid);
+    link_t link = shared_memory_import(&shim.region, key, &paid);
 
     if (link && !paid) {
-        links_end_import(&shim.region, link);
+        shared_memory_end_import(&shim.region, link);
         link = 0;
     }
     return link;
@@ -96,12 +96,12 @@ void share_let_go(struct shared *shared)
 
 void share_find(const struct shared *shared, struct allocation *opened)
 {
-    struct links_match match = {0};
+    struct shared_memory_match match = {0};
 
     if (shared->type == CU_MEM_HANDLE_TYPE_FABRIC)
-        opened->link = share_import(links_key(&shared->fabric, sizeof(shared->fabric)));
+        opened->link = share_import(shared_memory_key(&shared->fabric, sizeof(shared->fabric)));
     else if (shared->type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
-             links_match(&shim.region, shared->descriptor, &match))
+             shared_memory_match(&shim.region, shared->descriptor, &match))
         opened->link = share_import(match.key);
     if (!opened->link && match.bytes) {
         opened->bytes = match.bytes;
@@ -144,14 +144,14 @@ CUresult share_take_back(void *shareable, CUmemAllocationHandleType type)
 int share_end(const struct allocation *allocation)
 {
     if (allocation->bytes)
-        return links_end_export(&shim.region, allocation->link);
-    links_end_import(&shim.region, allocation->link);
+        return shared_memory_end_export(&shim.region, allocation->link);
+    shared_memory_end_import(&shim.region, allocation->link);
     return 0;
 }
 
 int share_collect(unsigned device)
 {
-    uint64_t bytes = links_collect(&shim.region, device);
+    uint64_t bytes = shared_memory_collect(&shim.region, device);
 
     if (bytes)
         ledger_refund(&shim.ledger, device, bytes);

@@ -111,8 +111,8 @@ void sparse_after_fork(void)
 /* The driver releases a tile's memory once the stream has got there. */
 static void end_tile(struct tile *tile, const struct stream *stream)
 {
-    deferred_add(&(struct allocation) {.owner = tile->memory, .kind = ALLOCATION_MAPPING},
-                 stream->handle, STREAM_CALL(stream, cuEventRecord));
+    deferred_free_add(&(struct allocation) {.owner = tile->memory, .kind = ALLOCATION_MAPPING},
+                      stream->handle, STREAM_CALL(stream, cuEventRecord));
     free(tile);
 }
 

@@ -220,7 +220,7 @@ CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
 
 void capture_end_stream(CUstream stream)
 {
-    struct graphics *place = captures_going_on() ? find_graphics((uintptr_t) stream) : NULL;
+    struct graphics *place = capture_is_going_on() ? find_graphics((uintptr_t) stream) : NULL;
 
     if (stream && place)
         forget_graphics(place);
@@ -228,7 +228,7 @@ void capture_end_stream(CUstream stream)
 
 void capture_end_context(CUcontext context)
 {
-    for (unsigned i = 0; i < GRAPHICS && captures_going_on(); i++)
+    for (unsigned i = 0; i < GRAPHICS && capture_is_going_on(); i++)
         if (!context || graphics[i].context == context)
             forget_graphics(&graphics[i]);
 }

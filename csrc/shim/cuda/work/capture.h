@@ -9,7 +9,7 @@
 extern int captures; /* begun in this process and not ended */
 
 /* Whether any stream may be capturing. A capture whose stream is destroyed counts for ever. */
-static inline int captures_going_on(void)
+static inline int capture_is_going_on(void)
 {
     return unlikely(__atomic_load_n(&captures, __ATOMIC_SEQ_CST) != 0);
 }

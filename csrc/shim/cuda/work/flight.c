@@ -189,8 +189,8 @@ static int may_mark(const struct flight_lane *lane)
     if (is_orphan(lane))
         return 0;
     if (lane->thread != &flight_thread)
-        return context_owns_stream(lane->stream.handle) && !captures_going_on();
-    return !captures_going_on() ||
+        return context_owns_stream(lane->stream.handle) && !capture_is_going_on();
+    return !capture_is_going_on() ||
            (lane->name != (uintptr_t) CU_STREAM_LEGACY && !capture_has(&lane->stream));
 }
 

@@ -121,7 +121,7 @@ static CUresult begin_making(struct making *making, CUgraph graph, const struct 
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     /* An invalid graph has no nodes, and the driver returns its own error. */
-    result = graph ? graph_needs_of(graph, &needs) : CUDA_ERROR_INVALID_VALUE;
+    result = graph ? graph_memory_needs_of(graph, &needs) : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return result;
     if (result != CUDA_SUCCESS || !needs.any)
@@ -212,7 +212,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
         return result;
     }
     free(executable);
-    growth_reread(-1);
+    pool_charge_reread(-1);
     return result;
 }
 
@@ -226,7 +226,7 @@ static CUresult update(CUresult result, CUgraphExec handle, CUgraph graph)
     struct executable *executable;
 
     if (result != CUDA_SUCCESS || !__atomic_load_n(&count, __ATOMIC_ACQUIRE) ||
-        graph_needs_of(graph, &needs) != CUDA_SUCCESS)
+        graph_memory_needs_of(graph, &needs) != CUDA_SUCCESS)
         return result;
     graph_memory_forget(handle);
     spin_lock(&locked);

@@ -19,8 +19,8 @@
 enum { WATCH_CALLS = 16 }; /* a thread's calls between two readings of the system clock */
 
 struct pace pace;
-struct pace_device held_devices[REGION_DEVICES];
-unsigned held_count;
+struct pace_device limited_devices[REGION_DEVICES];
+unsigned limited_device_count;
 __thread int32_t pace_calls = 1;
 
 static uint64_t watched_ns;
@@ -30,7 +30,7 @@ static uint32_t part_of_whole(uint32_t percent)
     return percent * CLOCK_WHOLE / 100;
 }
 
-int held_is(const struct pace_device *device)
+int limited_devices_has(const struct pace_device *device)
 {
     return __atomic_load_n(&device->share.own, __ATOMIC_RELAXED) < CLOCK_WHOLE ||
            __atomic_load_n(&device->beside, __ATOMIC_RELAXED);
@@ -38,12 +38,13 @@ int held_is(const struct pace_device *device)
 
 static void set_state(void)
 {
-    struct pace_device *only =
-        held_count == 1 && held_is(&held_devices[0]) ? &held_devices[0] : NULL;
+    struct pace_device *only = limited_device_count == 1 && limited_devices_has(&limited_devices[0])
+                                   ? &limited_devices[0]
+                                   : NULL;
     enum pace_state state = PACE_FREE;
 
-    for (unsigned i = 0; i < held_count; i++)
-        if (held_is(&held_devices[i]))
+    for (unsigned i = 0; i < limited_device_count; i++)
+        if (limited_devices_has(&limited_devices[i]))
             state = PACE_HELD;
     __atomic_store_n(&pace.only, only, __ATOMIC_RELEASE);
     __atomic_store_n(&pace.state, state, __ATOMIC_RELEASE);
@@ -55,13 +56,13 @@ void pace_take_limits(const struct quota_limits *limits)
         const struct quota_device *device = &limits->devices[i];
         uint32_t most = device->policy == POLICY_ELASTIC ? device->vcore_limit : device->vcore;
 
-        __atomic_store_n(&held_devices[i].share.own, part_of_whole(device->vcore),
+        __atomic_store_n(&limited_devices[i].share.own, part_of_whole(device->vcore),
                          __ATOMIC_RELAXED);
-        __atomic_store_n(&held_devices[i].share.limit, part_of_whole(most), __ATOMIC_RELAXED);
-        held_devices[i].governor.unlimited = device->vcore >= 100;
+        __atomic_store_n(&limited_devices[i].share.limit, part_of_whole(most), __ATOMIC_RELAXED);
+        limited_devices[i].governor.unlimited = device->vcore >= 100;
     }
     pace.gives_way = (limits->flags & QUOTA_LOW) != 0;
-    held_count = limits->device_count;
+    limited_device_count = limits->device_count;
     if (pace.state != PACE_CLOSED)
         set_state();
 }
@@ -89,22 +90,23 @@ void pace_open(void)
 {
     struct usage_file *usage = shim.region.usage;
 
-    for (unsigned i = 0; i < held_count; i++) {
-        held_devices[i].governor.shared = &usage->compute[i];
-        held_devices[i].governor.work = &usage->work[i][shim.region.slot];
-        held_devices[i].clock.slot = (uint32_t) shim.region.slot;
-        held_devices[i].governor.idle = idle_of(i);
-        held_devices[i].governor.progress.words = progress_of(i);
+    for (unsigned i = 0; i < limited_device_count; i++) {
+        limited_devices[i].governor.shared = &usage->compute[i];
+        limited_devices[i].governor.work = &usage->work[i][shim.region.slot];
+        limited_devices[i].clock.slot = (uint32_t) shim.region.slot;
+        limited_devices[i].governor.idle = idle_of(i);
+        limited_devices[i].governor.progress.words = progress_of(i);
     }
     set_state();
 }
 
-void held_forget(void)
+void limited_devices_forget(void)
 {
     pace.state = PACE_CLOSED;
     pace.only = NULL;
-    for (unsigned i = 0; i < held_count; i++) /* not the bins: each has the number of its time */
-        memset(&held_devices[i], 0, offsetof(struct pace_device, governor.busy.bins));
+    for (unsigned i = 0; i < limited_device_count;
+         i++) /* not the bins: each has the number of its time */
+        memset(&limited_devices[i], 0, offsetof(struct pace_device, governor.busy.bins));
 }
 
 static uint64_t clock_interval(const struct pace_device *device)
@@ -126,7 +128,7 @@ static void note_neighbours(struct pace_device *device)
     set_state();
 }
 
-void held_read_clock(struct pace_device *device, uint64_t now)
+void limited_devices_read_clock(struct pace_device *device, uint64_t now)
 {
     uint32_t outside = device->clock.page.outside;
     uint64_t every = clock_interval(device);
@@ -137,7 +139,7 @@ void held_read_clock(struct pace_device *device, uint64_t now)
         return;
     device->clock_read_ns = now;
     snprintf(path, sizeof(path), "%s%u", shim.region.clock_path,
-             (unsigned) (device - held_devices));
+             (unsigned) (device - limited_devices));
     if (clock_read(path, &page) == 0)
         clock_judge(&device->clock, &page, now);
     else
@@ -155,13 +157,13 @@ int pace_watch(void)
 {
     uint64_t now = coarse_now_ns();
     uint64_t before = __atomic_load_n(&watched_ns, __ATOMIC_RELAXED);
-    uint64_t every = held_devices[0].clock.valid ? WATCH_NS : SELDOM_NS;
+    uint64_t every = limited_devices[0].clock.valid ? WATCH_NS : SELDOM_NS;
 
     pace_calls = WATCH_CALLS;
     if (now - before < every || !__atomic_compare_exchange_n(&watched_ns, &before, now, 0,
                                                              __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return 0;
-    for (unsigned i = 0; i < held_count; i++)
-        held_read_clock(&held_devices[i], clock_now_ns(CLOCK_MONOTONIC));
+    for (unsigned i = 0; i < limited_device_count; i++)
+        limited_devices_read_clock(&limited_devices[i], clock_now_ns(CLOCK_MONOTONIC));
     return pace.state != PACE_FREE;
 }

@@ -9,16 +9,16 @@
 
 #include "shim/cuda/work/pace.h"
 
-extern struct pace_device held_devices[REGION_DEVICES];
-extern unsigned held_count;
+extern struct pace_device limited_devices[REGION_DEVICES];
+extern unsigned limited_device_count;
 
-int held_is(const struct pace_device *device);
+int limited_devices_has(const struct pace_device *device);
 
 /* Read the clock of a device, unless that was done just now. Only for one thread at a time: the one
  * that holds the marks, or the one in pace_watch() while no device is throttled. */
-void held_read_clock(struct pace_device *device, uint64_t now);
+void limited_devices_read_clock(struct pace_device *device, uint64_t now);
 
 /* In a forked child. */
-void held_forget(void);
+void limited_devices_forget(void);
 
 #endif

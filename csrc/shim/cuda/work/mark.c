@@ -32,7 +32,7 @@ static int mode_exchanged;
 static void relax(void)
 {
     mode_before = CU_STREAM_CAPTURE_MODE_RELAXED;
-    mode_exchanged = captures_going_on() &&
+    mode_exchanged = capture_is_going_on() &&
                      driver.cuThreadExchangeStreamCaptureMode(&mode_before) == CUDA_SUCCESS;
 }
 

@@ -26,7 +26,7 @@ struct costs pace_costs;
 
 void pace_after_fork(void)
 {
-    held_forget();
+    limited_devices_forget();
     flight_after_fork();
     marks_after_fork();
 }
@@ -54,15 +54,15 @@ static void sleep_until(uint64_t until_ns)
 /* The caller holds the marks. */
 static void look_at(struct pace_device *device, uint64_t now)
 {
-    held_read_clock(device, now);
+    limited_devices_read_clock(device, now);
     flight_look(device, &device->governor, &device->clock, now);
 }
 
 static void look_at_all(uint64_t now)
 {
-    for (unsigned i = 0; i < held_count; i++)
-        if (held_is(&held_devices[i]))
-            look_at(&held_devices[i], now);
+    for (unsigned i = 0; i < limited_device_count; i++)
+        if (limited_devices_has(&limited_devices[i]))
+            look_at(&limited_devices[i], now);
 }
 
 static void try_look(struct pace_device *device, uint64_t now)
@@ -187,7 +187,7 @@ static uint64_t buy(struct pace_device *device, struct flight_lane *lane, int64_
         if (give_way(device, lane, &wait, *ns))
             continue;
         end_ns = governor_place(governor, lane ? lane->end_ns : 0, *ns);
-        if (!held_is(device) ||
+        if (!limited_devices_has(device) ||
             governor_buy(governor, &device->share, end_ns, *ns, wait.now, &until_ns) ||
             governor_join(governor, lane, end_ns, *ns))
             return end_ns;
@@ -217,12 +217,13 @@ static struct pace_device *device_of_work(void)
     CUdevice ordinal;
     int index;
 
-    if (device || held_count == 1)
+    if (device || limited_device_count == 1)
         return device;
     if (driver.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)
         return NULL;
     index = shim_device(ordinal);
-    return index >= 0 && held_is(&held_devices[index]) ? &held_devices[index] : NULL;
+    return index >= 0 && limited_devices_has(&limited_devices[index]) ? &limited_devices[index]
+                                                                      : NULL;
 }
 
 static struct flight_lane *lane_of(struct pace_device *device, const struct stream *stream)
@@ -306,7 +307,7 @@ CUresult pace_pay(struct pace_work *work, const struct costs_key *key, int64_t g
         return CUDA_ERROR_NOT_INITIALIZED;
     shim_watch_limits();
     work->device = device_of_work();
-    if (work->device && captures_going_on() && capture_has(stream))
+    if (work->device && capture_is_going_on() && capture_has(stream))
         work->device = NULL;
     if (work->device)
         pay(work, key, guess_ns, stream);
@@ -393,7 +394,7 @@ void pace_held(struct stream stream)
     if (!is_paced())
         return;
     device = device_of_work();
-    if (device && !captures_going_on())
+    if (device && !capture_is_going_on())
         lane_of(device, &stream); /* this thread's first launch there waits, too */
     FLIGHT_EACH(lane)
     if (is_in(lane, &stream))
@@ -414,7 +415,7 @@ static struct wait wait_of(const struct stream *stream)
     if (stream && context_owns_stream(stream->handle))
         return wait;
     wait.device = device_of_work();
-    if (wait.device && context_count((unsigned) (wait.device - held_devices)) > 1)
+    if (wait.device && context_count((unsigned) (wait.device - limited_devices)) > 1)
         driver.cuCtxGetCurrent(&wait.context);
     return wait;
 }

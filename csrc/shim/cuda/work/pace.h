@@ -93,7 +93,7 @@ static inline CUresult pace_begin(struct pace_work *work, struct costs_key key, 
 
     work->is_sample = 0;
     if (unlikely(!device) || unlikely(!cost) || unlikely(cost->state < COST_SURE) ||
-        captures_going_on())
+        capture_is_going_on())
         return pace_begin_slowly(work, &key, guess_ns, &stream);
     lane = flight_lane(device, flight_name(&stream));
     work->paid_ns = cost->ns;

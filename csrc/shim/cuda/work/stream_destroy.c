@@ -10,7 +10,7 @@ static CUresult destroy(CUresult (*destroyer)(CUstream), CUstream stream)
         return CUDA_ERROR_NOT_INITIALIZED;
     pace_end_stream(stream);
     capture_end_stream(stream);
-    poolroom_end_stream(stream);
+    pool_ranges_end_stream(stream);
     return destroyer(stream);
 }
 

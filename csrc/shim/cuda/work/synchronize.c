@@ -14,8 +14,8 @@
 static CUresult after(CUresult result, const struct stream *stream, int all)
 {
     pace_waited(stream, all && result == CUDA_SUCCESS);
-    deferred_settle();
-    growth_reread(-1);
+    deferred_free_settle();
+    pool_charge_reread(-1);
     for (unsigned device = 0; device < shim.limits.device_count; device++)
         share_collect(device);
     return result;

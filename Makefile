@@ -15,7 +15,7 @@ HELM := 3.22.0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release manifests images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release manifests images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -104,6 +104,15 @@ fire: build $(VENV)/.test-tools ## kill -9 at every instruction of the ledger; a
 
 test-share: build $(VENV)/.test-tools ## the rows of make bench-share that changes are most likely to break
 	@$(BIN)/python benchmarks/share.py --quick
+
+# A build without NDEBUG, whose shim aborts where a thread takes locks out of order (csrc/core/lock.h).
+test-locks: build $(VENV)/.test-tools ## the shim's tests that take several locks, with a build that checks their order
+	@$(BIN)/cmake -S . -B build/checked -G Ninja -DCMAKE_MAKE_PROGRAM="$$PWD/$(BIN)/ninja" \
+	    -DPython_EXECUTABLE="$$PWD/$(BIN)/python" -DCMAKE_BUILD_TYPE=Debug >/dev/null
+	@$(BIN)/cmake --build build/checked --target shim
+	@$(BIN)/python -m pytest --shim build/checked/csrc/libcuda-control.so -n 4 $(PYTESTFLAGS) -k "not never_held" \
+	    $(patsubst %,tests/shim/test_%.py,array context export external first_call fork graph green ipc \
+	    limit loaders managed memory multicast own_pool pool pool_pressure races share_pool sparse vmm)
 
 soak: build $(VENV)/.cluster-tools ## the node agent: 200 pods while agent, kubelet and containerd are killed
 	@PYVGPU_SOAK_PODS=200 BIN=$(BIN) tests/e2e/run agent --session-timeout=3600 -n 0 -s -k "soak or restarts" $(PYTESTFLAGS)

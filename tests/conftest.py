@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from pathlib import Path
 
 import debian
 import hypothesis
@@ -10,6 +11,8 @@ import pure
 import pytest
 import rights
 import waiting
+
+from pyvgpu import shim
 
 pure.prefer()
 
@@ -20,7 +23,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("unhurried")
 
 
-def pytest_configure():
+def pytest_addoption(parser):
+    """Add ``--shim``: another build of the shim, such as one that checks its locks."""
+    parser.addoption("--shim", type=Path, metavar="FILE", help="use this build of the shim")
+
+
+def pytest_configure(config):
     """Start programs under test with default signals, and create readable files.
 
     A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, and a shell script
@@ -31,6 +39,9 @@ def pytest_configure():
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+    if (given := config.getoption("--shim")) is not None:
+        other = given.resolve(strict=True)
+        shim.shim_library = lambda: other
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 /* allocations.c -- open addressing with linear probing in shards; see allocations.h. */
 #include "core/allocations.h"
 #include "core/compiler.h"
-#include "core/spin.h"
+#include "core/lock.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -49,14 +49,16 @@ static struct shard *lock_shard(uint64_t hash)
 {
     struct shard *shard = &shards[hash >> 60];
 
+    lock_check(LOCK_ALLOCATIONS, &shard->locked);
     if (unlikely(__atomic_exchange_n(&shard->locked, 1, __ATOMIC_ACQUIRE)))
         wait_for(shard);
+    lock_note_taken(LOCK_ALLOCATIONS, &shard->locked);
     return shard;
 }
 
 static void unlock_shard(struct shard *shard)
 {
-    spin_unlock(&shard->locked);
+    spin_unlock(&shard->locked, LOCK_ALLOCATIONS);
 }
 
 static uint32_t home_of(const struct shard *shard, uint64_t hash)

@@ -151,3 +151,8 @@ void environment_restore(void)
     replace_entry(__atomic_load_n(&environ, __ATOMIC_SEQ_CST));
     view.array = NULL;
 }
+
+void environment_after_fork(void)
+{
+    environment_restore();
+}

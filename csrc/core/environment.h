@@ -14,4 +14,6 @@ int environment_show(const char *name, const char *value);
 /* End the override, also in a child that was forked in between; harmless if there is none. */
 void environment_restore(void);
 
+void environment_after_fork(void);
+
 #endif

@@ -3,7 +3,7 @@
 #include "core/ledger.h"
 #include "core/compiler.h"
 #include "core/slots.h"
-#include "core/spin.h"
+#include "core/lock.h"
 
 #include <errno.h>
 
@@ -96,9 +96,9 @@ static void add_to_word(struct ledger *ledger, unsigned device, uint64_t change)
 {
     struct region *region = ledger->region;
 
-    spin_lock(&region->words_locked);
+    spin_lock(&region->words_locked, LOCK_LEDGER);
     change_word(region, device, change, __ATOMIC_SEQ_CST);
-    spin_unlock(&region->words_locked);
+    spin_unlock(&region->words_locked, LOCK_LEDGER);
 }
 
 /* Add the charge, undecided; the sum of all words then decides. 0 if so many threads have undecided
@@ -108,11 +108,11 @@ static int propose(struct ledger *ledger, unsigned device, uint64_t bytes)
     struct region *region = ledger->region;
     int crowded;
 
-    spin_lock(&region->words_locked);
+    spin_lock(&region->words_locked, LOCK_LEDGER);
     crowded = (region->words[device] & WORD_CROWDED) != 0;
     if (!crowded)
         change_word(region, device, LEDGER_PENDING + bytes, __ATOMIC_SEQ_CST);
-    spin_unlock(&region->words_locked);
+    spin_unlock(&region->words_locked, LOCK_LEDGER);
     return !crowded;
 }
 
@@ -189,17 +189,17 @@ static inline int charge(struct ledger *ledger, unsigned device, uint64_t bytes,
         return refuse(ledger, device);
     /* Like propose() and admit(), under one lock. No word may be read until all processes see the
      * store that proposes; they may see later that it was admitted. */
-    spin_lock(&region->words_locked);
+    spin_lock(&region->words_locked, LOCK_LEDGER);
     change_word(region, device, LEDGER_PENDING + bytes, __ATOMIC_SEQ_CST);
     if (likely(sum_bytes(region, device) <= limit)) {
         change_word(region, device, -LEDGER_PENDING, __ATOMIC_RELEASE);
-        spin_unlock(&region->words_locked);
+        spin_unlock(&region->words_locked, LOCK_LEDGER);
         return 0;
     }
     crowded = (region->words[device] & WORD_CROWDED) != 0;
     if (crowded)
         change_word(region, device, -(LEDGER_PENDING + bytes), __ATOMIC_RELEASE);
-    spin_unlock(&region->words_locked);
+    spin_unlock(&region->words_locked, LOCK_LEDGER);
     if (crowded)
         return refuse(ledger, device);
     /* About to refuse: reap first, since the dead hold nothing. Our charge stays undecided. */
@@ -251,9 +251,9 @@ void ledger_refund(struct ledger *ledger, unsigned device, uint64_t bytes)
 {
     struct region *region = ledger->region;
 
-    spin_lock(&region->words_locked);
+    spin_lock(&region->words_locked, LOCK_LEDGER);
     change_word(region, device, -bytes, __ATOMIC_RELEASE);
-    spin_unlock(&region->words_locked);
+    spin_unlock(&region->words_locked, LOCK_LEDGER);
 }
 
 uint64_t ledger_used(struct ledger *ledger, unsigned device)

@@ -6,28 +6,15 @@
  * cuInit has succeeded. There is no constructor: a program that never calls CUDA never runs this.
  */
 #include "shim/shim.h"
-#include "core/allocations.h"
-#include "core/blocks.h"
-#include "shim/cuda/context/context.h"
-#include "shim/cuda/memory/deferred_free.h"
-#include "shim/cuda/work/graph.h"
-#include "shim/cuda/memory/graph_memory.h"
-#include "shim/cuda/context/green.h"
-#include "shim/cuda/context/context_limit.h"
-#include "shim/cuda/memory/multicast.h"
-#include "shim/cuda/memory/ipc_imports.h"
 #include "shim/cuda/work/pace.h"
-#include "shim/cuda/memory/pool.h"
-#include "shim/cuda/memory/pool_ranges.h"
-#include "shim/cuda/context/primary.h"
-#include "shim/cuda/memory/sparse.h"
 #include "shim/dispatch.h"
 #include "shim/driver.h"
+#include "shim/lifecycle.h"
 #include "core/environment.h"
 #include "core/log.h"
-#include "shim/nvml/device.h"
 #include "core/slots.h"
 #include "core/visible.h"
+#include "core/lock.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -59,32 +46,13 @@ static void complain(const char *why)
 }
 
 /* In a forked child the driver answers every call with "not initialised"; so do we. */
-static void after_fork_in_child(void)
+void shim_after_fork(void)
 {
     init_lock = (pthread_mutex_t) PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     initialising = IDLE;
     shim.open = 0;
     refreshing = 0;
-    environment_restore();
-    pace_after_fork();
-    capture_after_fork();
     slots_after_fork(&shim.region);
-    allocations_after_fork();
-    blocks_after_fork();
-    context_after_fork();
-    primary_after_fork();
-    multicast_after_fork();
-    green_after_fork();
-    context_limit_after_fork();
-    pool_charge_after_fork();
-    pool_after_fork();
-    pool_ranges_after_fork();
-    sparse_after_fork();
-    graph_after_fork();
-    graph_memory_after_fork();
-    deferred_free_after_fork();
-    ipc_imports_after_fork();
-    nvml_after_fork();
 }
 
 static void load(void)
@@ -95,7 +63,7 @@ static void load(void)
     if (missing_library)
         return;
     dispatch_build();
-    pthread_atfork(slots_before_fork, slots_after_fork_in_parent, after_fork_in_child);
+    pthread_atfork(slots_before_fork, slots_after_fork_in_parent, lifecycle_after_fork);
 }
 
 int shim_loaded(void)
@@ -163,9 +131,9 @@ int shim_attach(void)
 {
     int result;
 
-    pthread_mutex_lock(&init_lock);
+    lock_mutex(&init_lock, LOCK_INIT);
     result = attach();
-    pthread_mutex_unlock(&init_lock);
+    unlock_mutex(&init_lock, LOCK_INIT);
     return result;
 }
 
@@ -264,7 +232,7 @@ CUresult cuInit(unsigned int flags)
 {
     CUresult result;
 
-    pthread_mutex_lock(&init_lock);
+    lock_mutex(&init_lock, LOCK_INIT);
     if (unlikely(initialising == IN_DRIVER)) {
         result =
             driver.cuInit(flags); /* called from within the driver's cuInit: its own business */
@@ -275,6 +243,6 @@ CUresult cuInit(unsigned int flags)
         result = init(flags);
         initialising = IDLE;
     }
-    pthread_mutex_unlock(&init_lock);
+    unlock_mutex(&init_lock, LOCK_INIT);
     return result;
 }

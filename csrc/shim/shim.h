@@ -27,6 +27,8 @@ int shim_loaded(void);
  * was printed, and every call must be refused. */
 int shim_attach(void);
 
+void shim_after_fork(void);
+
 /* Take over changed limits. */
 void shim_refresh(void);
 

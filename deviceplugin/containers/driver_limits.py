@@ -1,9 +1,10 @@
 """Memory limits that the driver itself enforces on containers; see pyvgpu/machine/memory_limit.py.
 
-Before a container's program starts, the runtime runs a hook (csrc/programs/hook/created.c), which notifies
-the agent. A container without that notification, such as one without CDI or one started while no
-agent ran, gets its limit when the audit first sees one of its processes on a device. The limit is
-recorded in a file in the grant's folder, which the container may read and the next agent reads.
+Before a container's program starts, the runtime runs a hook (csrc/programs/hook/created.c), which
+notifies the agent. A container without that notification, such as one without CDI or one started
+while no agent ran, gets its limit when the audit first sees one of its processes on a device. The
+limit is recorded in a file in the grant's folder, which the container may read and the next agent
+reads.
 
 A limit follows its grant's quota: it is raised before the quota, and lowered after. It ends with
 the cgroup, which the runtime removes.

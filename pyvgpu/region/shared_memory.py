@@ -1,7 +1,7 @@
 """Memory shared between processes: exports of dead processes that live ones may have open.
 
-csrc/core/shared_memory.h describes the table, which the shims maintain. This is a read-only view: it computes
-what the next process that reaps the dead would leave charged, or slightly more.
+csrc/core/shared_memory.h describes the table, which the shims maintain. This is a read-only view:
+it computes what the next process that reaps the dead would leave charged, or slightly more.
 """
 
 from __future__ import annotations

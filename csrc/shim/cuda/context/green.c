@@ -11,6 +11,7 @@
 #include "shim/cuda/work/pace.h"
 #include "shim/cuda/context/primary.h"
 #include "shim/driver.h"
+#include "core/lock.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -34,10 +35,10 @@ void green_after_fork(void)
 
 static void add(struct green *green)
 {
-    pthread_mutex_lock(&lock);
+    lock_mutex(&lock, LOCK_GREEN);
     green->next = greens;
     greens = green;
-    pthread_mutex_unlock(&lock);
+    unlock_mutex(&lock, LOCK_GREEN);
 }
 
 static struct green *take(CUgreenCtx handle)
@@ -45,13 +46,13 @@ static struct green *take(CUgreenCtx handle)
     struct green **link = &greens;
     struct green *green;
 
-    pthread_mutex_lock(&lock);
+    lock_mutex(&lock, LOCK_GREEN);
     while (*link && (*link)->handle != handle)
         link = &(*link)->next;
     green = *link;
     if (green)
         *link = green->next;
-    pthread_mutex_unlock(&lock);
+    unlock_mutex(&lock, LOCK_GREEN);
     return green;
 }
 
@@ -60,35 +61,35 @@ static CUgreenCtx unnamed(unsigned in_vain)
 {
     CUgreenCtx handle = NULL;
 
-    pthread_mutex_lock(&lock);
+    lock_mutex(&lock, LOCK_GREEN);
     for (const struct green *green = greens; green && !handle; green = green->next)
         if (!green->context && in_vain-- == 0)
             handle = green->handle;
-    pthread_mutex_unlock(&lock);
+    unlock_mutex(&lock, LOCK_GREEN);
     return handle;
 }
 
 /* Set its CUcontext handle, unless it was destroyed meanwhile. */
 static void name(CUgreenCtx handle, CUcontext context)
 {
-    pthread_mutex_lock(&lock);
+    lock_mutex(&lock, LOCK_GREEN);
     for (struct green *green = greens; green; green = green->next)
         if (green->handle == handle && !green->context) {
             green->context = context;
             context_add_part(context, green->device);
         }
-    pthread_mutex_unlock(&lock);
+    unlock_mutex(&lock, LOCK_GREEN);
 }
 
 int green_exists(unsigned device)
 {
     const struct green *green;
 
-    pthread_mutex_lock(&lock);
+    lock_mutex(&lock, LOCK_GREEN);
     green = greens;
     while (green && green->device != device)
         green = green->next;
-    pthread_mutex_unlock(&lock);
+    unlock_mutex(&lock, LOCK_GREEN);
     return green != NULL;
 }
 

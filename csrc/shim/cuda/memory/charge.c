@@ -185,11 +185,11 @@ static void release(const struct allocation *allocation, void *argument)
         sparse_forget(allocation->address);
 }
 
-void charge_release_owned(const void *owner)
+void charge_context_ended(const struct context *context)
 {
     struct gone gone = {.small = NULL};
 
-    allocations_take_owned(owner, release, &gone);
+    allocations_take_owned(context, release, &gone);
     for (size_t i = 0; i < gone.count; i++)
         charge_release(&gone.small[i]);
     free(gone.small);

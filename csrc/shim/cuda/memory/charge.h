@@ -61,8 +61,8 @@ void charge_refund(const struct charge *charge);
  * stays charged. For memory that another process pays for, the import ends. */
 void charge_release(const struct allocation *allocation);
 
-/* The driver has destroyed *owner*: release everything that it held. */
-void charge_release_owned(const void *owner);
+/* Release everything that it held. */
+void charge_context_ended(const struct context *context);
 
 /* Put an allocation into the table; its owner is a context, or NULL: 0 or -ENOMEM. */
 int charge_enter(const struct allocation *allocation);

@@ -11,6 +11,8 @@
 #include "core/compiler.h"
 #include "shim/hooks.h"
 
+struct context;
+
 extern int deferred_free_count; /* frees not yet seen to be done; 0 for most programs */
 
 /* The driver accepted the free of *allocation* on *stream*, or of a mapping, which holds its memory
@@ -18,8 +20,8 @@ extern int deferred_free_count; /* frees not yet seen to be done; 0 for most pro
 void deferred_free_add(const struct allocation *allocation, CUstream stream,
                        CUresult (*record)(CUevent, CUstream));
 
-/* The context *owner* was destroyed, with its streams, events and pending frees. */
-void deferred_free_forget(const void *owner);
+/* Its streams, events and pending frees went with it. */
+void deferred_free_context_ended(const struct context *context);
 
 void deferred_free_settle_all(void);
 

@@ -5,6 +5,7 @@
 #include "shim/cuda/memory/share.h"
 #include "shim/driver.h"
 #include "core/shared_memory.h"
+#include "core/lock.h"
 
 #include <pthread.h>
 
@@ -19,7 +20,7 @@ static int export_physical(struct physical *physical, const void *shareable,
     struct allocation *charge = &physical->charge;
     int done = 1;
 
-    pthread_mutex_lock(&lock);
+    lock_mutex(&lock, LOCK_EXPORTS);
     if (charge->bytes || charge->link) {
         link_t link = share_offer(charge->link, charge->device, charge->bytes, shareable, type);
 
@@ -27,7 +28,7 @@ static int export_physical(struct physical *physical, const void *shareable,
         if (done)
             charge->link = link;
     }
-    pthread_mutex_unlock(&lock);
+    unlock_mutex(&lock, LOCK_EXPORTS);
     return done;
 }
 
@@ -84,10 +85,10 @@ static CUresult enter(CUmemGenericAllocationHandle handle, const struct allocati
     if (!physical)
         return CUDA_ERROR_OUT_OF_MEMORY;
     physical->shared = 1;
-    pthread_mutex_lock(&lock);
+    lock_mutex(&lock, LOCK_EXPORTS);
     physical->charge.link = opened->link;
     physical->foreign = place >= 0 && !opened->link;
-    pthread_mutex_unlock(&lock);
+    unlock_mutex(&lock, LOCK_EXPORTS);
     return CUDA_SUCCESS;
 }
 
@@ -137,14 +138,14 @@ CUresult export_settle(struct physical *physical, uint64_t bytes)
     struct allocation *charge = &physical->charge;
     CUresult result = CUDA_SUCCESS;
 
-    pthread_mutex_lock(&lock);
+    lock_mutex(&lock, LOCK_EXPORTS);
     if (charge->bytes < bytes) {
         result = charge_device(charge->device, bytes - charge->bytes);
         if (result == CUDA_SUCCESS)
             charge->bytes = bytes;
         shared_memory_resize(&shim.region, charge->link, charge->bytes);
     }
-    pthread_mutex_unlock(&lock);
+    unlock_mutex(&lock, LOCK_EXPORTS);
     return result;
 }
 

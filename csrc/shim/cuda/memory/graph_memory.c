@@ -3,7 +3,7 @@
 #include "shim/cuda/memory/graph_memory.h"
 #include "shim/cuda/memory/charge.h"
 #include "shim/cuda/memory/pool.h"
-#include "core/spin.h"
+#include "core/lock.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -40,10 +40,10 @@ static unsigned disturb(struct store *store)
 {
     unsigned calls;
 
-    spin_lock(&store->growth.locked);
+    spin_lock(&store->growth.locked, LOCK_POOL);
     calls = ++store->calls;
     __atomic_store_n(&store->last, NULL, __ATOMIC_RELAXED);
-    spin_unlock(&store->growth.locked);
+    spin_unlock(&store->growth.locked, LOCK_POOL);
     return calls;
 }
 
@@ -71,14 +71,14 @@ static struct store *store_of(unsigned device)
 {
     struct store *store = &stores[device];
 
-    pthread_mutex_lock(&registry_lock);
+    lock_mutex(&registry_lock, LOCK_GRAPH_STORES);
     if (!store->registered) {
         store->registered = 1;
         store->growth.source = &store_source;
         store->growth.device = device;
         pool_charge_register(&store->growth);
     }
-    pthread_mutex_unlock(&registry_lock);
+    unlock_mutex(&registry_lock, LOCK_GRAPH_STORES);
     return store;
 }
 
@@ -181,10 +181,10 @@ CUresult graph_memory_reserve(struct graph_claims *claims, const struct graph_ne
 /* The graph's memory is there for its next launch, unless others used the store meanwhile. */
 static void note_last(struct store *store, unsigned calls, const void *graph)
 {
-    spin_lock(&store->growth.locked);
+    spin_lock(&store->growth.locked, LOCK_POOL);
     if (++store->calls == calls + 1 && store->growth.users == 1)
         __atomic_store_n(&store->last, graph, __ATOMIC_RELAXED);
-    spin_unlock(&store->growth.locked);
+    spin_unlock(&store->growth.locked, LOCK_POOL);
 }
 
 void graph_memory_settle(struct graph_claims *claims, const void *graph)

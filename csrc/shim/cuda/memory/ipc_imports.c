@@ -2,6 +2,7 @@
 /* ipc_imports.c -- a short list, whose lock is never held during a driver call; see ipc_imports.h.
  */
 #include "shim/cuda/memory/ipc_imports.h"
+#include "core/lock.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -43,7 +44,7 @@ int ipc_imports_add(const struct allocation *allocation)
     if (!made)
         return -ENOMEM;
     *made = (struct opened) {.allocation = *allocation, .opens = 1};
-    pthread_mutex_lock(&lock);
+    lock_mutex(&lock, LOCK_IPC_IMPORTS);
     opened = *find(allocation->address);
     if (opened) {
         opened->opens++;
@@ -51,12 +52,12 @@ int ipc_imports_add(const struct allocation *allocation)
         made->next = all;
         all = made;
     }
-    pthread_mutex_unlock(&lock);
+    unlock_mutex(&lock, LOCK_IPC_IMPORTS);
     if (opened) {
         free(made);
         charge_release(allocation);
     } else if (context_life(allocation->owner) != allocation->life) {
-        ipc_imports_forget(allocation->owner); /* the context was destroyed meanwhile */
+        ipc_imports_context_ended(allocation->owner); /* the context was destroyed meanwhile */
     }
     return 0;
 }
@@ -66,7 +67,7 @@ int ipc_imports_take(CUdeviceptr address, struct allocation *taken)
     struct opened **place;
     struct opened *opened;
 
-    pthread_mutex_lock(&lock);
+    lock_mutex(&lock, LOCK_IPC_IMPORTS);
     place = find(address);
     opened = *place;
     if (opened) {
@@ -78,15 +79,15 @@ int ipc_imports_take(CUdeviceptr address, struct allocation *taken)
             taken->link = 0;
         }
     }
-    pthread_mutex_unlock(&lock);
+    unlock_mutex(&lock, LOCK_IPC_IMPORTS);
     return opened != NULL;
 }
 
-void ipc_imports_forget(const struct context *owner)
+void ipc_imports_context_ended(const struct context *owner)
 {
     struct opened **place = &all;
 
-    pthread_mutex_lock(&lock);
+    lock_mutex(&lock, LOCK_IPC_IMPORTS);
     while (*place) {
         struct allocation *allocation = &(*place)->allocation;
 
@@ -97,7 +98,7 @@ void ipc_imports_forget(const struct context *owner)
             place = &(*place)->next;
         }
     }
-    pthread_mutex_unlock(&lock);
+    unlock_mutex(&lock, LOCK_IPC_IMPORTS);
 }
 
 void ipc_imports_after_fork(void)

@@ -17,8 +17,8 @@ int ipc_imports_add(const struct allocation *allocation);
  * address was opened more often. 0 if it is not open. */
 int ipc_imports_take(CUdeviceptr address, struct allocation *taken);
 
-/* The context *owner* was destroyed, and with it the memory opened in it. */
-void ipc_imports_forget(const struct context *owner);
+/* The memory that was opened in it is closed. */
+void ipc_imports_context_ended(const struct context *owner);
 
 void ipc_imports_after_fork(void);
 

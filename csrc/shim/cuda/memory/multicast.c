@@ -13,7 +13,7 @@
 #include "shim/cuda/memory/physical.h"
 #include "shim/driver.h"
 #include "shim/shim.h"
-#include "core/spin.h"
+#include "core/lock.h"
 
 #include <stdlib.h>
 
@@ -43,12 +43,12 @@ static void attach(struct physical *object, struct binding *bindings)
 {
     struct binding **end = &bindings;
 
-    spin_lock(&lock);
+    spin_lock(&lock, LOCK_MULTICAST);
     while (*end)
         end = &(*end)->next;
     *end = object->bound;
     object->bound = bindings;
-    spin_unlock(&lock);
+    spin_unlock(&lock, LOCK_MULTICAST);
 }
 
 /* Take out the bindings of *device* within a part of the object. */
@@ -57,7 +57,7 @@ static struct binding *detach(struct physical *object, int device, size_t offset
     struct binding *detached = NULL;
     struct binding **link;
 
-    spin_lock(&lock);
+    spin_lock(&lock, LOCK_MULTICAST);
     for (link = &object->bound; *link;) {
         struct binding *binding = *link;
 
@@ -70,7 +70,7 @@ static struct binding *detach(struct physical *object, int device, size_t offset
             link = &binding->next;
         }
     }
-    spin_unlock(&lock);
+    spin_unlock(&lock, LOCK_MULTICAST);
     return detached;
 }
 

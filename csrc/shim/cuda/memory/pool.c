@@ -8,7 +8,7 @@
 #include "shim/cuda/memory/pool.h"
 #include "shim/cuda/memory/pool_ranges.h"
 #include "shim/cuda/memory/pool_share.h"
-#include "core/spin.h"
+#include "core/lock.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -91,14 +91,14 @@ static void bury(struct pool *pool)
     if (!__atomic_load_n(&pool->destroyed, __ATOMIC_ACQUIRE) || !read_held(&pool->growth, &held) ||
         held)
         return;
-    spin_lock(&pool->growth.locked);
+    spin_lock(&pool->growth.locked, LOCK_POOL);
     if (pool->destroyed && pool->growth.users == 1) { /* the one is the caller */
         handle = pool->handle;
         pool->handle = NULL;
         pool->created = 0;
         pool->destroyed = 0;
     }
-    spin_unlock(&pool->growth.locked);
+    spin_unlock(&pool->growth.locked, LOCK_POOL);
     if (!handle)
         return;
     pool_charge_end_export(&pool->growth);
@@ -161,7 +161,7 @@ static struct pool *keep(CUmemoryPool handle, unsigned device)
 {
     struct pool *pool;
 
-    pthread_mutex_lock(&registry_lock);
+    lock_mutex(&registry_lock, LOCK_POOLS);
     pool = search(handle);
     if (!pool && (pool = unused_record())) {
         pool->growth.device = device;
@@ -176,7 +176,7 @@ static struct pool *keep(CUmemoryPool handle, unsigned device)
         __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
         pool_charge_register(&pool->growth);
     }
-    pthread_mutex_unlock(&registry_lock);
+    unlock_mutex(&registry_lock, LOCK_POOLS);
     return pool;
 }
 
@@ -227,10 +227,10 @@ static struct pool *ask_current(unsigned device, CUresult *error)
     pool = keep(handle, device);
     if (!pool)
         *error = CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&registry_lock);
+    lock_mutex(&registry_lock, LOCK_POOLS);
     if (before == pool_changes())
         __atomic_store_n(&current[device], pool, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&registry_lock);
+    unlock_mutex(&registry_lock, LOCK_POOLS);
     return pool;
 }
 
@@ -243,11 +243,11 @@ struct pool *pool_current(unsigned device, CUresult *error)
 
 static void forget_current(void)
 {
-    pthread_mutex_lock(&registry_lock);
+    lock_mutex(&registry_lock, LOCK_POOLS);
     __atomic_add_fetch(&changes, 1, __ATOMIC_SEQ_CST);
     for (unsigned device = 0; device < REGION_DEVICES; device++)
         __atomic_store_n(&current[device], NULL, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&registry_lock);
+    unlock_mutex(&registry_lock, LOCK_POOLS);
 }
 
 void pool_find_claim(struct claim *claim, unsigned before)

@@ -9,7 +9,7 @@
 #include "shim/cuda/work/capture.h"
 #include "shim/cuda/memory/charge.h"
 #include "core/shared_memory.h"
-#include "core/spin.h"
+#include "core/lock.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -76,22 +76,22 @@ static int try_charge(struct claim *claim)
 {
     struct pool_charge *growth = claim->growth;
 
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     enter(claim);
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
     if (likely(charge_try(growth->device, claim->charged) == 0)) {
         if (unlikely(__atomic_load_n(&growth->link, __ATOMIC_ACQUIRE))) {
-            spin_lock(&growth->locked);
+            spin_lock(&growth->locked, LOCK_POOL);
             note_size(growth);
-            spin_unlock(&growth->locked);
+            spin_unlock(&growth->locked, LOCK_POOL);
         }
         return 0;
     }
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     ask_no_more(claim);
     growth->pending -= claim->charged;
     note_size(growth);
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
     claim->charged = 0;
     return -ENOMEM;
 }
@@ -101,14 +101,14 @@ static int mark_relying(struct claim *claim)
 {
     struct pool_charge *growth = claim->growth;
 
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     begin(claim);
     if (!growth->asking && !growth->trims) {
         ask(claim);
         claim->relying = 1;
         growth->relied += claim->worst;
     }
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
     return claim->relying;
 }
 
@@ -116,11 +116,11 @@ static void unmark_relying(struct claim *claim)
 {
     struct pool_charge *growth = claim->growth;
 
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     ask_no_more(claim);
     claim->relying = 0;
     growth->relied -= claim->worst;
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
 }
 
 int pool_charge_rely(struct claim *claim)
@@ -154,9 +154,9 @@ static int apply(struct claim *claim, unsigned version, const uint64_t *held, ui
     uint64_t covered;
     uint64_t kept;
 
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     if (unlikely(held && growth->version != version)) {
-        spin_unlock(&growth->locked);
+        spin_unlock(&growth->locked, LOCK_POOL);
         return -EAGAIN;
     }
     claim->alone &= growth->version == claim->version && growth->asking == 1 && !growth->trims;
@@ -174,7 +174,7 @@ static int apply(struct claim *claim, unsigned version, const uint64_t *held, ui
     *missing = held && *held > covered && !growth->pending ? *held - covered : 0;
     growth->settled = kept;
     note_size(growth);
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
     if (likely(covered != kept))
         ledger_refund(&shim.ledger, device, covered - kept);
     *claim = (struct claim) {.growth = growth};
@@ -219,20 +219,20 @@ void pool_charge_move(struct claim *claim, struct pool_charge *growth)
 {
     struct pool_charge *from = claim->growth;
 
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     growth->users++;
     growth->asking += (unsigned) claim->asking;
     growth->pending += claim->charged;
     growth->relied += claim->relying ? claim->worst : 0;
     note_size(growth);
-    spin_unlock(&growth->locked);
-    spin_lock(&from->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
+    spin_lock(&from->locked, LOCK_POOL);
     from->users--;
     from->asking -= (unsigned) claim->asking;
     from->pending -= claim->charged;
     from->relied -= claim->relying ? claim->worst : 0;
     note_size(from);
-    spin_unlock(&from->locked);
+    spin_unlock(&from->locked, LOCK_POOL);
     claim->growth = growth;
 }
 
@@ -240,37 +240,37 @@ int pool_charge_export(struct pool_charge *growth, uint16_t link)
 {
     int done;
 
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     done = !growth->link || growth->link == link;
     if (done)
         __atomic_store_n(&growth->link, link, __ATOMIC_RELEASE);
     else
         shared_memory_cancel_export(&shim.region, link);
     note_size(growth);
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
     return done;
 }
 
 void pool_charge_end_export(struct pool_charge *growth)
 {
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     shared_memory_cancel_export(&shim.region, growth->link);
     growth->link = 0;
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
 }
 
 void pool_charge_hold(struct pool_charge *growth)
 {
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     growth->users++;
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
 }
 
 void pool_charge_let_go(struct pool_charge *growth)
 {
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     growth->users--;
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
 }
 
 void pool_charge_reread_one(struct pool_charge *growth)
@@ -294,17 +294,17 @@ void pool_charge_begin_trim(struct pool_charge *growth, struct pool_charge_trim 
 {
     uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
 
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     growth->trims++;
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
     while (__atomic_load_n(&growth->relied, __ATOMIC_RELAXED) &&
            clock_now_ns(CLOCK_MONOTONIC) < deadline)
         spin_nap();
     trim->alone = growth->source->read_held(growth, &trim->held);
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     trim->version = growth->version;
     trim->alone &= !growth->asking;
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
 }
 
 int pool_charge_end_trim(struct pool_charge *growth, const struct pool_charge_trim *trim)
@@ -312,10 +312,10 @@ int pool_charge_end_trim(struct pool_charge *growth, const struct pool_charge_tr
     uint64_t held;
     int same = growth->source->read_held(growth, &held) && held >= trim->held;
 
-    spin_lock(&growth->locked);
+    spin_lock(&growth->locked, LOCK_POOL);
     same = same && trim->alone && !growth->asking && growth->version == trim->version;
     growth->trims--;
-    spin_unlock(&growth->locked);
+    spin_unlock(&growth->locked, LOCK_POOL);
     return !same;
 }
 

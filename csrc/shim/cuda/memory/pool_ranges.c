@@ -11,7 +11,7 @@
  */
 #include "shim/cuda/memory/pool_ranges.h"
 #include "shim/cuda/memory/charge.h"
-#include "core/spin.h"
+#include "core/lock.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -139,20 +139,20 @@ static void mark(struct lane *lane, const struct stream *stream)
     uint64_t freed;
     CUresult result;
 
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     freed = lane->freed;
     if (lane->marking || lane->users) {
-        spin_unlock(&locked);
+        spin_unlock(&locked, LOCK_POOL_RANGES);
         return;
     }
     lane->marking = 1;
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
     result = record(lane, stream);
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     lane->marking = 0;
     if (result == CUDA_SUCCESS)
         lane->marked = freed;
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
 }
 
 void pool_ranges_end_stream(CUstream stream)
@@ -161,24 +161,24 @@ void pool_ranges_end_stream(CUstream stream)
 
     if (likely(!__atomic_load_n(&lanes, __ATOMIC_ACQUIRE)) || !context_owns_stream(stream))
         return;
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     lane = find_lane((uint64_t) (uintptr_t) stream);
     if (lane)
         lane->key = 0;
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
 }
 
-void pool_ranges_end_context(CUcontext context)
+void pool_ranges_context_ended(const struct context *context)
 {
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     for (struct lane *lane = lanes; lane; lane = lane->next)
-        if (lane->context == context) {
+        if (lane->context == context->handle) {
             lane->event = NULL;
             lane->context = NULL;
             lane->marked = 0;
             lane->extents.done = lane->freed; /* all of its work has ended */
         }
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
 }
 
 /* --- room ------------------------------------------------------------------------------------- */
@@ -256,10 +256,10 @@ static int open_lane(struct lane *lane, CUmemoryPool handle, const struct stream
     if (!allows(handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) ||
         driver.cuEventQuery(lane->event) != CUDA_SUCCESS)
         return 0;
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     if (lane->extents.done < marked)
         lane->extents.done = marked;
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
     return 1;
 }
 
@@ -288,18 +288,18 @@ int pool_ranges_has(struct pool *pool, CUmemoryPool handle, const struct claim *
     int has;
 
     follow(pool);
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     has = has_free(pool, claim, key);
     if (!has)
         count = find_marked(pool, claim, found);
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
     if (!count)
         return has;
     has = open_one(found, count, handle, claim->subject);
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     for (unsigned i = 0; i < count; i++)
         found[i]->users--;
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
     return has;
 }
 
@@ -313,10 +313,10 @@ void pool_ranges_use(struct pool *pool, struct claim *claim, CUdeviceptr address
     if (likely(!__atomic_load_n(&pool->followed, __ATOMIC_ACQUIRE)))
         return;
     most = charge_size(claim->bytes);
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     if (!extents_use(&extents, &pool->extents, address, claim->bytes, most))
         claim->fresh = most;
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
 }
 
 /* Remove free ranges that the driver has used. It can reuse a block before the free of the block
@@ -356,7 +356,7 @@ void pool_ranges_note_held(struct pool_charge *growth, const struct claim *claim
         return;
     if (more > 0)
         __atomic_store_n(&pool->grew, 1, __ATOMIC_RELAXED);
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     /* It shrank; or it grew although a range was known to be free, so that knowledge is wrong. */
     if (more < 0 || (more && claim->relying)) {
         forget(pool);
@@ -370,7 +370,7 @@ void pool_ranges_note_held(struct pool_charge *growth, const struct claim *claim
     } else if (claim->fresh) { /* the driver seems to have moved free ranges together */
         shave(pool, claim->bytes, claim->fresh - (uint64_t) more);
     }
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
 }
 
 void pool_ranges_look(struct pool *pool)
@@ -382,9 +382,9 @@ void pool_ranges_look(struct pool *pool)
 
 void pool_ranges_forget(struct pool *pool)
 {
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     forget(pool);
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
 }
 
 /* Look up a block that was allocated before its pool was followed: the driver knows its size. */
@@ -406,10 +406,10 @@ static struct pool_ranges_block ask_block(CUdeviceptr address)
     if (!pool || !__atomic_load_n(&pool->followed, __ATOMIC_ACQUIRE))
         return block;
     block = (struct pool_ranges_block) {pool, address, bytes, 0};
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     block.region = ++extents.regions;
     pool->leaving += bytes;
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
     return block;
 }
 
@@ -421,11 +421,11 @@ struct pool_ranges_block pool_ranges_take(CUdeviceptr address)
 
     if (likely(!__atomic_load_n(&following, __ATOMIC_ACQUIRE)))
         return block;
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     known = extents_take(&extents, address, &taken);
     if (known)
         pool_of(taken.owner)->leaving += taken.bytes;
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
     if (unlikely(!known))
         return ask_block(address);
     return (struct pool_ranges_block) {pool_of(taken.owner), address, taken.bytes, taken.region};
@@ -449,7 +449,7 @@ void pool_ranges_put(const struct pool_ranges_block *block, const struct stream 
         return;
     key = stream ? key_of(stream) : 0;
     freed.owner = &pool->extents;
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     if (stream) {
         lane = lane_of(key);
         freed.lane = lane ? &lane->extents : NULL;
@@ -458,7 +458,7 @@ void pool_ranges_put(const struct pool_ranges_block *block, const struct stream 
     if (freed.lane)
         extents_put(&extents, &freed);
     pay(pool, block->bytes);
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
     if (unlikely(__atomic_load_n(&pool_ranges_streams, __ATOMIC_RELAXED)) && lane &&
         is_short(pool, pool->growth.held))
         mark(lane, stream);
@@ -468,10 +468,10 @@ void pool_ranges_restore(const struct pool_ranges_block *block)
 {
     if (!block->pool)
         return;
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_POOL_RANGES);
     extents_use(&extents, &block->pool->extents, block->address, block->bytes, block->bytes);
     pay(block->pool, block->bytes);
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_POOL_RANGES);
 }
 
 CUresult pool_ranges_free(CUdeviceptr address)

@@ -65,9 +65,10 @@ void pool_ranges_restore(const struct pool_ranges_block *block);
 /* Free an address at once (cuMemFree), which may be a block. */
 CUresult pool_ranges_free(CUdeviceptr address);
 
-/* The stream is about to be destroyed; the context was destroyed. */
+/* The stream is about to be destroyed. */
 void pool_ranges_end_stream(CUstream stream);
-void pool_ranges_end_context(CUcontext context);
+
+void pool_ranges_context_ended(const struct context *context);
 
 void pool_ranges_after_fork(void);
 

@@ -11,7 +11,7 @@
 #include "shim/cuda/memory/deferred_free.h"
 #include "shim/cuda/memory/physical.h"
 #include "shim/cuda/work/stream.h"
-#include "core/spin.h"
+#include "core/lock.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -68,10 +68,10 @@ static struct part part_of(const CUarrayMapInfo *info, CUcontext context,
 
 static void add_tile(struct tile *tile)
 {
-    spin_lock(&lock);
+    spin_lock(&lock, LOCK_SPARSE);
     tile->next = tiles;
     tiles = tile;
-    spin_unlock(&lock);
+    spin_unlock(&lock, LOCK_SPARSE);
 }
 
 /* Take out the tile of exactly that part, or the next one of an array; NULL if there is none. */
@@ -79,7 +79,7 @@ static struct tile *take_tile(uint64_t array, const struct part *part)
 {
     struct tile *found = NULL;
 
-    spin_lock(&lock);
+    spin_lock(&lock, LOCK_SPARSE);
     for (struct tile **link = &tiles; *link && !found; link = &(*link)->next)
         if ((*link)->part.array == array &&
             (!part || memcmp(&(*link)->part, part, sizeof(*part)) == 0)) {
@@ -87,7 +87,7 @@ static struct tile *take_tile(uint64_t array, const struct part *part)
             *link = found->next;
             break;
         }
-    spin_unlock(&lock);
+    spin_unlock(&lock, LOCK_SPARSE);
     return found;
 }
 
@@ -153,14 +153,14 @@ static CUresult map_arrays(const CUarrayMapInfo *list, unsigned int count,
     CUcontext context = NULL;
     CUresult result = CUDA_SUCCESS;
 
-    pthread_mutex_lock(&order);
+    lock_mutex(&order, LOCK_SPARSE_ORDER);
     driver.cuCtxGetCurrent(&context);
     for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) {
         CUarrayMapInfo info = list[i];
 
         result = operate(&info, context, stream);
     }
-    pthread_mutex_unlock(&order);
+    unlock_mutex(&order, LOCK_SPARSE_ORDER);
     return result;
 }
 

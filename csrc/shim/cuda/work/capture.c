@@ -9,7 +9,7 @@
 #include "shim/cuda/work/flight.h"
 #include "shim/cuda/work/mark.h"
 #include "shim/shim.h"
-#include "core/spin.h"
+#include "core/lock.h"
 
 #include <string.h>
 
@@ -155,13 +155,13 @@ static void remember_graphics(const struct stream *stream)
     CUcontext context = NULL;
 
     driver.cuCtxGetCurrent(&context);
-    spin_lock(&graphics_lock);
+    spin_lock(&graphics_lock, LOCK_GRAPHICS);
     place = find_graphics(0);
     if (place) {
         place->context = context;
         __atomic_store_n(&place->stream, flight_name(stream), __ATOMIC_RELEASE);
     }
-    spin_unlock(&graphics_lock);
+    spin_unlock(&graphics_lock, LOCK_GRAPHICS);
     if (!place)
         __atomic_sub_fetch(&captures, 1, __ATOMIC_SEQ_CST);
 }

@@ -9,7 +9,7 @@
 #include "shim/cuda/memory/graph_memory.h"
 #include "shim/cuda/work/pace.h"
 #include "shim/cuda/memory/pool.h"
-#include "core/spin.h"
+#include "core/lock.h"
 
 #include <stdlib.h>
 
@@ -41,14 +41,14 @@ static void insert(struct executable *executable)
     struct executable **link;
     struct executable *gone;
 
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_GRAPHS);
     link = link_of(executable->handle);
     gone = *link;
     executable->next = gone ? gone->next : NULL;
     *link = executable;
     if (!gone)
         __atomic_add_fetch(&count, 1, __ATOMIC_RELEASE);
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_GRAPHS);
     free(gone);
 }
 
@@ -59,14 +59,14 @@ static struct executable *take(CUgraphExec handle)
 
     if (!__atomic_load_n(&count, __ATOMIC_ACQUIRE))
         return NULL;
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_GRAPHS);
     link = link_of(handle);
     if (*link) {
         executable = *link;
         *link = executable->next;
         __atomic_sub_fetch(&count, 1, __ATOMIC_RELEASE);
     }
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_GRAPHS);
     return executable;
 }
 
@@ -75,11 +75,11 @@ static int find_needs(CUgraphExec handle, struct graph_needs *needs)
 {
     const struct executable *executable;
 
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_GRAPHS);
     executable = *link_of(handle);
     if (executable)
         *needs = executable->needs;
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_GRAPHS);
     return executable != NULL;
 }
 
@@ -229,12 +229,12 @@ static CUresult update(CUresult result, CUgraphExec handle, CUgraph graph)
         graph_memory_needs_of(graph, &needs) != CUDA_SUCCESS)
         return result;
     graph_memory_forget(handle);
-    spin_lock(&locked);
+    spin_lock(&locked, LOCK_GRAPHS);
     executable = *link_of(handle);
     for (unsigned device = 0; executable && device < REGION_DEVICES; device++)
         if (executable->needs.bytes[device] < needs.bytes[device])
             executable->needs.bytes[device] = needs.bytes[device];
-    spin_unlock(&locked);
+    spin_unlock(&locked, LOCK_GRAPHS);
     return result;
 }
 

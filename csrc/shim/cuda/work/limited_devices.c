@@ -100,7 +100,7 @@ void pace_open(void)
     set_state();
 }
 
-void limited_devices_forget(void)
+void limited_devices_after_fork(void)
 {
     pace.state = PACE_CLOSED;
     pace.only = NULL;

@@ -18,7 +18,6 @@ int limited_devices_has(const struct pace_device *device);
  * that holds the marks, or the one in pace_watch() while no device is throttled. */
 void limited_devices_read_clock(struct pace_device *device, uint64_t now);
 
-/* In a forked child. */
-void limited_devices_forget(void);
+void limited_devices_after_fork(void);
 
 #endif

@@ -3,7 +3,7 @@
 #include "shim/cuda/work/mark.h"
 #include "shim/cuda/work/capture.h"
 #include "shim/cuda/context/context.h"
-#include "core/spin.h"
+#include "core/lock.h"
 
 #include <string.h>
 
@@ -38,8 +38,7 @@ static void relax(void)
 
 int marks_try(void)
 {
-    if (__atomic_load_n(&taken, __ATOMIC_RELAXED) ||
-        __atomic_exchange_n(&taken, 1, __ATOMIC_ACQUIRE))
+    if (!spin_try_lock(&taken, LOCK_MARKS))
         return 0;
     relax();
     return 1;
@@ -47,7 +46,7 @@ int marks_try(void)
 
 void marks_stop(void)
 {
-    spin_lock(&taken);
+    spin_lock(&taken, LOCK_MARKS);
     relax();
 }
 
@@ -55,7 +54,7 @@ void marks_leave(void)
 {
     if (mode_exchanged)
         driver.cuThreadExchangeStreamCaptureMode(&mode_before);
-    spin_unlock(&taken);
+    spin_unlock(&taken, LOCK_MARKS);
 }
 
 static struct mark_home *home_of(CUcontext handle)

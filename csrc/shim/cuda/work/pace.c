@@ -24,13 +24,6 @@
 
 struct costs pace_costs;
 
-void pace_after_fork(void)
-{
-    limited_devices_forget();
-    flight_after_fork();
-    marks_after_fork();
-}
-
 /* --- waiting ---------------------------------------------------------------------------------- */
 
 static uint64_t now_ns(void)

@@ -153,6 +153,4 @@ void pace_ended_context(CUcontext context);
 void pace_take_limits(const struct quota_limits *limits);
 void pace_open(void);
 
-void pace_after_fork(void);
-
 #endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lock.h -- the locks of the shim, in the order in which a thread may take them.
+ *
+ * A thread that holds a lock takes only locks that stand below it in enum lock_rank; so no two
+ * threads can wait for each other. Builds without NDEBUG check that at each acquisition, and abort
+ * with both names where it does not hold.
+ *
+ * A spin lock is held for a few dozen instructions and never over a driver call. After spinning for
+ * long, a waiter sleeps instead of yielding: the holder may be off the CPU, and if it has a lower
+ * real-time priority, it would not run while a waiter only yields.
+ */
+#ifndef PYVGPU_CORE_LOCK_H
+#define PYVGPU_CORE_LOCK_H
+
+#include "core/compiler.h"
+
+#include <pthread.h>
+
+/* Above all others stand those that are held over driver calls, in which the driver may call back
+ * into the shim: from LOCK_INIT to LOCK_MARKS. */
+#define LOCK_ORDER(RANK)                                                 \
+    RANK(LOCK_INIT, "initialisation (shim.c)")                           \
+    RANK(LOCK_NVML, "NVML (nvml/device.c)")                              \
+    RANK(LOCK_PRIMARY, "primary contexts (primary.c)")                   \
+    RANK(LOCK_CONTEXT_LIMIT, "limits of contexts (context_limit.c)")     \
+    RANK(LOCK_SPARSE_ORDER, "order of mappings (sparse.c)")              \
+    RANK(LOCK_MARKS, "marks (mark.c)")                                   \
+    RANK(LOCK_GREEN, "green contexts (green.c)")                         \
+    RANK(LOCK_CONTEXTS, "registry of contexts (context.c)")              \
+    RANK(LOCK_POOLS, "registry of pools (pool.c)")                       \
+    RANK(LOCK_GRAPH_STORES, "registry of graph memory (graph_memory.c)") \
+    RANK(LOCK_DEFERRED, "deferred frees (deferred_free.c)")              \
+    RANK(LOCK_IPC_IMPORTS, "imports by IPC handle (ipc_imports.c)")      \
+    RANK(LOCK_EXPORTS, "exported handles (export.c)")                    \
+    RANK(LOCK_GRAPHICS, "captures into a graphics API (capture.c)")      \
+    RANK(LOCK_GRAPHS, "costs of graphs (graph.c)")                       \
+    RANK(LOCK_ALLOCATIONS, "a shard of the allocations (allocations.c)") \
+    RANK(LOCK_SPARSE, "tiles (sparse.c)")                                \
+    RANK(LOCK_MULTICAST, "bindings (multicast.c)")                       \
+    RANK(LOCK_POOL, "one pool or store (pool_charge.c)")                 \
+    RANK(LOCK_POOL_RANGES, "ranges of pools (pool_ranges.c)")            \
+    RANK(LOCK_LEDGER, "this process's words of the ledger (ledger.c)")
+
+enum lock_rank {
+#define LOCK_RANK(name, description) name,
+    LOCK_ORDER(LOCK_RANK)
+#undef LOCK_RANK
+        LOCK_RANKS
+};
+
+#ifdef NDEBUG
+static inline void lock_check(enum lock_rank rank, const void *lock)
+{
+    (void) rank, (void) lock;
+}
+static inline void lock_note_taken(enum lock_rank rank, const void *lock)
+{
+    (void) rank, (void) lock;
+}
+static inline void lock_note_released(enum lock_rank rank)
+{
+    (void) rank;
+}
+#else
+/* Abort if this thread holds a lock that does not stand above *rank*, other than *lock* itself. */
+void lock_check(enum lock_rank rank, const void *lock);
+void lock_note_taken(enum lock_rank rank, const void *lock);
+void lock_note_released(enum lock_rank rank);
+#endif
+
+/* In a forked child, which holds none. */
+void lock_after_fork(void);
+
+static inline void lock_mutex(pthread_mutex_t *mutex, enum lock_rank rank)
+{
+    lock_check(rank, mutex);
+    pthread_mutex_lock(mutex);
+    lock_note_taken(rank, mutex);
+}
+
+static inline void unlock_mutex(pthread_mutex_t *mutex, enum lock_rank rank)
+{
+    lock_note_released(rank);
+    pthread_mutex_unlock(mutex);
+}
+
+#define SPIN_LOOKS 200
+
+/* Keeps errno, and is not a cancellation point: the thread may be in the midst of a charge. */
+static inline void spin_nap(void)
+{
+    static const struct timespec nap = {.tv_nsec = 20000};
+    int cancel;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, NULL);
+    pthread_setcancelstate(cancel, NULL);
+}
+
+static inline void spin_wait(const int *lock)
+{
+    for (unsigned looks = 0; __atomic_load_n(lock, __ATOMIC_RELAXED); looks++) {
+        if (looks < SPIN_LOOKS)
+            cpu_relax();
+        else
+            spin_nap();
+    }
+}
+
+static inline void spin_lock(int *lock, enum lock_rank rank)
+{
+    lock_check(rank, lock);
+    while (unlikely(__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE)))
+        spin_wait(lock);
+    lock_note_taken(rank, lock);
+}
+
+/* 0 if another thread has it, without waiting: such a lock is taken in any order. */
+static inline int spin_try_lock(int *lock, enum lock_rank rank)
+{
+    if (__atomic_load_n(lock, __ATOMIC_RELAXED) || __atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE))
+        return 0;
+    lock_note_taken(rank, lock);
+    return 1;
+}
+
+static inline void spin_unlock(int *lock, enum lock_rank rank)
+{
+    lock_note_released(rank);
+    __atomic_store_n(lock, 0, __ATOMIC_RELEASE);
+}
+
+#endif

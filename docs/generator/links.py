@@ -1,8 +1,8 @@
 """Link rewriting: links to source files lead to generated pages that show those files.
 
 In the repository a page links to a file by its relative path, such as
-`../csrc/shim/cuda/reviewed.def`. On the site the page `source/csrc/shim/cuda/reviewed.def.md` shows
-that file.
+`../csrc/shim/cuda/reviewed.def`. On the site the page `source/csrc/shim/cuda/reviewed.def.md` has
+its content.
 """
 
 from __future__ import annotations

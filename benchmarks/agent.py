@@ -336,9 +336,9 @@ def holders(one: Node) -> Iterator[None]:
     specifications = sorted((one.memory / "cdi").glob("pyvgpu.io-grant-*.json"))[:HOLDERS]
     begun: list[subprocess.Popen[str]] = []
     try:
-        for it in specifications:
-            root = one.memory / f"root-{it.stem}"
-            begun.append(granted.start(granted.edits_of(it), root, HOLDS))
+        for specification in specifications:
+            root = one.memory / f"root-{specification.stem}"
+            begun.append(granted.start(granted.edits_of(specification), root, HOLDS))
         for process in begun:
             assert process.stdout is not None
             assert process.stdout.readline() == "0\n", one.log.read_text()[-3000:]

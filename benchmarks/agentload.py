@@ -85,9 +85,9 @@ def measure(minutes: float) -> dict[str, Any]:
         before = requests(node)
         with concurrent.futures.ThreadPoolExecutor(20) as pool:
             pods = list(pool.map(lambda number: create(space, number), range(PODS)))
-            for it in pods:
-                kubelet.admit(it)
-            list(pool.map(lambda it: kubelet.start_container(it, "main"), pods))
+            for pod in pods:
+                kubelet.admit(pod)
+            list(pool.map(lambda pod: kubelet.start_container(pod, "main"), pods))
         time.sleep(SETTLED_SECONDS)
         burst = requests(node) - before
         return {

@@ -68,7 +68,7 @@ def sockets() -> Iterator[dict[str, Path]]:
         machine = simulator.open_machine(f"h100:{DEVICES}", memory / "machines", mode="free")
         root = simulated_node.make(memory / "root", simulated_node.nodes(DEVICES))
         own = {"stdout": subprocess.PIPE, "stdin": subprocess.PIPE}
-        uuids = [it.uuid for it in machine.devices]
+        uuids = [device.uuid for device in machine.devices]
         api = stack.enter_context(program(sys.executable, _HERE / "claimsapi.py", *uuids, **own))
         nothing = memory / "nothing.sock"
         idle = stack.enter_context(program(sys.executable, _HERE / "nothing.py", nothing, **own))
@@ -121,8 +121,8 @@ def _prepare(stub: dra_pb2_grpc.DRAPluginStub, number: int) -> float:
     begun = time.perf_counter()
     answer = stub.NodePrepareResources(request, timeout=SECONDS)
     took = time.perf_counter() - begun
-    for it in answer.claims.values():
-        assert not it.error, it.error
+    for claim in answer.claims.values():
+        assert not claim.error, claim.error
     return took
 
 

@@ -33,7 +33,7 @@ def of_pods(record: dict[str, Any]) -> list[Figure]:
     """Return the figures of a record of `make bench-claim-pods`."""
 
     def taken(way: str, key: str, part: int) -> float:
-        return percentile([it[key] for it in record["pods"][way]], part)
+        return percentile([pod[key] for pod in record["pods"][way]], part)
 
     def figure(title: str, key: str, part: int) -> Figure:
         counters = taken("counters", key, part)

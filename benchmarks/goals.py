@@ -58,7 +58,7 @@ class Figure:
     def line(self) -> sidecartable.Line:
         """The figure in words."""
         others = [it for it in (self.part, self.beside) if it]
-        beside = "".join(f", {it.of} {self._say(it.value)}" for it in others)
+        beside = "".join(f", {other.of} {self._say(other.value)}" for other in others)
         word = "at least " * self.least + "adds " * self.adds
         goal = "none" if self.goal is None else f"{word}{self.goal:g} {self.unit}"
         value = self._say(self.value) + beside
@@ -70,7 +70,7 @@ class Figure:
 
 def table(figures: Sequence[Figure]) -> str:
     """Return the figures in Markdown."""
-    return sidecartable.table([it.line for it in figures])
+    return sidecartable.table([figure.line for figure in figures])
 
 
 def say(figures: Sequence[Figure]) -> int:
@@ -82,4 +82,4 @@ def say(figures: Sequence[Figure]) -> int:
 
 def missed(figures: Sequence[Figure]) -> bool:
     """Tell whether one of the figures has missed its goal."""
-    return not all(it.kept for it in figures)
+    return not all(figure.kept for figure in figures)

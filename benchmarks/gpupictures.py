@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def draw_shares(shares: Sequence[Share], path: Path, source: str) -> None:
     """Draw a bar for what each had, grey where nothing was promised, and a mark at its vcore."""
-    axes = new_axes([it.tenant for it in shares], ROW_INCHES)
+    axes = new_axes([share.tenant for share in shares], ROW_INCHES)
     for place, it in enumerate(shares):
         colour = BLUE if abs(it.had - it.wanted) <= POINTS else RED
         axes.barh(place, it.had, height=0.62, color=colour if it.promised else GREY)

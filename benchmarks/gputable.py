@@ -87,8 +87,8 @@ def _figures(of: Record) -> Iterator[str]:
         yield "The simulator has no model of this device, so that its figures are not compared.\n"
         return
     lines = assumptions.compare(assumptions.Seen(of, measured.values(of), model))
-    differing = [it for it in lines if it.differs]
-    known = sum(it.measured is not None for it in lines)
+    differing = [line for line in lines if line.differs]
+    known = sum(line.measured is not None for line in lines)
     yield f"Of {known} figures that are assumed, {len(differing)} are others here.\n"
     if differing:
         yield _table(

@@ -69,12 +69,12 @@ class Cost:
     @property
     def records(self) -> list[Path]:
         """The records that it shows."""
-        return [host.last(it.folder, it.kind) for it in self.sources]
+        return [host.last(source.folder, source.kind) for source in self.sources]
 
     def figures(self) -> list[goals.Figure]:
         """Return all figures, in the order of the table."""
         pairs = zip(self.sources, self.records, strict=True)
-        return [it for source, record in pairs for it in source.figures(load(record))]
+        return [figure for source, record in pairs for figure in source.figures(load(record))]
 
     def shown(self) -> str:
         """Return what stands on the page."""
@@ -179,7 +179,7 @@ def main() -> int:
 
 def named(records: Iterable[Path]) -> str:
     """Return what a picture is called by: the records that it shows."""
-    return ", ".join(it.name for it in records)
+    return ", ".join(record.name for record in records)
 
 
 def load(record: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def burst(pods: int) -> dict[str, float]:
             note(space, bound, begun)
         last = max(bound.values())
         found = {"pods": pods, "seconds": round(last, 2), "per_second": round(pods / last, 1)}
-        if any(it["metadata"].get("annotations") for it in space.pods()):
+        if any(pod["metadata"].get("annotations") for pod in space.pods()):
             used = extenders.assert_not_overcommitted(space)
             found["devices_in_use"] = len(used)
         return found

@@ -246,15 +246,15 @@ def running(pod: dict[str, Any]) -> list[dict[str, Any]]:
     now = objects.now()
     return [
         {
-            "name": it["name"],
-            "image": it["image"],
+            "name": container["name"],
+            "image": container["image"],
             "imageID": f"sha256:{'0' * 64}",
             "ready": True,
             "restartCount": 0,
-            "containerID": f"containerd://{pod['metadata']['uid']}{it['name']}",
+            "containerID": f"containerd://{pod['metadata']['uid']}{container['name']}",
             "state": {"running": {"startedAt": now}},
         }
-        for it in pod["spec"]["containers"]
+        for container in pod["spec"]["containers"]
     ]
 
 
@@ -265,7 +265,7 @@ def all_pods(space: rig.Space) -> list[Any]:
 
 def bound(space: rig.Space, count: int) -> list[Any]:
     """Return the pods when there are so many, each on a node."""
-    wait_until(lambda: sum("nodeName" in it["spec"] for it in all_pods(space)) >= count)
+    wait_until(lambda: sum("nodeName" in pod["spec"] for pod in all_pods(space)) >= count)
     return all_pods(space)
 
 
@@ -343,7 +343,7 @@ def main() -> int:
                 save(record)
         finally:
             parts.end()
-            logs = {it.name: it.read_text()[-3000:] for it in Path(folder).glob("*.log")}
+            logs = {path.name: path.read_text()[-3000:] for path in Path(folder).glob("*.log")}
     lines = sidecartable.lines(record)
     print(sidecartable.table(lines))
     print(host.remark())

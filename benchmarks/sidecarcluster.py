@@ -159,7 +159,10 @@ class FakeKubelet:
 
     def _note(self, pod: dict[str, Any], at: float) -> None:
         uid, metadata = pod["metadata"]["uid"], pod["metadata"]
-        ours = (metadata.get("annotations"), [it["image"] for it in pod["spec"]["containers"]])
+        ours = (
+            metadata.get("annotations"),
+            [container["image"] for container in pod["spec"]["containers"]],
+        )
         if self._before.setdefault(uid, ours) != ours:
             self._before[uid] = ours
             self.writes[uid] = self.writes.get(uid, 0) + 1

@@ -71,7 +71,7 @@ def lines(record: dict[str, Any]) -> list[Line]:
     """Return the figures of a record, in their order."""
     found: list[Line] = []
     latency = record.get("latency", {})
-    for way in (it for it in TITLES if it in latency):
+    for way in (title for title in TITLES if title in latency):
         found += _latency(way, latency)
     if "burst" in record:
         found += _burst(record["burst"])

@@ -141,9 +141,11 @@ def bill(folder: pathlib.Path) -> None:
     document["metadata"]["component"]["version"] = number  # pyproject.toml takes it from git
     written.write_text(json.dumps(document, indent=2) + "\n")
     sums = folder / "SHA256SUMS"
-    files = sorted(it for it in folder.iterdir() if it.is_file() and it != sums)
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path != sums)
     sums.write_text(
-        "".join(f"{hashlib.sha256(it.read_bytes()).hexdigest()}  {it.name}\n" for it in files)
+        "".join(
+            f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files
+        )
     )
     print(f"{written}\n{sums}: {len(files)} files")
 

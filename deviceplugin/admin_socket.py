@@ -83,7 +83,7 @@ def find(name: str, grants: Iterable[Grant]) -> Grant:
 
     UsageError if none or several match.
     """
-    bound = {it.owner.label: it for it in grants if it.owner is not None}
+    bound = {grant.owner.label: grant for grant in grants if grant.owner is not None}
     found = [
         it
         for label, it in bound.items()

@@ -95,7 +95,7 @@ class Agent:
             stack.callback(made.close)
             resources = device_ids.GAIA if settings.profile is Profile.GAIA else device_ids.OURS
             listing = pod_resources.PodResources(settings.pod_resources)
-            offers = {it.kind: Offer(it) for it in resources}
+            offers = {resource.kind: Offer(resource) for resource in resources}
             own, known = None, None
             if api:
                 stack.callback(api.close)
@@ -178,7 +178,7 @@ class Agent:
         known.changed.add(following.changed)
         self._parts.add("wishes", following.run, following.stop)
         noted = cordon.Follower(
-            own, lambda: {it.uuid for it in granter.devices}, found.follow_cordons
+            own, lambda: {device.uuid for device in granter.devices}, found.follow_cordons
         )
         self._parts.add("cordons", lambda: noted.run(self._parts.wait))
         if not self._settings.beside_nvidia and not self._settings.simulate:
@@ -219,7 +219,8 @@ class Agent:
         gaias = self._settings.profile is Profile.GAIA
         decider = profile.Dressed(granter, unit) if gaias else granter
         plugins = [
-            plugin_server.Plugin(folder, it, decider, self._meter.called) for it in offers.values()
+            plugin_server.Plugin(folder, offer, decider, self._meter.called)
+            for offer in offers.values()
         ]
         registrar = registration.Registrar(self._settings.plugins, plugins)
 
@@ -247,7 +248,7 @@ class Agent:
         return admin_socket.Hands(
             grants=lambda: granter.known.values(),
             change=change,
-            devices=lambda: [it.uuid for it in granter.devices],
+            devices=lambda: [device.uuid for device in granter.devices],
             cordon=found.cordon,
             uncordon=found.uncordon,
         )

@@ -57,8 +57,8 @@ def no_thread_outlives_its_test(request):
         return
     ours = [it for it in threading.enumerate() if it not in before and acts_by_itself(it)]
     waiting.wait_until(
-        lambda: not any(it.is_alive() for it in ours),
-        found=lambda: f"left running: {[it for it in ours if it.is_alive()]}",
+        lambda: not any(our.is_alive() for our in ours),
+        found=lambda: f"left running: {[our for our in ours if our.is_alive()]}",
     )
 
 

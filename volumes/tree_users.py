@@ -69,6 +69,8 @@ def _used_by(
         maps = os.fsdecode((process / "maps").read_bytes())
     found = {tree for tree, path in real.items() if f" {path}/" in maps}
     for tree, at in sought.items():
-        if any(it.device == at.device and it.path.is_relative_to(at.path) for it in listed):
+        if any(
+            origin.device == at.device and origin.path.is_relative_to(at.path) for origin in listed
+        ):
             found.add(tree)
     return found

@@ -92,7 +92,7 @@ def _answer(
     status = objects.section(request, "status")
     if signed := status.get("certificate"):
         return base64.b64decode(str(signed)).decode()
-    conditions = {it.get("type") for it in objects.entries(status, "conditions")}
+    conditions = {entry.get("type") for entry in objects.entries(status, "conditions")}
     return "" if conditions & {"Denied", "Failed"} else None
 
 

@@ -106,19 +106,19 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> Wanted:
                 f"the chart makes vgpu and vgpu-whole"
             )
         expressions = list(_expressions(objects.section(classes[called], "spec")))
-        if not any(names.DRA_DRIVER in it for it in expressions):
+        if not any(names.DRA_DRIVER in expression for expression in expressions):
             unjudged.append(f"request {name} is for devices of another driver ({called})")
             continue
         parts.append(_part(asked, name))
         unjudged += [
-            f"request {name} requires devices that match: {it}"
-            for it in (*expressions, *_expressions(asked))
-            if it != OF_THE_DRIVER
+            f"request {name} requires devices that match: {expression}"
+            for expression in (*expressions, *_expressions(asked))
+            if expression != OF_THE_DRIVER
         ]
     unjudged += [
         f"all devices must have {'the same' if key == 'matchAttribute' else 'another'} {value}"
-        for it in objects.entries(objects.section(spec, "devices"), "constraints")
-        for key, value in it.items()
+        for entry in objects.entries(objects.section(spec, "devices"), "constraints")
+        for key, value in entry.items()
         if key in ("matchAttribute", "distinctAttribute")
     ]
     return Wanted(tuple(parts), tuple(unjudged))
@@ -129,14 +129,14 @@ def whole_devices(pod: Object) -> int:
     spec = objects.section(pod, "spec")
     return sum(
         amounts.whole(limits[names.DEVICE_RESOURCE], names.DEVICE_RESOURCE)
-        for it in objects.entries(spec, "containers")
-        if names.DEVICE_RESOURCE in (limits := objects.section(it, "resources", "limits"))
+        for entry in objects.entries(spec, "containers")
+        if names.DEVICE_RESOURCE in (limits := objects.section(entry, "resources", "limits"))
     )
 
 
 def allocated(claim: Object) -> tuple[str, ...]:
     """Return the devices allocated to a claim, as pool/device; empty if it waits."""
-    return tuple(f"{it.get('pool')}/{it.get('device')}" for it in _results(claim))
+    return tuple(f"{result.get('pool')}/{result.get('device')}" for result in _results(claim))
 
 
 def _device(one: Object, index: int) -> facts.Device:
@@ -147,7 +147,7 @@ def _device(one: Object, index: int) -> facts.Device:
 
     memory = objects.section(capacity, names.DRA_VMEMORY)
     least = objects.section(memory, "requestPolicy", "validRange").get("min")
-    taints = {str(it.get("key")): it for it in objects.entries(one, "taints")}
+    taints = {str(entry.get("key")): entry for entry in objects.entries(one, "taints")}
     others = [key for key in taints if key != names.DRA_CORDONED_TAINT]
     return facts.Device(
         uuid=str(said(names.DRA_UUID, "string", one.get("name"))),
@@ -220,8 +220,8 @@ def _capacity(amounts: Object, name: str) -> str | None:
 
 
 def _expressions(spec: Object) -> Iterator[str]:
-    for it in objects.entries(spec, "selectors"):
-        yield " ".join(str(objects.section(it, "cel").get("expression")).split())
+    for entry in objects.entries(spec, "selectors"):
+        yield " ".join(str(objects.section(entry, "cel").get("expression")).split())
 
 
 def _bytes(text: object) -> int:

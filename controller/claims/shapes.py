@@ -100,7 +100,9 @@ def spec_of(shape: Shape) -> dict[str, Any]:
         "allocationMode": "ExactCount",
         "count": need.count,
     }
-    selectors = [{"cel": {"expression": _checked(it)}} for it in _expressions(shape)]
+    selectors = [
+        {"cel": {"expression": _checked(expression)}} for expression in _expressions(shape)
+    ]
     if selectors:
         asked["selectors"] = selectors
     if not need.whole:
@@ -170,7 +172,7 @@ def _checked(expression: str) -> str:
 
 
 def _lower(words: Iterable[str]) -> list[str]:
-    return sorted({it.lower() for it in words})
+    return sorted({word.lower() for word in words})
 
 
 def _list(words: Iterable[str]) -> str:

@@ -33,7 +33,7 @@ class Amount:
 
     def __add__(self, other: Amount) -> Amount:
         sizes = (self.vmemory, other.vmemory)
-        known = None if None in sizes else sum(it or 0 for it in sizes)
+        known = None if None in sizes else sum(size or 0 for size in sizes)
         return Amount(self.vcore + other.vcore, known)
 
 
@@ -82,9 +82,9 @@ def asked_by(claim: Object) -> Amount:
     for request in objects.entries(objects.section(claim, "spec", "devices"), "requests"):
         amounts = list(_alternatives(request))
         if amounts:
-            sizes = [it.vmemory for it in amounts]
-            known = None if None in sizes else max(it or 0 for it in sizes)
-            total += Amount(max(it.vcore for it in amounts), known)
+            sizes = [amount.vmemory for amount in amounts]
+            known = None if None in sizes else max(size or 0 for size in sizes)
+            total += Amount(max(amount.vcore for amount in amounts), known)
     return total
 
 
@@ -98,9 +98,9 @@ def held_by(claim: Object) -> Amount:
         return amount
     devices = objects.section(claim, "status", "allocation", "devices")
     got = [
-        objects.section(it, "consumedCapacity").get(names.DRA_VMEMORY)
-        for it in objects.entries(devices, "results")
-        if it.get("driver") == names.DRA_DRIVER and not it.get("adminAccess")
+        objects.section(entry, "consumedCapacity").get(names.DRA_VMEMORY)
+        for entry in objects.entries(devices, "results")
+        if entry.get("driver") == names.DRA_DRIVER and not entry.get("adminAccess")
     ]
     return Amount(amount.vcore, sum(_bytes(it, "consumed") for it in got if it))
 
@@ -110,7 +110,7 @@ def read(ledger: Object) -> dict[str, Reserved]:
     found: dict[str, Reserved] = {}
     for uid, text in objects.section(ledger, "data").items():
         numbers = str(text).split()
-        if len(numbers) == 3 and all(it.isdecimal() for it in numbers):
+        if len(numbers) == 3 and all(number.isdecimal() for number in numbers):
             vcore, vmemory, at = map(int, numbers)
             found[uid] = Reserved(Amount(vcore, vmemory), float(at))
     return found

@@ -147,12 +147,12 @@ def _policy(noted: Object) -> str:
     said = noted.get(names.VCORE_POLICY_ANNOTATION)
     limits = (names.VCORE_LIMIT_ANNOTATION, names.GAIA_LIMIT_ANNOTATION)
     elastic = quota.Policy.ELASTIC.name.lower()
-    if said is None and any(noted.get(it) for it in limits):
+    if said is None and any(noted.get(limit) for limit in limits):
         return elastic
     return elastic if said == elastic else quota.Policy.HARD.name.lower()
 
 
 def _priority(noted: Object) -> str:
     said = str(noted.get(names.PRIORITY_ANNOTATION))
-    known = {it.name.lower() for it in quota.Priority}
+    known = {priority.name.lower() for priority in quota.Priority}
     return said if said in known else quota.Priority.NORMAL.name.lower()

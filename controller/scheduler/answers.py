@@ -55,14 +55,16 @@ def _let(answer: Answer, known: cache.Book, pod: pod_request.Pod, node: str) -> 
     """Accept a refused node if the reservation of *pod* there suffices."""
     if fits_without_itself(known, pod, node):
         answer.fitting = [*answer.fitting, node]
-        without = {why: [it for it in names if it != node] for why, names in answer.failed.items()}
+        without = {
+            why: [name for name in names if name != node] for why, names in answer.failed.items()
+        }
         answer.failed = {why: names for why, names in without.items() if names}
 
 
 def only(node: str, names: Collection[str], text: str) -> Answer:
     """Accept *node* alone, if it was asked about; *text* refuses the others."""
     answer = Answer([node] if node in names else [])
-    answer.refuse((it for it in names if it != node), text)
+    answer.refuse((name for name in names if name != node), text)
     return answer
 
 

@@ -190,9 +190,9 @@ class Book:
         """Return the reservations whose bind is past its deadline by *now*."""
         with self.lock:
             return [
-                it
-                for it in self._pending.values()
-                if it.state is State.BINDING and it.until <= now
+                promise
+                for promise in self._pending.values()
+                if promise.state is State.BINDING and promise.until <= now
             ]
 
     def differences(self, other: Book) -> list[str]:
@@ -210,7 +210,7 @@ class Book:
             one, two = self.stands.get(name), other.stands.get(name)
             if (one.devices if one else ()) != (two.devices if two else ()):
                 yield f"node {name}: different devices"
-            mine, theirs = (dict(it.placed) if it else {} for it in (one, two))
+            mine, theirs = (dict(stand.placed) if stand else {} for stand in (one, two))
             for uid in mine | theirs:  # one by one: on a busy node some updates are in flight
                 if mine.get(uid) != theirs.get(uid):
                     yield f"node {name}: pod {uid} placed differently by its agent"
@@ -227,7 +227,8 @@ class Book:
         if promise is None or promise.state is not State.BOUND:
             return f"{pod.uid} without a node"
         parts = sorted(
-            f"{it.share.uuid} {it.share.vcore}/{it.share.vmemory}" for it in promise.held or ()
+            f"{holding.share.uuid} {holding.share.vcore}/{holding.share.vmemory}"
+            for holding in promise.held or ()
         )
         return f"{pod.uid} on {promise.node} with {', '.join(parts) or 'unknown devices'}"
 

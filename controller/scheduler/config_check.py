@@ -45,7 +45,7 @@ def judge(document: object) -> tuple[Complaint, ...]:
         raise errors.DataError(
             f"kind {str(kind)[:40]!r}: must be {KIND}, as kube-scheduler's --config has it"
         )
-    ours = [it for it in objects.entries(document, "extenders") if _is_ours(it)]
+    ours = [entry for entry in objects.entries(document, "extenders") if _is_ours(entry)]
     if not ours:
         return (
             Complaint(
@@ -54,11 +54,11 @@ def judge(document: object) -> tuple[Complaint, ...]:
                 fatal=True,
             ),
         )
-    return (*_sampling(document), *(it for one in ours for it in _extender(one)))
+    return (*_sampling(document), *(complaint for one in ours for complaint in _extender(one)))
 
 
 def _is_ours(extender: Object) -> bool:
-    managed = {str(it.get("name")) for it in objects.entries(extender, "managedResources")}
+    managed = {str(entry.get("name")) for entry in objects.entries(extender, "managedResources")}
     return bool(managed & _RESOURCES)
 
 

@@ -117,14 +117,14 @@ class Gathering:
         late: list[pod_request.Pod] = []
         torn: dict[str, float] = {}
         for name, pods in self._book.gangs.items():
-            if not any(it.node for it in pods.values()) or not any(
-                it.waits for it in pods.values()
+            if not any(pod.node for pod in pods.values()) or not any(
+                pod.waits for pod in pods.values()
             ):
                 continue  # the case of nearly all gangs
             found = gangs.members(pods.values(), self._binding(pods.values()))
             if found.torn:
                 torn[name] = self._torn.get(name, now)
-                seconds = max(it.gang.seconds for it in pods.values() if it.gang)
+                seconds = max(pod.gang.seconds for pod in pods.values() if pod.gang)
                 if now - torn[name] >= seconds:
                     late += [it for it in found.running if it.node and not it.leaving]
         self._torn = torn
@@ -152,8 +152,12 @@ class Gathering:
         return gangs.members(known.values(), self._binding(known.values()))
 
     def _binding(self, pods: Iterable[pod_request.Pod]) -> set[str]:
-        promises = (self._book.find(it.uid) for it in pods)
-        return {it.pod.uid for it in promises if it is not None and it.state is State.BINDING}
+        promises = (self._book.find(pod.uid) for pod in pods)
+        return {
+            promise.pod.uid
+            for promise in promises
+            if promise is not None and promise.state is State.BINDING
+        }
 
     def _assembly(self, gang: pod_request.Gang, now: float) -> gangs.Assembly | None:
         assembly = self._assemblies.get(gang.name)

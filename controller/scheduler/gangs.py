@@ -50,9 +50,11 @@ class Members:
         server writes whole seconds: a pod created in the same second counts as having existed,
         since a gang is often created and bound within one; it has time to be bound, too.
         """
-        bound = [it.scheduled for it in self.running if it.node and not it.leaving]
+        bound = [pod.scheduled for pod in self.running if pod.node and not pod.leaving]
         return (
-            bool(bound) and not self.whole and any(it.created <= min(bound) for it in self.waiting)
+            bool(bound)
+            and not self.whole
+            and any(pod.created <= min(bound) for pod in self.waiting)
         )
 
 
@@ -62,11 +64,11 @@ def members(pods: Iterable[pod_request.Pod], binding: Collection[str] = ()) -> M
     *binding* are the uids of those that are being bound.
     """
     known = list(pods)
-    size = max(it.gang.size for it in known if it.gang)
-    running = tuple(it for it in known if it.node or it.over or it.uid in binding)
+    size = max(pod.gang.size for pod in known if pod.gang)
+    running = tuple(pod for pod in known if pod.node or pod.over or pod.uid in binding)
     waiting = sorted(
-        (it for it in known if it.waits and it.uid not in binding),
-        key=lambda it: (-it.priority, it.created, it.uid),
+        (pod for pod in known if pod.waits and pod.uid not in binding),
+        key=lambda pod: (-pod.priority, pod.created, pod.uid),
     )
     missing = max(0, size - len(running))
     return Members(size, running, tuple(waiting[:missing]), tuple(waiting[missing:]))
@@ -112,8 +114,8 @@ def plan(
 
 
 def _largest(pod: pod_request.Pod) -> tuple[int, int, float, str]:
-    vcore = sum(it.vcore for it in pod.shape.parts)
-    return -vcore, -sum(it.units for it in pod.shape.parts), pod.created, pod.uid
+    vcore = sum(part.vcore for part in pod.shape.parts)
+    return -vcore, -sum(part.units for part in pod.shape.parts), pod.created, pod.uid
 
 
 class _Trial:

@@ -48,7 +48,7 @@ class Reason(enum.Enum):
 _PASSING = frozenset({Reason.TAKEN, Reason.FEW, Reason.APART, Reason.TOGETHER})
 
 
-_REASONS = {getattr(codes, it.name): it for it in Reason}
+_REASONS = {getattr(codes, reason.name): reason for reason in Reason}
 _UNSCORED = 255  # more than any score
 
 
@@ -83,13 +83,13 @@ class Meaning:
     @property
     def is_searched(self) -> bool:
         """Whether numbers do not suffice, in any of the units seen so far."""
-        return any(it and not place.is_by_count(it) for it in self._pods.values())
+        return any(pod and not place.is_by_count(pod) for pod in self._pods.values())
 
     @property
     def asks_several(self) -> bool:
         """Whether a container requests several devices."""
         pods = filter(None, self._pods.values())
-        return any(it.need.count > 1 for pod in pods for it in pod.containers)
+        return any(container.need.count > 1 for pod in pods for container in pod.containers)
 
     def judge(
         self, stand: Stand, patience: place.Patience, own: Collection[str] = ()
@@ -283,7 +283,7 @@ class Index:
             return any(map(self.look(shape).fits, names))
         meaning, patience = Meaning(shape), place.Patience()
         stands = (self._stands.get(name) for name in names)
-        return any(it and meaning.judge(it, patience) is None for it in stands)
+        return any(stand and meaning.judge(stand, patience) is None for stand in stands)
 
     def shapes(self) -> Iterator[pod_request.Shape]:
         """Yield the cached shapes."""

@@ -130,7 +130,7 @@ class Roll:
         """Return the code of each of *names*: the entry of *codes* at its number."""
         if not isinstance(names, Listed):
             numbers = (self._numbers.get(name, len(codes)) for name in names)
-            return bytes(codes[it] if it < len(codes) else unknown for it in numbers)
+            return bytes(codes[number] if number < len(codes) else unknown for number in numbers)
         found = bytearray(len(names))
         self._table.look(names.text, codes, unknown, found)
         return found

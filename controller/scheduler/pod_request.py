@@ -182,8 +182,8 @@ def needs(container: Object, unit: int | None = None) -> tuple[int, int]:
 def is_of_gaia(container: Object) -> bool:
     """Tell whether *container* requests gpu-manager's resources."""
     return any(
-        name in objects.section(container, "resources", it)
-        for it in _SECTIONS
+        name in objects.section(container, "resources", section)
+        for section in _SECTIONS
         for name in RESOURCES[1]
     )
 
@@ -244,8 +244,8 @@ def _asking(spec: Object) -> Iterator[_Asking]:
     for part in ("initContainers", "containers"):
         for entry in objects.entries(spec, part):
             if "resources" in entry and any(
-                not _ASKED_FOR.isdisjoint(objects.section(entry, "resources", it))
-                for it in _SECTIONS
+                not _ASKED_FOR.isdisjoint(objects.section(entry, "resources", section))
+                for section in _SECTIONS
             ):
                 kind = facts.Kind.APP
                 if part != "containers":

@@ -91,7 +91,7 @@ class Preempting:
                 stand = self._book.stands.get(name)
                 plan = self._choose(stand, pod, budgets, uids)
                 if plan is not None:
-                    going[name] = (*uids, *(it.uid for it in plan.victims))
+                    going[name] = (*uids, *(victim.uid for victim in plan.victims))
             until = now + self._book.settings.claim_seconds
             self._proposals = {uid: it for uid, it in self._proposals.items() if it.until > now}
             self._proposals[pod.uid] = Proposal(until, going)

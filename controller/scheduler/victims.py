@@ -114,15 +114,17 @@ def _fewest(
     patience = place.Patience()
 
     def fits(victims: Iterable[pod_request.Pod]) -> bool:
-        return place.fits(stand.without(ending | {it.uid for it in victims}), wanted, patience)
+        return place.fits(
+            stand.without(ending | {victim.uid for victim in victims}), wanted, patience
+        )
 
     if fits(()):
         return ()
     if not fits(may):
         return None
     tries = 0
-    for level in sorted({it.priority for it in may}):
-        pool = [it for it in may if it.priority <= level]
+    for level in sorted({pod.priority for pod in may}):
+        pool = [pod for pod in may if pod.priority <= level]
         if not fits(pool):
             continue
         for size in range(1, len(pool) + 1):
@@ -163,13 +165,13 @@ def _spared(
     """Return the victims that remain after sparing pods one by one while the rest suffices."""
     victims = list(pool)
     for pod in sorted(pool, key=lambda it: (-it.priority, it.created)):
-        rest = [it for it in victims if it is not pod]
+        rest = [victim for victim in victims if victim is not pod]
         if fits(rest):
             victims = rest
     return tuple(victims)
 
 
 def _cost(victims: Sequence[pod_request.Pod]) -> tuple[int, int, int, float]:
-    priorities = [it.priority for it in victims]
-    oldest = min((it.created for it in victims), default=0.0)
+    priorities = [victim.priority for victim in victims]
+    oldest = min((victim.created for victim in victims), default=0.0)
     return max(priorities, default=-(1 << 31)), len(victims), sum(priorities), -oldest

@@ -83,7 +83,7 @@ class Why:
     @property
     def only_closed(self) -> bool:
         """Whether all devices are closed to new pods, though free: cordoned, or another's."""
-        found = [it.text for lines in self.lines.values() for it in lines if it.uuid]
+        found = [line.text for lines in self.lines.values() for line in lines if line.uuid]
         return bool(found) and all(it.startswith(free_capacity.CLOSED) for it in found)
 
     def document(self) -> dict[str, Any]:
@@ -184,7 +184,9 @@ def _lacking(
     stand: Stand, pod: pod_request.Pod, wanted: facts.Pod
 ) -> Iterator[tuple[float, free_capacity.Room]]:
     """Yield the fraction of each device that it lacks for the largest container."""
-    need = max((it.need for it in wanted.containers), key=lambda it: (it.vcore, it.vmemory))
+    need = max(
+        (container.need for container in wanted.containers), key=lambda it: (it.vcore, it.vmemory)
+    )
     for room in stand.without((pod.uid,)):
         device = room.device
         if free_capacity.unfit(device, wanted.selector) or not free_capacity.has(
@@ -213,7 +215,9 @@ def _near(
         need = wanted.containers[0].need
         if len(wanted.containers) > 1 or need.count > 1:
             return Near(name, "", "has room for a part of it", _ending(stand, pod))
-        there = [it for it in stand.held({pod.uid}) if it.share.uuid == room.device.uuid]
+        there = [
+            holding for holding in stand.held({pod.uid}) if holding.share.uuid == room.device.uuid
+        ]
         text = free_capacity.short(room, need, there)
         remedies = _ending(stand, pod)
     if not need.whole and room.vcore >= 1 and room.vmemory >= room.device.least_bytes:
@@ -233,7 +237,7 @@ def _ending(stand: Stand, pod: pod_request.Pod) -> tuple[str, ...]:
         return ()
     if plan is None or not 1 <= len(plan.victims) <= MOST_ENDING:
         return ()
-    return (f"{' and '.join(it.key for it in plan.victims)} ended",)
+    return (f"{' and '.join(victim.key for victim in plan.victims)} ended",)
 
 
 def _lines(stand: Stand, pod: pod_request.Pod, why: index.Reason) -> tuple[explain.Reason, ...]:
@@ -247,7 +251,7 @@ def _lines(stand: Stand, pod: pod_request.Pod, why: index.Reason) -> tuple[expla
 
 def _asked(known: cache.Book, pod: pod_request.Pod) -> str:
     """Return the request of *pod* in words, with the memory unit of any known node."""
-    unit = next((it.unit for it in list(known.stands.values()) if it.unit), 0)
+    unit = next((stand.unit for stand in list(known.stands.values()) if stand.unit), 0)
     several = len(pod.names) > 1
     parts = [
         (f"{name}: " if several else "") + _part(part, unit)

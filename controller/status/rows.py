@@ -260,8 +260,8 @@ def totals(listed: Iterable[Row]) -> dict[str, Any]:
         sums["nodes"] += 1
         sums["trouble"] += row.troubled
         sums["devices"] += len(row.devices)
-        sums["unhealthy"] += sum(it.state == "unhealthy" for it in row.devices)
-        sums["cordoned"] += sum(it.state == "cordoned" for it in row.devices)
+        sums["unhealthy"] += sum(device.state == "unhealthy" for device in row.devices)
+        sums["cordoned"] += sum(device.state == "cordoned" for device in row.devices)
         sums["memoryBytes"] += row.memory_bytes
         sums["pods"] += row.pods
         promised += row.promised

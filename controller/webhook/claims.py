@@ -44,7 +44,7 @@ class Rewritten:
 
 def wanted_in(namespace: str, patterns: Sequence[str]) -> bool:
     """Return whether pods of *namespace* get their devices through claims."""
-    return any(fnmatch.fnmatchcase(namespace, it) for it in patterns)
+    return any(fnmatch.fnmatchcase(namespace, pattern) for pattern in patterns)
 
 
 def has_any(pod: Object) -> bool:
@@ -122,7 +122,8 @@ def _check_reach(claim: shapes.Claim, wish: elastic.Wish | None) -> None:
 def _free_name(pod: Object, container: str) -> str:
     """Return a claim name that is free in the pod."""
     taken = {
-        it.get("name") for it in objects.entries(objects.section(pod, "spec"), "resourceClaims")
+        entry.get("name")
+        for entry in objects.entries(objects.section(pod, "spec"), "resourceClaims")
     }
     name, number = f"{PREFIX}{container}"[:MOST_NAME].rstrip("-"), 1
     while name in taken:

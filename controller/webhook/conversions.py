@@ -228,7 +228,7 @@ def _time_for(units: int, memory: defaults.Memory, selector: facts.Selector) -> 
 
 
 def _mentions(container: Object, resources: tuple[str, ...]) -> bool:
-    return any(name in it for it in defaults.amounts(container) for name in resources)
+    return any(name in amount for amount in defaults.amounts(container) for name in resources)
 
 
 def _replace(

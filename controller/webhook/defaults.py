@@ -43,14 +43,14 @@ class Memory:
 
 def smallest(devices: Iterable[facts.Device], selector: facts.Selector) -> facts.Device | None:
     """Return the device with the least memory that *selector* allows."""
-    return min(allowed(devices, selector), key=lambda it: it.memory_bytes, default=None)
+    return min(allowed(devices, selector), key=lambda device: device.memory_bytes, default=None)
 
 
 def allowed(devices: Iterable[facts.Device], selector: facts.Selector) -> list[facts.Device]:
     """Return the kinds that *selector* allows; UUIDs and NUMA nodes do not restrict kinds."""
     nothing: frozenset[str] = frozenset()
     plain = dataclasses.replace(selector, uuids=nothing, not_uuids=nothing, numa=None)
-    return [it for it in devices if not free_capacity.unfit(it, plain)]
+    return [device for device in devices if not free_capacity.unfit(device, plain)]
 
 
 def fill(draft: drafts.Draft, memory: Memory) -> None:
@@ -58,7 +58,7 @@ def fill(draft: drafts.Draft, memory: Memory) -> None:
     wish = device_selector.read(objects.section(draft.document, "metadata", "annotations"))
     for part, place, container in containers(draft.document):
         pair = _pair(container)
-        if pair is None or any(pair[1] in it for it in amounts(container)):
+        if pair is None or any(pair[1] in amount for amount in amounts(container)):
             continue
         vcore, _ = pod_request.needs(container, memory.unit)
         count = wish.count_of(str(container.get("name")))
@@ -111,7 +111,7 @@ def put(draft: drafts.Draft, where: tuple[str, int], changes: dict[str, int]) ->
 def _pair(container: Object) -> tuple[str, str] | None:
     """Return the resource names of compute and memory that a container uses."""
     for vcore, vmemory in pod_request.RESOURCES:
-        if any(vcore in it for it in amounts(container)):
+        if any(vcore in amount for amount in amounts(container)):
             return vcore, vmemory
     return None
 

@@ -63,7 +63,9 @@ def _rule(entry: Any, name: str) -> Rule:
             f"that are patterns, if not all are meant; such as {_EXAMPLE}"
         )
     namespaces = entry.get("namespaces", ["*"])
-    if not isinstance(namespaces, list) or not all(isinstance(it, str) for it in namespaces):
+    if not isinstance(namespaces, list) or not all(
+        isinstance(namespace, str) for namespace in namespaces
+    ):
         raise errors.DataError(
             f"{name}: namespaces {namespaces}: must be a list, such as [team-*]"
         )

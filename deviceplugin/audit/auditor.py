@@ -118,7 +118,7 @@ class Auditor:
             if now - sampled >= device_time.SAMPLE_SECONDS:
                 self.sample(now)
                 sampled = now
-            tampered = {it for it in self._grants() if self._corrections.found(it)}
+            tampered = {grant for grant in self._grants() if self._corrections.found(grant)}
             if now - looked >= PERIOD_SECONDS or tampered - known:
                 self.look()
                 looked = now
@@ -131,7 +131,9 @@ class Auditor:
         devices = self._devices()
         held = {
             uuid: {pid: size + _uncounted(devices, uuid) for pid, size in by_pid.items()}
-            for uuid, by_pid in _held_of({it.uuid for one in shared for it in one.shares}).items()
+            for uuid, by_pid in _held_of(
+                {share.uuid for one in shared for share in one.shares}
+            ).items()
         }
         pids: dict[str, set[int]] = {}
         for pid, owner in self._remembered({pid for it in held.values() for pid in it}).items():
@@ -139,19 +141,20 @@ class Auditor:
         self._means.limit(shared, pids)
         # Children of a killed process may keep memory that NVML attributes to no process.
         used = [
-            it
-            for it in shared
-            if it.id in pids or (self._corrections.knows(it.id) and self._folders.is_used(it.id))
+            grant
+            for grant in shared
+            if grant.id in pids
+            or (self._corrections.knows(grant.id) and self._folders.is_used(grant.id))
         ]
         self._corrections.look(used, held, pids)
 
     def sample(self, now: float) -> None:
         """Record NVML's samples of the containers that could exceed their time limit."""
         allowed = {
-            (share.uuid, it.id): most
-            for it in self._shared()
-            for share in it.shares
-            if (most := _most_percent(it, share)) + device_time.TOLERANCE_PERCENT
+            (share.uuid, grant.id): most
+            for grant in self._shared()
+            for share in grant.shares
+            if (most := _most_percent(grant, share)) + device_time.TOLERANCE_PERCENT
             < quantity.WHOLE_DEVICE
         }
         used = dict.fromkeys(allowed, 0)
@@ -187,16 +190,16 @@ class Auditor:
                     self._end(finding, pid, grants)
 
     def _grants(self) -> dict[str, Grant]:
-        return {it.id: it for it in self._granted().values() if it.bound}
+        return {grant.id: grant for grant in self._granted().values() if grant.bound}
 
     def _find(
         self, grants: Mapping[str, Grant]
     ) -> tuple[quota_audit.Seen, list[quota_audit.Finding]]:
         """Return the current processes and the findings."""
-        held = _held_of({share.uuid for it in grants.values() for share in it.shares})
+        held = _held_of({share.uuid for grant in grants.values() for share in grant.shares})
         pids = {pid for by_pid in held.values() for pid in by_pid}
         owners = self._remembered(pids)
-        tampered = {it: found for it in grants if (found := self._corrections.found(it))}
+        tampered = {grant: found for grant in grants if (found := self._corrections.found(grant))}
         seen = quota_audit.Seen(held, owners, self._shimmed(owners), self._times.above(), tampered)
         return seen, quota_audit.find(seen, grants, {uuid: _label(uuid) for uuid in held})
 
@@ -209,7 +212,7 @@ class Auditor:
         return {pid: found for pid, found in asked.items() if found is not None}
 
     def _shared(self) -> list[Grant]:
-        return [it for it in self._grants().values() if not it.whole]
+        return [grant for grant in self._grants().values() if not grant.whole]
 
     def _remembered(self, pids: Collection[int]) -> dict[int, process_owner.Whose]:
         """Return the owner of each process, cached as long as the process lives."""
@@ -231,7 +234,7 @@ class Auditor:
             reason, words = events.Reason.TAMPERED, "what it lacks is counted all the same"
         if not finding.pod:
             return
-        owners = (it.owner for it in grants.values())
+        owners = (grant.owner for grant in grants.values())
         owner = next((it for it in owners if it is not None and it.uid == finding.pod), None)
         namespace, pod = (owner.namespace, owner.pod) if owner else ("", "")
         text = f"{finding.text}: {words}"
@@ -264,7 +267,7 @@ class Auditor:
     def _shimmed(self, owners: Mapping[int, process_owner.Whose]) -> frozenset[int]:
         """Return the pids that have a live slot in the ledger of their grant."""
         found: set[int] = set()
-        for grant_id in {it.grant for it in owners.values() if it.grant}:
+        for grant_id in {owner.grant for owner in owners.values() if owner.grant}:
             own = [pid for pid, it in owners.items() if it.grant == grant_id]
             with contextlib.suppress(OSError, errors.DataError):
                 found |= self._live(grant_id, own)

@@ -167,7 +167,7 @@ def _above(seen: Seen, grants: Mapping[str, Grant], uuid: str, label: str) -> It
         grant = grants.get(grant_id)
         if grant is None or grant.whole:
             continue
-        quota = next((it.vmemory for it in grant.shares if it.uuid == uuid), None)
+        quota = next((share.vmemory for share in grant.shares if share.uuid == uuid), None)
         size = sum(by_pid.values())
         if quota is not None and size > quota + TOLERANCE_BYTES:
             whose = seen.whose[min(by_pid)]
@@ -186,15 +186,15 @@ def _above(seen: Seen, grants: Mapping[str, Grant], uuid: str, label: str) -> It
 def _above_time(
     seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]
 ) -> Iterator[Finding]:
-    for it in seen.above:
-        if it.grant in grants:
-            whose = Whose(it.grant)
+    for above in seen.above:
+        if above.grant in grants:
+            whose = Whose(above.grant)
             text = (
-                f"{_name(whose, grants)} used {it.percent}% of the time of "
-                f"{labels.get(it.uuid, it.uuid)} over a minute, as NVML says, and may have "
-                f"{it.allowed}%"
+                f"{_name(whose, grants)} used {above.percent}% of the time of "
+                f"{labels.get(above.uuid, above.uuid)} over a minute, as NVML says, and may have "
+                f"{above.allowed}%"
             )
-            yield Finding(Kind.TIME, it.uuid, (), it.grant, _pod(whose, grants), 0, text)
+            yield Finding(Kind.TIME, above.uuid, (), above.grant, _pod(whose, grants), 0, text)
 
 
 def _tampered(
@@ -224,6 +224,8 @@ def _name(whose: Whose, grants: Mapping[str, Grant]) -> str:
         return grant.owner.label
     if whose.pod:
         owners = (it.owner for it in grants.values())
-        named = next((it for it in owners if it is not None and it.uid == whose.pod), None)
+        named = next(
+            (owner for owner in owners if owner is not None and owner.uid == whose.pod), None
+        )
         return f"{named.namespace}/{named.pod}" if named else f"pod {whose.pod}"
     return f"grant {whose.grant}" if whose.grant else "the node itself"

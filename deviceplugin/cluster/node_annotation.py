@@ -52,8 +52,10 @@ def _promised(grant: Grant, unit: int) -> tuple[facts.Share, ...]:
         return grant.claim.shares
     vcore, vmemory = grant.promised(unit)
     return tuple(
-        dataclasses.replace(it, vcore=max(it.vcore, vcore), vmemory=max(it.vmemory, vmemory))
-        for it in grant.shares
+        dataclasses.replace(
+            share, vcore=max(share.vcore, vcore), vmemory=max(share.vmemory, vmemory)
+        )
+        for share in grant.shares
     )
 
 

@@ -111,7 +111,8 @@ def trimmed(pod: apiserver.Object) -> dict[str, Any]:
     """Return the fields of a pod that the agent uses."""
     spec = pod.get("spec") or {}
     containers = [
-        {"name": it["name"], "env": it.get("env") or []} for it in spec.get("containers") or ()
+        {"name": container["name"], "env": container.get("env") or []}
+        for container in spec.get("containers") or ()
     ]
     return {
         "metadata": {it: pod["metadata"][it] for it in _METADATA if it in pod["metadata"]},

@@ -43,7 +43,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
             if path.is_dir()
             else [path]
         )
-        found = (it.read_bytes()[: _LONGEST + 1] for it in files)
+        found = (file.read_bytes()[: _LONGEST + 1] for file in files)
         keys = tuple(filter(None, found))
     except OSError as exc:
         raise errors.DataError(f"{path}: the key cannot be read: {exc.strerror}") from exc
@@ -168,5 +168,5 @@ class Sealed:
         except errors.DataError as exc:
             raise placement.RefusedError(str(exc), final=True) from exc
         shares = {name: tuple(own) for name, own in choice.containers.items()}
-        devices = {name: tuple(it.uuid for it in own) for name, own in shares.items()}
+        devices = {name: tuple(share.uuid for share in own) for name, own in shares.items()}
         return placement.Chosen(devices, shares)

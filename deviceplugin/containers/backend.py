@@ -50,10 +50,10 @@ class GrantBackend:
             annotations,
             variables=driver.environment,
             mounts=tuple(
-                messages.Mount(it["containerPath"], it["hostPath"], "ro" in it["options"])
-                for it in mounts
+                messages.Mount(mount["containerPath"], mount["hostPath"], "ro" in mount["options"])
+                for mount in mounts
             ),
-            nodes=tuple((f"/dev/{it.name}", str(driver.dev / it.name)) for it in nodes),
+            nodes=tuple((f"/dev/{node.name}", str(driver.dev / node.name)) for node in nodes),
         )
 
     def make(self, grant: Grant) -> None:
@@ -73,7 +73,7 @@ class GrantBackend:
         """Return the shares in the files of a grant that is not in the checkpoint."""
         limits = self.store.limits(grant_id)
         if limits:
-            return tuple(facts.Share(it.uuid, it.vcore, it.vmemory) for it in limits)
+            return tuple(facts.Share(limit.uuid, limit.vcore, limit.vmemory) for limit in limits)
         if self.driver is None:
             return ()
         names_of = {node.name: uuid for uuid, node in self.driver.nodes.items()}

@@ -91,9 +91,11 @@ class DriverLimits:
                 new = set(pids.get(grant.id, ())) - self._met.get(grant.id, set())
                 self._met[grant.id] = set(pids.get(grant.id, ()))
                 found = [
-                    process_owner.container_folder(it) for it in map(cgroups.of_process, new) if it
+                    process_owner.container_folder(path)
+                    for path in map(cgroups.of_process, new)
+                    if path
                 ]
-                fresh = [it for it in found if not self._covers(grant.id, it)]
+                fresh = [path for path in found if not self._covers(grant.id, path)]
                 if fresh or (
                     self._recall(grant.id).cgroups and self._asked.get(grant.id) != _wanted(grant)
                 ):
@@ -161,12 +163,14 @@ class DriverLimits:
     def _put(self, grant: Grant, new: Iterable[Path]) -> None:
         """Set the limit of all existing cgroups of a grant, including the *new* ones."""
         known = [Path(it) for it in self._recall(grant.id).cgroups]
-        found = [it for it in dict.fromkeys((*known, *new)) if it.is_dir()]
+        found = [fromkey for fromkey in dict.fromkeys((*known, *new)) if fromkey.is_dir()]
         sizes: tuple[int, ...] = ()
         why = ""
         try:
             for cgroup in found:
-                sizes = tuple(memory_limit.put(it.uuid, cgroup, it.vmemory) for it in grant.shares)
+                sizes = tuple(
+                    memory_limit.put(share.uuid, cgroup, share.vmemory) for share in grant.shares
+                )
         except memory_limit.NotSetError as exc:
             sizes, why = (), str(exc)
         self._asked[grant.id] = _wanted(grant)
@@ -193,4 +197,4 @@ class DriverLimits:
 
 
 def _wanted(grant: Grant) -> tuple[int, ...]:
-    return tuple(it.vmemory for it in grant.shares)
+    return tuple(share.vmemory for share in grant.shares)

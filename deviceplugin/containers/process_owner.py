@@ -89,9 +89,9 @@ def container_folder(cgroup: Path) -> Path:
     A container may have sub-cgroups, as with systemd inside; *cgroup* itself if no part of it
     names a container.
     """
-    for it in (*reversed(cgroup.parents), cgroup):
-        if _CONTAINER.fullmatch(it.name.rpartition(":")[2]):
-            return it
+    for parent in (*reversed(cgroup.parents), cgroup):
+        if _CONTAINER.fullmatch(parent.name.rpartition(":")[2]):
+            return parent
     return cgroup
 
 

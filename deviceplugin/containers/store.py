@@ -201,8 +201,10 @@ class GrantStore:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             document = json.loads(self.specification(grant_id).read_bytes())
             edits = document["devices"][0]["containerEdits"]
-            if all(it["containerPath"] != cdi_edits.QUOTA for it in edits["mounts"]):
-                return tuple(str(it["path"]).removeprefix("/dev/") for it in edits["deviceNodes"])
+            if all(mount["containerPath"] != cdi_edits.QUOTA for mount in edits["mounts"]):
+                return tuple(
+                    str(node["path"]).removeprefix("/dev/") for node in edits["deviceNodes"]
+                )
         return ()
 
     @contextlib.contextmanager

@@ -154,7 +154,7 @@ def pcie_root(address: str, buses: Path) -> str:
         parts = (buses / f"{domain[-4:]}:{rest}").resolve(strict=True).parts
     except (OSError, ValueError):
         return ""
-    return next((it for it in parts if it.startswith("pci") and ":" in it), "")
+    return next((part for part in parts if part.startswith("pci") and ":" in part), "")
 
 
 def _capability(handle: c_void_p | None) -> str:

@@ -93,13 +93,15 @@ class Devices:
             before = self._unhealthy if (tree, now) == self._looked_at else {}
             self._looked_at, self.outdated = (tree, now), False
             self._seen, self._away = found.seen, False
-            self._unhealthy = {it.device.uuid: _first_reason(it, before) for it in found.seen}
+            self._unhealthy = {
+                seen.device.uuid: _first_reason(seen, before) for seen in found.seen
+            }
             self._driver = inventory.DriverVersions(now.release, found.cuda_version)
             able = found.limits and self._settings.driver_limits and tree_users.sees_all()
             hook = self.limits.meet(found.library if able else None)
             self._made.driver = dataclasses.replace(found.driver, hook=hook)
             self._nvml = _nvml(found.library) if tree_users.sees_all() else None
-        self._doors.meet((it.device.uuid for it in found.seen), self._granter.known.values())
+        self._doors.meet((seen.device.uuid for seen in found.seen), self._granter.known.values())
         log.info("found driver %s with %d devices", now.release, len(found.seen))
         for uuid, reason in self._unhealthy.items():
             if reason:
@@ -140,16 +142,16 @@ class Devices:
         if self._other_plugin:
             return ForClaims(seen, (), driver)
         known = tuple(
-            it
-            for it in self._granter.devices
-            if self._doors.published(it.uuid) and it.unhealthy != nvml.MIG_MODE
+            device
+            for device in self._granter.devices
+            if self._doors.published(device.uuid) and device.unhealthy != nvml.MIG_MODE
         )
         return ForClaims(seen, known, driver)
 
     @property
     def minors(self) -> dict[str, int]:
         """The minor numbers of the device nodes, by UUID, where known."""
-        return {it.device.uuid: it.minor for it in self._seen if it.minor is not None}
+        return {seen.device.uuid: seen.minor for seen in self._seen if seen.minor is not None}
 
     def cordon(self, uuid: str) -> None:
         """Place no new containers on a device."""
@@ -221,7 +223,7 @@ class Devices:
                 if any(share.uuid == uuid for share in grant.shares):
                     self._granter.observers.reported(_news(grant, uuid, reason))
         with self._lock:
-            left = [it for it in news if self._unhealthy.get(it) == nvml.MIG_MODE]
+            left = [new for new in news if self._unhealthy.get(new) == nvml.MIG_MODE]
             self._unhealthy |= news
             self.outdated |= any(news[it] != nvml.MIG_MODE for it in left)
         self.show()
@@ -236,12 +238,12 @@ class Devices:
         with self._lock:
             self._granter.see(
                 [
-                    it.fact(
-                        self._trouble(it.device.uuid),
-                        cordoned=it.device.uuid in self._cordons.uuids,
-                        allocated_by=self._other_plugin or self._doors.elsewhere(it.device.uuid),
+                    seen.fact(
+                        self._trouble(seen.device.uuid),
+                        cordoned=seen.device.uuid in self._cordons.uuids,
+                        allocated_by=self._other_plugin or self._doors.elsewhere(seen.device.uuid),
                     )
-                    for it in self._seen
+                    for seen in self._seen
                 ]
             )
 

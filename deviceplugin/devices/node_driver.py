@@ -77,10 +77,10 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
             devices={it.uuid: it for it in found},
             nodes=inventory.nodes(seen, nodes),
             control=(
-                *(it for it in nodes if it.name in cdi.FOR_ALL),
+                *(node for node in nodes if node.name in cdi.FOR_ALL),
                 *_more_nodes(settings.nodes, dev),
             ),
-            whole_control=tuple(it for it in nodes if it.name in cdi.FOR_WHOLE_DEVICES),
+            whole_control=tuple(node for node in nodes if node.name in cdi.FOR_WHOLE_DEVICES),
             mounts=() if machine is None else ((machine, machine),),
             environment={} if machine is None else {names.SIMULATED_MACHINE_VARIABLE: machine},
             dev=settings.node_dev or dev,
@@ -109,4 +109,4 @@ def _more_nodes(wanted: Iterable[str], dev: Path) -> Iterator[cdi.Node]:
 def _folder_of(nodes: tuple[cdi.Node, ...], root: Path) -> Path:
     """Return the folder in which :func:`cdi.nodes` has found *nodes*."""
     below = root / "dev"
-    return below if nodes and all((below / it.name).exists() for it in nodes) else Path("/dev")
+    return below if nodes and all((below / node.name).exists() for node in nodes) else Path("/dev")

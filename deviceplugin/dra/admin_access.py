@@ -76,7 +76,7 @@ class Looking:
             try:
                 (only,) = json.loads(file.read_bytes())["devices"]
                 uuids = json.loads(only["annotations"][names.ADMIN_KIND])
-                yield str(only["name"]), [str(it) for it in uuids]
+                yield str(only["name"]), [str(uuid) for uuid in uuids]
             except (OSError, ValueError, LookupError, TypeError) as exc:
                 log.warning("%s was not written by pyvgpu, or is damaged: %r", file, exc)
 

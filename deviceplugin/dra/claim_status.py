@@ -37,17 +37,17 @@ def devices_of(
     own: Iterable[Grant], node: str, devices: Iterable[facts.Device]
 ) -> list[dict[str, Any]]:
     """Return the entries of a claim's status for the devices of its grants."""
-    known = {slices.device_name(it.uuid): it for it in devices}
+    known = {slices.device_name(device.uuid): device for device in devices}
     found = []
     for grant in own:
         unhealthy = holdings.unhealthy(grant, known.values())
         shares = {slices.device_name(it.uuid): it for it in grant.shares}
-        for it in grant.claim.results if grant.claim else ():
-            share = shares[it.device]
+        for result in grant.claim.results if grant.claim else ():
+            share = shares[result.device]
             one: dict[str, Any] = {
                 "driver": names.DRA_DRIVER,
                 "pool": node,
-                "device": it.device,
+                "device": result.device,
                 "conditions": [
                     {
                         "type": "Ready",
@@ -67,8 +67,8 @@ def devices_of(
                     "priority": grant.priority.name.lower(),
                 },
             }
-            if it.share_id:
-                one["shareID"] = it.share_id
+            if result.share_id:
+                one["shareID"] = result.share_id
             found.append(one)
     return found
 
@@ -138,10 +138,12 @@ class Statuses:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         dated = [
             {
-                **it,
-                "conditions": [{**each, "lastTransitionTime": now} for each in it["conditions"]],
+                **device,
+                "conditions": [
+                    {**each, "lastTransitionTime": now} for each in device["conditions"]
+                ],
             }
-            for it in devices
+            for device in devices
         ]
         body = {
             "apiVersion": slices.GROUP,
@@ -185,13 +187,13 @@ def _path(claim: Claim) -> str:
 def allocated(claims: Iterable[Mapping[str, Any]], node: str) -> set[str]:
     """Return the names of *node*'s devices that are allocated to any of *claims*."""
     return {
-        it["device"]
+        result["device"]
         for claim in claims
-        for it in (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get(
-            "results"
-        )
+        for result in (
+            ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+        ).get("results")
         or ()
-        if it["driver"] == names.DRA_DRIVER and it["pool"] == node
+        if result["driver"] == names.DRA_DRIVER and result["pool"] == node
     }
 
 
@@ -203,7 +205,9 @@ def held_by_claims(api: apiserver.ApiServer, node: str, granter: GrantManager) -
         log.warning("could not list the claims that hold devices: %s", exc)
         return None
     names_of = allocated(there, node)
-    return {it.uuid for it in granter.devices if slices.device_name(it.uuid) in names_of} | {
+    return {
+        device.uuid for device in granter.devices if slices.device_name(device.uuid) in names_of
+    } | {
         share.uuid
         for grant in granter.known.values()
         if grant.claim is not None
@@ -218,5 +222,5 @@ def held_by_counters(granter: GrantManager) -> set[str]:
     """
     plain = [it for it in granter.known.values() if it.claim is None]
     if any(it.owner is None for it in plain):
-        return {it.uuid for it in granter.devices}
+        return {device.uuid for device in granter.devices}
     return {share.uuid for grant in plain for share in grant.shares}

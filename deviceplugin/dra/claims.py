@@ -63,7 +63,9 @@ class Allocated:
     @property
     def requests(self) -> tuple[str, ...]:
         """The requests with allocated devices, without those with adminAccess."""
-        return tuple(dict.fromkeys(it.result.request for it in self.pieces if not it.admin))
+        return tuple(
+            dict.fromkeys(piece.result.request for piece in self.pieces if not piece.admin)
+        )
 
 
 def read(document: Mapping[str, Any], named: Named, node: str) -> Allocated:
@@ -156,12 +158,12 @@ def uses(pod: Mapping[str, Any], claims: Iterable[str]) -> dict[str, frozenset[s
 
 def _claims_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the claims' names within the pod, each with the name of the ResourceClaim."""
-    for it in pod["spec"].get("resourceClaims") or ():
-        if it.get("resourceClaimName"):
-            yield it["name"], it["resourceClaimName"]
-    for it in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
-        if it.get("resourceClaimName"):
-            yield it["name"], it["resourceClaimName"]
+    for claim in pod["spec"].get("resourceClaims") or ():
+        if claim.get("resourceClaimName"):
+            yield claim["name"], claim["resourceClaimName"]
+    for status in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
+        if status.get("resourceClaimName"):
+            yield status["name"], status["resourceClaimName"]
 
 
 def _containers(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -178,7 +180,7 @@ def parts(claim: Allocated, used: frozenset[str]) -> dict[str, tuple[Piece, ...]
     *used* are the requests that containers name. RefusedError if some containers name a request
     and others the whole claim.
     """
-    given = tuple(it for it in claim.pieces if not it.admin)
+    given = tuple(piece for piece in claim.pieces if not piece.admin)
     if not given:
         return {}
     if len(given) < len(claim.pieces):
@@ -236,7 +238,7 @@ def grants_of(claim: Allocated, used: frozenset[str], around: Around) -> list[gr
                     claim.named.uid,
                     claim.named.namespace,
                     claim.named.name,
-                    tuple(it.result for it in pieces),
+                    tuple(piece.result for piece in pieces),
                     shares,
                     wish.policy,
                     wish.ceiling,
@@ -244,7 +246,7 @@ def grants_of(claim: Allocated, used: frozenset[str], around: Around) -> list[gr
                 ),
             )
         )
-    _check_room(claim, [share for it in found for share in it.shares], around.node)
+    _check_room(claim, [share for grant in found for share in grant.shares], around.node)
     return found
 
 
@@ -298,11 +300,11 @@ def _wish(
     claim: Allocated, pieces: Sequence[Piece], shares: Sequence[facts.Share]
 ) -> elastic.Wish:
     """Return the configuration of the requests of *pieces*, which form one quota."""
-    most = max(it.vcore for it in shares)
+    most = max(share.vcore for share in shares)
     try:
         found = {
             elastic.of_request(claim.configurations, request)
-            for request in dict.fromkeys(it.result.request for it in pieces)
+            for request in dict.fromkeys(piece.result.request for piece in pieces)
         }
     except (errors.UsageError, AttributeError, TypeError) as exc:
         raise _refused(claim.named, f"its configuration: {exc}", final=True) from exc
@@ -327,19 +329,19 @@ def _wish(
 def _check_room(claim: Allocated, wanted: Sequence[facts.Share], node: facts.Node) -> None:
     """Refuse shares that exceed the free capacity of a device."""
     for device in node.devices:
-        own = [it for it in wanted if it.uuid == device.uuid]
+        own = [share for share in wanted if share.uuid == device.uuid]
         if not own:
             continue
-        held = [it for it in node.held if it.share.uuid == device.uuid]
-        vcore = quantity.WHOLE_DEVICE - sum(it.share.vcore for it in held)
-        vmemory = device.memory_bytes - sum(it.share.vmemory for it in held)
-        needs = sum(it.vcore for it in own), sum(it.vmemory for it in own)
+        held = [holding for holding in node.held if holding.share.uuid == device.uuid]
+        vcore = quantity.WHOLE_DEVICE - sum(holding.share.vcore for holding in held)
+        vmemory = device.memory_bytes - sum(holding.share.vmemory for holding in held)
+        needs = sum(share.vcore for share in own), sum(share.vmemory for share in own)
         if needs[0] > vcore or needs[1] > vmemory:
             raise _refused(
                 claim.named,
                 f"needs {needs[0]} vcore and {quantity.format_size(needs[1])} of {device.label}, "
                 f"of which {max(vcore, 0)} and {quantity.format_size(max(vmemory, 0))} are free; "
-                f"held by {', '.join(sorted({it.holder for it in held})) or 'no claim'}",
+                f"held by {', '.join(sorted({holding.holder for holding in held})) or 'no claim'}",
                 final=False,
             )
 

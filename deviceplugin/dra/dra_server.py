@@ -231,7 +231,7 @@ class _Driver(dra_pb2_grpc.DRAPluginServicer):
 
 
 def _named(asked: Sequence[dra_pb2.Claim]) -> list[claims.Named]:
-    return [claims.Named(it.namespace, it.uid, it.name) for it in asked]
+    return [claims.Named(claim.namespace, claim.uid, claim.name) for claim in asked]
 
 
 def _prepared(
@@ -241,12 +241,12 @@ def _prepared(
     if isinstance(found, str):
         return dra_pb2.NodePrepareResourceResponse(error=found)
     answer = dra_pb2.NodePrepareResourceResponse()
-    for it in found:
+    for prepared in found:
         answer.devices.add(
-            request_names=[it.request],
-            pool_name=it.pool,
-            device_name=it.device,
-            cdi_device_ids=it.cdi,
-            share_id=it.share_id or None,
+            request_names=[prepared.request],
+            pool_name=prepared.pool,
+            device_name=prepared.device,
+            cdi_device_ids=prepared.cdi,
+            share_id=prepared.share_id or None,
         )
     return answer

@@ -97,7 +97,11 @@ def add(
             return  # grants do not change the slice
         last = known
         health.set(
-            {slices.device_name(it.uuid): it.unhealthy for it in known if gates.gives(it.uuid)}
+            {
+                slices.device_name(device.uuid): device.unhealthy
+                for device in known
+                if gates.gives(device.uuid)
+            }
         )
         publisher.changed()
         shown.follow()

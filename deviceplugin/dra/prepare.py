@@ -105,7 +105,7 @@ class Preparer:
         own: list[Grant] = []
 
         def choose(node: facts.Node, known: Mapping[str, Grant]) -> Sequence[Grant]:
-            own[:] = [it for it in known.values() if _is_of(it, one)]
+            own[:] = [grant for grant in known.values() if _is_of(grant, one)]
             if not own and claim is not None:  # else a concurrent call has prepared it
                 means = self._means
                 around = claims.Around(node, means.gives, time.time())
@@ -118,16 +118,18 @@ class Preparer:
                 f"claim {one.namespace}/{one.name}: has ended meanwhile", final=False
             )
         self._means.prepared(one)
-        return [it for grant in own for it in self._answer(grant)]
+        return [prepared for grant in own for prepared in self._answer(grant)]
 
     def _answer(self, grant: Grant) -> list[Prepared]:
         """Return the devices of a grant; the first of each request carries its CDI device."""
         found, said = [], set()
-        for it in grant.claim.results if grant.claim else ():
-            cdi = () if it.request in said else (f"{names.GRANT_KIND}={grant.id}",)
-            said.add(it.request)
+        for result in grant.claim.results if grant.claim else ():
+            cdi = () if result.request in said else (f"{names.GRANT_KIND}={grant.id}",)
+            said.add(result.request)
             found.append(
-                claims.Prepared(it.request, self._means.node, it.device, cdi, it.share_id)
+                claims.Prepared(
+                    result.request, self._means.node, result.device, cdi, result.share_id
+                )
             )
         return found
 
@@ -145,8 +147,10 @@ class Preparer:
         """Return the devices of a claim with adminAccess; nothing for any other claim."""
         if claims.parts(claim, used):
             return ()
-        uuids = {slices.device_name(it.uuid): it.uuid for it in self._granter.devices}
-        wanted = [uuids[it.result.device] for it in claim.pieces if it.result.device in uuids]
+        uuids = {slices.device_name(device.uuid): device.uuid for device in self._granter.devices}
+        wanted = [
+            uuids[piece.result.device] for piece in claim.pieces if piece.result.device in uuids
+        ]
         if not wanted:
             raise RefusedError(
                 f"claim {claim.named.namespace}/{claim.named.name}: has no device of this node",
@@ -155,8 +159,10 @@ class Preparer:
         cdi = self._means.admit(claim.named.uid, tuple(dict.fromkeys(wanted)))
         node = self._means.node
         return [
-            claims.Prepared(it.result.request, node, it.result.device, (cdi,), it.result.share_id)
-            for it in claim.pieces
+            claims.Prepared(
+                piece.result.request, node, piece.result.device, (cdi,), piece.result.share_id
+            )
+            for piece in claim.pieces
         ]
 
     def _read(self, kind: str, one: Named, group: str) -> dict[str, Any]:

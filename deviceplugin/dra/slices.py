@@ -75,7 +75,7 @@ def version(text: str) -> str:
     match = _NUMBERS.fullmatch(text)
     if match is None:
         return ""
-    return ".".join(str(int(it or 0)) for it in match.groups())
+    return ".".join(str(int(group or 0)) for group in match.groups())
 
 
 def slice_of(node: Mapping[str, Any], devices: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -108,10 +108,12 @@ def devices_of(
     known = {it.device.uuid: it for it in seen}
     groups = nvlink_groups(seen)
     found = []
-    for it in devices:
-        if it.uuid in known and (able.taints or not _taints(it)):
-            attributes = _attributes(known[it.uuid], it, driver, groups.get(it.uuid, ""))
-            found.append(_device(it, dict(attributes), sharing=able.sharing))
+    for device in devices:
+        if device.uuid in known and (able.taints or not _taints(device)):
+            attributes = _attributes(
+                known[device.uuid], device, driver, groups.get(device.uuid, "")
+            )
+            found.append(_device(device, dict(attributes), sharing=able.sharing))
     return found
 
 
@@ -215,12 +217,12 @@ def _said(one: Mapping[str, Any]) -> Any:
     spec = one["spec"]
     devices = [
         {
-            **it,
+            **device,
             "taints": [{k: v for k, v in each.items() if k != "timeAdded"} for each in taints],
         }
-        if (taints := it.get("taints"))
-        else it
-        for it in spec.get("devices") or ()
+        if (taints := device.get("taints"))
+        else device
+        for device in spec.get("devices") or ()
     ]
     return spec["driver"], spec.get("nodeName"), spec["pool"]["name"], devices
 
@@ -236,7 +238,10 @@ def able_by(wanted: Mapping[str, Any], kept: Mapping[str, Any]) -> Able:
     """Return the fields that a server stores that has *kept* this of the *wanted* slice."""
 
     def lost(field: str) -> bool:
-        there = {it["name"]: it.get(field) for it in kept["spec"].get("devices") or ()}
-        return any(it.get(field) and not there.get(it["name"]) for it in wanted["spec"]["devices"])
+        there = {device["name"]: device.get(field) for device in kept["spec"].get("devices") or ()}
+        return any(
+            device.get(field) and not there.get(device["name"])
+            for device in wanted["spec"]["devices"]
+        )
 
     return Able(sharing=not lost("allowMultipleAllocations"), taints=not lost("taints"))

@@ -96,11 +96,11 @@ class _Container:
 
     @property
     def vcore(self) -> int:
-        return sum(it.vcore for it in self.grant.shares)
+        return sum(share.vcore for share in self.grant.shares)
 
     @property
     def mebibytes(self) -> float:
-        return float(sum(it.vmemory for it in self.grant.shares) // _MIB)
+        return float(sum(share.vmemory for share in self.grant.shares) // _MIB)
 
 
 def answers(sources: Sources) -> dict[str, endpoints.Page]:
@@ -170,7 +170,7 @@ class _Calls(api_grpc.GPUDisplayServicer):
 
 def _containers(sources: Sources) -> Iterator[_Container]:
     """Yield each container that has a share of a device, with its usage."""
-    index = {it.uuid: it.index for it in sources.figures.devices()}
+    index = {device.uuid: device.index for device in sources.figures.devices()}
     answers = sources.figures.answers()
     seen = sources.held()
     for grant in sources.figures.grants():
@@ -212,19 +212,19 @@ def _figures(sources: Sources) -> str:
         names = (*_LABELS, _HELP[name][0])
         rows[name].append((exposition.labels(names, (*labels, last)), value))
 
-    for it in _containers(sources):
-        owner = it.grant.owner
+    for container in _containers(sources):
+        owner = container.grant.owner
         assert owner is not None  # noqa: S101 - _containers skips grants without an owner
         labels = (owner.pod, owner.namespace, sources.node, owner.container)
-        for one in it.devices:
+        for one in container.devices:
             add("container_gpu_utilization", labels, one.percent, f"gpu{one.index}")
             add("container_gpu_memory_total", labels, one.mebibytes, f"gpu{one.index}")
-        percent = sum(one.percent for one in it.devices)
+        percent = sum(one.percent for one in container.devices)
         add("container_gpu_utilization", labels, percent, "total")
-        held = sum(one.mebibytes for one in it.devices)
+        held = sum(one.mebibytes for one in container.devices)
         add("container_gpu_memory_total", labels, held, "total")
-        add("container_request_gpu_utilization", labels, it.vcore / 100, "total")
-        add("container_request_gpu_memory", labels, it.mebibytes, "total")
+        add("container_request_gpu_utilization", labels, container.vcore / 100, "total")
+        add("container_request_gpu_memory", labels, container.mebibytes, "total")
     return "".join(
         exposition.family(name, "gauge", text, rows[name]) for name, (_, text) in _HELP.items()
     )
@@ -241,8 +241,8 @@ _HELP = {
 def _usage(sources: Sources) -> dict[str, Any]:
     """Return the document of /usage: by pod, the usage and requests of its containers."""
     pods: dict[str, dict[str, Any]] = {}
-    for it in _containers(sources):
-        owner = it.grant.owner
+    for container in _containers(sources):
+        owner = container.grant.owner
         assert owner is not None  # noqa: S101 - _containers skips grants without an owner
         marks = sources.marks(owner.uid)
         pod = pods.setdefault(
@@ -264,31 +264,31 @@ def _usage(sources: Sources) -> dict[str, Any]:
                     "mem": one.mebibytes,
                     "pids": list(one.pids),
                 }
-                for one in it.devices
+                for one in container.devices
             ]
         }
-        pod["spec"][owner.container] = {"gpu": it.vcore / 100, "mem": it.mebibytes}
+        pod["spec"][owner.container] = {"gpu": container.vcore / 100, "mem": container.mebibytes}
     return {"usage": pods}
 
 
 def _graph(sources: Sources) -> str:
     answers, seen = sources.figures.answers(), sources.held()
     leaves = []
-    for it in sources.figures.devices():
-        answer = answers.get(it.uuid)
+    for device in sources.figures.devices():
+        answer = answers.get(device.uuid)
         shares = [
             share
             for grant in sources.figures.grants()
             for share in grant.shares
-            if share.uuid == it.uuid
+            if share.uuid == device.uuid
         ]
         leaves.append(
             topology.Leaf(
-                it,
-                tuple(sorted(seen.held.get(it.uuid, ()))),
+                device,
+                tuple(sorted(seen.held.get(device.uuid, ()))),
                 answer.used_bytes if answer else 0,
                 max(100 - sum(share.vcore for share in shares), 0),
-                max(it.memory_bytes - sum(share.vmemory for share in shares), 0),
+                max(device.memory_bytes - sum(share.vmemory for share in shares), 0),
             )
         )
     return topology.text(leaves)

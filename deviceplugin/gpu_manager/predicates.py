@@ -56,14 +56,14 @@ def read(
         text = noted.get(f"{INDEX}{index}")
         if not text:
             continue
-        unknown = [it for it in text.split(",") if it not in uuids]
+        unknown = [word for word in text.split(",") if word not in uuids]
         if unknown:
             raise placement.RefusedError(
                 f"{INDEX}{index} {text!r}: must be minor numbers of this node's devices, such as "
                 f"{','.join(sorted(uuids)) or '0'}",
                 final=bool(uuids),
             )
-        found[container["name"]] = tuple(uuids[it] for it in text.split(","))
+        found[container["name"]] = tuple(uuids[word] for word in text.split(","))
     return found
 
 
@@ -72,7 +72,7 @@ def notes(
 ) -> dict[str, str]:
     """Return the annotations that a pod lacks; *now* in seconds."""
     noted = pod["metadata"].get("annotations") or {}
-    containers = [it["name"] for it in pod["spec"]["containers"]]
+    containers = [container["name"] for container in pod["spec"]["containers"]]
     when = noted.get(TIME, predicates.now(now))
     wanted = predicates.notes(containers, given.shares, node, minors, when) | {ASSIGNED: "true"}
     return {key: text for key, text in wanted.items() if noted.get(key) != text}

@@ -74,8 +74,8 @@ class Volumes:
     def find(self) -> installation.Installation:
         """Return the driver with the first shared and the first other volume only."""
         found = self._finder.find()
-        shared = next(it for it in found.volumes if it.shared)
-        whole = next(it for it in found.volumes if not it.shared)
+        shared = next(volume for volume in found.volumes if volume.shared)
+        whole = next(volume for volume in found.volumes if not volume.shared)
         return dataclasses.replace(
             found,
             volumes=(
@@ -96,7 +96,7 @@ def labels(devices: Sequence[facts.Device]) -> dict[str, str]:
 
 def read_labels(text: str, flag: str) -> tuple[tuple[str, str], ...]:
     """Return the labels in *text*, without the model's, whose value comes from the devices."""
-    found = dict(_label(it, text, flag) for it in text.split(",") if it)
+    found = dict(_label(word, text, flag) for word in text.split(",") if word)
     found.pop(MODEL_LABEL, None)
     return tuple(found.items())
 

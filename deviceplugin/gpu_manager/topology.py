@@ -82,9 +82,9 @@ def _tree(leaves: Sequence[Leaf]) -> list[_Group | Leaf]:
     for path in facts.Path:
         groups = _groups(leaves, path)
         for group in groups:
-            group.children = [it for it in tops if _uuids(it) & group.members]
-            taken = {id(it) for it in group.children}
-            tops = [it for it in tops if id(it) not in taken]
+            group.children = [top for top in tops if _uuids(top) & group.members]
+            taken = {id(child) for child in group.children}
+            tops = [top for top in tops if id(top) not in taken]
         tops += groups
     return tops
 
@@ -123,13 +123,13 @@ def _lines(it: _Group | Leaf, depth: int) -> Iterator[str]:
 
 
 def _free(leaves: Sequence[Leaf]) -> int:
-    return sum(it.free_vcore == quantity.WHOLE_DEVICE for it in leaves)
+    return sum(leave.free_vcore == quantity.WHOLE_DEVICE for leave in leaves)
 
 
 def _sums(leaves: Sequence[Leaf], vcore: int, size: int) -> str:
-    pids = " ".join(str(pid) for it in leaves for pid in it.pids)
-    used = sum(it.used_bytes for it in leaves)
-    total = sum(it.device.memory_bytes for it in leaves)
+    pids = " ".join(str(pid) for leave in leaves for pid in leave.pids)
+    used = sum(leave.used_bytes for leave in leaves)
+    total = sum(leave.device.memory_bytes for leave in leaves)
     return (
         f"pids: [{pids}], usedMemory: {used}, totalMemory: {total}, "
         f"allocatableCores: {vcore}, allocatableMemory: {size}"

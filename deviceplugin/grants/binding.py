@@ -58,7 +58,7 @@ def grants_of(
 
     A grant that only kubelet knows is re-created unbound, as of *now* (seconds since the epoch).
     """
-    return {it.name: _grant_of(pod, it, known, now) for it in pod.containers}
+    return {container.name: _grant_of(pod, container, known, now) for container in pod.containers}
 
 
 def _grant_of(
@@ -109,8 +109,8 @@ def superseded(
     *kubelets* are the ids that this kubelet has known; *kept* tells by its id whether kubelet
     still knows a grant and processes use it.
     """
-    vcore = frozenset[str]().union(*(it.vcore for it in pod.containers))
-    vmemory = frozenset[str]().union(*(it.vmemory for it in pod.containers))
+    vcore = frozenset[str]().union(*(container.vcore for container in pod.containers))
+    vmemory = frozenset[str]().union(*(container.vmemory for container in pod.containers))
     found = [
         *there.of_pod(pod.uid),
         *(there.named(pod.namespace, pod.name) if pod.name else ()),
@@ -120,9 +120,9 @@ def superseded(
     ]
     others = {it.id: it for it in found if it.id not in own}
     return [
-        it
-        for it in others.values()
-        if pod_identity.supersedes(pod, it, known=it.id in kubelets, kept=kept)
+        other
+        for other in others.values()
+        if pod_identity.supersedes(pod, other, known=other.id in kubelets, kept=kept)
     ]
 
 
@@ -134,15 +134,15 @@ def bound(
 ) -> dict[str, grants.Grant]:
     """Return the grants *own* of the containers in *shares*, bound to these shares."""
     return {
-        it.name: dataclasses.replace(
-            own[it.name],
-            owner=grants.Owner(pod.uid, pod.namespace, pod.name, it.name),
-            vmemory_ids=it.vmemory,
-            shares=shares[it.name],
+        container.name: dataclasses.replace(
+            own[container.name],
+            owner=grants.Owner(pod.uid, pod.namespace, pod.name, container.name),
+            vmemory_ids=container.vmemory,
+            shares=shares[container.name],
             chosen=chosen.shares is not None,
         )
-        for it in pod.containers
-        if it.name in shares
+        for container in pod.containers
+        if container.name in shares
     }
 
 
@@ -191,10 +191,17 @@ class Room:
         devices = (
             self.devices
             if chosen.shares is not None
-            else [dataclasses.replace(it, cordoned=False, allocated_by="") for it in self.devices]
+            else [
+                dataclasses.replace(device, cordoned=False, allocated_by="")
+                for device in self.devices
+            ]
         )
         return facts.Node(tuple(devices), self._held(uids))
 
     def _held(self, uids: Collection[str]) -> tuple[facts.Holding, ...]:
-        own = [it for it in self.known if it.owner and it.owner.uid in uids and not it.over]
+        own = [
+            grant
+            for grant in self.known
+            if grant.owner and grant.owner.uid in uids and not grant.over
+        ]
         return holdings.held(own, self.unit)

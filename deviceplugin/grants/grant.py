@@ -210,7 +210,7 @@ def _load_claim(found: Any) -> Claim:
         str(found["uid"]),
         str(found["namespace"]),
         str(found["name"]),
-        tuple(Result(**it) for it in found["results"]),
+        tuple(Result(**result) for result in found["results"]),
         tuple(facts.Share(**it) for it in found["shares"]),
         quota.Policy.parse(found["policy"], "policy"),
         None if found["ceiling"] is None else int(found["ceiling"]),

@@ -75,7 +75,9 @@ def unhealthy(grant: Grant, devices: Iterable[facts.Device]) -> str:
     """Name a grant's unhealthy devices, and why; empty if all are healthy."""
     uuids = {share.uuid for share in grant.shares}
     return ", ".join(
-        f"{it.uuid} ({it.unhealthy})" for it in devices if it.unhealthy and it.uuid in uuids
+        f"{device.uuid} ({device.unhealthy})"
+        for device in devices
+        if device.unhealthy and device.uuid in uuids
     )
 
 
@@ -92,8 +94,10 @@ def kind_of(one: pod_identity.Container, others: Iterable[pod_identity.Container
     """
     if not one.listed:
         return facts.Kind.INIT
-    earlier = [it for it in others if not it.listed]
-    if any(one.vcore & it.vcore or one.vmemory & it.vmemory for it in earlier):
+    earlier = [other for other in others if not other.listed]
+    if any(
+        one.vcore & container.vcore or one.vmemory & container.vmemory for container in earlier
+    ):
         return facts.Kind.APP
     return facts.Kind.SIDECAR if earlier else facts.Kind.APP
 
@@ -109,7 +113,7 @@ def stands(
     for grant in grants:
         for share in grant.shares:
             there.setdefault(share.uuid, []).append(grant)
-    return tuple(_stand(resource, it, there.get(it.uuid, ()), unit) for it in devices)
+    return tuple(_stand(resource, device, there.get(device.uuid, ()), unit) for device in devices)
 
 
 def _stand(
@@ -117,12 +121,12 @@ def _stand(
 ) -> device_ids.Stand:
     kind = resource.kind
     size = quantity.WHOLE_DEVICE if kind is Kind.VCORE else device.memory_bytes // unit
-    given = frozenset[str]().union(*(_given(kind, it, device.uuid) for it in there))
+    given = frozenset[str]().union(*(_given(kind, grant, device.uuid) for grant in there))
     own = frozenset(filter(resource.has, given))
     free = max(size - len(given), 0)
-    left = sum(_left(kind, it, device.uuid, unit) for it in there if it.over)
+    left = sum(_left(kind, grant, device.uuid, unit) for grant in there if grant.over)
     left += sum(map(len, _by_pod(kind, there, device.uuid))) - len(given)
-    closed = free if any(it.whole for it in there) else min(left, free)
+    closed = free if any(grant.whole for grant in there) else min(left, free)
     return device_ids.Stand(
         size,
         own,

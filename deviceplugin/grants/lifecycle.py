@@ -107,9 +107,15 @@ class Endings:
         before = self._unknown if self._unknown_to == said.listing.life else {}
         self._unknown_to = said.listing.life
         self._unknown = {
-            it.id: before.get(it.id, now) for it in known if it.id not in said.entries.grants
+            grant.id: before.get(grant.id, now)
+            for grant in known
+            if grant.id not in said.entries.grants
         }
-        return [it for it in known if _is_dropped(it, said, past) or self._is_gone(it, said, now)]
+        return [
+            grant
+            for grant in known
+            if _is_dropped(grant, said, past) or self._is_gone(grant, said, now)
+        ]
 
     def dropped(self, known: Iterable[Grant], said: Said) -> list[Grant]:
         """Return those that are over by kubelet's state alone, without API requests."""
@@ -117,7 +123,7 @@ class Endings:
             if said.listing.life != self._life:
                 return []
             past = _Past(self._seen, self._written)
-        return [it for it in known if _is_dropped(it, said, past)]
+        return [grant for grant in known if _is_dropped(grant, said, past)]
 
     def _is_gone(self, grant: Grant, said: Said, now: float) -> bool:
         """Tell whether a grant is over that this kubelet may not know."""
@@ -149,11 +155,11 @@ class Endings:
         forgotten in between.
         """
         kept = list(known)
-        ids = {it.id for it in kept}
+        ids = {grant.id for grant in kept}
         self._asked = {it: when for it, when in self._asked.items() if it in ids}
         with self._lock:
             self._written &= ids
-            self._seen &= {_name(it.owner) for it in kept if it.owner is not None}
+            self._seen &= {_name(grant.owner) for grant in kept if grant.owner is not None}
 
 
 def _is_dropped(grant: Grant, said: Said, past: _Past) -> bool:
@@ -175,7 +181,9 @@ def lost_shares(
     recall: Callable[[str], tuple[facts.Share, ...]],
 ) -> Shares:
     """Return the shares, from *recall*, of the grants in kubelet's *entries* not in *known*."""
-    lost = [it.grant for it in entries if grants.is_id(it.grant) and it.grant not in known]
+    lost = [
+        entry.grant for entry in entries if grants.is_id(entry.grant) and entry.grant not in known
+    ]
     return {each: shares for each in lost if (shares := recall(each))}
 
 

@@ -86,16 +86,16 @@ class GrantManager:
 
     def wanted(self) -> set[str]:
         """Return the ids of all grants, including those that only kubelet knows."""
-        written = {it.grant for it in self._sources.state.read()}
+        written = {entry.grant for entry in self._sources.state.read()}
         return written | set(self._checkpoint.grants)
 
     @property
     def shared(self) -> dict[str, int]:
         """The ids of grants of shares, with the number of devices of each."""
         return {
-            it.id: len(it.shares)
-            for it in self._checkpoint.grants.values()
-            if it.bound and not it.whole and not it.over
+            grant.id: len(grant.shares)
+            for grant in self._checkpoint.grants.values()
+            if grant.bound and not grant.whole and not grant.over
         }
 
     @property
@@ -216,7 +216,7 @@ class GrantManager:
         if isinstance(exc, WaitsError):
             self._doubts.forget(pod.uid)  # a later doubt starts its own deadline
             with self._lock:
-                self._waiting[pod.uid] = frozenset(it.grant for it in pod.containers)
+                self._waiting[pod.uid] = frozenset(container.grant for container in pod.containers)
             reason = events.Reason.WAITS
             self.observers.reported(
                 events.Event(pod.uid, pod.namespace, pod.name, str(exc), reason)
@@ -231,11 +231,11 @@ class GrantManager:
         known = self._checkpoint.grants.values()
         held = self._book.held(known)
         kubelets = self._endings.known(self._sources.pods.life())
-        lost = [it for it in known if it.bound and it.id not in kubelets]
+        lost = [grant for grant in known if grant.bound and grant.id not in kubelets]
         offered = placement.Offered(
             facts.Node(self._devices, held),
             self._offers[kind].everything,
-            frozenset().union(*(_ids(it, kind) for it in lost)),
+            frozenset().union(*(_ids(grant, kind) for grant in lost)),
         )
         return placement.preferred(kind, asked, offered, self._sizes.packing, self._sizes.unit)
 
@@ -265,7 +265,7 @@ class GrantManager:
     def end(self, over: Callable[[grants.Grant], bool], *, used: bool = True) -> None:
         """End the grants for which *over* is true; those in use by processes only if *used*."""
         with self._lock:
-            found = [it for it in self._checkpoint.grants.values() if over(it)]
+            found = [grant for grant in self._checkpoint.grants.values() if over(grant)]
             self._end([it for it in found if used or not self._folders.is_used(it.id)])
 
     # --- garbage collection ---------------------------------------------------------------------
@@ -284,13 +284,13 @@ class GrantManager:
         said = lifecycle.Said(listing, entries)
         over = self._endings.over(before.values(), said)
         with self._lock:
-            uids = {it.uid for it in entries}
+            uids = {entry.uid for entry in entries}
             self._doubts.keep(uids)
             self._waiting = {uid: it for uid, it in self._waiting.items() if uid in uids}
             self._queue = {uid: None for uid in self._queue if uid in uids}
             self._fresh.keep(self._checkpoint.grants)
             known = self._checkpoint.grants
-            self._end(it for it in over if known.get(it.id) == it)
+            self._end(grant for grant in over if known.get(grant.id) == grant)
             self._endings.keep(self._checkpoint.grants.values())
 
     # --- binding --------------------------------------------------------------------------------
@@ -319,10 +319,14 @@ class GrantManager:
         known = self._checkpoint.known
         if known.are_open(kind, held):
             return []
-        found = [it for it in known.having(kind, held, bound=True) if _ids(it, kind) == held]
-        if len({it.owner.uid for it in found if it.owner}) > 1:  # kubelet has lost one of the pods
+        found = [
+            grant for grant in known.having(kind, held, bound=True) if _ids(grant, kind) == held
+        ]
+        if (
+            len({grant.owner.uid for grant in found if grant.owner}) > 1
+        ):  # kubelet has lost one of the pods
             kubelets = self._known_to_kubelet()
-            return [it for it in found if it.id in kubelets]
+            return [grant for grant in found if grant.id in kubelets]
         return found
 
     def _known_to_kubelet(self) -> frozenset[str]:
@@ -347,9 +351,9 @@ class GrantManager:
         def kept(grant_id: str) -> bool:
             return grant_id in written.grants and self._folders.is_used(grant_id)
 
-        mine = {it.id for it in own.values()}
+        mine = {grant.id for grant in own.values()}
         self._end(binding.superseded(pod, mine, known, kubelets, kept))
-        wanting = [it for it in pod.containers if not own[it.name].bound]
+        wanting = [container for container in pod.containers if not own[container.name].bound]
         shares = self._place(one, wanting, written) if wanting else {}
         self._queue.pop(pod.uid, None)
         if self._waiting.pop(pod.uid, None) is not None:
@@ -379,9 +383,11 @@ class GrantManager:
     def _end_dropped(self, one: binding.Found, written: checkpoint_file.Entries) -> bool:
         """End grants that kubelet's latest state shows to be over; whether there were any."""
         said = lifecycle.Said(one.listing, written)
-        before = [it for it in one.before.values() if it.claim is None and not it.over]
+        before = [grant for grant in one.before.values() if grant.claim is None and not grant.over]
         known = self._checkpoint.grants
-        over = [it for it in self._endings.dropped(before, said) if known.get(it.id) == it]
+        over = [
+            grant for grant in self._endings.dropped(before, said) if known.get(grant.id) == grant
+        ]
         self._end(over)
         return bool(over)
 
@@ -463,9 +469,9 @@ class GrantManager:
         """Update the healthy ids that kubelet sees."""
         known = self._checkpoint.grants.values()
         for kind, offer in self._offers.items():
-            given = frozenset().union(*(_ids(it, kind) for it in known))
+            given = frozenset().union(*(_ids(grant, kind) for grant in known))
             stands = holdings.stands(offer.resource, self._devices, known, self._sizes.unit)
-            count = sum(it.size for it in stands)
+            count = sum(stand.size for stand in stands)
             everything = offer.everything
             if len(everything) != count:
                 everything = offer.resource.ids(count)

@@ -86,11 +86,11 @@ def wishes(
     returns over how many devices a container is to be spread, None if not specified. As their
     order is not known, sidecars go first.
     """
-    least = min((it.least_bytes for it in devices), default=1)
+    least = min((device.least_bytes for device in devices), default=1)
     found = []
-    for it in containers:
-        need = _need(it, unit, count_of(it.name), least)
-        found.append(facts.Container(it.name, need, holdings.kind_of(it, others)))
+    for container in containers:
+        need = _need(container, unit, count_of(container.name), least)
+        found.append(facts.Container(container.name, need, holdings.kind_of(container, others)))
     order = (facts.Kind.SIDECAR, facts.Kind.INIT, facts.Kind.APP)
     return tuple(sorted(found, key=lambda it: order.index(it.kind)))
 
@@ -120,7 +120,7 @@ def place_pod(
         without = empty()
         if fits(without, pod, chosen):
             raise WaitsError(f"{exc.what}{explain.FOR_NOW}{exc.why}") from exc
-        well = tuple(dataclasses.replace(it, unhealthy="") for it in without.devices)
+        well = tuple(dataclasses.replace(device, unhealthy="") for device in without.devices)
         passes = not well or fits(facts.Node(well, without.held), pod, chosen)
         raise RefusedError(str(exc), final=not passes) from exc
 
@@ -144,7 +144,7 @@ def _placed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
     wrong = place.complaint(node, pod, shares)
     if wrong:
         raise _NoPlaceError("the devices chosen for it cannot be given", wrong)
-    return {it.name: tuple(shares[it.name]) for it in pod.containers}
+    return {container.name: tuple(shares[container.name]) for container in pod.containers}
 
 
 def _completed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
@@ -161,7 +161,7 @@ def _completed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
 
 
 def _share(node: facts.Node, need: facts.Need, uuid: str) -> facts.Share:
-    sizes = {it.uuid: it.memory_bytes for it in node.devices}
+    sizes = {device.uuid: device.memory_bytes for device in node.devices}
     return facts.Share(uuid, need.vcore, sizes.get(uuid, 1) if need.whole else need.vmemory)
 
 
@@ -172,11 +172,13 @@ def _beside(
     one: facts.Container,
 ) -> tuple[facts.Share, ...]:
     """Return a place for a container besides those *found*, preferably on their devices."""
-    both = tuple(it for it in pod.containers if it.name in found or it is one)
+    both = tuple(
+        container for container in pod.containers if container.name in found or container is one
+    )
     part = dataclasses.replace(pod, containers=both)
-    own = dict.fromkeys(it.uuid for shares in found.values() for it in shares)
+    own = dict.fromkeys(share.uuid for shares in found.values() for share in shares)
     if one.need.count == 1:
-        for uuid in dict.fromkeys((*own, *(it.uuid for it in node.devices))):
+        for uuid in dict.fromkeys((*own, *(device.uuid for device in node.devices))):
             shares = (_share(node, one.need, uuid),)
             if not place.complaint(node, part, {**found, one.name: shares}):
                 return shares
@@ -206,7 +208,7 @@ def preferred(
     if need is not None:
         pod = facts.Pod((facts.Container("", need),), packing=packing)
         found = place.find(free_capacity.of(node), pod)
-    chosen = {it.uuid for it in found[""]} if found else set()
+    chosen = {share.uuid for share in found[""]} if found else set()
     best: list[Sequence[str]] = []
     first = 0
     for device in node.devices:
@@ -220,7 +222,7 @@ def preferred(
 
 def _need_of_ids(kind: Kind, size: int, node: facts.Node, unit: int) -> facts.Need | None:
     """Return a request with *size* ids of this kind, and the minimum of the other resource."""
-    least = min((it.least_bytes for it in node.devices), default=1)
+    least = min((device.least_bytes for device in node.devices), default=1)
     if kind is Kind.VMEMORY:
         return facts.Need(1, size * unit) if size else None
     try:

@@ -47,8 +47,8 @@ class Finder:
         try:
             listing, entries = self._sources.pods.listing(), self._sources.state.read()
         except errors.UnavailableError as exc:
-            return [self._doubt(it, exc) for it in asked]
-        return [self._find(it, listing, entries, before) for it in asked]
+            return [self._doubt(held, exc) for held in asked]
+        return [self._find(held, listing, entries, before) for held in asked]
 
     def _find(
         self,
@@ -68,7 +68,11 @@ class Finder:
         text = f"the pod of this container is not known yet: {exc}"
         with contextlib.suppress(errors.UnavailableError):
             entries = self._sources.state.read()
-            own = {it.uid for it in entries if (it.kind, it.ids) == (asked.kind, asked.ids)}
+            own = {
+                entry.uid
+                for entry in entries
+                if (entry.kind, entry.ids) == (asked.kind, asked.ids)
+            }
             for uid in own:
                 if self._doubts.is_late(uid):
                     self._tell(events.Event(uid, "", "", text, evict=True))

@@ -143,15 +143,18 @@ def supersedes(pod: Pod, grant: Grant, *, known: bool, kept: Callable[[str], boo
     if grant.claim is not None:
         return False
     if owner is not None and owner.uid == pod.uid:
-        return any(it.name == owner.container for it in pod.containers)
+        return any(container.name == owner.container for container in pod.containers)
     named = (owner.namespace, owner.pod) if owner is not None and owner.pod else None
     if named == (pod.namespace, pod.name) and not kept(grant.id):
         return True
     if owner is not None and not known:
         return False
     return any(
-        not (grant.vcore_ids.isdisjoint(it.vcore) and grant.vmemory_ids.isdisjoint(it.vmemory))
-        for it in pod.containers
+        not (
+            grant.vcore_ids.isdisjoint(container.vcore)
+            and grant.vmemory_ids.isdisjoint(container.vmemory)
+        )
+        for container in pod.containers
     )
 
 

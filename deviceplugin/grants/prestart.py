@@ -120,7 +120,7 @@ class Starts:
 
     def _bind_some(self, batch: Sequence[_Known]) -> None:
         try:
-            results = self._bind([it.found for it in batch])
+            results = self._bind([known.found for known in batch])
         except Exception as exc:
             results = [exc] * len(batch)
         well = []
@@ -142,8 +142,8 @@ class Starts:
     ) -> None:
         if wait_published is not None:
             wait_published()
-        for it in well:
-            it.done(None)
+        for start in well:
+            start.done(None)
 
 
 FRESH_SECONDS = 5.0  # a later call belongs to another start

@@ -68,7 +68,7 @@ class Entries(tuple[Entry, ...]):
     @functools.cached_property
     def grants(self) -> frozenset[str]:
         """The ids of the grants in all entries."""
-        return frozenset(it.grant for it in self)
+        return frozenset(entry.grant for entry in self)
 
     @functools.cached_property
     def _holders(self) -> Mapping[device_ids.Kind, Mapping[str, set[str]]]:
@@ -88,7 +88,7 @@ class State:
         self, folder: Path, resources: Iterable[device_ids.Resource] = device_ids.EITHER
     ) -> None:
         self._file = folder / FILE
-        self._kinds = {it.name: it.kind for it in resources}
+        self._kinds = {resource.name: resource.kind for resource in resources}
         self._lock = threading.Lock()
         self._seen: object = None
         self._entries = Entries()

@@ -48,7 +48,7 @@ class Pod:
         self.namespace = read.namespace
         # The ids of its containers, without ordinary init containers.
         self.containers: Mapping[str, Mapping[device_ids.Kind, frozenset[str]]] = {
-            it.name: _held(it, kinds) for it in read.containers
+            container.name: _held(container, kinds) for container in read.containers
         }
 
     @functools.cached_property
@@ -89,12 +89,12 @@ class Listing:
     @functools.cached_property
     def names(self) -> frozenset[tuple[str, str]]:
         """The pods, by namespace and name."""
-        return frozenset((it.namespace, it.name) for it in self.pods)
+        return frozenset((pod.namespace, pod.name) for pod in self.pods)
 
     def mentioning(self, wanted: Iterable[str]) -> list[Pod]:
         """Return the pods that have any of the ids *wanted*."""
         marks = frozenset(wanted)
-        return [it for it in self.pods if not it.everything.isdisjoint(marks)]
+        return [pod for pod in self.pods if not pod.everything.isdisjoint(marks)]
 
 
 class PodResources:
@@ -111,7 +111,7 @@ class PodResources:
         self._socket = socket
         self._seconds = seconds
         self._patience = patience
-        self._kinds = {it.name: it.kind for it in resources}
+        self._kinds = {resource.name: resource.kind for resource in resources}
         self._changed = threading.Condition()
         self._begun = 0  # calls
         self._ended = 0

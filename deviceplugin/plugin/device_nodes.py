@@ -100,7 +100,7 @@ class Keeper:
         nodes = cdi.nodes(self._settings.driver_root)
         edits: dict[str, object] = {"env": [f"{VARIABLE}={_words(nodes)}"]}
         if nodes:
-            edits["deviceNodes"] = [it.edit() for it in nodes]
+            edits["deviceNodes"] = [node.edit() for node in nodes]
         document = cdi.document(names.CONTROL_RESOURCE, {name: edits})
         cdi.write(document, self._settings.specifications / f"{_PREFIX}{name}{_SUFFIX}")
 
@@ -156,4 +156,4 @@ def stay(root: Path, wait: Callable[[float], bool]) -> None:
 
 
 def _words(nodes: tuple[cdi.Node, ...]) -> str:
-    return ",".join(f"{it.name}={it.major}:{it.minor}" for it in nodes)
+    return ",".join(f"{node.name}={node.major}:{node.minor}" for node in nodes)

@@ -142,14 +142,14 @@ class _Calls(api_grpc.DevicePluginServicer):
     ) -> api.PreferredAllocationResponse:
         asked = [
             messages.Choice(
-                tuple(it.available_device_ids),
-                tuple(it.must_include_device_ids),
-                it.allocation_size,
+                tuple(container_preferred_allocation_request.available_device_ids),
+                tuple(container_preferred_allocation_request.must_include_device_ids),
+                container_preferred_allocation_request.allocation_size,
             )
-            for it in request.container_requests
+            for container_preferred_allocation_request in request.container_requests
         ]
         try:
-            found = [self._decider.prefer(self._resource.kind, it) for it in asked]
+            found = [self._decider.prefer(self._resource.kind, choice) for choice in asked]
         except Exception as exc:
             self._refuse(context, exc)
         answer = api.PreferredAllocationResponse()
@@ -164,8 +164,8 @@ class _Calls(api_grpc.DevicePluginServicer):
         try:
             with call_timing.counted(self._count, "allocate"):
                 found = [
-                    self._decider.allocate(kind, frozenset(it.device_ids))
-                    for it in request.container_requests
+                    self._decider.allocate(kind, frozenset(container_allocate_request.device_ids))
+                    for container_allocate_request in request.container_requests
                 ]
         except Exception as exc:
             self._refuse(context, exc)
@@ -212,15 +212,17 @@ def as_message(answer: messages.Answer) -> api.ContainerAllocateResponse:
     return api.ContainerAllocateResponse(
         envs=answer.variables,
         mounts=[
-            api.Mount(container_path=it.inside, host_path=it.outside, read_only=it.read_only)
-            for it in answer.mounts
+            api.Mount(
+                container_path=mount.inside, host_path=mount.outside, read_only=mount.read_only
+            )
+            for mount in answer.mounts
         ],
         devices=[
             api.DeviceSpec(container_path=inside, host_path=outside, permissions="rw")
             for inside, outside in answer.nodes
         ],
         annotations=answer.annotations,
-        cdi_devices=[api.CDIDevice(name=it) for it in answer.cdi_devices],
+        cdi_devices=[api.CDIDevice(name=device) for device in answer.cdi_devices],
     )
 
 

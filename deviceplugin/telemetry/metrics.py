@@ -274,14 +274,14 @@ def current(sources: Sources) -> Iterator[str]:
     that alone takes as long as a scrape may take.
     """
     of = list(parts(sources))
-    labels = [exposition.labels(CONTAINER_LABELS, it.labels) for it in of]
+    labels = [exposition.labels(CONTAINER_LABELS, part.labels) for part in of]
     for figure, read in CONTAINER:
         yield _family(figure, zip(labels, map(read, of), strict=True))
     found = list(stands(sources, of))
-    labels = [exposition.labels(DEVICE_LABELS, it.labels) for it in found]
+    labels = [exposition.labels(DEVICE_LABELS, stand.labels) for stand in found]
     for shown, tell in DEVICE:
         yield _family(shown, zip(labels, map(tell, found), strict=True))
-    wrong = dict.fromkeys((it.value for it in quota_audit.Kind), 0)
+    wrong = dict.fromkeys((kind.value for kind in quota_audit.Kind), 0)
     for finding in sources.findings():
         wrong[finding.kind.value] += 1
     yield _family(FINDINGS, ((exposition.labels(("kind",), (it,)), wrong[it]) for it in wrong))
@@ -289,9 +289,11 @@ def current(sources: Sources) -> Iterator[str]:
     yield _family(OTHER_PLUGIN, [("", bool(sources.other_plugin()))])
     known = sources.grants()
     waiting = sources.waiting()
-    found_of = collections.Counter(_state(it, waiting) for it in known)
+    found_of = collections.Counter(_state(grant, waiting) for grant in known)
     states = {it: found_of[it] for it in ("bound", "waiting", "unbound")}
-    yield _family(GRANTS, ((exposition.labels(("state",), (it,)), states[it]) for it in states))
+    yield _family(
+        GRANTS, ((exposition.labels(("state",), (state,)), states[state]) for state in states)
+    )
     yield _family(BUILD, [(exposition.labels(("version",), (pyvgpu.__version__,)), 1)])
 
 

@@ -90,9 +90,9 @@ def document(seen: Facts, period: float) -> dict[str, Any]:
                 for it in seen.stands
                 if it.device.unhealthy
             ),
-            *(documents.problem("audit", it.text) for it in seen.findings),
+            *(documents.problem("audit", finding.text) for finding in seen.findings),
         ],
-        events=[_event(it) for it in reversed(list(seen.records))],
+        events=[_event(record) for record in reversed(list(seen.records))],
         unbound=seen.unbound,
     )
 
@@ -122,12 +122,12 @@ def _device(stand: Stand, seen: Facts) -> dict[str, Any]:
         "state": device.state,
         "why": device.why,
         "used": _rounded(stand.answer.busy),
-        "promised": _rounded(sum(it.vcore for it in stand.parts)),
+        "promised": _rounded(sum(part.vcore for part in stand.parts)),
         "memoryBytes": device.memory_bytes,
         "usedBytes": stand.answer.used_bytes,
-        "promisedBytes": sum(it.vmemory for it in stand.parts),
+        "promisedBytes": sum(part.vmemory for part in stand.parts),
         "lines": seen.lines.lines((device.uuid,), _LINES),
-        "containers": [_container(it, seen) for it in sorted(stand.parts, key=_name)],
+        "containers": [_container(part, seen) for part in sorted(stand.parts, key=_name)],
     }
 
 

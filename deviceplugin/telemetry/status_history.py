@@ -43,16 +43,16 @@ class Recent:
     def look(self, sources: Sources) -> None:
         """Record the current usage and states."""
         parts = list(metrics.parts(sources))
-        now = {it.labels: status.points(it.use) for it in parts}
+        now = {part.labels: status.points(part.use) for part in parts}
         for stand in metrics.stands(sources, parts):
             answer = stand.answer
             now[(stand.device.uuid,)] = round(1000 * answer.busy), answer.used_bytes >> 20
         self._lines.add(now)
         self._states = {
-            it.labels: status.state_at(
-                it, self._lines.points(it.labels)[-JUDGED_POINTS:], usage.PERIOD_SECONDS
+            part.labels: status.state_at(
+                part, self._lines.points(part.labels)[-JUDGED_POINTS:], usage.PERIOD_SECONDS
             )
-            for it in parts
+            for part in parts
         }
         self._at = self._clock()
 
@@ -69,7 +69,7 @@ class Recent:
             stands=tuple(metrics.stands(sources, parts)),
             states=self._states,
             lines=self._lines,
-            unbound=sum(not it.bound for it in sources.grants()),
+            unbound=sum(not grant.bound for grant in sources.grants()),
             findings=sources.findings(),
             records=records,
             troubles=troubles,

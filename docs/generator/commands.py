@@ -91,7 +91,7 @@ def _called(action: argparse.Action) -> str:
     if not action.option_strings:
         return code(str(action.metavar or action.dest))
     value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
-    return ", ".join(code(f"{it}{value}") for it in action.option_strings)
+    return ", ".join(code(f"{string}{value}") for string in action.option_strings)
 
 
 def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:

@@ -28,7 +28,7 @@ titles: dict[str, str] = {}  # page titles by path on the site
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and a page for each project file that a page links to."""
-    texts = {it.src_uri: it.content_string for it in files.documentation_pages()}
+    texts = {page.src_uri: page.content_string for page in files.documentation_pages()}
     for name, text in pages.made(ROOT).items():
         texts[name] = text
         files.append(structure.File.generated(config, name, content=text))

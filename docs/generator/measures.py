@@ -73,8 +73,8 @@ class Measure:
 def text(root: Path) -> str:
     """Return the page."""
     programs: dict[str, list[Measure]] = {program: [] for _, _, program in PROGRAMS}
-    for it in measures(root):
-        programs[it.program].append(it)
+    for measure in measures(root):
+        programs[measure.program].append(measure)
     parts = [HEAD]
     for program, found in programs.items():
         if found:
@@ -112,8 +112,8 @@ def measures(root: Path) -> Iterator[Measure]:
 def _beside(node: ast.AST) -> list[str | None]:
     """Return the elements of one call or tuple: texts, and None for anything else."""
     if isinstance(node, ast.Call):
-        return [sources.text_of(it) for it in node.args]
-    return [sources.text_of(it) for it in node.elts] if isinstance(node, ast.Tuple) else []
+        return [sources.text_of(argument) for argument in node.args]
+    return [sources.text_of(elt) for elt in node.elts] if isinstance(node, ast.Tuple) else []
 
 
 def _program(found: sources.Found) -> str:

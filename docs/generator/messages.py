@@ -77,7 +77,7 @@ class Message:
 def text(root: Path) -> str:
     """Return the page."""
     parts = [HEAD, table(("exit code", "error", "what it is", "what to do"), _kinds(root))]
-    parts += [SHIM, table(("text",), ([code(it)] for it in shim_says(root)))]
+    parts += [SHIM, table(("text",), ([code(say)] for say in shim_says(root)))]
     parts += ["## Events\n\n`kubectl describe pod` shows them.\n\n"]
     parts += [table(("reason", "when"), ([code(name), meaning] for name, meaning in events(root)))]
     raised = list(messages(root))
@@ -132,9 +132,9 @@ def _named(everything: list[sources.Found]) -> dict[tuple[str, str, str], list[s
     for found in everything:
         if isinstance(found.node, ast.Assign):
             said = sources.text_of(found.node.value)
-            for it in found.node.targets:
-                if isinstance(it, ast.Name) and said is not None:
-                    texts.setdefault((found.path, found.where, it.id), []).append(said)
+            for target in found.node.targets:
+                if isinstance(target, ast.Name) and said is not None:
+                    texts.setdefault((found.path, found.where, target.id), []).append(said)
     return texts
 
 

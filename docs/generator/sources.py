@@ -54,7 +54,7 @@ def text_of(node: ast.AST) -> str | None:
         )
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         parts = text_of(node.left), text_of(node.right)
-        return None if parts == (None, None) else "".join(it or GAP for it in parts)
+        return None if parts == (None, None) else "".join(part or GAP for part in parts)
     return None
 
 

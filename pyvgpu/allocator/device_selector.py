@@ -67,7 +67,7 @@ class Wanted:
 
 def read(annotations: Mapping[str, str]) -> Wanted:
     """Parse a pod's *annotations*; UsageError names valid values."""
-    if not any(it in annotations for it in ANNOTATIONS):
+    if not any(annotation in annotations for annotation in ANNOTATIONS):
         return Wanted()
     fields: dict[str, frozenset[str]] = {
         field: _words(name, annotations[name], example)

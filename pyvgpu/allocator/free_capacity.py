@@ -148,8 +148,12 @@ def asked(pod: facts.Pod) -> capacity.Ask:
 
     return capacity.Ask(
         (
-            (it.need.vcore, min(it.need.vmemory, _MOST), min(it.need.count, _MOST))
-            for it in pod.containers
+            (
+                container.need.vcore,
+                min(container.need.vmemory, _MOST),
+                min(container.need.count, _MOST),
+            )
+            for container in pod.containers
         ),
         None if selector == facts.ANY else allow,
         selector.uuids,

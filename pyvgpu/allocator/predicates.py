@@ -37,9 +37,9 @@ def notes(
     numbers of its devices by UUID: a container with an unknown one is left out.
     """
     found = {
-        f"{INDEX}{index}": ",".join(str(minors[it.uuid]) for it in shares[name])
+        f"{INDEX}{index}": ",".join(str(minors[share.uuid]) for share in shares[name])
         for index, name in enumerate(containers)
-        if name in shares and all(it.uuid in minors for it in shares[name])
+        if name in shares and all(share.uuid in minors for share in shares[name])
     }
     return found | {NODE: node, TIME: when}
 

@@ -52,8 +52,8 @@ def asks(pod: Object) -> bool:
     ours = (f"{names.DOMAIN}/", f"{names.GAIA_DOMAIN}/")
     return any(
         str(key).startswith(ours)
-        for it in containers
-        for key in objects.section(it, "resources", "limits")
+        for container in containers
+        for key in objects.section(container, "resources", "limits")
     )
 
 

@@ -48,7 +48,9 @@ def documents(
     where: node.Node, run: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[str, object]]:
     """Yield the names and contents of files; a failed read becomes its error message."""
-    known = {it: environment[it] for it in shapes.VARIABLES if it in environment}
+    known = {
+        variable: environment[variable] for variable in shapes.VARIABLES if variable in environment
+    }
     yield "environment.json", {name: shapes.text(value) for name, value in known.items()}
     yield "doctor/machine.json", _rows(machine.examine(machine.Scene(environment)))
     if where.state.is_dir():
@@ -62,7 +64,7 @@ def documents(
     yield "runs.json", _or_error(_runs)
     yield "grants/checkpoint.json", _or_error(lambda: _checkpoint(where.state))
     quotas = (run / store.GRANTS).glob(f"*/{names.QUOTA_FILE}")
-    found = sorted(it.parent for it in quotas if grants.is_id(it.parent.name))
+    found = sorted(quota.parent for quota in quotas if grants.is_id(quota.parent.name))
     yield "grants/regions.json", [_region(it) for it in found]
     yield "mirror.json", _or_error(lambda: _mirror(where.state / node.DRIVER))
     for path in ("/readyz", "/healthz", "/metrics"):
@@ -109,14 +111,14 @@ def _runs() -> object:
     """Return the machine's runs, without their commands."""
     return [
         {
-            "run": it.run_id,
-            "name": it.holder.name,
-            "uid": it.uid,
-            "pid": it.holder.pid,
-            "created": it.holder.created,
-            **_region(it.folder),
+            "run": promise.run_id,
+            "name": promise.holder.name,
+            "uid": promise.uid,
+            "pid": promise.holder.pid,
+            "created": promise.holder.created,
+            **_region(promise.folder),
         }
-        for it in reservations.Books().live()
+        for promise in reservations.Books().live()
     ]
 
 
@@ -134,7 +136,7 @@ def _checkpoint(state: Path) -> object:
     }
     if not (state / grant_log.FILE).exists():
         return []
-    return [shapes.kept(grants.dump(it), shape) for it in grant_log.look(state).values()]
+    return [shapes.kept(grants.dump(grant), shape) for grant in grant_log.look(state).values()]
 
 
 def _region(path: Path) -> dict[str, object]:
@@ -147,7 +149,7 @@ def _region(path: Path) -> dict[str, object]:
         with region_files.opened(path, names.USAGE_FILE, region_files.READ_FILE) as file:
             count = len(limits.devices)
             usage, compute = region.read_usage(file, count), region.read_compute(file, count)
-        found["processes"] = [{"pid": it.pid, "charged": it.charged} for it in usage.slots]
+        found["processes"] = [{"pid": slot.pid, "charged": slot.charged} for slot in usage.slots]
         found["charged"], found["orphaned"] = usage.charged, usage.orphaned
         found["refused"] = usage.refused
         found["compute"] = [dataclasses.asdict(it) for it in compute]
@@ -178,7 +180,7 @@ def _asked(address: str, path: str) -> str:
     said = answer.content.decode("utf-8", "replace")
     if path == "/metrics":
         lines = said.splitlines(keepends=True)
-        return "".join(it for it in lines if it.removeprefix("# HELP ").startswith(_FIGURES))
+        return "".join(line for line in lines if line.removeprefix("# HELP ").startswith(_FIGURES))
     return shapes.text(f"{answer.code}\n{said}\n")
 
 

@@ -176,7 +176,7 @@ def _measuring(seen: Seen) -> float | None:
         _figure("events", f"host time: {name}")(seen) for name in ("record", "query", "elapsed")
     ]
     loop = _figure("events", "host time: nothing (the loop)")(seen)
-    known = [it for it in times if it is not None]
+    known = [time for time in times if time is not None]
     return None if loop is None or len(known) < 3 else sum(known) - 3 * loop
 
 

@@ -181,7 +181,7 @@ def _contexts(record: Record) -> dict[str, Value]:
         for step in ("0 cuInit", "1 primary")
     ]
     if counted is not None and None not in whole:
-        more = sum(it.value for it in whole if it is not None) - counted.value
+        more = sum(figure.value for figure in whole if figure is not None) - counted.value
         found["uncounted_bytes"] = Value(
             min(MOST_UNCOUNTED, max(0, round(more))), "NVML, of the device and of the process"
         )

@@ -70,7 +70,7 @@ class Judged:
     @property
     def broken(self) -> tuple[Outcome, ...]:
         """The outcomes that did not hold."""
-        return tuple(it for it in self.outcomes if it.held is False)
+        return tuple(outcome for outcome in self.outcomes if outcome.held is False)
 
     @property
     def verdict(self) -> str:
@@ -79,14 +79,16 @@ class Judged:
             return "not tried"
         if self.broken:
             return "did not hold"
-        return "held" if all(it.held for it in self.outcomes) else "inconclusive"
+        return "held" if all(outcome.held for outcome in self.outcomes) else "inconclusive"
 
 
 def judge(record: Record) -> tuple[Judged, ...]:
     """Judge each promise by *record*."""
     return tuple(
-        Judged(it.name, it.words, it.source, (*_of_kit(record, it), *it.look(record)))
-        for it in CHECKS
+        Judged(
+            check.name, check.words, check.source, (*_of_kit(record, check), *check.look(record))
+        )
+        for check in CHECKS
     )
 
 
@@ -124,10 +126,12 @@ def shares(record: Record) -> Iterator[Share]:
 
 
 def _given(record: Record) -> Iterator[Outcome]:
-    for it in shares(record):
-        if it.promised:
-            held = it.had >= it.wanted - POINTS
-            yield Outcome(f"{it.stage}: {it.tenant}", held, f"{it.had:.1f} of {it.wanted}")
+    for share in shares(record):
+        if share.promised:
+            held = share.had >= share.wanted - POINTS
+            yield Outcome(
+                f"{share.stage}: {share.tenant}", held, f"{share.had:.1f} of {share.wanted}"
+            )
 
 
 def _freed(record: Record) -> Iterator[Outcome]:

@@ -167,11 +167,11 @@ def _stage(name: str, entry: Mapping[str, Any]) -> Stage:
         name,
         entry["state"],
         str(entry["reason"]),
-        {it["name"]: it["value"] for it in entry["facts"]},
-        {it["name"]: _figure(it) for it in entry["figures"]},
+        {fact["name"]: fact["value"] for fact in entry["facts"]},
+        {figure["name"]: _figure(figure) for figure in entry["figures"]},
         tuple(
-            Promise(name, str(it["name"]), it["held"] is True, str(it["detail"]))
-            for it in entry["promises"]
+            Promise(name, str(promise["name"]), promise["held"] is True, str(promise["detail"]))
+            for promise in entry["promises"]
         ),
         {str(it["name"]): str(it["reason"]) for it in entry["missing"]},
     )

@@ -54,7 +54,7 @@ class Found:
     @property
     def broken(self) -> list[str]:
         """Names of the promises that did not hold."""
-        return [it.name for it in self.judged if it.broken]
+        return [judged.name for judged in self.judged if judged.broken]
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -142,11 +142,11 @@ def document(found: Found) -> dict[str, object]:
         },
         "machine": {"model": found.model.key}
         | {key: dataclasses.asdict(it) for key, it in found.values.items()},
-        "figures": [dataclasses.asdict(it) for it in found.lines],
+        "figures": [dataclasses.asdict(line) for line in found.lines],
         "promises": [
-            {**dataclasses.asdict(it), "verdict": it.verdict} for it in found.judged
+            {**dataclasses.asdict(judged), "verdict": judged.verdict} for judged in found.judged
         ],
-        "unfinished": {it.name: it.reason or it.state for it in read.unfinished},
+        "unfinished": {stage.name: stage.reason or stage.state for stage in read.unfinished},
         "written": None if found.written is None else str(found.written),
     }  # fmt: skip
 
@@ -191,8 +191,8 @@ def _show(found: Found) -> None:
 
 
 def _conclusion(found: Found) -> list[str]:
-    differing = sum(it.differs for it in found.lines)
-    known = sum(it.measured is not None for it in found.lines)
+    differing = sum(line.differs for line in found.lines)
+    known = sum(line.measured is not None for line in found.lines)
     held = f"broken promises: {', '.join(found.broken)}" if found.broken else "no broken promise"
     said = [f"{differing} of {known} figures are not as assumed; {held}."]
     if found.record.simulated:

@@ -34,7 +34,7 @@ class Said:
     def text(self, pod: str) -> str:
         """Return it as text."""
         head = self.why.text() if self.why else f"{pod} waits for none of its claims"
-        found = [head, *(f"  {it}" for it in self.lines)]
+        found = [head, *(f"  {line}" for line in self.lines)]
         if self.why and self.why.fitting:
             found.append(
                 "  there is room: kube-scheduler has not looked since, or something else keeps "
@@ -83,7 +83,7 @@ def explain(api: apiserver.ApiServer, pod: Object) -> Said | None:
         wants["whole"] = seen.Wanted((pod_request.Part(facts.Kind.APP, facts.WHOLE * count, 0),))
     if not ours:
         return None
-    if not trouble and not any(it.parts for it in wants.values()):
+    if not trouble and not any(want.parts for want in wants.values()):
         return Said(None, tuple(lines))
     called, parts = seen.named(wants)
     asked = pod_request.Pod(
@@ -142,9 +142,9 @@ def _claim(api: apiserver.ApiServer, pod: Object, entry: Object) -> tuple[Object
 
 def _made(pod: Object, name: str) -> str:
     """Return the name of the claim that was created for a pod from a template."""
-    for it in objects.entries(objects.section(pod, "status"), "resourceClaimStatuses"):
-        if it.get("name") == name:
-            return str(it.get("resourceClaimName") or "")
+    for entry in objects.entries(objects.section(pod, "status"), "resourceClaimStatuses"):
+        if entry.get("name") == name:
+            return str(entry.get("resourceClaimName") or "")
     return ""
 
 

@@ -127,12 +127,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "gpu-manager's options", "accepted for compatibility; our own options take precedence"
     )
-    for it in OPTIONS:
-        more: dict[str, Any] = {"nargs": "?", "const": "true"} if it.value == "BOOL" else {}
-        more |= {"dest": _name(it), "metavar": it.value}
-        group.add_argument(it.flag, help=f"means {it.means}", **more)
-        other = f"--{it.flag[2:].replace('-', '_')}"
-        if other != it.flag:
+    for option in OPTIONS:
+        more: dict[str, Any] = {"nargs": "?", "const": "true"} if option.value == "BOOL" else {}
+        more |= {"dest": _name(option), "metavar": option.value}
+        group.add_argument(option.flag, help=f"means {option.means}", **more)
+        other = f"--{option.flag[2:].replace('-', '_')}"
+        if other != option.flag:
             group.add_argument(other, help=argparse.SUPPRESS, **more)
     group.add_argument("--version", action="version", version=f"pyvgpu {pyvgpu.__version__}")
 
@@ -155,10 +155,10 @@ def warnings(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _given(options: argparse.Namespace) -> Iterator[tuple[Theirs, str]]:
-    for it in OPTIONS:
-        text = getattr(options, _name(it))
+    for option in OPTIONS:
+        text = getattr(options, _name(option))
         if text is not None:
-            yield it, text
+            yield option, text
 
 
 def _name(option: Theirs) -> str:

@@ -211,7 +211,7 @@ class ProgramParser(Parser):
                 formatter.add_argument(argparse.Action([], name, help=summary, metavar=name))
             formatter.end_section()
         formatter.start_section("options")
-        formatter.add_arguments(it for it in self._actions if it.option_strings)
+        formatter.add_arguments(action for action in self._actions if action.option_strings)
         formatter.end_section()
         formatter.add_text(self.epilog)
         return formatter.format_help()

@@ -86,7 +86,7 @@ def chart() -> Path:
 def _command(name: str) -> str:
     """Return the helm command that renders a set, the default one if *name* is unknown."""
     settings, _ = SETS.get(name, SETS["default"])
-    sets = [word for it in settings for word in ("--set", it)]
+    sets = [word for setting in settings for word in ("--set", setting)]
     where = ("--namespace", NAMESPACE, "--kube-version", KUBERNETES)
     return shlex.join(["helm", "template", RELEASE, str(chart()), *where, *sets])
 

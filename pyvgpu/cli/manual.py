@@ -96,7 +96,9 @@ def _paragraphs(text: str) -> Iterator[str]:
 def _exits() -> Iterator[str]:
     classes: list[type[errors.PyVgpuError]] = [errors.PyVgpuError]
     classes += errors.PyVgpuError.__subclasses__()
-    kinds = {it.exit_code: it for it in classes if it.__module__ == errors.__name__}
+    kinds = {
+        class_.exit_code: class_ for class_ in classes if class_.__module__ == errors.__name__
+    }
     yield "0    success"
     kinds.pop(errors.PyVgpuError.exit_code)
     for code, kind in sorted(kinds.items()):

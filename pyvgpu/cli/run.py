@@ -148,7 +148,7 @@ def run(options: argparse.Namespace) -> int:
             base.driver.libnvidia_ml, base.machine, made.folder, made.share.device.uuid
         )
         steward = quota_socket.Control(made.folder, _changer(books, made, limit))
-        limit.begin(made.share.vmemory, {it.run_id for it in books.live()})
+        limit.begin(made.share.vmemory, {promise.run_id for promise in books.live()})
         leavings = janitor.Leavings(books, made.folder, run_tree, lock, limit.cgroup)
         keeper = janitor.start(leavings)
         try:

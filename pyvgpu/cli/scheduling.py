@@ -60,8 +60,8 @@ def from_file(path: Path, settings: cache.Settings) -> cache.Book:
     """Read the cache from the output of `kubectl get nodes,pods -A -o json`."""
     things = read_objects(path)
     found = cache.Book(settings)
-    tell_nodes(found, (it for it in things if it.get("kind") == "Node"))
-    tell_pods(found, (it for it in things if it.get("kind") == "Pod"))
+    tell_nodes(found, (thing for thing in things if thing.get("kind") == "Node"))
+    tell_pods(found, (thing for thing in things if thing.get("kind") == "Pod"))
     return found
 
 
@@ -80,7 +80,7 @@ def tell_pods(known: cache.Book, pods: Iterable[Object]) -> None:
 
 def unit_of(known: cache.Book) -> int:
     """Return the bytes of one vmemory as the nodes publish it, or the default."""
-    units = (it.unit for it in known.stands.values() if it.unit)
+    units = (stand.unit for stand in known.stands.values() if stand.unit)
     return next(units, amounts.UNIT_BYTES)
 
 
@@ -110,7 +110,7 @@ def _each(found: object, path: Path) -> Iterable[Object]:
             "objects, such as `kubectl get pods -o yaml` writes"
         )
     if str(found.get("kind", "")).endswith("List") and "items" in found:
-        for it in objects.entries(found, "items"):
-            yield from _each(it, path)
+        for entry in objects.entries(found, "items"):
+            yield from _each(entry, path)
     else:
         yield found

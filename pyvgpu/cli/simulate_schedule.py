@@ -115,14 +115,14 @@ def _place(
     scores = decider.prioritize(pod, answer.fitting, 0.0)
     node = min(zip(scores, answer.fitting, strict=True), key=lambda it: (-it[0], it[1]))[1]
     shares = decider.book.reserve(pod, node, 0.0)
-    labels = {it.uuid: it.label for it in decider.book.stands[node].devices}
+    labels = {device.uuid: device.label for device in decider.book.stands[node].devices}
     return Placed(
         key,
         node,
         tuple(
-            f"{container} {labels.get(it.uuid, it.uuid)} {it.vcore} vcore {it.vmemory >> 20} MiB"
+            f"{container} {labels.get(share.uuid, share.uuid)} {share.vcore} vcore {share.vmemory >> 20} MiB"
             for container, own in shares.items()
-            for it in own
+            for share in own
         ),
     )
 

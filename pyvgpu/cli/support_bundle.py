@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     """Collect, write, and list the contents."""
     now = datetime.datetime.now(datetime.UTC)
     files = [*_files(options)]
-    listed = "\n".join(f"{len(it.content):>9}  {it.name}" for it in files)
+    listed = "\n".join(f"{len(file.content):>9}  {file.name}" for file in files)
     if options.print:
         print(listed)
         return 0

@@ -44,16 +44,18 @@ class Group:
     def add(self, parser: argparse.ArgumentParser) -> None:
         """Add the options to *parser*."""
         group = parser.add_argument_group(self.title)
-        for it in self.options:
-            if not it.value:
-                group.add_argument(it.flag, dest=_name(it), action="store_true", help=it.text)
+        for option in self.options:
+            if not option.value:
+                group.add_argument(
+                    option.flag, dest=_name(option), action="store_true", help=option.text
+                )
                 continue
-            words = f"{it.text} ({it.default})" if it.default else it.text
+            words = f"{option.text} ({option.default})" if option.default else option.text
             group.add_argument(
-                it.flag,
-                dest=_name(it),
-                metavar=it.value,
-                action="append" if it.many else "store",
+                option.flag,
+                dest=_name(option),
+                metavar=option.value,
+                action="append" if option.many else "store",
                 help=words.replace("%", "%%"),
             )
 
@@ -181,4 +183,4 @@ def listening(text: str, flag: str) -> str | None:
 
 def flags(groups: Iterable[Group]) -> tuple[str, ...]:
     """Return all options of *groups*."""
-    return tuple(it.flag for group in groups for it in group.options)
+    return tuple(option.flag for group in groups for option in group.options)

@@ -107,7 +107,7 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
         metavar="WORDS",
         action="append",
         default=[],
-        choices=[it.value for it in conversions.Words],
+        choices=[word.value for word in conversions.Words],
         help="convert pods of another system: hami, nvidia or gpu-manager; may be given several "
         "times",
     )
@@ -163,14 +163,14 @@ def _add_sidecars(parser: argparse.ArgumentParser) -> None:
     add(
         "--virtual-commands",
         metavar="WAY",
-        choices=[it.value for it in transform.Expansion],
+        choices=[expansion.value for expansion in transform.Expansion],
         default=transform.Expansion.NONE.value,
         help="what expands commands on virtual nodes: kubelet, launcher or none (%(default)s)",
     )
     add(
         "--virtual-provider",
         metavar="NAME",
-        choices=[it.value for it in transform.Provider],
+        choices=[provider.value for provider in transform.Provider],
         default=transform.Provider.NONE.value,
         help="provider of virtual nodes, whose sidecar switch is used: eci, bci or none "
         "(%(default)s)",
@@ -200,7 +200,7 @@ def run(options: argparse.Namespace) -> int:
             "--config has policies for namespaces %s: the API server sends their pods only if the "
             "condition of sidecars.pyvgpu.io names them, which the chart derives from "
             "sidecar.settings",
-            ", ".join(sorted({it.namespace for it in admission.settings.policies})),
+            ", ".join(sorted({policy.namespace for policy in admission.settings.policies})),
         )
     known = _identity(options, api)
     meter.gauge(

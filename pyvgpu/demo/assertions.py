@@ -120,7 +120,9 @@ def _dead_give_back(seen: Observations) -> str:
         raise _FailedError("its memory was never reclaimed")
     # Samples may be late on a busy machine: only a late sample with the memory in use counts.
     kept = [
-        it.seconds - killed.seconds for it in seen.samples if it.seconds < killed.seconds + took
+        sample.seconds - killed.seconds
+        for sample in seen.samples
+        if sample.seconds < killed.seconds + took
     ]
     if kept and kept[-1] > BACK_SECONDS:
         raise _FailedError(f"its memory was still in use {kept[-1]:.2f} s later")

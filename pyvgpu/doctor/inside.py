@@ -137,7 +137,8 @@ def _loaded() -> tuple[Path | None, str]:
 def _look_at_quota(place: Place) -> Finding:
     limits = read(place)
     parts = ", ".join(
-        f"{it.uuid} {_vcore(it)} vcore {quantity.format_size(it.vmemory)}" for it in limits.devices
+        f"{device.uuid} {_vcore(device)} vcore {quantity.format_size(device.vmemory)}"
+        for device in limits.devices
     )
     supervised = limits.flags & region.SUPERVISED
     if place.kind is Kind.CONTAINER and supervised:
@@ -197,7 +198,7 @@ def _look_at_library(place: Place) -> Finding:
 def _look_at_nodes(environment: Mapping[str, str], count: int | None) -> Finding:
     if names.SIMULATED_MACHINE_VARIABLE in environment:
         return Finding(State.OK, "a simulated device needs none")
-    found = sorted(str(it) for it in Path("/dev").glob("nvidia[0-9]*"))
+    found = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
     said = ", ".join(found) or "none"
     if not found or (count is not None and len(found) < count):
         return Finding(

@@ -332,11 +332,11 @@ def _look_at_kube_scheduler(scene: Scene) -> Finding:
     complaints = config_check.judge(yaml_file.read(scene.scheduler_config, "--scheduler-config"))
     if not complaints:
         return Finding(State.OK, "asks the extender about all nodes, and lets it bind")
-    fatal = any(it.fatal for it in complaints)
+    fatal = any(complaint.fatal for complaint in complaints)
     return Finding(
         State.MISSING if fatal else State.LIMITED,
-        "; ".join(it.found for it in complaints),
-        "; ".join(it.remedy for it in complaints),
+        "; ".join(complaint.found for complaint in complaints),
+        "; ".join(complaint.remedy for complaint in complaints),
     )
 
 

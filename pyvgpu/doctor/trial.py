@@ -54,12 +54,15 @@ def examine(trial: Trial, environment: Mapping[str, str]) -> tuple[Row, ...]:
 def read(output: str, complaints: str) -> tuple[Row, ...]:
     """Return the proofs in the *output* of a doctor in a run; missing ones count as failed."""
     try:
-        rows = {it["check"]: it for it in json.loads(output)["checks"]}
+        rows = {check["check"]: check for check in json.loads(output)["checks"]}
         proofs = [rows[name] for name in (inside.MEMORY, inside.TIME)]
     except (ValueError, KeyError, TypeError):
         said = (complaints.strip().splitlines() or ["it gave no answer"])[-1]
         return _failed(f"the trial run failed: {said.removeprefix('pyvgpu: ')}")
-    return tuple(Row(it["check"], State(it["state"]), it["found"], it["remedy"]) for it in proofs)
+    return tuple(
+        Row(proof["check"], State(proof["state"]), proof["found"], proof["remedy"])
+        for proof in proofs
+    )
 
 
 def _failed(found: str) -> tuple[Row, ...]:

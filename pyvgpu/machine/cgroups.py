@@ -42,7 +42,7 @@ def of_process(pid: int | None = None) -> Path | None:
         text = (_PROC / ("self" if pid is None else str(pid)) / "cgroup").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    placed = next((it[3:] for it in text.splitlines() if it.startswith("0::")), None)
+    placed = next((line[3:] for line in text.splitlines() if line.startswith("0::")), None)
     found = mount()
     return None if placed is None or found is None else folder(PurePosixPath(placed), *found)
 

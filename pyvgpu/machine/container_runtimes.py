@@ -21,5 +21,5 @@ RUNTIMES = (  # the usual one first
     Runtime("Docker", "docker"),
     Runtime("Podman", "libpod"),
 )
-SOCKETS = tuple(it.socket for it in RUNTIMES if it.socket)
-SCOPES = tuple(dict.fromkeys(it.scope for it in RUNTIMES))
+SOCKETS = tuple(runtime.socket for runtime in RUNTIMES if runtime.socket)
+SCOPES = tuple(dict.fromkeys(runtime.scope for runtime in RUNTIMES))

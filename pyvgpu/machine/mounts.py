@@ -61,7 +61,7 @@ def parsed(mountinfo: bytes) -> Iterator[tuple[Origin, PurePosixPath]]:
     for line in mountinfo.splitlines():
         fields = line.split(b" ")
         if len(fields) > 5:
-            root, point = (PurePosixPath(os.fsdecode(unescaped(it))) for it in fields[3:5])
+            root, point = (PurePosixPath(os.fsdecode(unescaped(field))) for field in fields[3:5])
             yield Origin(os.fsdecode(fields[2]), root), point
 
 

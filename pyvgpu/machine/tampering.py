@@ -79,7 +79,11 @@ class Owners:
     def slot_of(self, pid: int, slots: Sequence[SlotUsage]) -> int | None:
         """Return the slot of process *pid* among the live *slots*; None if unknown."""
         began, known = self._began(pid), self._known.get(pid)
-        if known is not None and known[0] == began and any(it.slot == known[1] for it in slots):
+        if (
+            known is not None
+            and known[0] == began
+            and any(slot_usage.slot == known[1] for slot_usage in slots)
+        ):
             return known[1]
         slot = self._find(pid, slots)
         taken = {it for other, (_, it) in self._known.items() if other != pid}
@@ -122,7 +126,7 @@ class Memory:
         A change counts if two consecutive samples have seen it.
         """
         pid_of = {slot: pid for pid, slot in look.slots.items()}
-        started = {it.slot: it.started_ns for it in look.before}
+        started = {slot_usage.slot: slot_usage.started_ns for slot_usage in look.before}
         lacking: Excess = {}
         found: dict[tuple[int, int], Change] = {}
         seen: dict[tuple[int, int], _Seen] = {}

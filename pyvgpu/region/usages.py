@@ -175,7 +175,7 @@ def read_compute(file: int, devices: int) -> tuple[Compute, ...]:
     layout.USAGE.layout_of(file)
     raw = layout.USAGE.read(file, _COMPUTE_BYTES * devices, _COMPUTE)
     return tuple(
-        Compute(*it) for it in words.columns(raw, devices, _COMPUTE_BYTES, _COMPUTE_FIELDS)
+        Compute(*column) for column in words.columns(raw, devices, _COMPUTE_BYTES, _COMPUTE_FIELDS)
     )
 
 
@@ -218,7 +218,10 @@ def read_counted_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
         return tuple(
             SlotUsage(slot, 0, 0, "", 0, 0, nothing, nothing) for slot in slots_alive(file)
         )
-    return tuple(it if it.slot < end else dataclasses.replace(it, charged=nothing) for it in slots)
+    return tuple(
+        slot_usage if slot_usage.slot < end else dataclasses.replace(slot_usage, charged=nothing)
+        for slot_usage in slots
+    )
 
 
 def _read_links(file: int) -> Sequence[shared_memory.Link]:

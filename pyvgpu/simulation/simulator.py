@@ -335,7 +335,10 @@ def _with_contexts(
                 f"context_bytes={context_bytes}: must be from 0 to less than the device's memory, "
                 f"{device.memory_bytes}, such as 545259520"
             )
-    return tuple(dataclasses.replace(it, context_bytes=context_bytes) for it in devices)
+    return tuple(
+        dataclasses.replace(simulated_device, context_bytes=context_bytes)
+        for simulated_device in devices
+    )
 
 
 def _render(machine: Machine) -> str:

@@ -62,11 +62,11 @@ def totals(devices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sums over *devices*, in the format of a document."""
     sums: dict[str, Any] = {
         "devices": len(devices),
-        "unhealthy": sum(it["state"] == "unhealthy" for it in devices),
-        "cordoned": sum(it["state"] == "cordoned" for it in devices),
-        "containers": sum(len(it["containers"]) for it in devices),
+        "unhealthy": sum(device["state"] == "unhealthy" for device in devices),
+        "cordoned": sum(device["state"] == "cordoned" for device in devices),
+        "containers": sum(len(device["containers"]) for device in devices),
     }
     for name in (*_PROMISED, *_USED):
-        values = [it[name] for it in devices]
+        values = [device[name] for device in devices]
         sums[name] = None if None in values else round(sum(values), 4)
     return sums

@@ -37,4 +37,4 @@ class History(Generic[Key]):
     def lines(self, key: Key, names: Iterable[str]) -> dict[str, list[int]]:
         """Return the series of a key's first values by *names*, the newest point last."""
         points = self.points(key)
-        return {name: [it[at] for it in points] for at, name in enumerate(names)}
+        return {name: [point[at] for point in points] for at, name in enumerate(names)}

@@ -78,7 +78,7 @@ def tagged(asked: endpoints.Asked, content: bytes, kind: str) -> messages.Answer
     """Return *content* with an ETag, or 304 if the client has it already."""
     tag = f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
     fields = {**FIELDS, "ETag": tag}
-    known = (it.strip() for it in asked.fields.get("if-none-match", "").split(","))
+    known = (word.strip() for word in asked.fields.get("if-none-match", "").split(","))
     if any(it in ("*", tag, f"W/{tag}") for it in known):
         return messages.Answer(b"", kind, 304, fields)
     return messages.Answer(content, kind, 200, fields)

@@ -31,7 +31,7 @@ needs = st.lists(
     max_size=3,
 )
 selectors = st.sampled_from(
-    [None, lambda kinds: bytes(it == "b" for it in kinds), lambda kinds: bytes(len(kinds))]
+    [None, lambda kinds: bytes(kind == "b" for kind in kinds), lambda kinds: bytes(len(kinds))]
 )
 uuids = st.frozensets(st.sampled_from("0123456789"), max_size=3)
 
@@ -42,8 +42,8 @@ def test_python_and_cython_agree(given_nodes, asked, allow, named, unwanted, spr
     said = []
     for form in FORMS:
         made = [
-            it and form.Capacity(it[0], it[1], ("a", "b", "c"), tuple(map(str, range(9))))
-            for it in given_nodes
+            node and form.Capacity(node[0], node[1], ("a", "b", "c"), tuple(map(str, range(9))))
+            for node in given_nodes
         ]
         asks = {GIB: form.Ask(asked, allow, named, unwanted), 2 * GIB: None}
         fitting, scores = (bytearray(b"\x63" * len(made)) for _ in range(2))

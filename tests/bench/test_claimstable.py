@@ -15,7 +15,7 @@ def pods(claim, counters=1.0, bare=0.9):
 
 
 def missed(figures):
-    return [it.title for it in figures if it.used > 1]
+    return [figure.title for figure in figures if figure.used > 1]
 
 
 def test_rows_that_meet_their_goals():

@@ -133,7 +133,7 @@ def test_control_of_a_priority_pattern_has_normal_priority():
     for pattern in patterns.PRIORITIES:
         assert pattern.reference == (pattern.program,)
         assert {it.priority for it in pattern.control} == {quota.Priority.NORMAL}
-        assert [it.kind for it in pattern.control] == [it.kind for it in pattern.tenants]
+        assert [it.kind for it in pattern.control] == [tenant.kind for tenant in pattern.tenants]
 
 
 @pytest.mark.parametrize(

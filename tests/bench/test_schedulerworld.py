@@ -45,6 +45,6 @@ def test_every_pod_fits_its_device_while_pods_come_and_go(world):
 
 
 def test_requests_name_every_node_in_random_order():
-    one, two = (json.loads(it)["NodeNames"] for it in scheduler.bodies(NODES, 2))
+    one, two = (json.loads(body)["NodeNames"] for body in scheduler.bodies(NODES, 2))
     assert one != two
     assert sorted(one) == sorted(two) == [schedulerworld.name_of(at) for at in range(NODES)]

@@ -69,7 +69,7 @@ LOOKED = WAY | {
 
 
 def test_kubelets_part_of_the_latency_has_its_own_lines():
-    found = {it.title: it for it in sidecartable.lines({"latency": {"swap": [WAY, LOOKED]}})}
+    found = {line.title: line for line in sidecartable.lines({"latency": {"swap": [WAY, LOOKED]}})}
     values = [it.value for it in found.values()]
     assert values == [
         "p50 0.10 s, p99 1.06 s of 2",

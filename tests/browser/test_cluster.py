@@ -28,7 +28,9 @@ def address():
 
 def refused(page, *codes):
     """Remove the browser's complaints about answers with these status codes."""
-    page.complaints[:] = [it for it in page.complaints if not any(str(c) in it for c in codes)]
+    page.complaints[:] = [
+        complaint for complaint in page.complaints if not any(str(c) in complaint for c in codes)
+    ]
 
 
 def sign_in(page, token):

@@ -65,7 +65,10 @@ def test_page_has_no_accessibility_violations(serve, opened, document, colours, 
     axe = importlib.resources.files("axe_playwright_python") / "axe.min.js"
     page.evaluate(axe.read_text())
     found = page.evaluate("axe.run({ resultTypes: ['violations'] })")
-    wrong = [(it["id"], [one["html"] for one in it["nodes"][:3]]) for it in found["violations"]]
+    wrong = [
+        (violation["id"], [one["html"] for one in violation["nodes"][:3]])
+        for violation in found["violations"]
+    ]
     assert wrong == []
     widths = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert widths[0] <= widths[1]
@@ -102,8 +105,8 @@ def test_page_shows_the_numbers_of_the_document(serve, opened):
             assert f"{share(one['used'])} of {percent(one['promised'])}" in row
             assert f"{size(one['usedBytes'])} of {size(one['promisedBytes'])}" in row
             assert one["state"] in row
-    for it in document["events"]:
-        assert it["text"] in page.get_by_role("region", name="Events").inner_text()
+    for event in document["events"]:
+        assert event["text"] in page.get_by_role("region", name="Events").inner_text()
 
 
 def test_bars_and_lines_are_as_long_as_the_numbers(serve, opened):
@@ -116,7 +119,7 @@ def test_bars_and_lines_are_as_long_as_the_numbers(serve, opened):
     at = mark.bounding_box()["x"] - whole["x"]
     assert at == pytest.approx(whole["width"] * device["promised"], abs=2)
     drawn = card.locator(".gauges .chart.time .line").get_attribute("d")
-    heights = [float(it.split(",")[1]) for it in drawn.removeprefix("M").split("L")]
+    heights = [float(word.split(",")[1]) for word in drawn.removeprefix("M").split("L")]
     wanted = [100 - it / 10 for it in device["lines"]["used"]]
     assert heights == pytest.approx(wanted, abs=0.06)
 
@@ -252,7 +255,7 @@ def test_failed_refresh_shows_an_alert_until_it_succeeds(serve, opened):
     shown.refusal = None
     page.evaluate("void ask()")
     alert.wait_for(state="hidden")
-    page.complaints[:] = [it for it in page.complaints if "503" not in it]
+    page.complaints[:] = [complaint for complaint in page.complaints if "503" not in complaint]
 
 
 def test_pod_names_are_shown_as_plain_text(serve, opened):

@@ -37,8 +37,8 @@ class Signer:
             .not_valid_before(NOW - DAY)
             .not_valid_after(end)
         )
-        for it in extensions:
-            builder = builder.add_extension(it.value, it.critical)
+        for extension in extensions:
+            builder = builder.add_extension(extension.value, extension.critical)
         made = builder.sign(self.key, hashes.SHA256())
         return made.public_bytes(serialization.Encoding.PEM).decode()
 

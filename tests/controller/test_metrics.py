@@ -52,7 +52,7 @@ def test_requests_and_failures_are_counted_separately():
     controller, _ = used()
     assert 'pyvgpu_api_requests_total{code="200",method="GET"} 1.0' in lines(controller)
     assert 'pyvgpu_api_errors_total{code="0",method="PATCH"} 1.0' in lines(controller)
-    assert not [it for it in lines(controller) if "errors_total" in it and "GET" in it]
+    assert not [line for line in lines(controller) if "errors_total" in line and "GET" in line]
 
 
 def test_a_gauge_is_read_at_scrape_time():

@@ -43,7 +43,7 @@ class Replica(serving_certificate.Identity):
 
 def trusted(api):
     hooks = api.read(PLACE.mutating)["webhooks"] + api.read(PLACE.validating)["webhooks"]
-    texts = {base64.b64decode(it["clientConfig"]["caBundle"]).decode() for it in hooks}
+    texts = {base64.b64decode(hook["clientConfig"]["caBundle"]).decode() for hook in hooks}
     assert len(texts) == 1
     return texts.pop()
 

@@ -111,8 +111,8 @@ def test_many_slow_clients_do_not_delay_others(door):
         with contextlib.closing(door.connect()) as client:
             assert post(client)[0] == 200
         stop.set()
-        for it in threads:
-            it.join()
+        for thread in threads:
+            thread.join()
 
 
 def test_connections_that_break_do_not_fill_the_log(door, caplog, monkeypatch):

@@ -11,9 +11,9 @@ from pyvgpu.cli.main import COMMANDS
 
 THINGS = charted.part(["agent/"])
 PARTS = [
-    pytest.param(it["spec"]["template"]["spec"], id=it["metadata"]["name"])
-    for it in THINGS
-    if it["kind"] == "DaemonSet"
+    pytest.param(thing["spec"]["template"]["spec"], id=thing["metadata"]["name"])
+    for thing in THINGS
+    if thing["kind"] == "DaemonSet"
 ]
 MODULES = {name: module for name, module, _ in COMMANDS}
 
@@ -33,14 +33,14 @@ def test_image_and_options_match_this_version(spec):
 @pytest.mark.parametrize("spec", PARTS)
 def test_host_paths_are_mounted_at_the_same_path(spec):
     (container,) = spec["containers"]
-    outside = {it["name"]: it["hostPath"]["path"] for it in spec["volumes"]}
-    inside = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
+    outside = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    inside = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert inside.keys() == outside.keys()
     for name, path in inside.items():
         assert path in (outside[name], f"/driver{outside[name]}")
-    for it in container["volumeMounts"]:
-        assert it.get("readOnly", False) == (
-            it["mountPath"].startswith("/driver") or it["name"] == "pod-resources"
+    for mount in container["volumeMounts"]:
+        assert mount.get("readOnly", False) == (
+            mount["mountPath"].startswith("/driver") or mount["name"] == "pod-resources"
         )
 
 
@@ -60,17 +60,19 @@ def test_no_component_has_any_privilege(spec):
 
 def test_network_policies_admit_only_metrics_clients():
     policies = {
-        it["metadata"]["name"]: it["spec"] for it in THINGS if it["kind"] == "NetworkPolicy"
+        thing["metadata"]["name"]: thing["spec"]
+        for thing in THINGS
+        if thing["kind"] == "NetworkPolicy"
     }
     assert policies.keys() == {it.id for it in PARTS}
     for part in PARTS:
         policy, (spec,) = policies[part.id], part.values
         (container,) = spec["containers"]
-        ports = [it["name"] for it in container.get("ports", ())]
+        ports = [port["name"] for port in container.get("ports", ())]
         rules = policy.get("ingress", [])
         assert policy["podSelector"] == {"matchLabels": {"app": part.id}}
         assert "Ingress" in policy["policyTypes"]
-        assert [it["port"] for rule in rules for it in rule["ports"]] == ports
+        assert [port["port"] for rule in rules for port in rule["ports"]] == ports
         assert all(rule["from"] for rule in rules)
     assert "Egress" in policies["control-nodes"]["policyTypes"]
     assert "egress" not in policies["control-nodes"]

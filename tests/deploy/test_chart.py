@@ -51,12 +51,12 @@ def test_every_workload_has_network_policy_probes_and_limits(part):
     assert part["spec"]["selector"] == {"matchLabels": labels}
     (network,) = selected("NetworkPolicy", labels)
     (container,) = spec["containers"]
-    ports = {it["name"] for it in container.get("ports", ())}
+    ports = {port["name"] for port in container.get("ports", ())}
     for rule in network.get("ingress", ()):
-        assert {it["port"] for it in rule["ports"]} <= ports
+        assert {port["port"] for port in rule["ports"]} <= ports
     budgets = selected("PodDisruptionBudget", labels)
     replicated = part["spec"].get("replicas", 0) > 1
-    assert [it["maxUnavailable"] for it in budgets] == ([1] if replicated else [])
+    assert [budget["maxUnavailable"] for budget in budgets] == ([1] if replicated else [])
     context = {**spec.get("securityContext", {}), **container["securityContext"]}
     assert context["readOnlyRootFilesystem"]
     assert not context["allowPrivilegeEscalation"]
@@ -94,7 +94,7 @@ def test_simulated_devices_need_neither_driver_nor_control_nodes():
     spec = things["DaemonSet", "agent"]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["resources"]["limits"] == {"memory": "256Mi"}
-    folders = {it["hostPath"]["path"] for it in spec["volumes"]}
+    folders = {volume["hostPath"]["path"] for volume in spec["volumes"]}
     assert not folders & {"/usr", "/etc", "/dev", "/run/nvidia"}
 
 
@@ -119,7 +119,7 @@ def test_second_scheduler_samples_all_nodes_and_authenticates():
     assert extender["urlPrefix"] == "https://10.96.0.50/scheduler"
     assert things["Service", "pyvgpu-scheduler"]["spec"]["clusterIP"] == "10.96.0.50"
     spec = things["Deployment", "kube-scheduler"]["spec"]["template"]["spec"]
-    (secret,) = (it["secret"] for it in spec["volumes"] if it["name"] == "extender")
+    (secret,) = (volume["secret"] for volume in spec["volumes"] if volume["name"] == "extender")
     files = {f"/extender/{it['path']}" for it in secret["items"]}
     tls = extender["tlsConfig"]
     assert {tls[it] for it in ("caFile", "certFile", "keyFile")} == files
@@ -135,9 +135,9 @@ def test_cgroups_are_mounted_only_for_driver_limits():
     ):
         spec = made(*settings)["DaemonSet", "agent"]["spec"]["template"]["spec"]
         (container,) = spec["containers"]
-        mounted = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
+        mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
         assert (mounted.get("cgroups") == "/sys/fs/cgroup") is seen
-        assert any(it["name"] == "cgroups" for it in spec["volumes"]) is seen
+        assert any(volume["name"] == "cgroups" for volume in spec["volumes"]) is seen
         assert ("--no-driver-limits" in container["args"]) is option
 
 

@@ -228,7 +228,7 @@ CASES = [
 @given(pods(), st.sampled_from(NAMESPACES))
 def test_conditions_pass_every_pod_the_webhook_would_answer(hooks, mutation, pod, namespace):
     if says_something(hooks[0], mutation, pod, namespace):
-        assert any(conditions.holds(it, pod, namespace) for it in hooks)
+        assert any(conditions.holds(hook, pod, namespace) for hook in hooks)
 
 
 PLAIN = {

@@ -56,12 +56,14 @@ def test_packages_are_on_pythons_search_path():
     command = [program, "-I", "-c", "import site; print(*site.getsitepackages(), sep='\\n')"]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     wanted = f"python{images.short()}/{images.PACKAGES}"
-    assert any(it.endswith(wanted) for it in said.splitlines())
+    assert any(line.endswith(wanted) for line in said.splitlines())
 
 
 def test_trees_have_the_folders_of_every_image(tmp_path):
     images.stand(tmp_path)
-    assert {it.name: stat.S_IMODE(it.stat().st_mode) for it in tmp_path.iterdir()} == image.FOLDERS
+    assert {
+        path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()
+    } == image.FOLDERS
     images.stand(tmp_path)  # a second run accepts existing folders
 
 

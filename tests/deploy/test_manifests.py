@@ -34,7 +34,9 @@ MODULES = {name: module for name, module, _ in COMMANDS}
 
 
 def find(kind, name):
-    (found,) = (it for it in THINGS if (it["kind"], it["metadata"]["name"]) == (kind, name))
+    (found,) = (
+        thing for thing in THINGS if (thing["kind"], thing["metadata"]["name"]) == (kind, name)
+    )
     return found
 
 
@@ -154,7 +156,9 @@ def test_device_webhooks_skip_no_namespace():
 
 def test_state_policy_and_webhook_have_the_same_annotations():
     policy = find("ValidatingAdmissionPolicy", "pyvgpu-state")["spec"]
-    (changed,) = (it["expression"] for it in policy["variables"] if it["name"] == "changed")
+    (changed,) = (
+        variable["expression"] for variable in policy["variables"] if variable["name"] == "changed"
+    )
     (condition,) = hooks(MUTATING)["devices.pyvgpu.io"]["matchConditions"]
     noted = condition["expression"].partition("annotations")[2]
     for text in (changed, noted):
@@ -164,13 +168,15 @@ def test_state_policy_and_webhook_have_the_same_annotations():
 
 def test_device_conditions_are_the_same_everywhere():
     conditions = [
-        it
+        condition
         for thing in THINGS
         for hook in (*thing.get("webhooks", ()), thing.get("spec", {}))
-        for it in hook.get("matchConditions", ())
-        if it["name"].startswith("asks-for-devices")
+        for condition in hook.get("matchConditions", ())
+        if condition["name"].startswith("asks-for-devices")
     ]
-    found = {tuple(re.findall(r'"([^"]+)" in r', it["expression"])) for it in conditions}
+    found = {
+        tuple(re.findall(r'"([^"]+)" in r', condition["expression"])) for condition in conditions
+    }
     assert len(conditions) == 4
     assert found == {tuple(name for pair in pod_request.RESOURCES for name in pair)}
 
@@ -189,7 +195,7 @@ def test_claim_templates_have_the_same_names_everywhere():
     (policy,) = find("ValidatingAdmissionPolicy", "pyvgpu-claim-templates")["spec"][
         "matchConditions"
     ]
-    asked = [it["matchConditions"][0] for it in hooks(VALIDATING).values()]
+    asked = [hook["matchConditions"][0] for hook in hooks(VALIDATING).values()]
     for condition in (policy, *asked):
         (listed,) = re.findall(r'\[("pyvgpu-[^]]+)\]', condition["expression"])
         assert json.loads(f"[{listed}]") == [shapes.SHARE, shapes.WHOLE]
@@ -206,7 +212,9 @@ def test_device_class_of_pod_claims_is_in_the_chart():
 
 def test_claim_configuration_policy_matches_the_driver():
     spec = find("ValidatingAdmissionPolicy", "pyvgpu-claim-configuration")["spec"]
-    said = " ".join(it["expression"] for it in (*spec["variables"], *spec["validations"]))
+    said = " ".join(
+        variable["expression"] for variable in (*spec["variables"], *spec["validations"])
+    )
     assert f'"{names.DRA_DRIVER}"' in said
     assert f'"apiVersion", "kind", "{elastic.POLICY}", "{elastic.LIMIT}"' in said
     assert f'"{elastic.API_VERSION}"' in said

@@ -34,7 +34,7 @@ def test_pod_monitor_selects_exactly_the_pods_with_metrics():
     for thing in ALL.values():
         template = thing.get("spec", {}).get("template", {})
         for container in template.get("spec", {}).get("containers", ()):
-            if endpoint["port"] in {it["name"] for it in container.get("ports", ())}:
+            if endpoint["port"] in {port["name"] for port in container.get("ports", ())}:
                 shown.add(template["metadata"]["labels"]["app"])
                 namespaces.add(thing["metadata"]["namespace"])
     assert set(selected["values"]) == shown

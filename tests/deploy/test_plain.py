@@ -27,7 +27,7 @@ def test_default_set_needs_no_name(capsys):
 
 
 def test_every_rendered_file_belongs_to_a_set():
-    assert {it.name for it in PLAIN.iterdir()} == {f"{it}.yaml" for it in manifests.SETS}
+    assert {path.name for path in PLAIN.iterdir()} == {f"{it}.yaml" for it in manifests.SETS}
 
 
 @pytest.mark.parametrize("name", manifests.SETS)
@@ -36,7 +36,7 @@ def test_namespaces_come_first(name):
     first, *others = filter(None, things)
     assert (first["kind"], first["metadata"]["name"]) == ("Namespace", manifests.NAMESPACE)
     assert others[0]["kind"] == "Namespace"
-    assert {it["metadata"].get("namespace") for it in others} >= {
+    assert {other["metadata"].get("namespace") for other in others} >= {
         manifests.NAMESPACE,
         charted.AGENTS,
     }

@@ -22,9 +22,13 @@ MODULES = {name: module for name, module, _ in COMMANDS}
 
 def find(kind, name, namespace="pyvgpu"):
     (found,) = (
-        it
-        for it in THINGS
-        if (it["kind"], it["metadata"]["name"], it["metadata"].get("namespace", namespace))
+        thing
+        for thing in THINGS
+        if (
+            thing["kind"],
+            thing["metadata"]["name"],
+            thing["metadata"].get("namespace", namespace),
+        )
         == (kind, name, namespace)
     )
     return found
@@ -46,7 +50,7 @@ def test_image_options_and_ports_match_this_version(template):
     (container,) = template["spec"]["containers"]
     assert container["image"] == f"localhost/pyvgpu:{release.version()}"
     parsed = parse(container["args"])
-    ports = {it["name"]: it["containerPort"] for it in container["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert parsed.serve == f"0.0.0.0:{ports['https']}"
     assert parsed.listen == f"0.0.0.0:{ports['metrics']}"
     assert (parsed.name, parsed.key) == (command.NAME, command.KEY)
@@ -82,7 +86,9 @@ def test_applying_the_secrets_keeps_their_data():
 def test_rbac_rules_are_limited_to_its_object_names():
     for place, kind in ((PLACE, "secrets"), (KEY, "secrets"), (PLACE, "leases")):
         rules = find("Role", "scheduler", place.namespace)["rules"]
-        of_kind = [it for it in rules if it["resources"] == [kind] and it["verbs"] != ["create"]]
+        of_kind = [
+            rule for rule in rules if rule["resources"] == [kind] and rule["verbs"] != ["create"]
+        ]
         assert [it["resourceNames"] for it in of_kind] == [[place.name]]
 
 

@@ -12,7 +12,9 @@ THINGS = charted.part(["status/"], "statusPage.enabled=true")
 
 
 def find(kind, name):
-    (found,) = (it for it in THINGS if (it["kind"], it["metadata"]["name"]) == (kind, name))
+    (found,) = (
+        thing for thing in THINGS if (thing["kind"], thing["metadata"]["name"]) == (kind, name)
+    )
     return found
 
 
@@ -25,7 +27,7 @@ def test_image_options_and_ports_match_this_version():
     parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
     command.prepare_parser(parser)
     parsed = parser.parse_args(options)
-    ports = {it["name"]: it["containerPort"] for it in container["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert parsed.serve == f"0.0.0.0:{ports['https']}"
     assert parsed.listen == f"0.0.0.0:{ports['metrics']}"
     assert spec["securityContext"]["runAsNonRoot"] is True

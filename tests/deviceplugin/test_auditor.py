@@ -301,7 +301,7 @@ def test_bypassing_memory_is_charged_to_the_container(audited, places, driver, t
 def total(places, grant):
     """Return the bytes that the container's shim counts: charged, plus measured beyond that."""
     with places.opened(grant.id, "usage") as usage, places.opened(grant.id, "quota") as quota:
-        charged = sum(it.charged[0] for it in region.read_counted_slots(usage, 1))
+        charged = sum(slot.charged[0] for slot in region.read_counted_slots(usage, 1))
         return charged + region.read_extra_totals(quota, 1)[0]
 
 

@@ -38,7 +38,7 @@ def room(kubelet, tmp_path):
 
 def holds_nothing(room):
     assert not room.folders.made
-    assert not any(it.bound for it in room.checkpoint.grants.values())
+    assert not any(grant.bound for grant in room.checkpoint.grants.values())
 
 
 # --- requests of pods --------------------------------------------------------------------------

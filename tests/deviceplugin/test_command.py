@@ -30,7 +30,7 @@ def test_agent_imports_no_heavy_library():
 
 
 def test_grants_survive_a_killed_agent(node):
-    kubelet, uuids = node.kubelet, [it.uuid for it in node.machine.devices]
+    kubelet, uuids = node.kubelet, [device.uuid for device in node.machine.devices]
     killed = node.start()
     kubelet.until_offered()
     assert len(kubelet.healthy(VCORE)) == 200
@@ -39,7 +39,7 @@ def test_grants_survive_a_killed_agent(node):
     two = kubelet.admit(pod("p", container("a", 30, 8), container("b", 60, 16)))
     whole = kubelet.admit(pod("q", container("a", 100, 0)))
     answers = [kubelet.start_container(two, name) for name in ("a", "b")]
-    assert [node.quota(it) for it in answers] == [(30, 8, uuids[0]), (60, 16, uuids[0])]
+    assert [node.quota(answer) for answer in answers] == [(30, 8, uuids[0]), (60, 16, uuids[0])]
     edits = node.specification(kubelet.start_container(whole, "a"))
     assert [it["path"] for it in edits["deviceNodes"]] == [
         "/dev/nvidia-uvm",
@@ -54,7 +54,9 @@ def test_grants_survive_a_killed_agent(node):
     for each in (two, whole):
         kubelet.remove(each)
     node.until(lambda: not list(node.specifications.iterdir()))
-    node.until(lambda: not [it for it in (node.files / "grants").iterdir() if len(it.name) == 16])
+    node.until(
+        lambda: not [path for path in (node.files / "grants").iterdir() if len(path.name) == 16]
+    )
 
 
 def test_first_start_uses_a_pooled_folder(node):
@@ -86,7 +88,7 @@ def test_without_cdi_the_quota_appears_when_the_grant_is_bound(node):
     kubelet.until_offered()
     one = kubelet.admit(pod("p", container("a", 30, 8)))
     _, answer = kubelet.held[one.uid, "a", VCORE]
-    mounts = {it.inside: it for it in fake_kubelet.read_answer(answer).mounts}
+    mounts = {mount.inside: mount for mount in fake_kubelet.read_answer(answer).mounts}
     folder = Path(mounts["/etc/pyvgpu"].outside)
     assert mounts["/etc/pyvgpu"].read_only
     assert not mounts["/run/pyvgpu/usage"].read_only
@@ -225,7 +227,7 @@ def test_quota_can_be_changed_up_to_the_request(node):
 
 
 def test_cordoned_device_gets_no_new_containers(node):
-    kubelet, uuids = node.kubelet, [it.uuid for it in node.machine.devices]
+    kubelet, uuids = node.kubelet, [device.uuid for device in node.machine.devices]
     agent = node.start()
     kubelet.until_offered()
     one = kubelet.start_container(kubelet.admit(pod("p", container("a", 30, 8))), "a")
@@ -274,6 +276,6 @@ def test_json_log_is_machine_readable(node):
     node.until(lambda: "answering on port" in node.log.read_text())
     node.kubelet.until_offered()
     entries = [json.loads(line) for line in node.log.read_text().splitlines()]
-    (said,) = [it for it in entries if it["message"].startswith("answering on port")]
+    (said,) = [entry for entry in entries if entry["message"].startswith("answering on port")]
     assert (said["level"], said["logger"]) == ("info", "pyvgpu.deviceplugin.http_server")
     assert datetime.datetime.fromisoformat(said["time"]).tzinfo

@@ -18,7 +18,7 @@ from pyvgpu.deviceplugin.grants import grant_log, interfaces, manager
 from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, offers, pod_resources
 from pyvgpu.deviceplugin.plugin import plugin_server
 
-RESOURCES = {it.kind: it.name for it in device_ids.OURS}
+RESOURCES = {our.kind: our.name for our in device_ids.OURS}
 IDS = {  # each pod gets those of the one before it
     device_ids.Kind.VCORE: frozenset(f"c{it}" for it in range(60)),
     device_ids.Kind.VMEMORY: frozenset(f"m{it}" for it in range(40)),
@@ -106,7 +106,7 @@ def agent(tmp_path, machine, driver, kubelet):
                 made,
                 interfaces.Sources(checkpoint_file.State(kubelet.folder), kubelet),
                 interfaces.Sizes(GIB),
-                {it.kind: offers.Offer(it) for it in device_ids.OURS},
+                {our.kind: offers.Offer(our) for our in device_ids.OURS},
                 interfaces.StartPolicy(),
                 interfaces.Observers(),
             )

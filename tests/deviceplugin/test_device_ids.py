@@ -11,7 +11,7 @@ EVERYTHING = VCORE.ids(8)  # of two devices with four each
 
 
 def some(*numbers):
-    return frozenset(f"c{it}" for it in numbers)
+    return frozenset(f"c{number}" for number in numbers)
 
 
 def stand(given=(), **more):

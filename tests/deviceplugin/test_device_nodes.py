@@ -62,8 +62,8 @@ def agent_of(kubelet, name="agent-1"):
 
 def test_agent_gets_the_nodes_of_all_devices(kubelet, specifications):
     answer = kubelet.start_container(agent_of(kubelet), "agent")
-    found = {it["path"] for it in edits(specifications, answer)["deviceNodes"]}
-    assert found == {f"/dev/{it}" for it in simulated_node.nodes(2)}
+    found = {node["path"] for node in edits(specifications, answer)["deviceNodes"]}
+    assert found == {f"/dev/{node}" for node in simulated_node.nodes(2)}
     assert not answer.nodes
 
 
@@ -103,7 +103,7 @@ def test_restarted_container_gets_the_current_nodes(kubelet, specifications, roo
     kubelet.start_container(pod, "agent")
     (root / "dev/nvidia1").unlink()
     again = kubelet.start_container(pod, "agent")
-    paths = {it["path"] for it in edits(specifications, again)["deviceNodes"]}
+    paths = {node["path"] for node in edits(specifications, again)["deviceNodes"]}
     assert paths == {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"}
 
 

@@ -32,7 +32,7 @@ CHANGES = st.lists(st.tuples(st.lists(made(), max_size=2), st.sets(st.integers(0
 def test_index_matches_a_linear_search(changes):
     kept, plain = grant_index.Known(), {}
     for new, numbers in changes:
-        gone = [f"{it:016x}" for it in numbers]
+        gone = [f"{number:016x}" for number in numbers]
         before, copy = kept.grants, dict(plain)
         kept.change(new, gone)
         plain |= {it.id: it for it in new}

@@ -38,12 +38,13 @@ def test_grant_from_the_pool_equals_a_fresh_one(places, machine, driver):
     found = [identities(places.path(it.id)) for it in made]
     assert all(first == second for first, second in found)
     assert len(set(found)) == 4
-    inside = [sorted(it.name for it in places.path(grant.id).iterdir()) for grant in made]
+    inside = [sorted(path.name for path in places.path(grant.id).iterdir()) for grant in made]
     assert inside == [["clock", "driver", "quota", "usage"]] * 4
     modes = [
-        [(it.name, it.stat().st_mode) for it in places.path(grant.id).iterdir()] for grant in made
+        [(path.name, path.stat().st_mode) for path in places.path(grant.id).iterdir()]
+        for grant in made
     ]
-    assert all(sorted(it) == sorted(modes[-1]) for it in modes)
+    assert all(sorted(mode) == sorted(modes[-1]) for mode in modes)
 
 
 def test_pooled_folder_of_a_whole_device_has_no_quota(places, machine, driver):

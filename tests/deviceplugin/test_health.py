@@ -187,7 +187,7 @@ def test_probe_returns_usage_and_bus_id(machine):
     source = (
         shim_room.PRELUDE + "context()\nanswer([alloc(GIB)[0], os.getpid()])\nsys.stdin.read()"
     )
-    uuids = [it.uuid for it in machine.devices]
+    uuids = [device.uuid for device in machine.devices]
     with subprocess.Popen(
         [sys.executable, "-c", source],
         env=shim_room.bare_environment(machine),

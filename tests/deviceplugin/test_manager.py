@@ -340,7 +340,9 @@ def refused(room, new, name):
     with pytest.raises(StartError) as caught:
         room.start(new, name)
     assert room.folders.made == before
-    assert not any(it.bound and it.owner.uid == new.uid for it in room.checkpoint.grants.values())
+    assert not any(
+        grant.bound and grant.owner.uid == new.uid for grant in room.checkpoint.grants.values()
+    )
     return str(caught.value)
 
 

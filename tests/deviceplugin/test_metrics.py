@@ -147,9 +147,9 @@ def test_agent_metrics():
 
 def test_documentation_has_the_help_of_each_metric():
     exported = {
-        (f"{it.name}_total" if it.type == "counter" else it.name, it.documentation)
-        for it in parser.text_string_to_metric_families(shown().text().decode())
-        if it.name.startswith("pyvgpu_")
+        (f"{family.name}_total" if family.type == "counter" else family.name, family.documentation)
+        for family in parser.text_string_to_metric_families(shown().text().decode())
+        if family.name.startswith("pyvgpu_")
     }
     rows = re.findall(r"^\| `(pyvgpu_\w+)` \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
     assert set(rows) == exported

@@ -17,18 +17,22 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 @pytest.fixture
 def uuids(node):
-    return [it.uuid for it in node.machine.devices]
+    return [device.uuid for device in node.machine.devices]
 
 
 def published(cluster):
     """Return why each device is unhealthy, from the node's annotation."""
-    return {it.uuid: it.unhealthy for it in cluster.published.devices} if cluster.text else {}
+    return (
+        {device.uuid: device.unhealthy for device in cluster.published.devices}
+        if cluster.text
+        else {}
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "resources"),
     [
-        pytest.param((), (it.name for it in device_ids.OURS), id="pyvgpu"),
+        pytest.param((), (our.name for our in device_ids.OURS), id="pyvgpu"),
         pytest.param(("--profile", "gaia"), GAIA, id="gaia"),
     ],
 )
@@ -86,7 +90,9 @@ def test_status_page_and_metrics_show_mig_mode(node, uuids):
     )
     assert float(line.split()[-1]) == 0
     _, text = node.ask("/status.json")
-    found = {it["uuid"]: (it["state"], it["why"]) for it in json.loads(text)["devices"]}
+    found = {
+        device["uuid"]: (device["state"], device["why"]) for device in json.loads(text)["devices"]
+    }
     assert found == {uuids[0]: ("healthy", ""), uuids[1]: ("unhealthy", nvml.MIG_MODE)}
 
 
@@ -96,7 +102,11 @@ def test_mig_device_is_not_in_the_slice(node, cluster, uuids):
     more = ("--kubeconfig", cluster.kubeconfig, "--recover-seconds", "1", *claiming.options)
 
     def devices():
-        return {it["name"] for one in cluster.api.under(SLICES) for it in one["spec"]["devices"]}
+        return {
+            device["name"]
+            for one in cluster.api.under(SLICES)
+            for device in one["spec"]["devices"]
+        }
 
     simulator.set_faults(node.machine, "mig 0")
     process = node.start("--allocation-api", "dra", *more)
@@ -105,5 +115,5 @@ def test_mig_device_is_not_in_the_slice(node, cluster, uuids):
     node.until(devices)
     assert devices() == {uuids[1].lower()}
     simulator.set_faults(node.machine)
-    node.until(lambda: devices() == {it.lower() for it in uuids})
+    node.until(lambda: devices() == {uuid.lower() for uuid in uuids})
     ended(process)

@@ -114,7 +114,9 @@ def test_annotation_has_devices_and_local_placements(kubelet, tmp_path):
         text = node_annotation.text_of(UNIT, has, {"GPU-0": 3}, known)
     document = json.loads(text)
     jsonschema.Draft202012Validator(schemas.NODE_DEVICES).validate(document)
-    assert [(it["minor"], it["cordoned"], it["health"]) for it in document["devices"]] == [
+    assert [
+        (device["minor"], device["cordoned"], device["health"]) for device in document["devices"]
+    ] == [
         (3, True, ""),
         (None, False, "Xid 79"),
     ]
@@ -135,9 +137,9 @@ def test_container_starts_after_its_grant_is_published(node, cluster):
     assert found.placed == {one.uid: {"a": (facts.Share(uuid, 30, 2 * UNIT),)}}
     assert found.memory_unit == UNIT
     machine = node.machine.devices
-    assert [it.uuid for it in found.devices] == [it.uuid for it in machine]
-    assert [it.memory_bytes for it in found.devices] == [it.memory_bytes for it in machine]
-    assert {it.compute_class for it in found.devices} == {"slow"}
+    assert [device.uuid for device in found.devices] == [it.uuid for it in machine]
+    assert [device.memory_bytes for device in found.devices] == [it.memory_bytes for it in machine]
+    assert {device.compute_class for device in found.devices} == {"slow"}
     assert found.minors == {it.uuid: index for index, it in enumerate(machine)}
     kubelet.remove(one)
     node.until(lambda: not cluster.published.placed)

@@ -52,13 +52,13 @@ def test_options_set_their_settings(tmp_path):
     assert (found.placement, found.placement_key) == (Placement.EXTENDER, Path("/key"))
     assert (found.profile, found.require_cdi) == (Profile.GAIA, False)
     assert found.classes == (("H100", "fast"), ("T4", "slow"))
-    assert [it.name for it in found.volumes] == ["nvidia", "origin"]
+    assert [volume.name for volume in found.volumes] == ["nvidia", "origin"]
     assert found.nodes == ("fuse", "infiniband/uverbs0")
     assert (found.health.ignored_xids, found.health.recover_seconds) == ({13, 31}, 7)
     assert settings("--ignore-xids", "").health.ignored_xids == frozenset()
 
 
-OPTIONS = [it for group in device_plugin.GROUPS for it in group.options]
+OPTIONS = [option for group in device_plugin.GROUPS for option in group.options]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda it: it.flag)
@@ -107,7 +107,7 @@ WRONG = {
 
 def test_each_option_with_a_value_has_an_invalid_example():
     assert set(WRONG) == {
-        it.flag for group in device_plugin.GROUPS for it in group.options if it.value
+        option.flag for group in device_plugin.GROUPS for option in group.options if option.value
     }
 
 
@@ -229,13 +229,13 @@ def test_gpu_managers_daemonset_options_are_accepted():
 
 
 def test_gpu_manager_options_accept_hyphens_and_underscores():
-    assert {it.flag for it in gpu_manager.OPTIONS} == set(EVERY)
+    assert {option.flag for option in gpu_manager.OPTIONS} == set(EVERY)
     assert set(table.flags(device_plugin.GROUPS)) >= OWN
     for flag, text in EVERY.items():
         for spelling in (flag, f"--{flag[2:].replace('-', '_')}"):
             given = options(f"{spelling}={text}")
             device_plugin.settings_of(given)
-            (it,) = (it for it in gpu_manager.OPTIONS if it.flag == flag)
+            (it,) = (option for option in gpu_manager.OPTIONS if option.flag == flag)
             expected = (f"{flag} means {it.means}",) if it.warns else ()
             assert gpu_manager.warnings(given) == expected
 

@@ -183,7 +183,7 @@ def test_devices_are_offered_once_the_other_plugin_is_gone(node, cluster, option
     assert "--beside-nvidia" in text
     assert text in node.log.read_text()
     node.until(lambda: cluster.text)
-    found = {it.allocated_by for it in cluster.published.devices}
+    found = {device.allocated_by for device in cluster.published.devices}
     assert found == {"another device plugin (nvidia.com/gpu: 2)"}
     node.until(lambda: node.ask("/readyz")[0] == 200)  # kubelet has answered the registration
     assert node.ask("/readyz") == (
@@ -247,10 +247,14 @@ def test_no_device_is_offered_before_the_node_is_read(node, cluster):
 
 def test_claims_are_refused_beside_another_plugin(node, cluster):
     claiming = claiming_kubelet.ClaimingKubelet(node.kubelet.folder.parent)
-    uuids = [it.uuid for it in node.machine.devices]
+    uuids = [device.uuid for device in node.machine.devices]
 
     def devices():
-        return {it["name"] for one in cluster.api.under(SLICES) for it in one["spec"]["devices"]}
+        return {
+            device["name"]
+            for one in cluster.api.under(SLICES)
+            for device in one["spec"]["devices"]
+        }
 
     def put(one):
         meta = one["metadata"]
@@ -272,5 +276,5 @@ def test_claims_are_refused_beside_another_plugin(node, cluster):
     with pytest.raises(RefusedError, match=r"given out by another device plugin \(nvidia.com/gpu"):
         claiming.prepare(late)
     set_capacity(cluster, {"nvidia.com/gpu": "0"})
-    node.until(lambda: devices() == {it.lower() for it in uuids})
+    node.until(lambda: devices() == {uuid.lower() for uuid in uuids})
     assert set(claiming.prepare(late)) == {"u2"}

@@ -56,13 +56,13 @@ def test_policy_of_a_running_pod_follows_its_annotations(room, following):
     one = room.kubelet.admit(pod("p", container("a", 30, 2), container("b", 50, 2)))
     grants = [room.start(one, name) for name in "ab"]
     assert following(one, None) == []
-    assert [held(room, it) for it in grants] == [(quota.Policy.HARD, None)] * 2
+    assert [held(room, grant) for grant in grants] == [(quota.Policy.HARD, None)] * 2
     assert following(one, {LIMIT: "80"}) == []
-    assert [held(room, it) for it in grants] == [(quota.Policy.ELASTIC, 80)] * 2
+    assert [held(room, grant) for grant in grants] == [(quota.Policy.ELASTIC, 80)] * 2
     assert following(one, {POLICY: "elastic"}) == []
-    assert [held(room, it) for it in grants] == [(quota.Policy.ELASTIC, None)] * 2
+    assert [held(room, grant) for grant in grants] == [(quota.Policy.ELASTIC, None)] * 2
     assert following(one, {}) == []
-    assert [held(room, it) for it in grants] == [(quota.Policy.HARD, None)] * 2
+    assert [held(room, grant) for grant in grants] == [(quota.Policy.HARD, None)] * 2
 
 
 def test_invalid_annotation_gets_an_event_and_changes_nothing(room, following):

@@ -201,7 +201,7 @@ def test_event_refused_for_good_is_dropped(caplog, status):
         teller.tell(refused("v", "default", "q", "nor here"))
         (event,) = server.until("events")
     assert event["message"] == "nor here"
-    node, one = [it for it in caplog.messages if it.startswith("gave up")]
+    node, one = [message for message in caplog.messages if message.startswith("gave up")]
     assert node.startswith("gave up VGPUNotOffered of node node-1: POST ")
     assert one.startswith("gave up VGPURefused of pod p: POST ")
 
@@ -299,7 +299,7 @@ def test_delayed_eviction_writes_its_event_once():
 def test_disruption_budget_of_one_pod_delays_no_other(monkeypatch):
     monkeypatch.setattr(evictions, "AGAIN_SECONDS", 600.0)
     names = ("p", "q", "r")
-    server = Server(*(object_of(it, f"uid-{it}", ownerReferences=OWNED) for it in names))
+    server = Server(*(object_of(name, f"uid-{name}", ownerReferences=OWNED) for name in names))
     server.refused["eviction"] = [429]
     with telling(server) as teller:
         teller.tell(refused("uid-p", "default", "p", "there is no room"))

@@ -10,7 +10,7 @@ from pyvgpu.deviceplugin.grants import binding, grant_index, pod_identity
 from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, pod_resources
 
 VCORE, VMEMORY = device_ids.Kind.VCORE, device_ids.Kind.VMEMORY
-KINDS = {it.name: it.kind for it in device_ids.OURS}
+KINDS = {our.name: our.kind for our in device_ids.OURS}
 
 
 SHARE = facts.Share("GPU-0", 50, 1 << 30)
@@ -76,7 +76,9 @@ def test_pod_is_identified_among_others(said, pods, containers):
     found = pod_identity.identify(
         VCORE, some("c1 c2"), everything, listing(listed("p", **pods), *others)
     )
-    assert {it.name + ("" if it.listed else "*") for it in found.containers} == containers
+    assert {
+        container.name + ("" if container.listed else "*") for container in found.containers
+    } == containers
     assert (found.uid, found.name) == ("u", "" if containers == {"i*"} else "p")
 
 
@@ -91,13 +93,18 @@ def test_pod_is_identified_by_its_vmemory():
 def test_grant_id_comes_from_allocates_answer():
     said = entries("u", i="c1/m1", a="c1/m1")
     found = pod_identity.identify(VCORE, some("c1"), said, listing(listed("p", a="c1/m1")))
-    assert {it.name: it.grant[-1] for it in found.containers} == {"i": "0", "a": "1"}
+    assert {container.name: container.grant[-1] for container in found.containers} == {
+        "i": "0",
+        "a": "1",
+    }
 
 
 def test_container_without_vcore_is_included():
     said = entries("u", a="/m1")
     found = pod_identity.identify(VMEMORY, some("m1"), said, listing(listed("p", a="/m1")))
-    assert [(it.grant, it.vcore) for it in found.containers] == [("", frozenset())]
+    assert [(container.grant, container.vcore) for container in found.containers] == [
+        ("", frozenset())
+    ]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def pod_of(text):
     """Return the pod of a manifest, as kubelet sees it, and its annotations."""
     found = yaml.safe_load(text)
     containers = tuple(
-        Container(it["name"], it["resources"]["limits"]) for it in found["spec"]["containers"]
+        Container(container["name"], container["resources"]["limits"])
+        for container in found["spec"]["containers"]
     )
     return Pod(found["metadata"]["name"], containers), found["metadata"]["annotations"]
 
@@ -77,7 +78,7 @@ def agent(node, cluster):
 
 
 def mounts(edits):
-    return {it["containerPath"]: Path(it["hostPath"]) for it in edits["mounts"]}
+    return {mount["containerPath"]: Path(mount["hostPath"]) for mount in edits["mounts"]}
 
 
 def test_share_looks_as_from_gpu_manager(agent, cluster):
@@ -94,16 +95,16 @@ def test_share_looks_as_from_gpu_manager(agent, cluster):
     assert there["/usr/local/nvidia"] == there["/usr/local/pyvgpu"]
     tree = there["/usr/local/nvidia"]
     assert (tree / "lib64/libcuda.so.1").samefile(tree / "lib64/libnvidia-ml.so.1")  # the shim
-    assert {it.name for it in (tree / "lib64").iterdir()} == {  # as in volume.conf
+    assert {path.name for path in (tree / "lib64").iterdir()} == {  # as in volume.conf
         *("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so"),
     }
-    nodes = [it["path"] for it in edits["deviceNodes"]]
+    nodes = [node["path"] for node in edits["deviceNodes"]]
     assert "/dev/extra" in nodes
     assert "/dev/none" not in nodes
 
 
 def test_gpu_manager_annotations_are_followed_and_written(agent, cluster):
-    uuids = [it.uuid for it in agent.machine.devices]
+    uuids = [device.uuid for device in agent.machine.devices]
     one, notes = pod_of(SHARE)
     agent.kubelet.admit(one)
     cluster.add(one, {**notes, FIRST: "1", "tencent.com/gpu-assigned": "false"})
@@ -114,7 +115,7 @@ def test_gpu_manager_annotations_are_followed_and_written(agent, cluster):
     agent.kubelet.admit(whole)
     cluster.add(whole, notes)
     edits = agent.specification(agent.kubelet.start_container(whole, "nvidia"))
-    assert "/dev/nvidia0" in [it["path"] for it in edits["deviceNodes"]]
+    assert "/dev/nvidia0" in [node["path"] for node in edits["deviceNodes"]]
     assert "/etc/pyvgpu" not in mounts(edits)
     library = mounts(edits)["/usr/local/nvidia"] / "lib64/libcuda.so.1"
     assert not library.samefile(library.with_name("libnvidia-ml.so.1"))  # the driver itself
@@ -155,7 +156,7 @@ def test_node_gets_its_labels(agent, cluster):
 
 
 def test_options_with_another_meaning_are_logged_once(agent):
-    said = [it for it in agent.log.read_text().splitlines() if "--log-dir means" in it]
+    said = [line for line in agent.log.read_text().splitlines() if "--log-dir means" in line]
     assert len(said) == 1
     assert "--share-mode" not in agent.log.read_text()
 
@@ -174,7 +175,7 @@ def test_without_cdi_everything_is_in_the_answer(node):
     kubelet = node.kubelet
     kubelet.until(lambda: kubelet.healthy(CORE) and kubelet.healthy(MEMORY))
     answer = kubelet.start_container(kubelet.admit(pod_of(SHARE)[0]), "nvidia")
-    there = {it.inside: it.outside for it in answer.mounts}
+    there = {mount.inside: mount.outside for mount in answer.mounts}
     assert there["/usr/local/nvidia"] == there["/usr/local/pyvgpu"]
     assert (Path(there["/etc/pyvgpu"]) / "quota").exists()
     assert answer.variables["LD_LIBRARY_PATH"] == profile.LIBRARY_PATH

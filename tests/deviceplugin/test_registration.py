@@ -24,12 +24,12 @@ class Stub:
 
 
 def registrar_of(kubelet, offers):
-    plugins = [plugin_server.Plugin(kubelet.folder, it, Stub()) for it in offers.values()]
+    plugins = [plugin_server.Plugin(kubelet.folder, offer, Stub()) for offer in offers.values()]
     return registration.Registrar(kubelet.folder, plugins)
 
 
 def offered(**sizes):
-    return {it.kind: Offer(it, sizes.get(it.kind.value, 4)) for it in device_ids.OURS}
+    return {our.kind: Offer(our, sizes.get(our.kind.value, 4)) for our in device_ids.OURS}
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ def test_pod_gets_exactly_the_chosen_devices(room, cluster):
     cluster.add(one, sealed(one, a="30 2 GPU-1", b="40 4 GPU-0"))
     assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"  # alone it would be GPU-0
     assert grant_room.text(room.start(one, "b")) == "40 4 GPU-0"
-    assert all(it.chosen for it in room.checkpoint.grants.values())
+    assert all(grant.chosen for grant in room.checkpoint.grants.values())
 
 
 def test_choice_includes_init_containers(room, cluster):
@@ -130,7 +130,7 @@ def test_pod_without_a_valid_choice_is_refused_for_good(room, cluster, notes, wo
         room.start(one, "a")
     assert words in str(caught.value)
     assert not room.folders.made
-    assert not any(it.bound for it in room.checkpoint.grants.values())
+    assert not any(grant.bound for grant in room.checkpoint.grants.values())
     assert [(it.uid, words in it.text) for it in room.posted] == [(one.uid, True)]
 
 
@@ -185,9 +185,9 @@ def test_pod_waits_for_the_first_key_without_eviction(kubelet, tmp_path, cluster
         assert room.granter.waiting == set(room.checkpoint.grants)
         withdrawn = []
         room.granter.observers.withdrawn.add(lambda uid, reason: withdrawn.append((uid, reason)))
-        assert [it for it in caplog.messages if it.startswith("no pod can start")] == [
-            f"no pod can start for which the scheduler chose devices: {keys.trouble}"
-        ]
+        assert [
+            message for message in caplog.messages if message.startswith("no pod can start")
+        ] == [f"no pod can start for which the scheduler chose devices: {keys.trouble}"]
         (secret / "key").write_bytes(KEY)
         assert keys.trouble == ""
         assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
@@ -256,7 +256,7 @@ def test_pod_gets_a_device_of_the_requested_class(wishing, cluster):
     plain, wants = (pod(name, container("a", 30, 2)) for name in "pq")
     assert run_wishing(wishing, cluster, plain, {}) == "30 2 GPU-0"
     assert run_wishing(wishing, cluster, wants, {CLASSES: "fast"}) == "30 2 GPU-1"
-    assert not any(it.chosen for it in wishing.checkpoint.grants.values())
+    assert not any(grant.chosen for grant in wishing.checkpoint.grants.values())
 
 
 def test_pod_is_spread_over_the_requested_devices(wishing, cluster):
@@ -303,7 +303,7 @@ def key(tmp_path):
 
 
 def test_agent_follows_the_extender_and_evicts_other_pods(node, cluster, key):
-    kubelet, (_, second) = node.kubelet, [it.uuid for it in node.machine.devices]
+    kubelet, (_, second) = node.kubelet, [device.uuid for device in node.machine.devices]
     node.start(
         "--kubeconfig", cluster.kubeconfig, "--placement", "extender", "--placement-key", key
     )
@@ -338,7 +338,7 @@ def test_agent_with_an_invalid_key_does_not_start(node, cluster, key, content, w
 
 def test_agent_waits_for_the_schedulers_first_key(node, cluster, tmp_path):
     """The Secret is mounted before a scheduler is leader for the first time."""
-    secret, (_, second) = tmp_path / "secret", [it.uuid for it in node.machine.devices]
+    secret, (_, second) = tmp_path / "secret", [device.uuid for device in node.machine.devices]
     secret.mkdir()
     more = ("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")
     started = node.start(*more, "--placement", "extender", "--placement-key", secret)

@@ -22,8 +22,8 @@ def test_simulated_devices_keep_their_uuids(node):
     killed = node.start("--simulate", "h100:2")
     node.kubelet.until_offered()
     machine = of_agent(node)
-    assert [it.model for it in machine.devices] == ["h100", "h100"]
-    uuids = [it.uuid for it in machine.devices]
+    assert [device.model for device in machine.devices] == ["h100", "h100"]
+    uuids = [device.uuid for device in machine.devices]
     one = node.kubelet.admit(pod("p", container("a", 30, 8), container("b", 100, 0)))
     answers = [node.kubelet.start_container(one, it) for it in ("a", "b")]
     vcore, units, first = node.quota(answers[0])
@@ -38,7 +38,7 @@ def test_simulated_devices_keep_their_uuids(node):
     node.start("--simulate", "h100:2")
     node.kubelet.until_offered()
     assert node.kubelet.start_container(one, "a") == answers[0]
-    assert [it.uuid for it in of_agent(node).devices] == uuids
+    assert [device.uuid for device in of_agent(node).devices] == uuids
 
 
 def test_all_simulated_devices_are_offered(node):

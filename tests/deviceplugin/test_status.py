@@ -29,7 +29,7 @@ def test_devices_show_usage_and_allocation(document):
 
 
 def test_devices_show_state_and_reason(document):
-    assert [(it["state"], it["why"]) for it in document["devices"]] == [
+    assert [(device["state"], device["why"]) for device in document["devices"]] == [
         ("healthy", ""),
         ("healthy", ""),
         ("cordoned", ""),
@@ -70,8 +70,8 @@ def test_elastic_container_shows_its_limit(document):
 
 
 def test_history_is_bounded(document):
-    for it in document["devices"]:
-        lines = [it["lines"], *(one["lines"] for one in it["containers"])]
+    for device in document["devices"]:
+        lines = [device["lines"], *(one["lines"] for one in device["containers"])]
         for line in lines:
             assert {len(line["used"]), len(line["memoryMiB"])} == {history.POINTS}
     newest = container(document, "train-resnet-0")
@@ -80,7 +80,7 @@ def test_history_is_bounded(document):
 
 
 def test_problems_are_listed(document):
-    assert [it["object"] for it in document["problems"]] == ["gpu3", "audit"]
+    assert [problem["object"] for problem in document["problems"]] == ["gpu3", "audit"]
 
 
 def test_agent_troubles_are_problems():
@@ -92,14 +92,14 @@ def test_agent_troubles_are_problems():
 
 
 def test_events_are_listed_newest_first(document):
-    assert [it["reason"] for it in document["events"]] == [
+    assert [event["reason"] for event in document["events"]] == [
         "VGPURefused",
         "VGPUDeviceUnhealthy",
         "VGPUResized",
     ]
     assert document["events"][0]["object"] == "lab/sweep-12"
     assert document["events"][0]["at"] == "2026-11-22T10:31:00Z"
-    assert [it["type"] for it in document["events"]] == ["Warning", "Warning", "Normal"]
+    assert [event["type"] for event in document["events"]] == ["Warning", "Warning", "Normal"]
 
 
 def test_number_of_events_is_bounded():
@@ -114,7 +114,7 @@ def test_page_exists_before_the_first_look():
     found = status_node.Node((), looks=0).document()
     assert found["totals"]["containers"] == 0
     assert found["at"] == ""
-    assert [it["lines"]["used"] for it in found["devices"]] == [[]] * len(DEVICES)
+    assert [device["lines"]["used"] for device in found["devices"]] == [[]] * len(DEVICES)
 
 
 def test_history_of_ended_containers_is_dropped():

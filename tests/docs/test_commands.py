@@ -69,7 +69,7 @@ def parse(words):
 
 
 def target_of(words):
-    return [it for it in words[1:] if "=" not in it and not it.startswith("-")]
+    return [word for word in words[1:] if "=" not in word and not word.startswith("-")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -34,12 +34,16 @@ KNOWN = {
 
 
 def files():
-    return [it for it in example_files.FOLDER.rglob("*") if it.is_file() and it.suffix != ".pyc"]
+    return [
+        path
+        for path in example_files.FOLDER.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    ]
 
 
 def test_each_example_is_on_the_page():
     linked = set(re.findall(r"\]\(\.\./(examples/[^)#]+)\)", PAGE))
-    assert linked == {str(it.relative_to(ROOT)) for it in files()}
+    assert linked == {str(file.relative_to(ROOT)) for file in files()}
 
 
 @pytest.mark.parametrize("name", example_files.MANIFESTS)

@@ -42,7 +42,7 @@ def test_command_of_the_unit_serves_until_sigterm(tmp_path):
     starts, (*program, script, _) = STARTS[: STARTS.index("--")], STARTS[STARTS.index("--") + 1 :]
     assert (starts[:2], program) == (["/opt/pyvgpu/bin/pyvgpu", "run"], ["/usr/bin/python3"])
     name = starts[starts.index("--name") + 1]
-    ours = [f"{name}-{secrets.token_hex(4)}" if it == name else it for it in starts[2:]]
+    ours = [f"{name}-{secrets.token_hex(4)}" if start == name else start for start in starts[2:]]
     command = [
         *(runner.PYVGPU, "run", "--simulate", "h100", *ours, "--"),
         *(sys.executable, example_files.PROGRAMS / Path(script).name, "0"),  # any port

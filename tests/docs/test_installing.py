@@ -10,7 +10,7 @@ import yaml
 from images import IMAGES
 
 PAGE = "start-cluster.md"
-ARCHIVES = {f"dist/{it}.tar" for it in IMAGES}  # written by `make images`
+ARCHIVES = {f"dist/{image}.tar" for image in IMAGES}  # written by `make images`
 # The agent's pod requests a device of control-nodes, so it starts only after that.
 IMPLIED = {"pyvgpu-agent daemonset/control-nodes"}
 
@@ -23,7 +23,9 @@ def imported(text):
         for name in re.findall(r"images import \"?([^\s\";]+)", line):
             is_loop = loop and name == f"${loop[1]}"
             names |= set(loop[2].split() if is_loop else [name])
-    return {it for it in ARCHIVES if any(fnmatch.fnmatch(it, name) for name in names)}
+    return {
+        archive for archive in ARCHIVES if any(fnmatch.fnmatch(archive, name) for name in names)
+    }
 
 
 def text_of(step):
@@ -34,7 +36,7 @@ def text_of(step):
 
 def applying():
     """Return the steps of the page that install pyvgpu."""
-    found = [it for it in documented.steps(PAGE) if re.search(r"manifests.*apply", it)]
+    found = [step for step in documented.steps(PAGE) if re.search(r"manifests.*apply", step)]
     assert len(found) == 2
     return found
 
@@ -57,9 +59,9 @@ def test_page_imports_every_image_of_the_manifests(page):
 def test_page_waits_for_every_workload_it_starts(step):
     things = filter(None, yaml.safe_load_all(text_of(step)))
     made = {
-        f"{it['metadata']['namespace']} {it['kind'].lower()}/{it['metadata']['name']}"
-        for it in things
-        if it["kind"] in ("DaemonSet", "Deployment", "StatefulSet")
+        f"{thing['metadata']['namespace']} {thing['kind'].lower()}/{thing['metadata']['name']}"
+        for thing in things
+        if thing["kind"] in ("DaemonSet", "Deployment", "StatefulSet")
     }
     waited = {
         f"{namespace} {name}"

@@ -19,5 +19,5 @@ def test_every_picture_is_on_the_page():
 
 
 def test_every_picture_file_is_generated():
-    found = {it.stem for it in status_pictures.FOLDER.glob("status-*.png")}
+    found = {path.stem for path in status_pictures.FOLDER.glob("status-*.png")}
     assert found == set(status_pictures.PICTURES)

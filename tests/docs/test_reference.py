@@ -45,7 +45,11 @@ def test_every_option_is_in_the_reference(command, module):
     help_text = commands.parser_of(command, module).format_help()
     options = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", help_text, re.MULTILINE))
     assert "--help" in options
-    missing = {it for it in options if f"`{it}`" not in section and f"`{it} " not in section}
+    missing = {
+        option
+        for option in options
+        if f"`{option}`" not in section and f"`{option} " not in section
+    }
     assert missing == set()
 
 
@@ -102,14 +106,20 @@ def test_metrics_match_a_programs_output():
     from pyvgpu.controller.webhook.shell.meter import WebhookMeter
 
     shown = WebhookMeter().text().decode()
-    documented = {it.name: it for it in measures.measures(ROOT) if "webhook" in it.program}
+    documented = {
+        measure.name: measure
+        for measure in measures.measures(ROOT)
+        if "webhook" in measure.program
+    }
     for name, kind in re.findall(r"^# TYPE (pyvgpu_webhook_\w+) (\w+)$", shown, re.MULTILINE):
         assert documented[name].kind == kind
     assert documented["pyvgpu_webhook_reviews_total"].labels == ("path", "result")
 
 
 def test_every_metric_belongs_to_a_program():
-    assert {it.name for it in measures.measures(ROOT) if it.program == "Others"} == set()
+    assert {
+        measure.name for measure in measures.measures(ROOT) if measure.program == "Others"
+    } == set()
 
 
 def test_every_error_class_has_an_answer(reference):
@@ -121,7 +131,7 @@ def test_every_error_class_has_an_answer(reference):
     for kind in kinds:
         assert f"| `{kind}` |" in section
     assert all(messages.answer(it) for it in messages.kinds(ROOT))
-    assert all(vars(errors)[it.__name__] is it for it in messages.ANSWERS)
+    assert all(vars(errors)[answer.__name__] is answer for answer in messages.ANSWERS)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +159,7 @@ def test_error_messages_are_in_the_reference(arguments, reference, tmp_path):
         re.MULTILINE,
     )
     patterns = [".*".join(map(re.escape, row.replace("\\|", "|").split("…"))) for row in rows]
-    assert [it for it in patterns if re.fullmatch(it, said)], said
+    assert [pattern for pattern in patterns if re.fullmatch(pattern, said)], said
 
 
 def test_every_refusal_of_the_shim_is_in_the_reference():

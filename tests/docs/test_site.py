@@ -12,7 +12,7 @@ import pytest
 from generator import copying, links, navigation, pages
 
 ROOT = Path(__file__).parents[2]
-TEXTS = {it.name: it.read_text() for it in (ROOT / "docs").glob("*.md")}
+TEXTS = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
 TROUBLE = TEXTS["troubleshooting.md"]
 OUTSIDE = {  # all external links of the pages
     "https://github.com/cncf-tags/container-device-interface",
@@ -125,7 +125,7 @@ def test_picture_has_a_description_and_a_dark_mode(name):
     used = set(re.findall(r'class="([\w-]+)', text))
     assert {it for it in used if f".{it}" not in light} == set()
     colours = set(re.findall(r"\.([\w-]+) \{[^}]*(?:fill|stroke): #", light))
-    assert {it for it in colours if f".{it} " not in dark} == set()
+    assert {colour for colour in colours if f".{colour} " not in dark} == set()
 
 
 def test_hami_page_has_every_converted_annotation():
@@ -134,7 +134,9 @@ def test_hami_page_has_every_converted_annotation():
     rows = re.findall(r"^\| (.+) \| (.+) \|$", TEXTS["migrate-hami.md"], re.MULTILINE)
     for theirs, ours, _ in conversions._ANNOTATIONS:
         word = theirs.rpartition("/")[2]
-        assert [it for it in rows if word in it[0] and ours.rpartition("/")[2] in it[1]], theirs
+        assert [row for row in rows if word in row[0] and ours.rpartition("/")[2] in row[1]], (
+            theirs
+        )
 
 
 def test_troubleshooting_names_existing_events():
@@ -153,10 +155,12 @@ def test_refusals_in_troubleshooting_are_the_shims():
         r"^### `CUDA and NVML are refused: (.+)`$", TEXTS["troubleshooting.md"], re.M
     )
     assert len(said) >= 3
-    patterns = [it.replace("…", "").strip(" :';") for it in messages.shim_says(ROOT)]
+    patterns = [say.replace("…", "").strip(" :';") for say in messages.shim_says(ROOT)]
     for words in said:
         core = words.strip(". ")
-        assert [it for it in patterns if core in it or it.startswith(core)], words
+        assert [pattern for pattern in patterns if core in pattern or pattern.startswith(core)], (
+            words
+        )
 
 
 def test_files_named_in_contributing_exist():

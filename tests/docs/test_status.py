@@ -39,7 +39,9 @@ def test_commands_are_targets_of_the_makefile(status):
 
 
 def test_tried_gpus_match_the_records(status):
-    records = [json.loads(it.read_text()) for it in (ROOT / "benchmarks/results").rglob("*.json")]
+    records = [
+        json.loads(path.read_text()) for path in (ROOT / "benchmarks/results").rglob("*.json")
+    ]
     drivers = {record["driver"] for record in records if "driver" in record}
     assert drivers, "no benchmark names its driver"
     assert all(driver.startswith("simulated ") for driver in drivers), drivers

@@ -92,7 +92,7 @@ def test_every_stage_passes_on_the_simulator_and_every_claim_holds(kit):
     assert len(files) <= 8
     assert all(path.stat().st_size < 16 << 20 for path in files)
     found = calibrated(home)
-    assert [it["title"] for it in found["figures"] if it["measured"] is None] == []
+    assert [figure["title"] for figure in found["figures"] if figure["measured"] is None] == []
     assert {key: found["machine"][key]["value"] for key in USUAL} == USUAL
 
 

@@ -25,22 +25,22 @@ def promtool():
 def shown():
     """Return the labels of each series that any program exports, by name."""
     found = {}
-    for it in measures.measures(ROOT):
-        more = ("le",) if it.kind == "histogram" else ()
-        for suffix in SUFFIXES.get(it.kind, ("",)):
-            found.setdefault(it.name + suffix, set()).update(it.labels, more)
+    for measure in measures.measures(ROOT):
+        more = ("le",) if measure.kind == "histogram" else ()
+        for suffix in SUFFIXES.get(measure.kind, ("",)):
+            found.setdefault(measure.name + suffix, set()).update(measure.labels, more)
     return found
 
 
 def panels():
-    return [it for it in alerts.DASHBOARD["panels"] if it["type"] != "row"]
+    return [panel for panel in alerts.DASHBOARD["panels"] if panel["type"] != "row"]
 
 
 def expressions():
     """Return all PromQL expressions, each with the alert, panel or variable that uses it."""
-    asked = [(it["alert"], it["expr"]) for it in RULES]
+    asked = [(rule["alert"], rule["expr"]) for rule in RULES]
     for panel in panels():
-        asked += [(panel["title"], it["expr"]) for it in panel["targets"]]
+        asked += [(panel["title"], target["expr"]) for target in panel["targets"]]
     for it in alerts.DASHBOARD["templating"]["list"]:
         if it["type"] == "query":
             asked.append((it["name"], it["definition"]))
@@ -57,9 +57,9 @@ def test_every_queried_metric_is_exported_by_a_program(where, expression, shown)
     plain = re.sub(r"\{__name__=~.*?\}", " ", expression)
     names = set(NAME.findall(plain))
     names |= {
-        f"pyvgpu_{it}_certificate_expiry_seconds"
+        f"pyvgpu_{word}_certificate_expiry_seconds"
         for group in re.findall(r"pyvgpu_\(([a-z|]+)\)_certificate_expiry_seconds", expression)
-        for it in group.split("|")
+        for word in group.split("|")
     }
     assert names
     assert names <= shown.keys()
@@ -88,8 +88,8 @@ def test_each_alert_fires_exactly_when_it_should(promtool, tmp_path):
 
 def test_each_alert_has_a_case_that_fires_and_one_that_does_not():
     for rule in RULES:
-        cases = [it for it in alerts.CASES if it.alert == rule["alert"]]
-        assert {it.labels is None for it in cases} == {True, False}, rule["alert"]
+        cases = [case for case in alerts.CASES if case.alert == rule["alert"]]
+        assert {case.labels is None for case in cases} == {True, False}, rule["alert"]
 
 
 def test_broken_rule_fails(promtool, tmp_path):
@@ -112,9 +112,9 @@ def test_each_alert_has_a_severity_and_a_description(rule):
 
 def test_promtool_accepts_the_dashboards_queries(promtool, tmp_path):
     asked = [
-        re.sub(r"\$__\w+", "5m", re.sub(r'"\$\w+"', '".*"', it["expr"]))
+        re.sub(r"\$__\w+", "5m", re.sub(r'"\$\w+"', '".*"', target["expr"]))
         for panel in panels()
-        for it in panel["targets"]
+        for target in panel["targets"]
     ]
     rules = [{"record": f"asked:{at}", "expr": it} for at, it in enumerate(asked)]
     file = tmp_path / "asked.yaml"
@@ -125,26 +125,28 @@ def test_promtool_accepts_the_dashboards_queries(promtool, tmp_path):
 
 def test_dashboard_panels_do_not_overlap():
     taken = set()
-    assert len({it["id"] for it in alerts.DASHBOARD["panels"]}) == len(alerts.DASHBOARD["panels"])
-    for it in alerts.DASHBOARD["panels"]:
-        place = it["gridPos"]
+    assert len({panel["id"] for panel in alerts.DASHBOARD["panels"]}) == len(
+        alerts.DASHBOARD["panels"]
+    )
+    for panel in alerts.DASHBOARD["panels"]:
+        place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
         own = {
             (place["x"] + right, place["y"] + down)
             for right in range(place["w"])
             for down in range(place["h"])
         }
-        assert not own & taken, it["title"]
+        assert not own & taken, panel["title"]
         taken |= own
 
 
 def test_dashboard_uses_the_source_variable():
-    sources = {it["datasource"]["uid"] for it in panels()}
+    sources = {panel["datasource"]["uid"] for panel in panels()}
     assert sources == {"${source}"}
-    assert all(it["title"] and it["targets"] for it in panels())
+    assert all(panel["title"] and panel["targets"] for panel in panels())
 
 
 def test_documentation_has_a_row_for_each_alert():
     text = (ROOT / "docs" / "monitoring.md").read_text()
     rows = re.findall(r"^\| `(Pyvgpu\w+)` \| (\w+) \|", text, re.MULTILINE)
-    assert rows == [(it["alert"], it["labels"]["severity"]) for it in RULES]
+    assert rows == [(rule["alert"], rule["labels"]["severity"]) for rule in RULES]

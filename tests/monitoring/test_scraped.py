@@ -76,7 +76,9 @@ def prometheus(programs, tmp_path_factory):
                     {
                         "job_name": "pyvgpu",
                         "honor_labels": endpoint["honorLabels"],
-                        "relabel_configs": [plain(it) for it in endpoint["relabelings"]],
+                        "relabel_configs": [
+                            plain(relabeling) for relabeling in endpoint["relabelings"]
+                        ],
                         "static_configs": pods,
                     }
                 ],
@@ -148,7 +150,7 @@ def test_documented_configuration_sets_the_same_instances():
     (endpoint,) = alerts.pod_monitor()["podMetricsEndpoints"]
     keep, *instances = job["relabel_configs"]
     assert keep["regex"] == endpoint["port"]
-    assert instances == [plain(it) for it in endpoint["relabelings"]]
+    assert instances == [plain(relabeling) for relabeling in endpoint["relabelings"]]
     (looked_at,) = job["kubernetes_sd_configs"]
     wanted = alerts.pod_monitor()["namespaceSelector"]["matchNames"]
     assert sorted(looked_at["namespaces"]["names"]) == sorted(wanted)
@@ -157,7 +159,7 @@ def test_documented_configuration_sets_the_same_instances():
 def test_every_rule_is_evaluated_without_error(prometheus):
     def judged():
         groups = prometheus("rules")["groups"]
-        found = [it for group in groups for it in group["rules"]]
+        found = [rule for group in groups for rule in group["rules"]]
         assert all(it["health"] in ("ok", "unknown") for it in found), found
         return len(found) == len(alerts.rules()) and {it["health"] for it in found} == {"ok"}
 
@@ -176,13 +178,13 @@ def test_alerts_are_pending_before_they_fire(prometheus):
 
 def test_prometheus_answers_every_dashboard_query(prometheus):
     for panel in alerts.DASHBOARD["panels"]:
-        for it in panel.get("targets", ()):
-            asked = re.sub(r"\$__\w+", "5m", re.sub(r'"\$\w+"', '".*"', it["expr"]))
+        for target in panel.get("targets", ()):
+            asked = re.sub(r"\$__\w+", "5m", re.sub(r'"\$\w+"', '".*"', target["expr"]))
             prometheus("query", query=asked)
 
 
 def test_device_panels_have_data(prometheus):
     for panel in alerts.DASHBOARD["panels"][1:9]:
-        for it in panel["targets"]:
-            asked = re.sub(r'"\$\w+"', '".*"', it["expr"])
+        for target in panel["targets"]:
+            asked = re.sub(r'"\$\w+"', '".*"', target["expr"])
             assert prometheus("query", query=asked)["result"], panel["title"]

@@ -193,7 +193,7 @@ def kind(field):
 
 def messages(module):
     return {
-        name: " ".join(f"{it.number}={kind(it).replace(' ', '')}" for it in one.fields)
+        name: " ".join(f"{field.number}={kind(field).replace(' ', '')}" for field in one.fields)
         for name, one in module.DESCRIPTOR.message_types_by_name.items()
     }
 
@@ -207,8 +207,8 @@ def test_fields_have_the_numbers_and_types_of_the_api(package):
 @pytest.mark.parametrize("package", MODULES)
 def test_services_have_the_methods_of_the_api(package):
     found = [
-        f"{name}/{it.name}{'*' * it.server_streaming}"
+        f"{name}/{method.name}{'*' * method.server_streaming}"
         for name, one in MODULES[package].DESCRIPTOR.services_by_name.items()
-        for it in one.methods
+        for method in one.methods
     ]
     assert found == list(METHODS[package])

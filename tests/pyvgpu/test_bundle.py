@@ -143,7 +143,10 @@ def bundle(tmp_path, monkeypatch, capsys):
     said, complaints = capsys.readouterr()
     assert (code, complaints) == (0, "")
     with tarfile.open(output) as archive:
-        files = {it.name: archive.extractfile(it).read().decode() for it in archive.getmembers()}
+        files = {
+            getmember.name: archive.extractfile(getmember).read().decode()
+            for getmember in archive.getmembers()
+        }
     assert stat.S_IMODE(output.stat().st_mode) == 0o600
     return {name.removeprefix("help/"): text for name, text in files.items()}, said, asked
 
@@ -160,7 +163,10 @@ def test_no_planted_secret_is_packed(bundle):
 def test_useful_facts_are_packed(bundle):
     files, said, _ = bundle
     assert json.loads(files["about.json"])["versions"][0].startswith("pyvgpu ")
-    assert {it["check"] for it in json.loads(files["doctor/machine.json"])} >= {"shim", "driver"}
+    assert {load["check"] for load in json.loads(files["doctor/machine.json"])} >= {
+        "shim",
+        "driver",
+    }
     (pod,) = json.loads(files["cluster/pods.json"])
     assert pod["metadata"]["name"] == "train"
     assert pod["spec"]["containers"][0]["resources"]["limits"] == {

@@ -41,7 +41,7 @@ def test_the_table_has_assumed_and_measured_values(calibrate):
     done = calibrate()
     assert (done.returncode, done.stderr) == (0, "")
     assert "NVIDIA H200, driver 580.159, 2026-11-23, by the GPU kit 0.1.0" in done.stdout
-    (row,) = (it for it in done.stdout.splitlines() if "turn of a process while" in it)
+    (row,) = (line for line in done.stdout.splitlines() if "turn of a process while" in line)
     assert re.search(r" 1 ms +2\.5 ms +programs beside others stop", row)
 
 
@@ -50,9 +50,11 @@ def test_json_has_the_rows_of_the_table(calibrate):
     assert found["record"]["device"] == "NVIDIA H200"
     assert found["machine"]["model"] == "h200"
     assert found["machine"]["slice_ns"]["value"] == 2_500_000
-    (turn,) = (it for it in found["figures"] if it["title"].startswith("turn of a process"))
+    (turn,) = (
+        figure for figure in found["figures"] if figure["title"].startswith("turn of a process")
+    )
     assert (turn["assumed"], turn["measured"], turn["differs"]) == (1_000_000, 2_500_000, True)
-    assert {it["verdict"] for it in found["promises"]} == {"not tried"}
+    assert {promise["verdict"] for promise in found["promises"]} == {"not tried"}
     assert found["written"] is None
 
 
@@ -161,7 +163,7 @@ def test_errors_are_one_line_and_leave_nothing(
     assert (done.returncode, done.stdout) == (code, "")
     assert complaint in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert [it.name for it in tmp_path.iterdir()] == ["results"]
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
 def test_a_missing_or_truncated_record_gives_a_one_line_error(tmp_path):

@@ -11,7 +11,7 @@ def test_any_label_value_is_read_back():
     text = exposition.family("f_total", "counter", "What it says.", [(labels, 1.5), ("", 2)])
     (family,) = parser.text_string_to_metric_families(text)
     assert (family.name, family.type, family.documentation) == ("f", "counter", "What it says.")
-    assert [(it.labels, it.value) for it in family.samples] == [
+    assert [(sample.labels, sample.value) for sample in family.samples] == [
         ({"one": value, "other": "x"}, 1.5),
         ({}, 2.0),
     ]

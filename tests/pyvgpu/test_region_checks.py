@@ -111,11 +111,11 @@ def test_garbage_is_read_without_an_error(files):
     for seed in range(8):
         os.pwrite(usage, random.Random(seed).randbytes(size - 64), 64)
         assert region.find_impossible(usage, limits)
-        assert [it.slot for it in region.read_counted_slots(usage, 1)] == [0]
+        assert [slot.slot for slot in region.read_counted_slots(usage, 1)] == [0]
 
 
 def test_slots_beyond_the_high_water_mark_count_nothing(files):
     _, usage = files
-    assert [it.charged for it in region.read_counted_slots(usage, 1)] == [(GIB,)]
+    assert [slot.charged for slot in region.read_counted_slots(usage, 1)] == [(GIB,)]
     os.pwrite(usage, struct.pack("<I", 0), place("high_water"))
-    assert [it.charged for it in region.read_counted_slots(usage, 1)] == [(0,)]
+    assert [slot.charged for slot in region.read_counted_slots(usage, 1)] == [(0,)]

@@ -114,10 +114,10 @@ def test_damaged_usage_is_refused_or_read(content):
         assert [slot.slot for slot in usage.slots] == ([1] if alive else [])
         assert all(held >= 0 for held in usage.charged + usage.orphaned)
         assert processes == len(usage.slots)
-        assert [(it.charged, it.refused) for it in figures] == list(
+        assert [(figure.charged, figure.refused) for figure in figures] == list(
             zip(usage.charged, usage.refused, strict=True)
         )
-        assert [(it.busy_ns, it.waited_ns, it.waits) for it in figures] == [
+        assert [(figure.busy_ns, figure.waited_ns, figure.waits) for figure in figures] == [
             (it.busy_ns, it.waited_ns, it.waits) for it in compute
         ]
 

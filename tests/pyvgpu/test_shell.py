@@ -62,7 +62,7 @@ def test_the_page_has_every_command_and_option():
     plain = PAGE.replace("\\-", "-")
     for name, command, summary in manual._commands(whole(PYVGPU)):
         assert f".SS pyvgpu {name}\n{summary}\n" in plain
-        shown = (it for it in command._actions if it.help != argparse.SUPPRESS)
+        shown = (action for action in command._actions if action.help != argparse.SUPPRESS)
         assert {it.option_strings[-1] for it in shown if it.option_strings} - {"--help"} <= set(
             re.findall(r"--[\w-]+", plain)
         )

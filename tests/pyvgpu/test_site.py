@@ -92,5 +92,5 @@ def test_the_page_loads_nothing_from_other_servers():
 
 def test_every_file_of_the_page_is_served():
     named = re.findall(rb'(?:href|src)="(status[^"]*)"', site.content("page.html"))
-    known = {it.removeprefix("/") for it in (*site.FILES, site.NUMBERS)}
+    known = {file.removeprefix("/") for file in (*site.FILES, site.NUMBERS)}
     assert {it.decode() for it in named} == known - {"status"}

@@ -23,7 +23,9 @@ def compared(*looks, alive=()):
     """Return the findings of consecutive *looks*."""
     memory = tampering.Memory(lambda pid: pid in alive)
     found = [memory.compare(it) for it in looks]
-    return [lacking for lacking, _ in found], [[it.text for it in changes] for _, changes in found]
+    return [lacking for lacking, _ in found], [
+        [change.text for change in changes] for _, changes in found
+    ]
 
 
 HONEST = look([slot(0, 1500 * MIB)], [{7: 1500 * MIB}], {7: 0})

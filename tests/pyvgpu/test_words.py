@@ -21,7 +21,7 @@ def test_a_number_is_the_one_that_was_written(written, shift):
 def test_held_bytes_are_the_sum_without_flags(written, mask):
     raw = struct.pack(f"<{len(written)}Q", *written)
     slots = tuple(range(0, len(written), 2))
-    assert words.held(raw, slots, mask) == sum(written[it] & mask for it in slots)
+    assert words.held(raw, slots, mask) == sum(written[slot] & mask for slot in slots)
 
 
 @given(st.lists(st.tuples(numbers, numbers, numbers), max_size=5))

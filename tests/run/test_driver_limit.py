@@ -59,7 +59,7 @@ def fixture_own_driver(tmp_path):
 def asked(ran):
     ran.stdin.write("\n")
     ran.stdin.flush()
-    return [int(it) for it in ran.stdout.readline().split()]
+    return [int(word) for word in ran.stdout.readline().split()]
 
 
 def listed(runner, name):

@@ -61,5 +61,5 @@ def test_a_ledger_changed_by_its_run_is_restored_and_marked(runner, name, change
 def counted(folder):
     """Return the bytes that a shim of the run counts: charged, and measured beyond that."""
     with (folder / "usage").open("rb") as usage, (folder / "quota").open("rb") as quota:
-        charged = sum(it.charged[0] for it in region.read_counted_slots(usage.fileno(), 1))
+        charged = sum(slot.charged[0] for slot in region.read_counted_slots(usage.fileno(), 1))
         return charged + region.read_extra_totals(quota.fileno(), 1)[0]

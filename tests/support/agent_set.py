@@ -101,7 +101,7 @@ class AgentSet:
         """Delete the objects, and wait until their pods are gone."""
         kubectl("delete", "--ignore-not-found", "-f", "-", text=_list(self._objects))
         ours = rig.as_admin(NAMESPACE)
-        self._agent.wait(lambda: not [it for it in ours.pods() if it["metadata"].get("labels")])
+        self._agent.wait(lambda: not [pod for pod in ours.pods() if pod["metadata"].get("labels")])
 
     def execute(self, name: str, program: str) -> str:
         """Run a Python program in a container of the DaemonSet *name*; return its output."""
@@ -173,7 +173,7 @@ class AgentSet:
             if it["name"] in places:
                 it["hostPath"]["path"] = str(places[it["name"]])
         (container,) = spec["containers"]
-        container["args"] = [own(it) for it in container["args"]]
+        container["args"] = [own(argument) for argument in container["args"]]
         for it in container["volumeMounts"]:
             it.pop("mountPropagation", None)  # the rig's root is not a shared mount
             it["mountPath"] = own(it["mountPath"])

@@ -202,9 +202,9 @@ class Agent:
 
     def present(self) -> set[str]:
         """Return the ids of the grants that have a folder or a CDI specification."""
-        folders = {it.name for it in (self.folder / "run/grants").glob("*")}
+        folders = {path.name for path in (self.folder / "run/grants").glob("*")}
         files = {
-            it.stem.rpartition("-")[2] for it in self.specifications.glob("pyvgpu.io-grant-*")
+            path.stem.rpartition("-")[2] for path in self.specifications.glob("pyvgpu.io-grant-*")
         }
         return {it for it in folders | files if len(it) == 16}
 
@@ -218,7 +218,7 @@ def running(folder: Path) -> Iterator[Agent]:
     """
     make_image(folder)
     made = Agent(folder)
-    left = sorted(it.name for it in made.specifications.glob("pyvgpu.io-grant-*"))
+    left = sorted(path.name for path in made.specifications.glob("pyvgpu.io-grant-*"))
     # Nothing would ever remove them, and every test would wait until they are gone.
     assert not left, f"{made.specifications} has {', '.join(left)} of an agent that is gone"
     try:
@@ -261,7 +261,7 @@ def make_image(folder: Path) -> None:
         (CLIENT, "client.tar", f"/usr/lib/{TRIPLET}", ()),
         (RED_HAT, "red-hat.tar", "/usr/lib64", ("--env=LD_LIBRARY_PATH=/usr/lib64",)),
     ):
-        linked = {f"{libraries}/{it}": f"/lib/{TRIPLET}/{it}" for it in _LIBRARIES}
+        linked = {f"{libraries}/{library}": f"/lib/{TRIPLET}/{library}" for library in _LIBRARIES}
         _make(folder / archive, name, files | linked, *more)
 
 
@@ -271,7 +271,7 @@ def _make(archive: Path, name: str, files: Mapping[str, str | Path], *more: str)
         [
             *(sys.executable, _ROOT / "deploy/image.py", archive, name),
             *(f"--file={source}={path}" for path, source in files.items()),
-            *(f"--link=/bin/{it}=busybox" for it in tools),
+            *(f"--link=/bin/{tool}=busybox" for tool in tools),
             *("--link=/usr/local/cuda=cuda-12.4", *more),
         ],
         check=True,

@@ -44,7 +44,7 @@ class Case:
 
 def text(cases: list[Case]) -> str:
     """Return *cases* as a promtool test file."""
-    known = {it["alert"]: it for it in rules()}
+    known = {rule["alert"]: rule for rule in rules()}
     return yaml.safe_dump(
         {
             "rule_files": [str(RULES)],

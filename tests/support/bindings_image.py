@@ -50,7 +50,7 @@ def make(folder: Path) -> None:
         [
             *(sys.executable, _ROOT / "deploy/image.py", archive, NAME),
             f"--on={_ROOT / 'dist/pyvgpu.tar'}",
-            *(f"--file={site / it}={inside}/{it}" for it in _PACKAGES),
+            *(f"--file={site / package}={inside}/{package}" for package in _PACKAGES),
             f"--file={program}=/program.py",
         ],
         check=True,

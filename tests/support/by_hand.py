@@ -45,7 +45,7 @@ def swap(space: rig.Space, pod: dict[str, Any], **annotations: str) -> None:
         {"op": "replace", "path": f"/metadata/annotations/{key}", "value": value}
         for key, value in annotations.items()
     ]
-    place = [it["name"] for it in pod["spec"]["containers"]].index("side")
+    place = [container["name"] for container in pod["spec"]["containers"]].index("side")
     at = f"/spec/containers/{place}"
     space.patch(
         name,

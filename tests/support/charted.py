@@ -62,7 +62,7 @@ def _text(settings: tuple[str, ...], values: str, namespace: str) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(values)
         file.flush()
-        options = [word for it in settings for word in ("--set", it)]
+        options = [word for setting in settings for word in ("--set", setting)]
         try:
             return render.template("--values", file.name, *options, namespace=namespace)
         except FileNotFoundError:
@@ -78,7 +78,10 @@ def documents(*settings: str, **more: Any) -> list[Any]:
 
 def made(*settings: str, **more: Any) -> dict[tuple[str, str], Any]:
     """Return the rendered objects by kind and name; arguments as for `text`."""
-    return {(it["kind"], it["metadata"]["name"]): it for it in documents(*settings, **more)}
+    return {
+        (document["kind"], document["metadata"]["name"]): document
+        for document in documents(*settings, **more)
+    }
 
 
 def part(templates: Iterable[str], *settings: str, **more: Any) -> list[Any]:

@@ -117,7 +117,7 @@ def images() -> set[str]:
         for it in json.loads(found)["items"]
         for container in it["spec"]["template"]["spec"]["containers"]
     ]
-    return {it.rpartition(":")[2] for it in texts if it.startswith("localhost/pyvgpu:")}
+    return {text.rpartition(":")[2] for text in texts if text.startswith("localhost/pyvgpu:")}
 
 
 def things(kinds: str) -> set[str]:
@@ -182,7 +182,7 @@ def make_scheduler_image(folder: Path) -> str:
     archive = folder / "kube-scheduler.tar"
     run(
         *(sys.executable, rig.DEPLOY / "image.py", archive, KUBE_SCHEDULER, "--level", "1"),
-        *(f"--file={it}={it}" for it in libraries),
+        *(f"--file={library}={library}" for library in libraries),
         *(f"--file={program}=/kube", "--link=/usr/bin/kube-scheduler=/kube"),
     )
     run(_CLUSTER, "image", archive)

@@ -89,8 +89,11 @@ def consumed(claim: dict[str, Any]) -> list[tuple[str, str | None, str | None]]:
     """Return the name, vcore and vmemory of each device allocated to a claim."""
     results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
     return [
-        (it["device"], *(it.get("consumedCapacity", {}).get(k) for k in ("vcore", "vmemory")))
-        for it in results
+        (
+            result["device"],
+            *(result.get("consumedCapacity", {}).get(k) for k in ("vcore", "vmemory")),
+        )
+        for result in results
     ]
 
 

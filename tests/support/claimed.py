@@ -53,10 +53,10 @@ def published(node: str = "") -> dict[str, list[str]]:
     Of all nodes, or of one *node*.
     """
     return {
-        it["attributes"]["uuid"]["string"]: [each["key"] for each in it.get("taints", ())]
+        device["attributes"]["uuid"]["string"]: [each["key"] for each in device.get("taints", ())]
         for one in slices()
         if node in ("", one["spec"].get("nodeName"))
-        for it in one["spec"].get("devices", ())
+        for device in one["spec"].get("devices", ())
     }
 
 
@@ -67,7 +67,7 @@ def become(agent: agents.Agent, *options: str) -> agents.Agent:
     """
     if agent.make_way(*options):
         agent.begin(*options)
-    own = {it.uuid for it in agent.machine.devices}
+    own = {device.uuid for device in agent.machine.devices}
     agent.wait(lambda: (found := published(agent.place.node)) and found.keys() <= own)
     return agent
 

@@ -80,13 +80,13 @@ class ClaimingKubelet:
                 raise RefusedError(one.error)
             found[uid] = [
                 Given(
-                    list(it.request_names),
-                    it.pool_name,
-                    it.device_name,
-                    list(it.cdi_device_ids),
-                    it.share_id,
+                    list(device.request_names),
+                    device.pool_name,
+                    device.device_name,
+                    list(device.cdi_device_ids),
+                    device.share_id,
                 )
-                for it in one.devices
+                for device in one.devices
             ]
         return found
 
@@ -104,7 +104,10 @@ class ClaimingKubelet:
             stub = dra_health_pb2_grpc.DRAResourceHealthStub(channel)
             request = dra_health_pb2.NodeWatchResourcesRequest()
             for answer in stub.NodeWatchResources(request, timeout=SECONDS):
-                yield {it.device.device_name: (it.health, it.message) for it in answer.devices}
+                yield {
+                    device.device.device_name: (device.health, device.message)
+                    for device in answer.devices
+                }
 
     def _channel(self) -> grpc.Channel:
         return grpc.insecure_channel(f"unix:{self.plugins / 'pyvgpu.io' / 'dra.sock'}")

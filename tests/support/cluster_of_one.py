@@ -46,7 +46,9 @@ class Cluster:
             },
             "spec": {
                 "nodeName": NODE,
-                "containers": [{"name": it.name} for it in one.containers if not it.init],
+                "containers": [
+                    {"name": container.name} for container in one.containers if not container.init
+                ],
             },
         }
         self.api.put(self.path_of(one), made)

@@ -16,7 +16,9 @@ def holds(hook: Mapping[str, Any], thing: Mapping[str, Any], namespace: str) -> 
     context.add_function("upperAscii", _upper)  # from Kubernetes' strings library for CEL
     context.add_variable("object", dict(thing))
     context.add_variable("request", {"namespace": namespace})
-    found = [cel.evaluate(it["expression"], context) for it in hook["matchConditions"]]
+    found = [
+        cel.evaluate(condition["expression"], context) for condition in hook["matchConditions"]
+    ]
     assert all(type(it) is bool for it in found)
     return all(found)
 

@@ -131,7 +131,7 @@ def page() -> str:
 
 
 def _cell(tests: list[Test]) -> str:
-    return "; ".join(f"[{it.sentence}](../{it.path.relative_to(ROOT)})" for it in tests)
+    return "; ".join(f"[{test.sentence}](../{test.path.relative_to(ROOT)})" for test in tests)
 
 
 def _marked(module: ast.Module) -> Iterator[tuple[int, str]]:

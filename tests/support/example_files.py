@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[2] / "examples"
 PROGRAMS = FOLDER / "programs"
-MANIFESTS = sorted(it.name for it in FOLDER.glob("*.yaml"))
+MANIFESTS = sorted(path.name for path in FOLDER.glob("*.yaml"))
 IMAGE = "python:3.12-slim"  # in all examples
 OURS = "localhost/examples:1"  # its replacement in the cluster of `make e2e`
 
@@ -45,7 +45,7 @@ def objects(name: str) -> list[dict[str, Any]]:
 
 def images(thing: Any) -> Iterator[str]:
     """Yield every image that an object names."""
-    yield from (str(it["image"]) for it in _tables(thing) if "image" in it)
+    yield from (str(table["image"]) for table in _tables(thing) if "image" in table)
 
 
 def pods(thing: Any) -> Iterator[dict[str, Any]]:
@@ -53,11 +53,11 @@ def pods(thing: Any) -> Iterator[dict[str, Any]]:
 
     An Argo template with one container is a pod, too.
     """
-    for it in _tables(thing):
-        if "container" in it:
-            yield _pod({}, {"containers": [{"name": "main", **it["container"]}]})
-        elif "containers" in it.get("spec", {}):
-            yield _pod(it.get("metadata", {}), it["spec"])
+    for table in _tables(thing):
+        if "container" in table:
+            yield _pod({}, {"containers": [{"name": "main", **table["container"]}]})
+        elif "containers" in table.get("spec", {}):
+            yield _pod(table.get("metadata", {}), table["spec"])
 
 
 def write_image(archive: Path, name: str, *more: str) -> None:
@@ -103,8 +103,8 @@ class Reader:
 
     def follow(self, name: str) -> list[str]:
         """Run the commands in the head of a file; return the output of each."""
-        steps = [it for it in commands(name) if " create configmap " not in it]
-        return [self.do(it) for it in steps]
+        steps = [command for command in commands(name) if " create configmap " not in command]
+        return [self.do(step) for step in steps]
 
     def do(self, command: str) -> str:
         """Run a command that must succeed; return its output."""
@@ -135,11 +135,11 @@ def _tables(thing: Any) -> Iterator[dict[str, Any]]:
 def _pod(metadata: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
     """Return a pod with what the API server adds: requests, and quantities as strings."""
     containers = []
-    for it in spec["containers"]:
-        given = it.get("resources", {})
+    for container in spec["containers"]:
+        given = container.get("resources", {})
         limits = {key: str(value) for key, value in given.get("limits", {}).items()}
         asked = {"limits": limits, "requests": dict(limits)} if limits else {}
-        containers.append({**it, "resources": {**given, **asked}})
+        containers.append({**container, "resources": {**given, **asked}})
     return {
         "apiVersion": "v1",
         "kind": "Pod",

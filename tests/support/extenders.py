@@ -58,10 +58,10 @@ class Extender:
     def prepare(self) -> None:
         """Create its RBAC rules, secrets and stand-in pod."""
         rig.apply(RIGHTS)
-        for it in SECRETS:
+        for secret in SECRETS:
             with contextlib.suppress(apiserver.ServerError):  # it exists
-                place = f"/api/v1/namespaces/{it['metadata']['namespace']}/secrets"
-                self._ours.server.call("POST", place, body=it)
+                place = f"/api/v1/namespaces/{secret['metadata']['namespace']}/secrets"
+                self._ours.server.call("POST", place, body=secret)
         self._ours.until("serviceaccounts", ACCOUNT, lambda _: True)
         stands = rig.pod(self.name, rig.container("stands", "sleep 100000"))
         stands["metadata"]["labels"] = {"app": "scheduler"}

@@ -125,8 +125,8 @@ class FakeKubelet:
                 path.unlink()
         with contextlib.suppress(FileNotFoundError, ValueError):
             registered = _read_checkpoint(self.folder / checkpoint_file.FILE)
-            self.endpoints = {it: Endpoint() for it in registered["RegisteredDevices"]}
-            self.devices = {it: {} for it in registered["RegisteredDevices"]}
+            self.endpoints = {device: Endpoint() for device in registered["RegisteredDevices"]}
+            self.devices = {device: {} for device in registered["RegisteredDevices"]}
         self._servers = [
             serve(
                 self.folder / "kubelet.sock",
@@ -195,7 +195,9 @@ class FakeKubelet:
             endpoint.stream = api_grpc.DevicePluginStub(endpoint.channel).ListAndWatch(api.Empty())
             for listing in endpoint.stream:
                 with changed:
-                    devices[resource] = {it.id: it.health == "Healthy" for it in listing.devices}
+                    devices[resource] = {
+                        device.id: device.health == "Healthy" for device in listing.devices
+                    }
                     self.listings.append((resource, listing.ByteSize()))
                     if any(devices[resource].values()):
                         self.ever_healthy.add(resource)
@@ -334,7 +336,7 @@ class FakeKubelet:
             }
             for (uid, name, resource), (ids, answer) in list(self.held.items())
         ]
-        registered = {it: sorted(self.healthy(it)) for it in self.devices}
+        registered = {device: sorted(self.healthy(device)) for device in self.devices}
         data = {"PodDeviceEntries": entries, "RegisteredDevices": registered}
         draft = self.folder / f"draft-{threading.get_ident()}"
         draft.write_text(json.dumps({"Data": data, "Checksum": 0}))
@@ -402,13 +404,16 @@ def serve(
 def read_answer(content: bytes) -> messages.Answer:
     """Parse the Allocate answer that kubelet keeps for a container."""
     read = api.ContainerAllocateResponse.FromString(content)
-    assert all(it.permissions == "rw" for it in read.devices)
+    assert all(device.permissions == "rw" for device in read.devices)
     return messages.Answer(
         dict(read.annotations),
-        tuple(it.name for it in read.cdi_devices),
+        tuple(device.name for device in read.cdi_devices),
         dict(read.envs),
-        tuple(messages.Mount(it.container_path, it.host_path, it.read_only) for it in read.mounts),
-        tuple((it.container_path, it.host_path) for it in read.devices),
+        tuple(
+            messages.Mount(mount.container_path, mount.host_path, mount.read_only)
+            for mount in read.mounts
+        ),
+        tuple((device.container_path, device.host_path) for device in read.devices),
     )
 
 

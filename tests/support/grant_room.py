@@ -90,7 +90,9 @@ class Room:
 
 def text(grant: Grant) -> str:
     """Return a grant's shares as text, such as ``30 2 GPU-0``: vcore, memory units, device."""
-    return " + ".join(f"{it.vcore} {it.vmemory // UNIT} {it.uuid}" for it in grant.shares)
+    return " + ".join(
+        f"{share.vcore} {share.vmemory // UNIT} {share.uuid}" for share in grant.shares
+    )
 
 
 @contextlib.contextmanager
@@ -103,7 +105,7 @@ def running(
     **sizes: object,
 ) -> Iterator[Room]:
     """Run an agent on a node with these devices; yield once kubelet has its resources."""
-    offers = {it.kind: Offer(it) for it in resources}
+    offers = {resource.kind: Offer(resource) for resource in resources}
     folders = Folders()
     pods = pod_resources.PodResources(
         kubelet.pod_resources, seconds=waiting.PROMPT / 2, patience=1
@@ -120,7 +122,9 @@ def running(
         )
         granter.see(has)
         granter.recover()
-        plugins = [plugin_server.Plugin(kubelet.folder, it, granter) for it in offers.values()]
+        plugins = [
+            plugin_server.Plugin(kubelet.folder, offer, granter) for offer in offers.values()
+        ]
         with waiting.beside(registration.Registrar(kubelet.folder, plugins)):
             kubelet.until_offered((resources[0].name, resources[1].name))
             yield Room(kubelet, granter, kept, folders, offers)

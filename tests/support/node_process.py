@@ -78,7 +78,7 @@ class Node:
 
     def quota(self, answer: messages.Answer) -> tuple[int, int, str]:
         """Return the vcore, memory units and device UUID of that container's quota."""
-        mounts = {it["containerPath"]: it for it in self.specification(answer)["mounts"]}
+        mounts = {mount["containerPath"]: mount for mount in self.specification(answer)["mounts"]}
         file = os.open(Path(mounts["/etc/pyvgpu"]["hostPath"]) / "quota", os.O_RDONLY)
         try:
             (limits,) = region.read_limits(file).devices

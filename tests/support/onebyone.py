@@ -19,7 +19,7 @@ def judge(stand, pod):
     if not may:
         return index.Reason.CLOSED
     found = None
-    for need in (it.need for it in pod.containers):
+    for need in (container.need for container in pod.containers):
         large = [
             it
             for it in may
@@ -47,10 +47,14 @@ def has_room(room, need):
 
 def score(stand, pod, policy):
     """Return the score, 0 to 10, of a node on which *pod* fits."""
-    if policy is pod_request.Policy.TOPOLOGY and any(it.need.count > 1 for it in pod.containers):
+    if policy is pod_request.Policy.TOPOLOGY and any(
+        container.need.count > 1 for container in pod.containers
+    ):
         return points.by_nearness(stand.free, pod)
     spread = policy is pod_request.Policy.SPREAD
-    need = max((it.need for it in pod.containers), key=lambda it: (it.vcore, it.vmemory))
+    need = max(
+        (container.need for container in pod.containers), key=lambda it: (it.vcore, it.vmemory)
+    )
     used = [1 - min(it.vcore / 100, it.vmemory / it.device.memory_bytes) for it in stand.free]
     fitting = [
         part

@@ -55,7 +55,7 @@ def build_bare(name: str, source: Path) -> str:
     """Compile a static program that contains the simulated driver, so that no shim can load."""
     tree = next(_BUILD.glob("cp*/csrc/simulator/CMakeFiles"))
     parts = (tree / it for it in ("machine.dir", "simulated_cuda.dir"))
-    objects = [it for part in parts for it in part.rglob("*.o")]
+    objects = [path for part in parts for path in part.rglob("*.o")]
     assert objects, f"{tree}: make build has left no objects there"
     return build(name, (source, *sorted(objects)), "-static", "-lpthread", "-lrt", "-lm")
 

@@ -253,7 +253,8 @@ def anything(name: str, namespace: str, *accounts: str) -> dict[str, Any]:
             "name": "cluster-admin",
         },
         "subjects": [
-            {"kind": "ServiceAccount", "name": it, "namespace": namespace} for it in accounts
+            {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+            for account in accounts
         ],
     }
 

@@ -144,8 +144,8 @@ class SmallApi:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            for it in self._connections:
-                _hang_up(it)
+            for connection in self._connections:
+                _hang_up(connection)
 
     def wait_for(self, method: str, path: str, times: int = 1) -> None:
         """Wait until there were *times* such requests."""

@@ -190,9 +190,9 @@ def lines() -> dict[str, list[int]]:
     """Return plausible history lines of some minutes."""
     looks = range(history.POINTS)
     return {
-        "promised": [480 + it + round(60 * math.sin(it / 6)) for it in looks],
-        "memory": [440 + it // 2 for it in looks],
-        "waiting": [max(it // 15, it // 8 - 4) for it in looks],
+        "promised": [480 + look + round(60 * math.sin(look / 6)) for look in looks],
+        "memory": [440 + look // 2 for look in looks],
+        "waiting": [max(look // 15, look // 8 - 4) for look in looks],
     }
 
 
@@ -204,4 +204,4 @@ def is_settled(shown: cluster.Cluster) -> bool:
         found = shown.document({})
     except errors.UnavailableError:
         return False
-    return all(it["why"] for it in found["waiting"]["rows"]) and len(found["events"]) > 0
+    return all(row["why"] for row in found["waiting"]["rows"]) and len(found["events"]) > 0

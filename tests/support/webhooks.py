@@ -45,7 +45,7 @@ def installed(*templates: str, setting: str) -> Iterator[None]:
     """Apply the objects of chart templates, except Deployments, during the block."""
     made = charted.part(templates, setting)
     things = [_led_here(it) for it in made if it["kind"] != "Deployment"]
-    if any(it["kind"] == "Service" for it in things):
+    if any(thing["kind"] == "Service" for thing in things):
         things.append(_endpoint())
     text = charted.listed(things)
     rig.apply()

@@ -62,7 +62,7 @@ def test_trees_are_readable_by_all_users_with_any_umask(driver, shim, cache):
     finally:
         os.umask(before)
     folders = [it for it in (path, *path.rglob("*")) if it.is_dir()]
-    assert {it.stat().st_mode & 0o777 for it in folders} == {0o755}
+    assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o755}
 
 
 def test_driver_is_linked_and_the_shim_is_not(driver, shim, cache):

@@ -127,7 +127,9 @@ def test_installed_wheel_names_the_extra_of_each_command_that_needs_one(installe
     (tmp_path / "pod.yaml").write_text(bare.POD)
     for (main, name), (arguments, extra) in bare.NEEDS.items():
         program = {"main": "pyvgpu", "kubectl_main": "kubectl-vgpu"}[main]
-        given = [tmp_path / it if it == "pod.yaml" else it for it in arguments]
+        given = [
+            tmp_path / argument if argument == "pod.yaml" else argument for argument in arguments
+        ]
         code, line = installed.refused(program, name, *given)
         assert (code, line.count("\n")) == (69, 1), line
         assert f"pip install 'pyvgpu[{extra}]'" in line
@@ -139,6 +141,6 @@ def test_installed_wheel_prints_the_manifests(installed):
         assert said == (PLAIN / f"{name}.yaml").read_text()
     chart = Path(installed.run("pyvgpu", "manifests", "--chart").strip())
     assert chart.is_relative_to(installed.programs.parent)
-    assert {"Chart.yaml", "values.yaml", "templates"} <= {it.name for it in chart.iterdir()}
+    assert {"Chart.yaml", "values.yaml", "templates"} <= {path.name for path in chart.iterdir()}
     command = installed.run("pyvgpu", "manifests", "second", "--helm")
     assert command.startswith(f"helm template pyvgpu {chart} --namespace pyvgpu ")

@@ -35,9 +35,9 @@ def selector(budget: Object) -> str | None:
     if not isinstance(wanted, dict):
         return None
     parts = [f"{key}={value}" for key, value in objects.section(wanted, "matchLabels").items()]
-    for it in objects.entries(wanted, "matchExpressions"):
-        key, values = it.get("key"), ",".join(objects.words(it, "values"))
-        match it.get("operator"):
+    for entry in objects.entries(wanted, "matchExpressions"):
+        key, values = entry.get("key"), ",".join(objects.words(entry, "values"))
+        match entry.get("operator"):
             case "In":
                 parts.append(f"{key} in ({values})")
             case "NotIn":

@@ -115,7 +115,7 @@ class Term:
         while self._watch.missing and not stop.wait(SYNC_SECONDS):
             pass
         shells = (self._waker, self._teller, self._evictor, self._drift)
-        self._threads.start(*(_bound(it.run, stop) for it in shells))
+        self._threads.start(*(_bound(shell.run, stop) for shell in shells))
         if not stop.is_set():
             known = len(self.book.pods), len(self.book.stands)
             process_tuning.settle()

@@ -41,12 +41,14 @@ def _beginning(text: str, known: Iterable[str]) -> list[str]:
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
     return [
-        it.option_strings[-1]
-        for it in parser._actions
-        if it.option_strings and it.help != argparse.SUPPRESS
+        action.option_strings[-1]
+        for action in parser._actions
+        if action.option_strings and action.help != argparse.SUPPRESS
     ]
 
 
 def _commands(whole: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    (found,) = (it for it in whole._actions if isinstance(it, argparse._SubParsersAction))
+    (found,) = (
+        action for action in whole._actions if isinstance(action, argparse._SubParsersAction)
+    )
     return dict(found.choices)

@@ -42,16 +42,16 @@ def test_devices_are_read_with_their_taints():
 @pytest.mark.parametrize("listed", [[], [{}], [{"spec": None}], [make.slice_of("n", {})]])
 def test_an_incomplete_slice_is_read_without_error(listed):
     found = seen.nodes(seen.slices(listed))
-    assert all(it.memory_bytes == 0 for node in found.values() for it in node.devices)
+    assert all(device.memory_bytes == 0 for node in found.values() for device in node.devices)
 
 
 def held(*claims):
     listed = [make.slice_of("n", make.device(0), make.device(1))]
     return {
-        (it.key, it.node): [
-            (one.share.uuid, one.share.vcore, one.share.vmemory // GIB) for one in it.held
+        (tenant.key, tenant.node): [
+            (one.share.uuid, one.share.vcore, one.share.vmemory // GIB) for one in tenant.held
         ]
-        for it in seen.tenants(listed, claims)
+        for tenant in seen.tenants(listed, claims)
     }
 
 

@@ -127,13 +127,13 @@ class Cluster(RuleBasedStateMachine):
         self.news.clear()
         for name in NODES:
             self.book.see_node(name, self.nodes[name])
-        known = {it.partition("/")[2] for it in self.book.pods}
+        known = {pod.partition("/")[2] for pod in self.book.pods}
         for name in sorted(known | self.pods.keys()):
             self.see(name, self.pods.get(name))
 
     def one_of(self, will_do, first):
         """The name of a suitable pod, None if there is none."""
-        names = sorted(it for it in self.pods if will_do(self.pods[it]))
+        names = sorted(pod for pod in self.pods if will_do(self.pods[pod]))
         return names[first % len(names)] if names else None
 
     @rule(
@@ -238,7 +238,7 @@ class Cluster(RuleBasedStateMachine):
             for it in stand.held():
                 taken[it.share.uuid] += it.share.vcore
             assert [it.vcore for it in stand.free] == [
-                100 - taken[it.uuid] for it in stand.devices
+                100 - taken[device.uuid] for device in stand.devices
             ]
 
     def teardown(self):
@@ -260,7 +260,7 @@ class Cluster(RuleBasedStateMachine):
             fresh.see_pod(pod.key, pod)
         assert self.book.differences(fresh) == []
         for stand in self.book.stands.values():
-            states = {it.state for it in stand.tenants.values()}
+            states = {tenant.state for tenant in stand.tenants.values()}
             assert states <= {node_info.State.BOUND}
         assert {name: it.free for name, it in fresh.stands.items()} == {
             name: it.free for name, it in self.book.stands.items()

@@ -73,7 +73,7 @@ class Scheduler(served.Program):
         best = found["NodeNames"][0]
         if len(found["NodeNames"]) > 1:
             scores = self.ask("prioritize", Pod=pod, NodeNames=found["NodeNames"])
-            best = max(scores, key=lambda it: it["Score"])["Host"]
+            best = max(scores, key=lambda score: score["Score"])["Host"]
         return self.bind(name, best)
 
     def bind(self, name, node):

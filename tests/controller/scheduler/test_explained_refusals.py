@@ -88,7 +88,7 @@ def test_the_same_as_json(cluster, ask):
     assert (document["container"], document["refused"]) == ("main", FULL)
     assert document["waitsFor"].startswith("room on a device of node-1")
     (node,) = document["nodes"]
-    assert [it["device"] for it in node["devices"]] == ["gpu0", "gpu1"]
+    assert [device["device"] for device in node["devices"]] == ["gpu0", "gpu1"]
 
 
 def test_once_there_is_room_the_pod_waits_for_kubelet(cluster, ask):

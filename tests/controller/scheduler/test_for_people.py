@@ -70,7 +70,7 @@ def test_explain_prints_json_for_a_waiting_pod(cluster, ask):
     api.put(make.path("a"), make.pod("a", 50, 8))
     document = json.loads(ask("explain", "a", "--json")[1])
     assert document["asks"] == "50 vcore and 2GiB"
-    assert [it["name"] for it in document["nodes"]] == ["node-1", "node-2"]
+    assert [node["name"] for node in document["nodes"]] == ["node-1", "node-2"]
     assert document["nearest"]["node"] == "node-1"
 
 

@@ -266,7 +266,7 @@ def is_bound(known, pod):
 
 
 def check(known, those):
-    assert all(room.vcore >= 0 for it in known.stands.values() for room in it.free)
+    assert all(room.vcore >= 0 for stand in known.stands.values() for room in stand.free)
     for name in ("a", "b"):
         members = [it for it in those if it.gang.name == f"team/{name}"]
         assert len({is_bound(known, it) for it in members}) == 1

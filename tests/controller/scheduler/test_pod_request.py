@@ -73,7 +73,7 @@ def gaia(vcore, units):
 def test_requests_of_each_container(thing, containers, parts):
     found = read(thing)
     assert found.names == containers
-    assert [(it.kind, it.vcore, it.units) for it in found.shape.parts] == parts
+    assert [(part.kind, part.vcore, part.units) for part in found.shape.parts] == parts
     assert not found.trouble
 
 
@@ -249,7 +249,10 @@ def test_a_share_on_several_devices():
 
 def test_containers_are_numbered_and_named_afterwards():
     found = read(pods.pod("x", pods.container("b"), pods.container("a", 20)))
-    assert [it.name for it in pod_request.pod_of(found.shape, 1).containers] == ["0", "1"]
+    assert [container.name for container in pod_request.pod_of(found.shape, 1).containers] == [
+        "0",
+        "1",
+    ]
     assert pod_request.named(found, {"1": [pods.share(1)], "0": [pods.share(0)]}) == {
         "b": (pods.share(0),),
         "a": (pods.share(1),),

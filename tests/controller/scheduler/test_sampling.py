@@ -19,4 +19,4 @@ from pyvgpu.controller.scheduler import sampling
 def test_the_hint_appears_where_sampling_may_be_the_cause(asked, known, others, named):
     text = sampling.hint(asked, known, others)
     assert ("percentageOfNodesToScore: 100" in text) is named
-    assert all(it in text for it in others) or not named
+    assert all(other in text for other in others) or not named

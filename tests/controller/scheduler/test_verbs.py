@@ -25,4 +25,4 @@ def test_a_pod_that_has_changed_since_it_was_judged_is_parsed_again(versions):
     asked = verbs.Verbs(extender.Decider(known), None, tuple, tuple, ())
     asked.filter(question("binpack", versions[0]))
     scores = json.loads(asked.prioritize(question("spread", versions[1])).content)
-    assert max(scores, key=lambda it: it["Score"])["Host"] == "empty"
+    assert max(scores, key=lambda score: score["Score"])["Host"] == "empty"

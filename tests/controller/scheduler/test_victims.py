@@ -39,7 +39,9 @@ def cluster(*those, devices=2, nodes=("n0",)):
 
 def chosen(known, pod, budgets=victims.NO_BUDGETS, going=(), node="n0"):
     plan = victims.choose(known.stands[node], pod, BINPACK, budgets, going)
-    return None if plan is None else sorted(it.key.partition("/")[2] for it in plan.victims)
+    return (
+        None if plan is None else sorted(victim.key.partition("/")[2] for victim in plan.victims)
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,9 +152,9 @@ def test_a_victim_that_outlives_the_claim_no_longer_counts_as_terminating():
     high, seconds = ask(), known.settings.claim_seconds
     known.see_pod(high.key, high)
     assert made.filter(high, ["n0"], 0).fitting == []
-    assert [it.key for it in made.preempt(high, ["n0"], victims.NO_BUDGETS, 0).victims] == [
-        "team/a"
-    ]
+    assert [
+        victim.key for victim in made.preempt(high, ["n0"], victims.NO_BUDGETS, 0).victims
+    ] == ["team/a"]
     known.see_pod("team/a", running("a", 0, leaving=True))
     assert made.freed(seconds - 1) == []
     assert made.in_vain(high) == ""
@@ -161,7 +163,7 @@ def test_a_victim_that_outlives_the_claim_no_longer_counts_as_terminating():
     assert made.in_vain(high) == "has waited 120 s in vain for team/a on n0 to end"
     assert made.filter(high, ["n0"], seconds).fitting == []
     plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds)
-    assert [it.key for it in plan.victims] == ["team/b"]
+    assert [victim.key for victim in plan.victims] == ["team/b"]
     known.see_pod("team/b", None)
     assert made.filter(high, ["n0"], seconds + 1).fitting == ["n0"]
 
@@ -175,7 +177,7 @@ def test_preempting_before_the_periodic_check_ignores_an_overdue_victim_too():
     assert plan is None, "its claim has not expired yet"
     known.expire(seconds)
     plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds)
-    assert [it.key for it in plan.victims] == ["team/b"]
+    assert [victim.key for victim in plan.victims] == ["team/b"]
 
 
 def test_without_other_candidates_it_waits_for_the_same_victim_and_evicts_no_other():
@@ -184,7 +186,7 @@ def test_without_other_candidates_it_waits_for_the_same_victim_and_evicts_no_oth
     high, seconds = ask(vcore=200, size=None), known.settings.claim_seconds
     known.see_pod(high.key, high)
     plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, 0)
-    assert [it.key for it in plan.victims] == ["team/c"]
+    assert [victim.key for victim in plan.victims] == ["team/c"]
     known.see_pod("team/c", None)  # and a does not terminate
     known.see_pod("team/d", running("d", 2, 30))
     known.expire(seconds)
@@ -203,7 +205,7 @@ def test_a_victim_that_was_never_evicted_does_not_count_as_overdue():
     for now in (0, seconds):  # the victim was never evicted
         known.expire(now)
         plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, now)
-        assert [it.key for it in plan.victims] == ["team/a"]
+        assert [victim.key for victim in plan.victims] == ["team/a"]
     assert made.in_vain(high) == ""
 
 
@@ -246,7 +248,7 @@ def test_prefers_the_node_with_the_cheapest_victims():
     ]
     known, made = cluster(*those, devices=1, nodes=("n0", "n1", "n2"))
     plan = made.preempt(ask(vcore=90), ["n0", "n1", "n2"], victims.NO_BUDGETS, 0)
-    assert (plan.node, [it.key for it in plan.victims]) == ("n2", ["team/d"])
+    assert (plan.node, [victim.key for victim in plan.victims]) == ("n2", ["team/d"])
 
 
 def test_the_schedulers_victims_are_supplemented_where_they_free_no_device():
@@ -360,10 +362,13 @@ def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
         return
     assert plan is not None
     best = min((max((it.priority for it in one), default=-1), len(one)) for one in good)
-    assert best == (max((it.priority for it in plan.victims), default=-1), len(plan.victims))
+    assert best == (
+        max((victim.priority for victim in plan.victims), default=-1),
+        len(plan.victims),
+    )
     assert (
         place.complaint(
-            facts.Node(stand.devices, tuple(stand.held({it.uid for it in plan.victims}))),
+            facts.Node(stand.devices, tuple(stand.held({victim.uid for victim in plan.victims}))),
             wanted,
             {"0": plan.shares["main"]},
         )

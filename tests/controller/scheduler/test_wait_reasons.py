@@ -104,7 +104,7 @@ def test_every_device_has_a_row():
     ]
     document = json.loads(json.dumps(found.document()))
     assert document["asks"] == "50 vcore and 8GiB"
-    assert [it["name"] for it in document["nodes"]] == ["n0", "n1", "n9"]
+    assert [node["name"] for node in document["nodes"]] == ["n0", "n1", "n9"]
     assert document["nodes"][1]["devices"] == [
         {
             "device": "gpu0",

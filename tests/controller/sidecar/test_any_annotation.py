@@ -89,7 +89,9 @@ def test_no_annotation_makes_a_component_fail(swap, swapped, record, main, phase
     for around in AROUND:
         decision = reconcile.reconcile(pod, around, MOMENT, model.SETTINGS)
         if decision.patch:
-            changed = {it["path"].split("/")[3] for it in decision.patch.operations[2:]}
+            changed = {
+                operation["path"].split("/")[3] for operation in decision.patch.operations[2:]
+            }
             assert not changed & {"0"}  # the main container
         explain.explain(pod, around, MOMENT, model.SETTINGS)
     code = main["state"].get("terminated", {}).get("exitCode")

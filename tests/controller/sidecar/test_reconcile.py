@@ -108,7 +108,7 @@ def test_a_stop_only_writes_a_record():
 
 
 def names_of_events(decision):
-    return [it.name for it in decision.actions if isinstance(it, actions.Event)]
+    return [action.name for action in decision.actions if isinstance(action, actions.Event)]
 
 
 def test_events_follow_the_write_and_have_unique_names():
@@ -127,7 +127,9 @@ def test_the_event_of_a_record_is_emitted_again():
 
 def events(decision):
     return next(
-        (it.reason, it.message) for it in decision.actions if isinstance(it, actions.Event)
+        (action.reason, action.message)
+        for action in decision.actions
+        if isinstance(action, actions.Event)
     )
 
 
@@ -259,7 +261,7 @@ def moved(*words):
         }
         for number, key in enumerate(keys)
     ]
-    command = [f"$({it['name']})" for it in references]
+    command = [f"$({reference['name']})" for reference in references]
     side = make.sidecar(command=command)
     side[0]["env"] += references
     return side, dict(zip(keys, words, strict=True))

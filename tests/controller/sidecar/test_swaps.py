@@ -220,7 +220,7 @@ def test_a_forged_swapped_annotation_is_no_request(kept):
     images = [
         it for it in (decision.patch.operations if decision.patch else ()) if "image" in it["path"]
     ]
-    assert [it["value"] for it in images] == (["evil"] if "evil" in kept else [])
+    assert [image["value"] for image in images] == (["evil"] if "evil" in kept else [])
 
 
 def test_containers_with_a_common_name_prefix_are_not_confused():
@@ -231,7 +231,7 @@ def test_containers_with_a_common_name_prefix_are_not_confused():
         policy="Always",
         metadata={"annotations": {"pyvgpu.io/swap": json.dumps({names[1]: {"image": "new:2"}})}},
     )
-    images = [it["image"] for it in after(document)["spec"]["containers"]]
+    images = [container["image"] for container in after(document)["spec"]["containers"]]
     assert images == ["main:1", f"{names[0]}:1", "new:2"]
 
 

@@ -69,7 +69,7 @@ def test_static_files_need_no_token_and_contain_no_data(shown):
 def test_pending_pods_have_a_reason_and_are_sorted_by_age(shown):
     found = shown.document({})["waiting"]
     assert found["count"] == 3
-    assert [it["pod"] for it in found["rows"]] == [
+    assert [row["pod"] for row in found["rows"]] == [
         "ada/sweep-12",
         "ada/sweep-13",
         "ada/finetune-2",
@@ -134,7 +134,7 @@ def test_changes_appear_at_the_next_refresh(empty):
     api, shown = empty
 
     def states(found):
-        return {it["name"]: (it["state"], it["why"]) for it in found["nodes"]["rows"]}
+        return {row["name"]: (row["state"], row["why"]) for row in found["nodes"]["rows"]}
 
     status_cluster.put_node(api, "late")
     status_cluster.put_agent(api, "late")

@@ -108,9 +108,9 @@ def test_nodes_can_be_searched_and_filtered():
     assert found["count"] == 111
     unhealthy = rows.chosen(MANY, rows.Wanted(show=rows.Show.TROUBLE))
     assert unhealthy["count"] == 50
-    assert {it["state"] for it in unhealthy["rows"]} == {"unhealthy"}
+    assert {row["state"] for row in unhealthy["rows"]} == {"unhealthy"}
     both = rows.chosen(MANY, rows.Wanted("node-49", rows.Show.TROUBLE))
-    assert [it["name"] for it in both["rows"]] == ["node-4907"]
+    assert [row["name"] for row in both["rows"]] == ["node-4907"]
     assert rows.chosen(MANY, rows.Wanted(show=rows.Show.ROOM))["count"] == 4950
     assert rows.chosen(MANY, rows.Wanted(show=rows.Show.FULL))["count"] == 0
 

@@ -83,14 +83,14 @@ def check(pod):
     spec = pod["spec"]
     assert spec["containers"]
     everyone = [*spec["containers"], *(spec.get("initContainers") or ())]
-    volumes = [it["name"] for it in spec.get("volumes") or ()]
+    volumes = [volume["name"] for volume in spec.get("volumes") or ()]
     for found in ([it["name"] for it in everyone], volumes):
         assert len(found) == len(set(found))
     for container in everyone:
         mounts = container.get("volumeMounts") or ()
-        paths = [it["mountPath"] for it in mounts]
+        paths = [mount["mountPath"] for mount in mounts]
         assert len(paths) == len(set(paths))
-        assert {it["name"] for it in mounts} <= {*volumes, "mine"}
+        assert {mount["name"] for mount in mounts} <= {*volumes, "mine"}
         assert all(it.get("name") for it in container.get("env") or ())
 
 
@@ -108,7 +108,7 @@ def test_the_result_is_a_valid_pod(pod, admission):
 @given(pods(), ADMISSIONS)
 def test_unmarked_containers_stay_unchanged(pod, admission):
     def plain(document):
-        return [it for it in document["spec"]["containers"] if not it["env"]]
+        return [container for container in document["spec"]["containers"] if not container["env"]]
 
     done = transform.transform(pod, "team", admission)
     assert plain(model.apply(pod, done.operations)) == plain(pod)

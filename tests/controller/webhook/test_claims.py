@@ -49,11 +49,11 @@ class Cluster:
 
     def request_of(self, pod, container):
         """Return a container's request in its claim."""
-        (name,) = (it["name"] for it in find(pod, container)["resources"]["claims"])
+        (name,) = (claim["name"] for claim in find(pod, container)["resources"]["claims"])
         (template,) = (
-            it["resourceClaimTemplateName"]
-            for it in pod["spec"]["resourceClaims"]
-            if it["name"] == name
+            claim["resourceClaimTemplateName"]
+            for claim in pod["spec"]["resourceClaims"]
+            if claim["name"] == name
         )
         (request,) = self.made["team", template]["devices"]["requests"]
         return request["exactly"]
@@ -106,7 +106,10 @@ def test_a_container_added_later_gets_its_own_claim():
     changed = cluster.create(gpu.pod(gpu.container("main", 50, 4)))
     changed["spec"]["containers"].append(gpu.container("late", 20, 4))
     again = cluster.create(changed)
-    assert [it["name"] for it in again["spec"]["resourceClaims"]] == ["vgpu-main", "vgpu-late"]
+    assert [claim["name"] for claim in again["spec"]["resourceClaims"]] == [
+        "vgpu-main",
+        "vgpu-late",
+    ]
     assert find(again, "main") == find(changed, "main")
 
 
@@ -130,7 +133,7 @@ def test_each_container_has_its_claim_and_an_init_container_uses_an_apps():
     cluster = Cluster()
     changed = cluster.create(pod)
     held = {
-        name: [it["name"] for it in find(changed, name)["resources"].get("claims", ())]
+        name: [claim["name"] for claim in find(changed, name)["resources"].get("claims", ())]
         for name in "abcis"
     }
     assert held == {
@@ -299,7 +302,7 @@ def test_names_of_claims_are_short_and_unique():
     theirs = [{"name": "vgpu-a", "resourceClaimName": "theirs"}]
     pod["spec"]["resourceClaims"] = theirs
     changed = Cluster().create(pod)
-    names = [it["name"] for it in changed["spec"]["resourceClaims"]]
+    names = [claim["name"] for claim in changed["spec"]["resourceClaims"]]
     assert names == ["vgpu-a", "vgpu-" + "a" * 58, "vgpu-a-2"]
     assert find(changed, "a")["resources"]["claims"] == [{"name": "vgpu-a-2"}]
     assert max(map(len, names)) == claims.MOST_NAME

@@ -103,7 +103,7 @@ def test_a_refusal_has_a_reason_and_no_patch():
 
 def test_warnings_are_truncated_to_the_api_servers_limit():
     warnings = written(review.Answer(warnings=("x" * 1000,) * 100))["warnings"]
-    assert {len(it) for it in warnings} == {250}
+    assert {len(warning) for warning in warnings} == {250}
     assert sum(map(len, warnings)) < 4096
 
 

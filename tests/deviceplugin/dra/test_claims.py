@@ -45,7 +45,7 @@ def given(*results, used=(), held=(), gives=lambda _: True, devices=DEVICES, **m
 
 def shares(*found, **more):
     return [
-        [(it.uuid, it.vcore, it.vmemory // GIB) for it in grant.shares]
+        [(share.uuid, share.vcore, share.vmemory // GIB) for share in grant.shares]
         for grant in given(*found, **more)
     ]
 

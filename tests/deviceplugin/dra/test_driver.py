@@ -41,13 +41,13 @@ def start(node, cluster, claiming):
 
 @pytest.fixture
 def uuids(node):
-    return [it.uuid for it in node.machine.devices]
+    return [device.uuid for device in node.machine.devices]
 
 
 def devices(cluster):
     """Return the devices in the slice of the node, by name."""
     found = cluster.api.under(SLICES)
-    return {it["name"]: it for one in found for it in one["spec"]["devices"]}
+    return {device["name"]: device for one in found for device in one["spec"]["devices"]}
 
 
 def put(cluster, one):
@@ -75,7 +75,7 @@ def edits(node, cdi):
 def limits(node, given):
     """Return the limits of the container that has that CDI device."""
     (cdi,) = given.cdi
-    mounts = {it["containerPath"]: it["hostPath"] for it in edits(node, cdi)["mounts"]}
+    mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits(node, cdi)["mounts"]}
     with Path(mounts["/etc/pyvgpu"], "quota").open("rb") as file:
         return region.read_limits(file.fileno())
 
@@ -85,7 +85,7 @@ def test_prepare_and_unprepare_are_idempotent(node, cluster, claiming, start, uu
     info = claiming.meet()
     assert (info.type, info.name) == ("DRAPlugin", "pyvgpu.io")
     assert "v1.DRAPlugin" in info.supported_versions
-    assert set(devices(cluster)) == {it.lower() for it in uuids}
+    assert set(devices(cluster)) == {uuid.lower() for uuid in uuids}
     one = put(cluster, claim("u1", result(uuids[1], 30, "4Gi")))
     (given,) = claiming.prepare(one)["u1"]
     assert given == Given(["vgpu"], "node-1", uuids[1].lower(), given.cdi, "share-of-vgpu")
@@ -114,7 +114,7 @@ def test_prepare_and_unprepare_calls_are_counted(node, cluster, claiming, start,
     with pytest.raises(RefusedError):
         claiming.prepare(one, ("team", "never", "seen"))
     _, text = node.ask("/metrics")
-    counts = [it for it in text.splitlines() if "prepare" in it and "seconds_count{" in it]
+    counts = [line for line in text.splitlines() if "prepare" in line and "seconds_count{" in line]
     assert sorted(counts) == [
         f'pyvgpu_kubelet_call_seconds_count{{call="{call}",result="{result}"}} {count}'
         for call, result, count in (
@@ -167,12 +167,15 @@ def test_each_claim_of_a_pod_is_a_quota(node, cluster, claiming, start, uuids):
     two["status"]["allocation"]["devices"]["config"] = config
     names = [put(cluster, claim("u1", result(uuids[0], 30, "4Gi"))), put(cluster, two)]
     found = claiming.prepare(*names)
-    assert [it.vcore for it in limits(node, found["u1"][0]).devices] == [30]
+    assert [device.vcore for device in limits(node, found["u1"][0]).devices] == [30]
     first, second = found["u2"]
     assert not second.cdi  # the first one carries it
     both = limits(node, first)
-    assert [(it.uuid, it.vcore) for it in both.devices] == [(uuids[0], 40), (uuids[1], 50)]
-    assert {it.policy for it in both.devices} == {quota.Policy.ELASTIC}
+    assert [(device.uuid, device.vcore) for device in both.devices] == [
+        (uuids[0], 40),
+        (uuids[1], 50),
+    ]
+    assert {device.policy for device in both.devices} == {quota.Policy.ELASTIC}
     pod["spec"]["containers"][0]["resources"]["claims"].append({"name": "u2"})
     cluster.api.put("/api/v1/namespaces/team/pods/p", pod)
     claiming.unprepare(*names)
@@ -186,7 +189,7 @@ def test_slice_follows_the_devices_and_is_recreated(node, cluster, claiming, sta
     start()
     claiming.meet()
     heard = claiming.health()
-    assert next(heard) == {it.lower(): (1, "") for it in uuids}
+    assert next(heard) == {uuid.lower(): (1, "") for uuid in uuids}
     (before,) = cluster.api.under(SLICES)
     cordon(cluster, uuids[0])
     first = uuids[0].lower()
@@ -213,7 +216,9 @@ def test_device_for_claims_is_not_offered_by_the_plugin(
     assert set(devices(cluster)) == {uuids[1].lower()}
     node.until(lambda: len(kubelet.devices.get("pyvgpu.io/vcore", {})) == 200)
     node.until(lambda: sum(kubelet.devices["pyvgpu.io/vcore"].values()) == 100)
-    node.until(lambda: [it.allocated_by for it in cluster.published.devices] == ["", "dra"])
+    node.until(
+        lambda: [device.allocated_by for device in cluster.published.devices] == ["", "dra"]
+    )
 
 
 def test_claims_survive_a_damaged_checkpoint(node, cluster, claiming, start, uuids):
@@ -224,7 +229,7 @@ def test_claims_survive_a_damaged_checkpoint(node, cluster, claiming, start, uui
     (node.state / "checkpoint").write_bytes(b"garbage")
     start()
     assert claiming.prepare(one) == {"u1": [before]}
-    assert [it.vcore for it in limits(node, before).devices] == [30]
+    assert [device.vcore for device in limits(node, before).devices] == [30]
 
 
 def test_admin_claim_gets_a_new_driver_at_the_next_start(node, cluster, claiming, start, uuids):
@@ -233,7 +238,7 @@ def test_admin_claim_gets_a_new_driver_at_the_next_start(node, cluster, claiming
     (given,) = claiming.prepare(one)["look"]
 
     def sources():
-        return "".join(it["hostPath"] for it in edits(node, given.cdi[0])["mounts"])
+        return "".join(mount["hostPath"] for mount in edits(node, given.cdi[0])["mounts"])
 
     assert f"/{simulator.DRIVER_RELEASE}-" in sources()
     simulated_node.rename_driver(node.root, simulator.DRIVER_RELEASE, "999.2")
@@ -266,7 +271,9 @@ def test_unwritable_specification_leaves_no_partial_grant(
     assert claiming.prepare(first) == {"u1": [before]}
     assert "Read-only file system" in claiming.unprepare(first)["u1"]
     small_disks.allow_writing(small_disk, allowed=True)
-    assert [it.vcore for it in limits(node, claiming.prepare(second)["u2"][0]).devices] == [40]
+    assert [
+        device.vcore for device in limits(node, claiming.prepare(second)["u2"][0]).devices
+    ] == [40]
     assert claiming.prepare(look)["u3"]
     assert claiming.unprepare(first, second, look) == {"u1": "", "u2": "", "u3": ""}
     assert not list(node.specifications.iterdir())
@@ -279,11 +286,11 @@ def test_cluster_without_sharing_gets_whole_devices_and_a_warning(
     cordon(cluster, uuids[1])
     start()
     node.until(lambda: set(devices(cluster)) == {uuids[0].lower()})
-    said = [it for it in node.log.read_text().splitlines() if "does not support" in it]
+    said = [line for line in node.log.read_text().splitlines() if "does not support" in line]
     assert [it for it in said if "DRAConsumableCapacity" in it and "no shares" in it]
     one = result(uuids[0], 30, "4Gi")
     del one["consumedCapacity"]  # as that cluster's scheduler does
     (given,) = claiming.prepare(put(cluster, claim("u1", one)))["u1"]
     assert not any(
-        "/etc/pyvgpu" in it["containerPath"] for it in edits(node, given.cdi[0])["mounts"]
+        "/etc/pyvgpu" in mount["containerPath"] for mount in edits(node, given.cdi[0])["mounts"]
     )

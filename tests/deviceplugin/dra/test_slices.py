@@ -141,7 +141,7 @@ def test_slice_is_owned_by_its_node_and_is_one_pool():
 def test_longest_node_name_gives_a_valid_slice_name():
     names = {slices.name_of("n" * 251 + it) for it in ("aa", "ab")}
     assert len(names) == 2
-    assert all(len(it) <= 253 for it in names)
+    assert all(len(name) <= 253 for name in names)
 
 
 def test_comparison_ignores_server_fields_and_sees_taints():

@@ -27,5 +27,5 @@ def test_driver_limit_is_in_the_metrics(space, agent):
     space.create("pods", rig.pod("p", container("a", 20, 8, "exec /stays")))
     space.until("pods", "p", lambda it: rig.runs(it, "a"))
     figure = f'driver_limit_bytes{{namespace="{space.name}",pod="p",container="a"'
-    shown = [it for it in agent.ask("/metrics").splitlines() if figure in it]
+    shown = [line for line in agent.ask("/metrics").splitlines() if figure in line]
     assert [float(it.split()[-1]) for it in shown] == [LIMIT]

@@ -265,7 +265,7 @@ def test_deployments_only_pod_waits_until_there_is_room(space, full):
         words = f"{device} needs 70 vcore, has 40 free ({space.name}/{holder} 60 vcore 2GiB)"
         assert words in event["message"]
     is_refused_again(full, 3)  # about 40 s: kubelet pauses 10 to 15 s
-    found = [it for it in space.pods() if it["metadata"]["name"] not in ("p0", "p1")]
+    found = [pod for pod in space.pods() if pod["metadata"]["name"] not in ("p0", "p1")]
     assert [it["metadata"]["uid"] for it in found] == [uid]
     query = {"fieldSelector": f"involvedObject.name={name},reason=VGPUWaits"}
     events, _ = space.server.items(space.path("events"), query)

@@ -79,7 +79,7 @@ def test_job_with_two_containers_has_30_and_70_vcore(space, agent, installed):
     assert rig.condition(ended, "Complete"), space.pods_of("j")
     (pod,) = space.pods_of("j")
     name = pod["metadata"]["name"]
-    small = dict(it.split(" ", 1) for it in agents.logs(space, name, "small").splitlines())
+    small = dict(line.split(" ", 1) for line in agents.logs(space, name, "small").splitlines())
     assert (int(small["total"]), small["refused"], small["wrong"]) == (8 * UNIT, "2", "0")
     found = json.loads(agents.logs(space, name, "large"))
     assert found["total"] == found["nvml"] == 24 * UNIT
@@ -90,7 +90,7 @@ def test_job_with_two_containers_has_30_and_70_vcore(space, agent, installed):
 
 def test_agent_opens_device_nodes_without_privilege(installed):
     said = installed.execute("agent", OPENS.format(folder="/dev")).splitlines()
-    assert said == [f"{it} opens" for it in NODES]
+    assert said == [f"{node} opens" for node in NODES]
     status = installed.execute("agent", "print(open('/proc/self/status').read())")
     facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert {facts[it] for it in ("CapEff", "CapBnd", "CapPrm")} == {"0" * 16}
@@ -102,7 +102,7 @@ def test_agent_opens_device_nodes_without_privilege(installed):
 
 def test_pod_with_only_the_device_folder_opens_no_device(installed):
     said = installed.execute("control-nodes", OPENS.format(folder="/driver/dev")).splitlines()
-    assert said == [f"{it} Operation not permitted" for it in NODES]
+    assert said == [f"{node} Operation not permitted" for node in NODES]
 
 
 def test_agents_account_has_exactly_the_listed_permissions(installed):

@@ -27,11 +27,11 @@ def figures(agent, pod):
     """Return the values of a pod's container metrics, by metric name."""
     text = agent.ask("/metrics")
     return {
-        it.name.removeprefix("pyvgpu_container_"): it.value
+        sample.name.removeprefix("pyvgpu_container_"): sample.value
         for family in parser.text_string_to_metric_families(text)
-        for it in family.samples
-        if it.labels.get("pod") == pod["metadata"]["name"]
-        and it.labels["namespace"] == pod["metadata"]["namespace"]
+        for sample in family.samples
+        if sample.labels.get("pod") == pod["metadata"]["name"]
+        and sample.labels["namespace"] == pod["metadata"]["namespace"]
     }
 
 

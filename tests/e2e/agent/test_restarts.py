@@ -57,7 +57,7 @@ def runs_again(space, agent, units, before):
 
 
 def ids(space):
-    return {rig.state(it, "a").get("containerID") for it in space.pods()}
+    return {rig.state(pod, "a").get("containerID") for pod in space.pods()}
 
 
 @pytest.mark.parametrize("order", ORDERS[:: len(ORDERS) - 1] if SHORT else ORDERS, ids="-".join)

@@ -125,5 +125,7 @@ def test_pods_run_on_chosen_devices_and_others_are_evicted(scheduled, running):
     node = scheduled.server.call("GET", f"/api/v1/nodes/{NODE}")
     text = node["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION]
     published = annotations.read_node(text)
-    assert [it.uuid for it in published.devices] == [it.uuid for it in running.machine.devices]
+    assert [device.uuid for device in published.devices] == [
+        device.uuid for device in running.machine.devices
+    ]
     assert not published.placed

@@ -98,12 +98,12 @@ def test_each_pod_has_its_quota_despite_kills(eight):
 def remembered(agent):
     """Return the number of grants in the agent's metrics."""
     lines = agent.ask("/metrics").splitlines()
-    return sum(float(it.split()[1]) for it in lines if it.startswith("pyvgpu_grants{"))
+    return sum(float(line.split()[1]) for line in lines if line.startswith("pyvgpu_grants{"))
 
 
 def equals_the_truth(space, agent):
     """Return whether the quotas match the running pods; assert that no device is overcommitted."""
-    live = {it["metadata"]["uid"]: it for it in space.pods() if rig.phase(it) == "Running"}
+    live = {pod["metadata"]["uid"]: pod for pod in space.pods() if rig.phase(pod) == "Running"}
     held = {}
     for entry in checkpoint_file.State(Path("/var/lib/kubelet/device-plugins")).read():
         if entry.kind is device_ids.Kind.VCORE and entry.uid in live:

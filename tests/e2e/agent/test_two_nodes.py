@@ -46,7 +46,7 @@ def on(agent, name, vcore, units, script=STAYS):
 
 
 def uuids(agent):
-    return {it.uuid for it in agent.machine.devices}
+    return {device.uuid for device in agent.machine.devices}
 
 
 def test_pods_have_devices_of_their_own_node(space, agent, other):

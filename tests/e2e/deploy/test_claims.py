@@ -89,7 +89,7 @@ def total(space, name):
 def test_driver_serves_both_apis_or_dra_only_and_limits_become_claims(
     space, shipped, agent, parts
 ):
-    first, second = (it.uuid for it in agent.machine.devices)
+    first, second = (device.uuid for device in agent.machine.devices)
     parts.install(DRA, f"--allocation-api={first}=plugin", "--allocation-switch-delay=1")
     agent.wait(lambda: set(claimed.published()) == {second})
     agent.wait(lambda: agent.allocatable().get("pyvgpu.io/vcore") == "100")

@@ -58,7 +58,11 @@ def granted(rendered, account, namespace):
         if binding["metadata"].get("namespace", namespace) != namespace:
             continue
         reference = (binding["roleRef"]["kind"], binding["roleRef"]["name"])
-        (role,) = (it for it in documents if (it["kind"], it["metadata"]["name"]) == reference)
+        (role,) = (
+            document
+            for document in documents
+            if (document["kind"], document["metadata"]["name"]) == reference
+        )
         for rule in role["rules"]:
             if not rule.get("resourceNames"):
                 found |= set(

@@ -68,7 +68,7 @@ def expiries(shipped):
     for pod in made.webhooks(shipped):
         with urllib.request.urlopen(f"http://{pod['status']['podIP']}:9472/metrics") as answer:
             lines = answer.read().decode().splitlines()
-        found += [float(it.split()[1]) for it in lines if it.startswith(EXPIRY + " ")]
+        found += [float(line.split()[1]) for line in lines if line.startswith(EXPIRY + " ")]
     return found
 
 

@@ -43,9 +43,9 @@ def replicas(ours):
 def leaders(ours):
     """Return the names of the pods that the Service selects."""
     return [
-        it["metadata"]["name"]
-        for it in replicas(ours)
-        if it["metadata"]["labels"].get(leading.LABEL) == leading.LEADS
+        replica["metadata"]["name"]
+        for replica in replicas(ours)
+        if replica["metadata"]["labels"].get(leading.LABEL) == leading.LEADS
     ]
 
 

@@ -89,7 +89,7 @@ def test_claim_is_one_quota_unless_containers_name_its_requests(space, agent):
     assert [said(ended, it)["total"] for it in ("x", "y")] == [str(4096 * MIB), str(2048 * MIB)]
     ended = space.until("pods", "together", rig.has_ended)
     totals = [said(ended, it) for it in ("x", "y")]
-    assert [it["total"] for it in totals] == [str(4096 * MIB)] * 2
+    assert [total["total"] for total in totals] == [str(4096 * MIB)] * 2
     # Each allocates all it can get; together they get no more than the quota.
     space.until_event("mixed", "FailedPrepareDynamicResources", "either all containers name")
 
@@ -104,7 +104,7 @@ def test_two_devices_are_one_claim_with_constraints(space, agent):
     agent.wait(lambda: "returned" in agents.logs(space, "gang", "main"))
     (grant,) = agent.present()
     found = agent.limits(grant)
-    assert {it.uuid for it in found} == {it.uuid for it in agent.machine.devices}
+    assert {it.uuid for it in found} == {device.uuid for device in agent.machine.devices}
     assert {(it.vcore, it.vmemory) for it in found} == {(40, 2048 * MIB)}
     space.server.call("DELETE", space.path("pods", "gang"))
     agent.until_idle()

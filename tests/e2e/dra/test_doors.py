@@ -12,7 +12,7 @@ STAYS = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
 
 
 def test_overfilled_device_plugin_and_dra_refuse_no_bound_pod(space, running):
-    first, second = (it.uuid for it in running.machine.devices)
+    first, second = (device.uuid for device in running.machine.devices)
     agent = claimed.become(
         running, "--allocation-api", f"{second}=dra", "--allocation-switch-delay", "1"
     )
@@ -27,11 +27,13 @@ def test_overfilled_device_plugin_and_dra_refuse_no_bound_pod(space, running):
 
     def running_pods():
         return sorted(
-            it["metadata"]["name"].partition("-")[0] for it in space.pods() if rig.runs(it, "main")
+            pod["metadata"]["name"].partition("-")[0]
+            for pod in space.pods()
+            if rig.runs(pod, "main")
         )
 
     agent.wait(lambda: running_pods() == ["claims"] * 2 + ["counted"] * 2)
-    waiting = [it for it in space.pods() if not rig.runs(it, "main")]
+    waiting = [pod for pod in space.pods() if not rig.runs(pod, "main")]
     assert [rig.phase(it) for it in waiting] == ["Pending"] * 4
     assert not any(it["spec"].get("nodeName") for it in waiting)
     held = {}
@@ -45,7 +47,7 @@ def test_overfilled_device_plugin_and_dra_refuse_no_bound_pod(space, running):
     agent.wait(lambda: agent.allocatable().get("pyvgpu.io/vcore") in ("80", "0"))
     assert set(claimed.published()) == {second}
     counted = [
-        it["metadata"]["name"] for it in space.pods() if "counted" in it["metadata"]["name"]
+        pod["metadata"]["name"] for pod in space.pods() if "counted" in pod["metadata"]["name"]
     ]
     for name in counted:
         space.server.call("DELETE", space.path("pods", name))

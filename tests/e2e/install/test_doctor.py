@@ -31,11 +31,11 @@ def ask_doctor(space, name, vcore, units, *options):
 
 def test_doctor_proves_a_pods_limits(release, space):
     code, said = ask_doctor(space, "asks", 30, 16, "--json")
-    checks = {it["check"]: it for it in json.loads(said)["checks"]}
+    checks = {check["check"]: check for check in json.loads(said)["checks"]}
     assert code == 0, checks
     assert checks["memory is held"]["state"] == "ok"
     assert checks["time is held"]["state"] in ("ok", "limited")  # limited: by other load
-    assert "missing" not in {it["state"] for it in checks.values()}
+    assert "missing" not in {check["state"] for check in checks.values()}
 
 
 def test_doctor_tells_a_pod_without_devices_which_limits_to_set(release, space):
@@ -72,9 +72,9 @@ def test_support_bundle_has_the_cluster_and_no_secret(release, space, tmp_path):
     with tarfile.open(packed) as archive:
         files = {it.name: archive.extractfile(it).read() for it in archive if it.isfile()}
     content = b"\n".join(files.values())
-    (pods,) = [files[it] for it in files if it.endswith("cluster/pods.json")]
-    assert "holds" in {it["metadata"]["name"] for it in json.loads(pods)}
-    assert any("pyvgpu-agent/logs/" in it for it in files)
+    (pods,) = [files[file] for file in files if file.endswith("cluster/pods.json")]
+    assert "holds" in {load["metadata"]["name"] for load in json.loads(pods)}
+    assert any("pyvgpu-agent/logs/" in file for file in files)
     secrets = [*secret_values()]
     assert (word, base64.b64encode(word)) in secrets
     assert not [plain[:8] for plain, coded in secrets if plain in content or coded in content]

@@ -50,7 +50,7 @@ def test_cron_job_can_be_run_at_once(reader, space):
 def shares(reader):
     """Return the entry of `kubectl vgpu top` for each server."""
     parts = json.loads(reader.do("kubectl vgpu top --output json"))["parts"]
-    return {it["pod"].partition("-")[0]: it for it in parts}
+    return {part["pod"].partition("-")[0]: part for part in parts}
 
 
 def ask(address):

@@ -62,7 +62,7 @@ def has_devices(resources=device_ids.OURS, vcore=0, units=0):
     """Wait until both simulated devices are allocatable, except for these amounts."""
     memory = sum(it.memory_bytes // UNIT for it in simulator.parse_machine("h100:2"))
     counts = (str(200 - vcore), str(memory - units))
-    wanted = dict(zip((it.name for it in resources), counts, strict=True))
+    wanted = dict(zip((resource.name for resource in resources), counts, strict=True))
     rig.until_node(NODE, lambda it: wanted.items() <= it["status"]["allocatable"].items())
 
 
@@ -120,9 +120,9 @@ def test_agents_wait_for_the_key_without_restarts(release):
     command = ("kubectl", "get", "pods", "--namespace", charts.AGENTS, "--output=json")
     pods = json.loads(charts.run(*command))["items"]
     restarts = {
-        (it["metadata"]["name"], one["name"]): one["restartCount"]
-        for it in pods
-        for one in it["status"]["containerStatuses"]
+        (pod["metadata"]["name"], one["name"]): one["restartCount"]
+        for pod in pods
+        for one in pod["status"]["containerStatuses"]
     }
     assert restarts
     assert not any(restarts.values()), restarts
@@ -149,7 +149,7 @@ def test_users_see_the_usage_and_a_healthy_agent(space, running, release):
     )
     said = charts.run("kubectl", *inside, "pyvgpu", "doctor", "--node", "--json", *where)
     checks = {row["check"]: row for row in json.loads(said)["checks"]}
-    assert {it["state"] for it in checks.values()} == {"ok"}, checks
+    assert {check["state"] for check in checks.values()} == {"ok"}, checks
 
 
 def test_cluster_has_exactly_the_objects_that_helm_renders(release):

@@ -19,9 +19,10 @@ def test_helm_lint_accepts_the_chart():
 )
 def test_api_server_accepts_every_object(monitoring_kinds, setting):
     things = [
-        it
-        for it in charted.documents(setting, namespace="default")
-        if it["kind"] != "Namespace" and it["metadata"].get("namespace") != charts.AGENTS
+        document
+        for document in charted.documents(setting, namespace="default")
+        if document["kind"] != "Namespace"
+        and document["metadata"].get("namespace") != charts.AGENTS
     ]
     command = ("kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", "-")
     said = charts.run(*command, text=charted.listed(things))

@@ -40,9 +40,9 @@ def test_whole_nodes_work_and_gpu_managers_annotations_are_set(space, as_gpu_adm
         used = extenders.assert_not_overcommitted(space)
         assert [vcore for vcore, _ in used.values()] == [100] * 4
         at = {
-            it.uuid: str(it.index)
+            device.uuid: str(device.index)
             for node in ("whole-0", "whole-1")
-            for it in extenders.devices(node, 2, 16)
+            for device in extenders.devices(node, 2, 16)
         }
         for pod in space.pods():
             noted, node = pod["metadata"]["annotations"], pod["spec"]["nodeName"]

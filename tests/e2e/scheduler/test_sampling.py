@@ -30,8 +30,8 @@ def scheduler(extender, folder, percentage):
 
 def was_refused(pod):
     return any(
-        it["type"] == "PodScheduled" and it["status"] == "False"
-        for it in pod["status"].get("conditions", ())
+        condition["type"] == "PodScheduled" and condition["status"] == "False"
+        for condition in pod["status"].get("conditions", ())
     )
 
 

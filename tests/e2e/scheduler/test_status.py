@@ -113,9 +113,10 @@ def test_api_server_authorizes_viewers_and_provides_the_content(space, page):
             code, found = page(viewer)
             return (
                 code == 200
-                and {"shown-1", "shown-2"} <= {it["name"] for it in found["nodes"]["rows"]}
+                and {"shown-1", "shown-2"} <= {row["name"] for row in found["nodes"]["rows"]}
                 and any(
-                    it["pod"] == f"{space.name}/p" and it["why"] for it in found["waiting"]["rows"]
+                    row["pod"] == f"{space.name}/p" and row["why"]
+                    for row in found["waiting"]["rows"]
                 )
                 and any(it["object"] == f"{space.name}/p" for it in found["events"])
             )

@@ -27,15 +27,15 @@ def classes():
 
 def waits(pod):
     return any(
-        it["type"] == "PodScheduled" and it["status"] == "False"
-        for it in pod["status"].get("conditions", ())
+        condition["type"] == "PodScheduled" and condition["status"] == "False"
+        for condition in pod["status"].get("conditions", ())
     )
 
 
 def is_refused_with_its_gang_of_4(pod):
     return any(
-        "not on all nodes for its gang of 4" in it.get("message", "")
-        for it in pod["status"].get("conditions", ())
+        "not on all nodes for its gang of 4" in condition.get("message", "")
+        for condition in pod["status"].get("conditions", ())
     )
 
 
@@ -57,11 +57,11 @@ def test_pod_of_higher_priority_preempts_where_no_device_has_room(space, extende
         space.create("pods", extenders.pod("high", 50, 4, **high, **only("alone")))
         space.until_event_of("VGPUPreempted", f"{space.name}/high")
         # The node has no kubelet to end the victim: it stays terminating.
-        victims = [it for it in space.pods() if it["metadata"].get("deletionTimestamp")]
+        victims = [pod for pod in space.pods() if pod["metadata"].get("deletionTimestamp")]
         assert len(victims) == 1
         extenders.bury(space, victims[0]["metadata"]["name"])
         space.until("pods", "high", is_bound)
-        left = {it["metadata"]["name"] for it in space.pods()}
+        left = {pod["metadata"]["name"] for pod in space.pods()}
         assert len(left & {"low-0", "low-1"}) == 1
 
 
@@ -74,10 +74,10 @@ def test_scheduler_preempts_victims_where_node_totals_are_short(space, extender,
         space.create("pods", extenders.pod("high", 100, 4, **high, **only("short")))
         gone = set()
         while not is_bound(space.read("pods", "high")):
-            for it in space.pods():
-                if it["metadata"].get("deletionTimestamp"):
-                    gone.add(it["metadata"]["name"])
-                    extenders.bury(space, it["metadata"]["name"])
+            for pod in space.pods():
+                if pod["metadata"].get("deletionTimestamp"):
+                    gone.add(pod["metadata"]["name"])
+                    extenders.bury(space, pod["metadata"]["name"])
             time.sleep(0.2)
         # kube-scheduler proposes random victims; they include those of one device, not all four.
         assert {"a", "c"} <= gone or {"b", "d"} <= gone

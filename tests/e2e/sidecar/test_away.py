@@ -79,7 +79,10 @@ def test_pod_can_be_evicted_during_a_stop(space, parts):
     path = space.path("pods", name) + "/eviction"
     seen = end_of(space, pod, lambda: space.server.call("POST", path, body=eviction))
     assert was_left_to_kubelet(pod, seen)
-    conditions = {it["type"]: it.get("reason") for it in seen[-1]["status"]["conditions"]}
+    conditions = {
+        condition["type"]: condition.get("reason")
+        for condition in seen[-1]["status"]["conditions"]
+    }
     assert conditions["DisruptionTarget"] == "EvictionByEvictionAPI"
 
 
@@ -113,6 +116,9 @@ def test_pod_can_be_preempted_during_a_stop(space, parts, classes):
 
         seen = end_of(space, pod, preempt)
         assert was_left_to_kubelet(pod, seen)
-        conditions = {it["type"]: it.get("reason") for it in seen[-1]["status"]["conditions"]}
+        conditions = {
+            condition["type"]: condition.get("reason")
+            for condition in seen[-1]["status"]["conditions"]
+        }
         assert conditions["DisruptionTarget"] == "PreemptionByScheduler"
         assert rig.phase(space.until("pods", "urgent", rig.has_ended)) == "Succeeded"

@@ -54,4 +54,4 @@ def test_cron_jobs_that_forbid_or_replace_keep_running(crons, policy):
 
 
 def is_of(job, cron):
-    return [it["name"] for it in job["metadata"]["ownerReferences"]] == [cron]
+    return [reference["name"] for reference in job["metadata"]["ownerReferences"]] == [cron]

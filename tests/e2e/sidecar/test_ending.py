@@ -75,7 +75,7 @@ def test_sleep_hook_delays_the_signal(space, parts, said):
     create_hooked(space, made)
     pod = sidecars.has_ended(space)
     ends = [rig.state(pod, name)["state"]["terminated"] for name in ("main", "side")]
-    main, side = (datetime.datetime.fromisoformat(it["finishedAt"]) for it in ends)
+    main, side = (datetime.datetime.fromisoformat(end["finishedAt"]) for end in ends)
     assert side - main >= datetime.timedelta(seconds=2)  # kubelet reports whole seconds
     assert said.read_text().split() == ["term"]
 

@@ -87,7 +87,7 @@ def test_killed_api_server_loses_no_pod(space, parts, runtime):
             name=f"j{number}",
         )
     space.until_any("pods", f"{sidecars.JOB}=j2", lambda it: rig.runs(it, "main"))
-    uids = [it["metadata"]["uid"] for it in space.pods()]
+    uids = [pod["metadata"]["uid"] for pod in space.pods()]
 
     def mains_have_ended():
         found = [it for uid in uids for it in runtime.seen(uid) if it.name == "main"]
@@ -166,8 +166,8 @@ def lost_by_the_runtime(pod):
 
     kubelet treats that as a failure, and restarts main containers by their policy.
     """
-    states = [it["state"] for it in pod["status"].get("containerStatuses", ())]
-    return any(it.get("terminated", {}).get("reason") == "Unknown" for it in states)
+    states = [status["state"] for status in pod["status"].get("containerStatuses", ())]
+    return any(state.get("terminated", {}).get("reason") == "Unknown" for state in states)
 
 
 @pytest.mark.row(13)
@@ -210,12 +210,12 @@ def test_kills_at_random_moments_lose_no_job_and_repeat_no_work(space, parts, tm
         space.until("jobs", name, lambda it: rig.condition(it, "Complete"))
     whole = 0
     for states in seen.close():
-        well = [it for it in states if rig.exit_code(it, "main") == 0]
+        well = [state for state in states if rig.exit_code(state, "main") == 0]
         if any(map(lost_by_the_runtime, states)):
             continue
-        assert {rig.exit_code(it, "main") for it in states} <= {None, 0}
+        assert {rig.exit_code(state, "main") for state in states} <= {None, 0}
         assert len({rig.state(it, "main")["containerID"] for it in well}) == 1
-        assert all(rig.exit_code(it, "main") == 0 for it in states[states.index(well[0]) :])
+        assert all(rig.exit_code(state, "main") == 0 for state in states[states.index(well[0]) :])
         assert rig.phase(states[-1]) == "Succeeded"
         whole += 1
     assert whole >= KILLS

@@ -171,7 +171,7 @@ def test_container_inserted_first_by_another_webhook_is_not_patched(space, parts
     states = (paper.running("side"), paper.ended("main", 0), paper.ended("proxy", 0))
     paper.say(space, "p", *states)  # not in the containers' order
     pod = space.until("pods", "p", sidecars.record)
-    images = {it["name"]: it["image"] for it in pod["spec"]["containers"]}
+    images = {container["name"]: container["image"] for container in pod["spec"]["containers"]}
     assert images == {"proxy": rig.BUSYBOX, "side": rig.FAST_EXIT, "main": rig.BUSYBOX}
 
 
@@ -217,7 +217,7 @@ def test_pods_on_all_list_pages_are_processed(space, parts):
     parts.start_controller()
     for name in last:
         assert space.until("pods", name, sidecars.record)
-    others = [it for it in space.pods() if it["metadata"]["name"] not in last]
+    others = [pod for pod in space.pods() if pod["metadata"]["name"] not in last]
     assert len(others) == MANY - len(last)
     assert not any(map(sidecars.record, others))
 

@@ -46,7 +46,7 @@ class Writes:
 
 def _content(pod):
     metadata = pod["metadata"]
-    images = [it["image"] for it in pod["spec"]["containers"]]
+    images = [container["image"] for container in pod["spec"]["containers"]]
     return metadata.get("annotations"), metadata.get("labels"), images
 
 

@@ -219,9 +219,13 @@ def converting(space, webhook, tmp_path):
     rules = tmp_path / "rules.yaml"
     rules.write_text(wanted["ConfigMap"]["data"]["rules.yaml"])
     arguments = webhooks.arguments(base["Deployment"])
-    added = (it for it in webhooks.arguments(wanted["Deployment"]) if it not in arguments)
+    added = (
+        argument
+        for argument in webhooks.arguments(wanted["Deployment"])
+        if argument not in arguments
+    )
     more = [it.replace("/rules/rules.yaml", str(rules)) for it in added]
-    put = [{"op": "add", "path": "/webhooks/-", "value": it} for it in entries]
+    put = [{"op": "add", "path": "/webhooks/-", "value": entry} for entry in entries]
     path = webhooks.PLACE.mutating
     space.server.call("PATCH", path, body=put, kind=apiserver.JSON_PATCH)
     try:

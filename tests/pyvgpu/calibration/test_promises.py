@@ -33,7 +33,7 @@ def test_promises_quote_their_documents(check):
 
 
 def test_overhead_is_held_against_the_goals_of_the_benchmark():
-    goals = {it.title: it.goal for it in figures.FIGURES}
+    goals = {figure.title: figure.goal for figure in figures.FIGURES}
     assert [goal for *_, goal in promises.OVERHEAD] == [
         goals["a launch with a share of time"],
         goals["alloc + free of 4 KiB"],
@@ -113,7 +113,7 @@ def test_shares_are_measured_beside_other_quotas(judged, figure, had, verdict):
 def test_too_short_kernels_do_not_judge_shares(judged):
     figures_ = {"90 percent, 20 us: share": 60.0, "50 percent, 3000 us: share": 50.0}
     found = judged(alone=kit_records.stage(figures=figures_))["time is given"]
-    assert [it.what for it in found.outcomes] == ["alone: 50 percent, 3000 us, alone"]
+    assert [outcome.what for outcome in found.outcomes] == ["alone: 50 percent, 3000 us, alone"]
 
 
 def test_memory_that_is_back_after_a_second_is_late(judged):

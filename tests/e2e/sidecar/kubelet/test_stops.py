@@ -106,7 +106,11 @@ def test_restart_of_the_sidecar_fails_a_finished_job_without_retries(space, runt
     )
     by_hand.stop(runtime, by_hand.started_job(space, template, backoffLimit=0), "side")
     job = space.until("jobs", "j", lambda it: rig.condition(it, "Failed"))
-    reasons = [it["reason"] for it in job["status"]["conditions"] if it["type"] == "Failed"]
+    reasons = [
+        condition["reason"]
+        for condition in job["status"]["conditions"]
+        if condition["type"] == "Failed"
+    ]
     assert reasons == ["BackoffLimitExceeded"]
 
 

@@ -83,7 +83,9 @@ class Below:
             manifest = json.loads(blob(json.loads(content("index.json"))["manifests"][0]))
             config = json.loads(blob(manifest["config"]))
             layers = manifest["layers"]
-            blobs = {it["digest"].partition(":")[2]: blob(it) for it in layers}
+            blobs = {
+                descriptor["digest"].partition(":")[2]: blob(descriptor) for descriptor in layers
+            }
         return cls(layers, config["rootfs"]["diff_ids"], config["config"]["Env"], blobs)
 
 

@@ -62,7 +62,7 @@ def main() -> None:
             archive(
                 folder / f"{name}.tar",
                 f"localhost/{name}:{version}",
-                *(entry(root / it) for it in sorted(top(root))),
+                *(entry(root / path) for path in sorted(top(root))),
                 *options,
             )
 

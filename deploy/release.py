@@ -34,7 +34,7 @@ def main() -> None:
         case ["check"]:
             found = complaints(changelog(), charted(), tags())
             found += unclean()
-            sys.exit("\n".join(f"release: {it}" for it in found) or 0)
+            sys.exit("\n".join(f"release: {complaint}" for complaint in found) or 0)
         case ["bill", folder]:
             bill(pathlib.Path(folder).absolute())
         case _:

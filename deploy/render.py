@@ -41,7 +41,7 @@ def main() -> None:
 
 def render(name: str) -> str:
     """Return the manifest *name*, rendered from the current chart."""
-    options = [word for it in manifests.SETS[name][0] for word in ("--set", it)]
+    options = [word for setting in manifests.SETS[name][0] for word in ("--set", setting)]
     return _HEAD.format(" ".join(options) or "no --set") + _NAMESPACE + template(*options)
 
 

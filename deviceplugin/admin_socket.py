@@ -92,7 +92,7 @@ def find(name: str, grants: Iterable[Grant]) -> Grant:
     if len(found) == 1:
         return found[0]
     if found:
-        several = ", ".join(sorted(it.owner.container for it in found if it.owner))
+        several = ", ".join(sorted(grant.owner.container for grant in found if grant.owner))
         raise errors.UsageError(f"NAME {name!r}: which of its containers: {several}?")
     known = ", ".join(sorted(bound)[:10]) or "none has any"
     raise errors.UsageError(

@@ -242,7 +242,7 @@ class Agent:
         def change(grant: Grant, wanted: quota.Change) -> Grant:
             return granter.change(
                 grant.id,
-                lambda it: resize.changed(it, wanted, made.devices, self._settings.unit),
+                lambda current: resize.changed(current, wanted, made.devices, self._settings.unit),
             )
 
         return admin_socket.Hands(

@@ -136,6 +136,6 @@ def sm_percent_by_pid(uuid: str, since: float) -> dict[int, int] | None:
             return None
         raise
     newest: dict[int, tuple[int, int]] = {}
-    for it in samples:
-        newest[it.pid] = max(newest.get(it.pid, (0, 0)), (it.timeStamp, it.smUtil))
+    for sample in samples:
+        newest[sample.pid] = max(newest.get(sample.pid, (0, 0)), (sample.timeStamp, sample.smUtil))
     return {pid: percent for pid, (_, percent) in newest.items()}

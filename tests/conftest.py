@@ -55,7 +55,11 @@ def no_thread_outlives_its_test(request):
     yield
     if request.node.get_closest_marker("e2e"):
         return
-    ours = [it for it in threading.enumerate() if it not in before and acts_by_itself(it)]
+    ours = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and acts_by_itself(thread)
+    ]
     waiting.wait_until(
         lambda: not any(our.is_alive() for our in ours),
         found=lambda: f"left running: {[our for our in ours if our.is_alive()]}",

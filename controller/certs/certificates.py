@@ -49,7 +49,9 @@ def make(wanted: Wanted, now: datetime.datetime, older: Bundle | None = None) ->
     """Make a bundle; the CAs of *older* that are still valid stay in it."""
     older = older or Bundle()
     begin = now - EARLIER
-    kept = [it for it in _read(older.authorities) if it.not_valid_after_utc > now]
+    kept = [
+        authority for authority in _read(older.authorities) if authority.not_valid_after_utc > now
+    ]
     signer = _signer(older, now) if wanted.lasting else None
     if signer is None:
         signer = ec.generate_private_key(ec.SECP256R1())

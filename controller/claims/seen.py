@@ -55,8 +55,8 @@ def slices(listed: Iterable[Object]) -> list[Object]:
 def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
     """Return the devices in *found*, the result of :func:`slices`, by node."""
     devices: dict[str, list[facts.Device]] = {}
-    for it in found:
-        spec = objects.section(it, "spec")
+    for resource_slice in found:
+        spec = objects.section(resource_slice, "spec")
         there = devices.setdefault(str(spec.get("nodeName") or ""), [])
         for one in objects.entries(spec, "devices"):
             there.append(_device(one, len(there)))
@@ -65,7 +65,7 @@ def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
 
 def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[pod_request.Pod]:
     """Return the holders of devices in the slices *found*: pods, or claims that no pod uses."""
-    places = {place: where for it in found for place, where in _places(it)}
+    places = {place: where for resource_slice in found for place, where in _places(resource_slice)}
     held: dict[tuple[str, str], list[facts.Holding]] = {}
     uids: dict[tuple[str, str], str] = {}
     for claim in claims:
@@ -172,7 +172,7 @@ def _places(found: Object) -> Iterator[tuple[_Place, tuple[str, facts.Device]]]:
 def _results(claim: Object) -> list[Object]:
     devices = objects.section(claim, "status", "allocation", "devices")
     listed = objects.entries(devices, "results")
-    return [it for it in listed if it.get("driver") == names.DRA_DRIVER]
+    return [result for result in listed if result.get("driver") == names.DRA_DRIVER]
 
 
 def _holder(claim: Object) -> tuple[str, str]:
@@ -198,7 +198,9 @@ def _share(consumed: Object, device: facts.Device) -> facts.Share:
 def _part(asked: Object, name: str) -> pod_request.Part:
     """Return one request; one that leaves out a capacity takes the whole device."""
     wished = objects.section(asked, "capacity", "requests")
-    vcore, vmemory = (_capacity(wished, it) for it in (names.DRA_VCORE, names.DRA_VMEMORY))
+    vcore, vmemory = (
+        _capacity(wished, capacity) for capacity in (names.DRA_VCORE, names.DRA_VMEMORY)
+    )
     count = max(_number(asked.get("count", 1)), 1)
     each = facts.WHOLE if vcore is None or vmemory is None else _number(vcore)
     if not 1 <= each <= facts.WHOLE:

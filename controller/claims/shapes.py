@@ -148,9 +148,9 @@ def _expressions(shape: Shape) -> Iterator[str]:
     if chosen.not_uuids:
         yield f"!({uuid} in {_list(chosen.not_uuids)})"
     if chosen.models:
-        yield " || ".join(f"{model}.contains({_text(it)})" for it in _lower(chosen.models))
-    for it in _lower(chosen.not_models):
-        yield f"!{model}.contains({_text(it)})"
+        yield " || ".join(f"{model}.contains({_text(wanted)})" for wanted in _lower(chosen.models))
+    for unwanted in _lower(chosen.not_models):
+        yield f"!{model}.contains({_text(unwanted)})"
     if chosen.classes:
         attribute = f'{_ATTRIBUTES}.?{names.DRA_COMPUTE_CLASS}.orValue("")'
         yield f"{attribute} in {_list(chosen.classes)}"

@@ -97,4 +97,4 @@ def unused(candidates: Iterable[Template], named: Collection[str]) -> list[Templ
 def named_by(pod: Object) -> set[str]:
     """Return the templates that a pod names."""
     listed = objects.entries(objects.section(pod, "spec"), "resourceClaims")
-    return {str(it.get("resourceClaimTemplateName") or "") for it in listed} - {""}
+    return {str(claim.get("resourceClaimTemplateName") or "") for claim in listed} - {""}

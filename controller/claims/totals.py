@@ -61,7 +61,7 @@ class Total:
 def total_of(namespace: Object) -> Total:
     """Read the annotations of *namespace*; UsageError for an invalid value."""
     noted = objects.section(namespace, "metadata", "annotations")
-    vcore, vmemory = (noted.get(it) for it in (names.TOTAL_VCORE, names.TOTAL_VMEMORY))
+    vcore, vmemory = (noted.get(key) for key in (names.TOTAL_VCORE, names.TOTAL_VMEMORY))
     if vcore is not None and not (str(vcore).isdecimal() and int(vcore) < _LARGEST):
         raise errors.UsageError(
             f"annotation {names.TOTAL_VCORE} {str(vcore)[:40]!r} of the namespace: must be a "
@@ -102,7 +102,7 @@ def held_by(claim: Object) -> Amount:
         for entry in objects.entries(devices, "results")
         if entry.get("driver") == names.DRA_DRIVER and not entry.get("adminAccess")
     ]
-    return Amount(amount.vcore, sum(_bytes(it, "consumed") for it in got if it))
+    return Amount(amount.vcore, sum(_bytes(size, "consumed") for size in got if size))
 
 
 def read(ledger: Object) -> dict[str, Reserved]:
@@ -132,7 +132,7 @@ def why_not(
     total: Total, asked: Amount, there: Iterable[Amount], reserved: Iterable[Reserved]
 ) -> str:
     """Return why *asked* exceeds *total* together with the other claims; empty if it does not."""
-    used = sum((*there, *(it.amount for it in reserved)), Amount())
+    used = sum((*there, *(reservation.amount for reservation in reserved)), Amount())
     if total.vcore is not None and used.vcore + asked.vcore > total.vcore:
         return (
             f"the claim asks for {asked.vcore} vcore, others of this namespace for {used.vcore}: "
@@ -169,7 +169,9 @@ def _alternatives(request: Object) -> Iterator[Amount]:
             )
         count = int(asked.get("count") or 1)
         wished = objects.section(asked, "capacity", "requests")
-        vcore, vmemory = (wished.get(it) for it in (names.DRA_VCORE, names.DRA_VMEMORY))
+        vcore, vmemory = (
+            wished.get(capacity) for capacity in (names.DRA_VCORE, names.DRA_VMEMORY)
+        )
         if vcore is not None and not (str(vcore).isdecimal() and int(vcore) < _LARGEST):
             raise errors.UsageError(
                 f"request {request.get('name')}: capacity vcore {str(vcore)[:40]!r}: must be a "

@@ -15,7 +15,7 @@ from pyvgpu import errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_OF_CONTAINER, _OF_DEVICE = (f"pyvgpu_{it}_" for it in ("container", "device"))
+_OF_CONTAINER, _OF_DEVICE = (f"pyvgpu_{kind}_" for kind in ("container", "device"))
 _FINDINGS = "pyvgpu_audit_findings"
 _ACTIVE = "pyvgpu_audit_active"
 Key = tuple[str, str, str, str]  # namespace, pod, container, UUID

@@ -181,10 +181,14 @@ class Book:
     def expire(self, now: float) -> list[pod_request.Pod]:
         """Drop the reservations that have expired by *now*; return their pods."""
         with self.lock:
-            late = [it for it in self._pending.values() if it.until <= now and it.state in PASSING]
+            late = [
+                pending
+                for pending in self._pending.values()
+                if pending.until <= now and pending.state in PASSING
+            ]
             for promise in late:
                 self._end(promise.pod.uid)
-            return [it.pod for it in late]
+            return [expired.pod for expired in late]
 
     def doubtful(self, now: float) -> list[Promise]:
         """Return the reservations whose bind is past its deadline by *now*."""

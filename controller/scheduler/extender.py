@@ -77,20 +77,22 @@ class Decider:
             self._refused = waiting
             fits = {
                 shape: self._index.fits_one_of(shape, touched)
-                for shape in {it.shape for it in waiting.values()}
+                for shape in {waiter.shape for waiter in waiting.values()}
             }
             owed = self._gathering.owed(now)
             late = self._preempting.overdue(now)
             found = [
-                it
-                for it in waiting.values()
-                if (it.gang and it.gang.name in owed)
-                or it.uid in late
-                or (fits[it.shape] if (own := self._kept(it, touched)) is None else own)
+                waiter
+                for waiter in waiting.values()
+                if (waiter.gang and waiter.gang.name in owed)
+                or waiter.uid in late
+                or (fits[waiter.shape] if (own := self._kept(waiter, touched)) is None else own)
             ]
             for pod in found:
                 del self._refused[pod.uid]
-        return sorted(found, key=lambda it: (-it.priority, it.created, it.uid))
+        return sorted(
+            found, key=lambda candidate: (-candidate.priority, candidate.created, candidate.uid)
+        )
 
     def _kept(self, pod: pod_request.Pod, touched: frozenset[str]) -> bool | None:
         """Tell whether the reservation of *pod* fits; None if there is none, or no change."""

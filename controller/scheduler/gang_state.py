@@ -90,7 +90,7 @@ class Gathering:
             self._give_up(gang, found.waiting)
             raise errors.UnavailableError(f"a pod of the gang of {pod.key} is gone")
         assembly.arrived.add(pod.uid)
-        if all(it.uid in assembly.arrived for it in found.waiting):
+        if all(member.uid in assembly.arrived for member in found.waiting):
             # From here on each pod is being bound, and no reservation expires.
             until = now + self._book.settings.bind_seconds
             assembly.until = max(assembly.until, until)
@@ -126,7 +126,9 @@ class Gathering:
                 torn[name] = self._torn.get(name, now)
                 seconds = max(pod.gang.seconds for pod in pods.values() if pod.gang)
                 if now - torn[name] >= seconds:
-                    late += [it for it in found.running if it.node and not it.leaving]
+                    late += [
+                        member for member in found.running if member.node and not member.leaving
+                    ]
         self._torn = torn
         return late
 
@@ -183,15 +185,21 @@ class Gathering:
         gang = pod.gang
         assert gang is not None  # noqa: S101
         assembly = self._assembly(gang, now) or gangs.Assembly(now + gang.seconds)
-        moving = [it for it in found.waiting if it.uid not in assembly.arrived or it == pod]
+        moving = [
+            member
+            for member in found.waiting
+            if member.uid not in assembly.arrived or member == pod
+        ]
         own = {it.node for one in moving if (it := self._book.find(one.uid)) is not None}
 
         def candidates(one: pod_request.Pod) -> list[Stand]:
             fits = self._index.look(one.shape).fits
-            fitting = [it for it in names if fits(it) or it in own]
+            fitting = [node_name for node_name in names if fits(node_name) or node_name in own]
             policy = one.policy or self._book.settings.policy
             scores = self._index.score(one.shape, policy, fitting)
-            ordered = sorted(zip(fitting, scores, strict=True), key=lambda it: (-it[1], it[0]))
+            ordered = sorted(
+                zip(fitting, scores, strict=True), key=lambda scored: (-scored[1], scored[0])
+            )
             return [self._book.stands[name] for name, _ in ordered]
 
         placed = gangs.plan(moving, candidates, self._book.settings.packing)

@@ -93,7 +93,7 @@ def plan(
     *candidates* returns the nodes that fit a pod, the best first. What these pods hold already
     counts as free. The largest pods choose first, each the best node that still has room.
     """
-    trial = _Trial({it.uid for it in pods})
+    trial = _Trial({member.uid for member in pods})
     nodes: dict[pod_request.Shape, Iterator[Stand]] = {}
     first: dict[pod_request.Shape, Stand | None] = {}
     found: dict[str, tuple[str, Shares]] = {}

@@ -92,7 +92,7 @@ def only(names: Sequence[str], found: Codes, code: int) -> Sequence[str]:
     """Return the *names* whose code in *found*, which has one for each, is *code*."""
     if isinstance(names, Listed):
         return names.only(found, code)
-    return list(itertools.compress(names, (it == code for it in found)))
+    return list(itertools.compress(names, (found_code == code for found_code in found)))
 
 
 class Roll:

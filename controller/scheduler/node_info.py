@@ -170,7 +170,7 @@ class Stand:
             for uid, promise in self.tenants.items()
             if promise.held is None and uid not in self.placed
         ]
-        for promise in sorted(lost, key=lambda it: (it.pod.created, it.pod.uid)):
+        for promise in sorted(lost, key=lambda tenant: (tenant.pod.created, tenant.pod.uid)):
             if self.unit and not promise.pod.trouble:
                 try:
                     yield promise.pod.uid, self.wanted(promise.pod)

@@ -164,7 +164,9 @@ def needs(container: Object, unit: int | None = None) -> tuple[int, int]:
     *unit* is the bytes of a unit, for messages. UsageError for a value that is no whole number,
     or for resources of both kinds.
     """
-    limits, asked = (objects.section(container, "resources", it) for it in ("limits", "requests"))
+    limits, asked = (
+        objects.section(container, "resources", section) for section in ("limits", "requests")
+    )
     pairs = [pair for pair in RESOURCES if any(name in limits or name in asked for name in pair)]
     if len(pairs) > 1:
         raise errors.UsageError(
@@ -314,8 +316,8 @@ def read_policy(text: str, option: str) -> Policy:
 
 def _gang(noted: Object, namespace: str) -> Gang | None:
     name, size, seconds = (
-        noted.get(it)
-        for it in (
+        noted.get(annotation)
+        for annotation in (
             names.GANG_ANNOTATION,
             names.GANG_SIZE_ANNOTATION,
             names.GANG_TIMEOUT_ANNOTATION,

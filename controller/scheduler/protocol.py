@@ -158,7 +158,7 @@ def write_scores(names: Sequence[str], scores: listed.Codes) -> bytes:
     return json.dumps(pairs, separators=(",", ":")).encode()
 
 
-_SCORES = {it: (b'{"Host":', b',"Score":%d},' % it) for it in range(11)}
+_SCORES = {score: (b'{"Host":', b',"Score":%d},' % score) for score in range(11)}
 
 
 def write_preemption(victims: Mapping[str, Victims]) -> bytes:
@@ -234,7 +234,7 @@ def _list(document: Mapping[str, Any], name: str, called: str, kind: type) -> Se
     if not isinstance(found, list):
         raise errors.DataError(f"{called}: must be a list, not {type(found).__name__}")
     # Check each type once: checking thousands of names one by one is slow.
-    if not all(issubclass(it, kind) for it in set(map(type, found))):
+    if not all(issubclass(found_type, kind) for found_type in set(map(type, found))):
         raise errors.DataError(f"{called}: must contain only {_IN_WORDS[kind]}")
     return found
 

@@ -63,7 +63,7 @@ class Lingering:
         return text
 
     def _look(self, now: float) -> None:
-        late = [it for it in self._waits.values() if it.until <= now]
+        late = [pending for pending in self._waits.values() if pending.until <= now]
         for wait in late:
             del self._waits[wait.pod.uid]
             stay = {it: key for it, key in wait.ending.items() if self._is_ending(it, wait.node)}

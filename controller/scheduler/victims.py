@@ -97,7 +97,7 @@ def choose(
     found = _fewest(stand, wanted, ending, may, budgets)
     if found is None:
         return None
-    ending |= {it.uid for it in found}
+    ending |= {victim.uid for victim in found}
     placed = place.find(stand.without(ending), wanted)
     if placed is None:
         return None
@@ -164,7 +164,7 @@ def _spared(
 ) -> tuple[pod_request.Pod, ...]:
     """Return the victims that remain after sparing pods one by one while the rest suffices."""
     victims = list(pool)
-    for pod in sorted(pool, key=lambda it: (-it.priority, it.created)):
+    for pod in sorted(pool, key=lambda candidate: (-candidate.priority, candidate.created)):
         rest = [victim for victim in victims if victim is not pod]
         if fits(rest):
             victims = rest

@@ -84,7 +84,7 @@ class Why:
     def only_closed(self) -> bool:
         """Whether all devices are closed to new pods, though free: cordoned, or another's."""
         found = [line.text for lines in self.lines.values() for line in lines if line.uuid]
-        return bool(found) and all(it.startswith(free_capacity.CLOSED) for it in found)
+        return bool(found) and all(text.startswith(free_capacity.CLOSED) for text in found)
 
     def document(self) -> dict[str, Any]:
         """Return it for programs."""
@@ -117,7 +117,7 @@ class Why:
     def _summary(self) -> str:
         if self.fitting:
             return f"{_nodes(len(self.fitting))} would do, such as {min(self.fitting)}"
-        counted = sorted(self.refusing.items(), key=lambda it: -len(it[1]))
+        counted = sorted(self.refusing.items(), key=lambda refusal: -len(refusal[1]))
         found = "; ".join(f"{_nodes(len(names))}: {text}" for text, names in counted)
         return f"no device for {self.asked}: {found or 'no node is known'}"
 
@@ -185,7 +185,8 @@ def _lacking(
 ) -> Iterator[tuple[float, free_capacity.Room]]:
     """Yield the fraction of each device that it lacks for the largest container."""
     need = max(
-        (container.need for container in wanted.containers), key=lambda it: (it.vcore, it.vmemory)
+        (container.need for container in wanted.containers),
+        key=lambda asked: (asked.vcore, asked.vmemory),
     )
     for room in stand.without((pod.uid,)):
         device = room.device

@@ -112,7 +112,7 @@ class Saved(prometheus.registry.Collector):
         """Return the sum until now."""
         with self._lock:
             now = self._clock()
-            over = [it for it in self._ended if now - it[0] >= SAVED_AT_MOST_SECONDS]
+            over = [ended for ended in self._ended if now - ended[0] >= SAVED_AT_MOST_SECONDS]
             self._ended = self._ended[len(over) :]  # ordered by time
             self._settled += sum(gpus * SAVED_AT_MOST_SECONDS for _, gpus in over)
             return self._settled + sum(gpus * (now - at) for at, gpus in self._ended)

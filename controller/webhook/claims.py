@@ -54,7 +54,7 @@ def has_any(pod: Object) -> bool:
 
 def has_share(pod: Object) -> bool:
     """Return whether one of those claims is for a share, not for whole devices."""
-    return any(it.startswith(shapes.SHARE) for it in templates.named_by(pod))
+    return any(template.startswith(shapes.SHARE) for template in templates.named_by(pod))
 
 
 def rewrite(draft: drafts.Draft, asked: pod_request.Pod, unit: int) -> Rewritten:

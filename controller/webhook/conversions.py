@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pyvgpu.kube.objects import Object
 
 GPU, MEMORY, PERCENTAGE, CORES, PRIORITY = (
-    f"nvidia.com/{it}" for it in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
+    f"nvidia.com/{resource}"
+    for resource in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
 )
 HAMI_ALONE = (MEMORY, PERCENTAGE, CORES)
 HAMI_SCHEDULER = "hami-scheduler"

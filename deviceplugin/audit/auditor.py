@@ -136,7 +136,9 @@ class Auditor:
             ).items()
         }
         pids: dict[str, set[int]] = {}
-        for pid, owner in self._remembered({pid for it in held.values() for pid in it}).items():
+        for pid, owner in self._remembered(
+            {pid for sizes in held.values() for pid in sizes}
+        ).items():
             pids.setdefault(owner.grant, set()).add(pid)
         self._means.limit(shared, pids)
         # Children of a killed process may keep memory that NVML attributes to no process.
@@ -177,7 +179,7 @@ class Auditor:
         seen, now = self._find(grants)
         wrong = quota_audit.confirmed(self._before, now)
         self._before, self.seen = now, seen
-        known = {it.key for it in self._confirmed}
+        known = {confirmed.key for confirmed in self._confirmed}
         self._confirmed = wrong
         for finding in wrong:
             if finding.key not in known:
@@ -235,7 +237,14 @@ class Auditor:
         if not finding.pod:
             return
         owners = (grant.owner for grant in grants.values())
-        owner = next((it for it in owners if it is not None and it.uid == finding.pod), None)
+        owner = next(
+            (
+                candidate
+                for candidate in owners
+                if candidate is not None and candidate.uid == finding.pod
+            ),
+            None,
+        )
         namespace, pod = (owner.namespace, owner.pod) if owner else ("", "")
         text = f"{finding.text}: {words}"
         self._means.tell(events.Event(finding.pod, namespace, pod, text, reason))
@@ -245,7 +254,7 @@ class Auditor:
 
         def still() -> bool:
             _, now = self._find(grants)
-            return any(it.key == finding.key and pid in it.pids for it in now)
+            return any(current.key == finding.key and pid in current.pids for current in now)
 
         try:
             if not _kill(pid, still):

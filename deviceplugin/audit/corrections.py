@@ -162,7 +162,7 @@ class _Region:
         """Return the tamperings of the last minute, the newest first."""
         oldest = time.monotonic() - REMEMBERED_SECONDS
         self._found = {key: it for key, it in self._found.items() if it[0] > oldest}
-        newest = sorted(self._found.values(), key=lambda it: -it[0])
+        newest = sorted(self._found.values(), key=lambda dated: -dated[0])
         return tuple(it for _, it in newest)
 
     def _note(self, found: Tampering, key: tuple[str, int, str]) -> None:

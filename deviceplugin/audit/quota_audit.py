@@ -105,7 +105,7 @@ def find(seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]) -> 
 def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding]:
     """Return the findings of *now* that the look *before* has, too."""
     known = {finding.key for finding in before}
-    return [it for it in now if it.kind in _SEEN_OFTEN or it.key in known]
+    return [finding for finding in now if finding.kind in _SEEN_OFTEN or finding.key in known]
 
 
 def doomed(
@@ -117,10 +117,10 @@ def doomed(
     and the container still exceeds its quota, its largest process is chosen. Processes of an
     unknown grant are spared: the agent may have lost that grant, and recover it in a moment.
     """
-    found = [it for it in wrong if not it.grant or it.grant in grants]
-    bare = [it for it in found if it.kind in (Kind.NO_SHIM, Kind.FOREIGN)]
-    chosen = [(it, pid) for it in bare for pid in it.pids]
-    worked = {(it.grant, it.uuid) for it in bare}
+    found = [suspect for suspect in wrong if not suspect.grant or suspect.grant in grants]
+    bare = [suspect for suspect in found if suspect.kind in (Kind.NO_SHIM, Kind.FOREIGN)]
+    chosen = [(suspect, pid) for suspect in bare for pid in suspect.pids]
+    worked = {(suspect.grant, suspect.uuid) for suspect in bare}
     for finding in found:
         if finding.kind is Kind.ABOVE and (finding.grant, finding.uuid) not in worked:
             held = seen.held.get(finding.uuid, {})
@@ -141,8 +141,12 @@ def _judged(
     if grant is None:
         # The container of a whole device has no grant folder: only its pod is known, and for a
         # claim only the first of its pods.
-        own = [it for it in grants.values() if it.whole and _may_be(it, whose.pod)]
-        if any(share.uuid == uuid for it in own for share in it.shares):
+        own = [
+            candidate
+            for candidate in grants.values()
+            if candidate.whole and _may_be(candidate, whose.pod)
+        ]
+        if any(share.uuid == uuid for candidate in own for share in candidate.shares):
             return None
         return Kind.FOREIGN, "was not given, and uses,"
     if all(share.uuid != uuid for share in grant.shares):
@@ -223,7 +227,7 @@ def _name(whose: Whose, grants: Mapping[str, Grant]) -> str:
     if grant is not None and grant.owner is not None:
         return grant.owner.label
     if whose.pod:
-        owners = (it.owner for it in grants.values())
+        owners = (known.owner for known in grants.values())
         named = next(
             (owner for owner in owners if owner is not None and owner.uid == whose.pod), None
         )

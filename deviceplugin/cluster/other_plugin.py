@@ -51,7 +51,7 @@ def counted(capacity: Mapping[str, object]) -> str:
 def _is_positive(amount: str) -> bool:
     """Tell whether a Kubernetes quantity is above 0, whatever its suffix or exponent."""
     number = amount.lower().partition("e")[0]
-    return not number.startswith("-") and any(it in "123456789" for it in number)
+    return not number.startswith("-") and any(character in "123456789" for character in number)
 
 
 class Follower:

@@ -58,5 +58,5 @@ class OwnNode(watching.Watching[dict[str, Any]]):
 def _read(node: apiserver.Object) -> dict[str, Any]:
     """Return the fields that the agent uses, without, for example, the list of images."""
     kept = ("name", "uid", "annotations", "labels", "resourceVersion")
-    metadata = {it: node["metadata"][it] for it in kept if it in node["metadata"]}
+    metadata = {field: node["metadata"][field] for field in kept if field in node["metadata"]}
     return {"metadata": metadata, "capacity": (node.get("status") or {}).get("capacity") or {}}

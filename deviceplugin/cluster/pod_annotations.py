@@ -66,7 +66,9 @@ class Wishes:
             annotations = meta.get("annotations") or {}
             wish, priority = elastic.read(annotations), elastic.read_priority(annotations)
             if resize.wished(grant, wish, priority) != grant:
-                self._granter.change(grant.id, lambda it: resize.wished(it, wish, priority))
+                self._granter.change(
+                    grant.id, lambda current: resize.wished(current, wish, priority)
+                )
         except errors.UsageError as exc:
             reason = events.Reason.NOT_RESIZED
             self._tell(

@@ -41,7 +41,9 @@ class PodEvents:
         self._known = known
         self._done = done
         self._stop = threading.Event()
-        self._evictor = evictions.Evictor(known.api, lambda it: done("eviction", it.of))
+        self._evictor = evictions.Evictor(
+            known.api, lambda eviction: done("eviction", eviction.of)
+        )
         self._recorder = event_recorder.Recorder(
             known.api,
             event_recorder.Source("pyvgpu", node, "pyvgpu.io/device-plugin"),

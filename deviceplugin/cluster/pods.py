@@ -99,7 +99,7 @@ class Pods(watching.Watching[dict[str, Any]]):
                 return None
         else:
             found = self.api.call("GET", _PODS, self._query, patience=patience)["items"]
-        return next((trimmed(it) for it in found if uid in uids_of(it)), None)
+        return next((trimmed(pod) for pod in found if uid in uids_of(pod)), None)
 
 
 def path_of(namespace: str, name: str) -> str:
@@ -115,7 +115,9 @@ def trimmed(pod: apiserver.Object) -> dict[str, Any]:
         for container in spec.get("containers") or ()
     ]
     return {
-        "metadata": {it: pod["metadata"][it] for it in _METADATA if it in pod["metadata"]},
+        "metadata": {
+            field: pod["metadata"][field] for field in _METADATA if field in pod["metadata"]
+        },
         "spec": {"containers": containers},
         "phase": (pod.get("status") or {}).get("phase", ""),
     }

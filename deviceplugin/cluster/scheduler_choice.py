@@ -39,7 +39,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
     """
     try:
         files = (
-            [it for it in sorted(path.iterdir()) if not it.name.startswith(".")]
+            [file for file in sorted(path.iterdir()) if not file.name.startswith(".")]
             if path.is_dir()
             else [path]
         )

@@ -77,10 +77,10 @@ class GrantBackend:
         if self.driver is None:
             return ()
         names_of = {node.name: uuid for uuid, node in self.driver.nodes.items()}
-        found = [names_of[it] for it in self.store.whole_nodes(grant_id) if it in names_of]
+        found = [names_of[name] for name in self.store.whole_nodes(grant_id) if name in names_of]
         return tuple(
-            facts.Share(it, quantity.WHOLE_DEVICE, self.driver.devices[it].memory_bytes)
-            for it in found
+            facts.Share(uuid, quantity.WHOLE_DEVICE, self.driver.devices[uuid].memory_bytes)
+            for uuid in found
         )
 
     def revoke(self, grant_id: str) -> None:

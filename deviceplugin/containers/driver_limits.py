@@ -86,7 +86,7 @@ class DriverLimits:
         with self._lock:
             if self._library is None:
                 return
-            there = {it.id: it for it in grants}
+            there = {granted.id: granted for granted in grants}
             for grant in there.values():
                 new = set(pids.get(grant.id, ())) - self._met.get(grant.id, set())
                 self._met[grant.id] = set(pids.get(grant.id, ()))
@@ -101,8 +101,8 @@ class DriverLimits:
                 ):
                     self._put(grant, fresh)
             for kept in (self._known, self._asked, self._met):
-                for it in kept.keys() - there.keys():
-                    del kept[it]
+                for gone in kept.keys() - there.keys():
+                    del kept[gone]
 
     def grow(self, grant: Grant) -> None:
         """Raise a container's limit if its quota is about to be raised."""
@@ -158,12 +158,12 @@ class DriverLimits:
             raise errors.UnavailableError(f"NVML: {exc}") from exc
 
     def _covers(self, grant_id: str, cgroup: Path) -> bool:
-        return any(cgroup.is_relative_to(it) for it in self._recall(grant_id).cgroups)
+        return any(cgroup.is_relative_to(parent) for parent in self._recall(grant_id).cgroups)
 
     def _put(self, grant: Grant, new: Iterable[Path]) -> None:
         """Set the limit of all existing cgroups of a grant, including the *new* ones."""
-        known = [Path(it) for it in self._recall(grant.id).cgroups]
-        found = [fromkey for fromkey in dict.fromkeys((*known, *new)) if fromkey.is_dir()]
+        known = [Path(text) for text in self._recall(grant.id).cgroups]
+        found = [path for path in dict.fromkeys((*known, *new)) if path.is_dir()]
         sizes: tuple[int, ...] = ()
         why = ""
         try:

@@ -59,7 +59,7 @@ class Stock:
     def fill(self, tree: Path) -> None:
         """Refill the pool for *tree*, while none is taken and the disk has enough space."""
         with self._lock:
-            for blank in [it for it in list(self._ready) if it.tree != tree]:
+            for blank in [ready for ready in list(self._ready) if ready.tree != tree]:
                 with contextlib.suppress(ValueError):  # another thread has just taken it
                     self._ready.remove(blank)
                     atomic_files.discard(blank.path)

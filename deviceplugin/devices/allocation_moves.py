@@ -106,7 +106,7 @@ class DeviceApis:
         waiting = [uuid for uuid, since in self._closed.items() if since <= settled]
         if not waiting:
             return False
-        by_api = {api: held(api) for api in {self._stands[it].now for it in waiting}}
+        by_api = {api: held(api) for api in {self._stands[closed].now for closed in waiting}}
         with self._lock:
             free = [
                 uuid

@@ -225,7 +225,7 @@ class Devices:
         with self._lock:
             left = [new for new in news if self._unhealthy.get(new) == nvml.MIG_MODE]
             self._unhealthy |= news
-            self.outdated |= any(news[it] != nvml.MIG_MODE for it in left)
+            self.outdated |= any(news[new] != nvml.MIG_MODE for new in left)
         self.show()
         if self.outdated:
             self._wake()

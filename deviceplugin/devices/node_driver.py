@@ -63,7 +63,7 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
         with nvml.session(library):
             seen = inventory.look(found, settings.classes)
             cuda_version = inventory.cuda_version()
-            limits = any(memory_limit.is_offered(it.uuid) for it in found)
+            limits = any(memory_limit.is_offered(gpu.uuid) for gpu in found)
     except (OSError, pynvml.NVMLError) as exc:
         raise errors.UnavailableError(f"{library}: NVML does not start: {exc}") from exc
     nodes = () if settings.simulate else cdi.nodes(settings.driver_root)
@@ -74,7 +74,7 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
             release=release,
             tree=tree,
             contents={path: entry.target for path, entry in mirrored.entries.items()},
-            devices={it.uuid: it for it in found},
+            devices={gpu.uuid: gpu for gpu in found},
             nodes=inventory.nodes(seen, nodes),
             control=(
                 *(node for node in nodes if node.name in cdi.FOR_ALL),

@@ -41,7 +41,7 @@ def devices_of(
     found = []
     for grant in own:
         unhealthy = holdings.unhealthy(grant, known.values())
-        shares = {slices.device_name(it.uuid): it for it in grant.shares}
+        shares = {slices.device_name(given.uuid): given for given in grant.shares}
         for result in grant.claim.results if grant.claim else ():
             share = shares[result.device]
             one: dict[str, Any] = {
@@ -167,7 +167,9 @@ class Statuses:
         over = gone & self._gone
         self._gone = gone
         if over:
-            self._granter.end(lambda it: it.claim is not None and it.claim.uid in over, used=False)
+            self._granter.end(
+                lambda grant: grant.claim is not None and grant.claim.uid in over, used=False
+            )
 
 
 def _is_there(api: apiserver.ApiServer, claim: Claim) -> bool:
@@ -220,7 +222,7 @@ def held_by_counters(granter: GrantManager) -> set[str]:
 
     All devices while any grant is not matched to its container yet.
     """
-    plain = [it for it in granter.known.values() if it.claim is None]
-    if any(it.owner is None for it in plain):
+    plain = [grant for grant in granter.known.values() if grant.claim is None]
+    if any(grant.owner is None for grant in plain):
         return {device.uuid for device in granter.devices}
     return {share.uuid for grant in plain for share in grant.shares}

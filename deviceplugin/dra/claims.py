@@ -79,7 +79,11 @@ def read(document: Mapping[str, Any], named: Named, node: str) -> Allocated:
         if not allocation:
             raise _refused(named, "is not allocated (any more)", final=False)
         devices = allocation["devices"]
-        pods = [it for it in status.get("reservedFor") or () if it["resource"] == "pods"]
+        pods = [
+            consumer
+            for consumer in status.get("reservedFor") or ()
+            if consumer["resource"] == "pods"
+        ]
         pod = pods[0] if pods else {"name": "", "uid": ""}
         return Allocated(
             named,
@@ -93,20 +97,24 @@ def read(document: Mapping[str, Any], named: Named, node: str) -> Allocated:
 
 
 def _pieces(results: Iterable[Mapping[str, Any]], named: Named, node: str) -> Iterator[Piece]:
-    for it in results:
-        if it["driver"] != names.DRA_DRIVER:
+    for allocated in results:
+        if allocated["driver"] != names.DRA_DRIVER:
             continue
-        if it["pool"] != node:
-            raise _refused(named, f"has a device of pool {it['pool']!r}, not {node!r}", final=True)
+        if allocated["pool"] != node:
+            raise _refused(
+                named, f"has a device of pool {allocated['pool']!r}, not {node!r}", final=True
+            )
         result = grants.Result(
-            str(it["request"]).partition("/")[0], str(it["device"]), str(it.get("shareID") or "")
+            str(allocated["request"]).partition("/")[0],
+            str(allocated["device"]),
+            str(allocated.get("shareID") or ""),
         )
-        consumed = it.get("consumedCapacity")
+        consumed = allocated.get("consumedCapacity")
         vcore, vmemory = quantity.WHOLE_DEVICE, None
         if consumed is not None:
             vcore = _amount(consumed, names.DRA_VCORE, quantity.WHOLE_DEVICE, named)
             vmemory = _amount(consumed, names.DRA_VMEMORY, quantity.MAXIMUM_BYTES, named)
-        yield Piece(result, vcore, vmemory, bool(it.get("adminAccess")))
+        yield Piece(result, vcore, vmemory, bool(allocated.get("adminAccess")))
 
 
 def _amount(consumed: Mapping[str, Any], name: str, most: int, named: Named) -> int:
@@ -132,12 +140,12 @@ def uses(pod: Mapping[str, Any], claims: Iterable[str]) -> dict[str, frozenset[s
     """
     wanted = frozenset(claims)
     named = dict(_claims_of(pod))
-    found: dict[str, set[str]] = {it: set() for it in wanted}
+    found: dict[str, set[str]] = {name: set() for name in wanted}
     for container in _containers(pod):
         own = {
-            (named[it["name"]], it.get("request") or "")
-            for it in (container.get("resources") or {}).get("claims") or ()
-            if named.get(it["name"]) in wanted
+            (named[reference["name"]], reference.get("request") or "")
+            for reference in (container.get("resources") or {}).get("claims") or ()
+            if named.get(reference["name"]) in wanted
         }
         if len(own) > 1:
             several = ", ".join(sorted(f"{claim}/{it}" if it else claim for claim, it in own))
@@ -152,7 +160,7 @@ def uses(pod: Mapping[str, Any], claims: Iterable[str]) -> dict[str, frozenset[s
     extended = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     if extended.get("resourceClaimName") in wanted:
         mapped = extended.get("requestMappings") or ()
-        found[extended["resourceClaimName"]] |= {it["requestName"] for it in mapped}
+        found[extended["resourceClaimName"]] |= {mapping["requestName"] for mapping in mapped}
     return {claim: frozenset(it) for claim, it in found.items()}
 
 
@@ -199,7 +207,7 @@ def parts(claim: Allocated, used: frozenset[str]) -> dict[str, tuple[Piece, ...]
             final=True,
         )
     return {
-        request: tuple(it for it in given if it.result.request == request)
+        request: tuple(piece for piece in given if piece.result.request == request)
         for request in claim.requests
     }
 
@@ -252,7 +260,7 @@ def grants_of(claim: Allocated, used: frozenset[str], around: Around) -> list[gr
 
 def _shares(claim: Allocated, pieces: Sequence[Piece], around: Around) -> tuple[facts.Share, ...]:
     """Return one share for each device, the sum of its pieces."""
-    known = {slices.device_name(it.uuid): it for it in around.node.devices}
+    known = {slices.device_name(own_device.uuid): own_device for own_device in around.node.devices}
     sums: dict[str, tuple[int, int]] = {}
     for piece in pieces:
         device = known.get(piece.result.device)
@@ -274,7 +282,7 @@ def _shares(claim: Allocated, pieces: Sequence[Piece], around: Around) -> tuple[
         vcore += piece.vcore
         vmemory += device.memory_bytes if piece.vmemory is None else piece.vmemory
         sums[device.uuid] = vcore, vmemory
-    memory = {it.uuid: it.memory_bytes for it in around.node.devices}
+    memory = {own_device.uuid: own_device.memory_bytes for own_device in around.node.devices}
     wholes = {vcore >= quantity.WHOLE_DEVICE for vcore, _ in sums.values()}
     if len(wholes) > 1:
         raise _refused(

@@ -210,7 +210,7 @@ class _Driver(dra_pb2_grpc.DRAPluginServicer):
     ) -> dra_pb2.NodePrepareResourcesResponse:
         with call_timing.counted(self._count, "prepare") as call:
             found = self._preparer.prepare(_named(request.claims))
-            call.done = not any(isinstance(it, str) for it in found.values())
+            call.done = not any(isinstance(outcome, str) for outcome in found.values())
         answer = dra_pb2.NodePrepareResourcesResponse()
         for uid, one in found.items():
             answer.claims[uid].CopyFrom(_prepared(one))

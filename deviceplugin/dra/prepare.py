@@ -59,7 +59,7 @@ class Preparer:
 
     def prepare(self, named: Sequence[Named]) -> dict[str, Sequence[Prepared] | str]:
         """Return the devices of each claim of a pod, or the error, by uid."""
-        together = tuple(it.name for it in named)
+        together = tuple(claim.name for claim in named)
         end = time.monotonic() + self._means.patience
         found: dict[str, Sequence[Prepared] | str] = {}
         for one in named:
@@ -75,7 +75,7 @@ class Preparer:
         found = {}
         for one in named:
             try:
-                self._granter.end(lambda it, one=one: _is_of(it, one))  # type: ignore[misc]
+                self._granter.end(lambda grant, one=one: _is_of(grant, one))  # type: ignore[misc]
                 self._means.dismiss(one.uid)
                 found[one.uid] = ""
             except errors.PyVgpuError as exc:
@@ -95,7 +95,7 @@ class Preparer:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _prepare(self, one: Named, together: tuple[str, ...]) -> Sequence[Prepared]:
-        if any(_is_of(it, one) for it in self._granter.known.values()):
+        if any(_is_of(live, one) for live in self._granter.known.values()):
             claim, used = None, frozenset[str]()
         else:
             claim = claims.read(self._read("resourceclaims", one, _CLAIMS), one, self._means.node)

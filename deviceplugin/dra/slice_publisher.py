@@ -53,7 +53,7 @@ class Publisher:
         chosen = f"spec.nodeName={node.name},spec.driver={names.DRA_DRIVER}"
         self._query = {"fieldSelector": chosen}
         self._seen: informer.Informer[apiserver.Object] = informer.Informer(
-            node.api, _PATH, self._query, lambda it: it, lambda _: self.changed()
+            node.api, _PATH, self._query, lambda published: published, lambda _: self.changed()
         )
         self.watch = watching.Watching(node.api, self._seen)
 
@@ -108,9 +108,9 @@ class Publisher:
         there = self._api.call("GET", _PATH, self._query)["items"]
         name = wanted["metadata"]["name"]
         ours = _named(name, there)
-        for it in there:
-            if it is not ours:  # left by another version of this agent
-                self._api.call("DELETE", f"{_PATH}/{it['metadata']['name']}")
+        for published in there:
+            if published is not ours:  # left by another version of this agent
+                self._api.call("DELETE", f"{_PATH}/{published['metadata']['name']}")
         if ours is None and not self._met():
             return
         if ours is None:
@@ -140,4 +140,4 @@ class Publisher:
 
 
 def _named(name: str, there: Iterable[apiserver.Object]) -> apiserver.Object | None:
-    return next((it for it in there if it["metadata"]["name"] == name), None)
+    return next((published for published in there if published["metadata"]["name"] == name), None)

@@ -105,7 +105,7 @@ def devices_of(
 
     Where the API server drops taints, devices with a taint are left out.
     """
-    known = {it.device.uuid: it for it in seen}
+    known = {observed.device.uuid: observed for observed in seen}
     groups = nvlink_groups(seen)
     found = []
     for device in devices:
@@ -190,7 +190,7 @@ def nvlink_groups(seen: Sequence[inventory.Seen]) -> dict[str, str]:
     """Return each device's NVLink group, by UUID, if it has one: all-to-all linked devices."""
     groups: list[list[inventory.Seen]] = []
     for one in seen:
-        own = next((it for it in groups if all(_linked(one, each) for each in it)), None)
+        own = next((group for group in groups if all(_linked(one, each) for each in group)), None)
         if own is None:
             groups.append([one])
         else:

@@ -61,7 +61,9 @@ def marks_by(
 def marks_of(pod: Mapping[str, Any]) -> Marks:
     """Return the marks of *pod*, an API object, from where gpu-manager looks for them."""
     first: Mapping[str, Any] = next(iter(pod.get("spec", {}).get("containers") or ()), {})
-    variables = {it["name"]: it.get("value", "") for it in first.get("env") or ()}
+    variables = {
+        variable["name"]: variable.get("value", "") for variable in first.get("env") or ()
+    }
     annotations = pod["metadata"].get("annotations") or {}
     return Marks(variables.get("SUBMITTER", ""), annotations.get("clusterName", ""))
 
@@ -206,7 +208,7 @@ def _is_of(one: process_owner.Whose, grant: Grant) -> bool:
 
 def _figures(sources: Sources) -> str:
     """Return the Prometheus text of /metric; each metric names its last label itself."""
-    rows: dict[str, list[tuple[str, float]]] = {it: [] for it in _HELP}
+    rows: dict[str, list[tuple[str, float]]] = {metric: [] for metric in _HELP}
 
     def add(name: str, labels: tuple[str, ...], value: float, last: str) -> None:
         names = (*_LABELS, _HELP[name][0])
@@ -304,5 +306,5 @@ def _pruned(found: object) -> object:
         kept = {key: _pruned(value) for key, value in found.items()}
         return {key: value for key, value in kept.items() if value not in (0, "", [], {})}
     if isinstance(found, list):
-        return [_pruned(it) for it in found]
+        return [_pruned(element) for element in found]
     return int(found) if isinstance(found, float) and found.is_integer() else found

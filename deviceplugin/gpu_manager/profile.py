@@ -114,13 +114,13 @@ def _label(part: str, text: str, flag: str) -> tuple[str, str]:
 def read_volumes(text: str, flag: str) -> tuple[volumeconf.Volume, ...]:
     """Return the volumes of the volume.conf *text*, which must suffice for an agent."""
     found = volumeconf.read(_path(text, flag))
-    if {it.shared for it in found} != {True, False}:
+    if {parsed.shared for parsed in found} != {True, False}:
         raise errors.DataError(
             f"{flag} {text}: must have a volume {volumeconf.SHARED!r}, for shares, and one of "
             "another name, for whole devices, such as 'origin'"
         )
     for volume in found:
-        missing = [it for it in _NEEDED if not volume.wants_library(it)]
+        missing = [library for library in _NEEDED if not volume.wants_library(library)]
         if missing:
             raise errors.DataError(
                 f"{flag} {text}: volume {volume.name!r} leaves out {' and '.join(missing)}: name "

@@ -118,7 +118,7 @@ def superseded(
         *there.having(Kind.VCORE, vcore, bound=False),
         *there.having(Kind.VMEMORY, vmemory, bound=True),
     ]
-    others = {it.id: it for it in found if it.id not in own}
+    others = {grant.id: grant for grant in found if grant.id not in own}
     return [
         other
         for other in others.values()

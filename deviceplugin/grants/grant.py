@@ -126,7 +126,7 @@ class Grant:
         """
         if self.claim is not None:
             given = self.claim.shares
-            return min(it.vcore for it in given), min(it.vmemory for it in given)
+            return min(part.vcore for part in given), min(part.vmemory for part in given)
         count = len(self.shares)
         return len(self.vcore_ids) // count, len(self.vmemory_ids) * unit // count
 
@@ -167,7 +167,7 @@ def dump(grant: Grant) -> dict[str, Any]:
 def _claim(claim: Claim) -> dict[str, Any]:
     found = _fields(claim)
     for name in ("results", "shares"):
-        found[name] = [_fields(it) for it in found[name]]
+        found[name] = [_fields(member) for member in found[name]]
     del found["priority"]
     return {**found, "policy": claim.policy.name.lower(), **_priority(claim)}
 
@@ -211,7 +211,7 @@ def _load_claim(found: Any) -> Claim:
         str(found["namespace"]),
         str(found["name"]),
         tuple(Result(**result) for result in found["results"]),
-        tuple(facts.Share(**it) for it in found["shares"]),
+        tuple(facts.Share(**fields) for fields in found["shares"]),
         quota.Policy.parse(found["policy"], "policy"),
         None if found["ceiling"] is None else int(found["ceiling"]),
         _load_priority(found),

@@ -45,8 +45,8 @@ class Known:
                 self._forget(grant.id)
                 self._grants[grant.id] = grant
                 for holders, own in self._indices(grant):
-                    for it in own:
-                        holders.setdefault(it, set()).add(grant.id)
+                    for key in own:
+                        holders.setdefault(key, set()).add(grant.id)
             for grant_id in gone:
                 self._forget(grant_id)
 
@@ -54,33 +54,37 @@ class Known:
         """Return the *bound*, or unbound, grants that have any of the ids *wanted*."""
         with self._lock:
             holders = (self._vcore if kind is Kind.VCORE else self._vmemory)[bound]
-            found = {one for it in wanted if it in holders for one in holders[it]}
-            return [self._grants[it] for it in found]
+            found = {
+                one for wanted_id in wanted if wanted_id in holders for one in holders[wanted_id]
+            }
+            return [self._grants[grant_id] for grant_id in found]
 
     def are_open(self, kind: Kind, wanted: Iterable[str]) -> bool:
         """Tell whether any unbound grant has any of the ids *wanted*."""
         holders = (self._vcore if kind is Kind.VCORE else self._vmemory)[False]
-        return any(it in holders for it in wanted)
+        return any(wanted_id in holders for wanted_id in wanted)
 
     def of_pod(self, uid: str) -> list[Grant]:
         """Return the grants of a pod."""
         with self._lock:
-            return [self._grants[it] for it in self._pods.get(uid, ())]
+            return [self._grants[grant_id] for grant_id in self._pods.get(uid, ())]
 
     def named(self, namespace: str, name: str) -> list[Grant]:
         """Return the grants of all pods that have, or had, that name."""
         with self._lock:
-            return [self._grants[it] for it in self._names.get(f"{namespace}/{name}", ())]
+            return [
+                self._grants[grant_id] for grant_id in self._names.get(f"{namespace}/{name}", ())
+            ]
 
     def _forget(self, grant_id: str) -> None:
         before = self._grants.pop(grant_id, None)
         if before is None:
             return
         for holders, own in self._indices(before):
-            for it in own:
-                holders[it].discard(grant_id)
-                if not holders[it]:
-                    del holders[it]
+            for key in own:
+                holders[key].discard(grant_id)
+                if not holders[key]:
+                    del holders[key]
 
     def _indices(self, grant: Grant) -> Iterator[tuple[dict[str, set[str]], Iterable[str]]]:
         yield self._vcore[grant.bound], grant.vcore_ids

@@ -56,8 +56,10 @@ def held(grants: Iterable[Grant], unit: int) -> tuple[facts.Holding, ...]:
 def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
     holder = _pod(own[0])
     for uuid in dict.fromkeys(share.uuid for grant in own for share in grant.shares):
-        there = [grant for grant in own if any(it.uuid == uuid for it in grant.shares)]
-        whole = [it for grant in there if grant.whole for it in grant.shares if it.uuid == uuid]
+        there = [grant for grant in own if any(share.uuid == uuid for share in grant.shares)]
+        whole = [
+            share for grant in there if grant.whole for share in grant.shares if share.uuid == uuid
+        ]
         if whole:
             yield facts.Holding(whole[0], holder)
             continue
@@ -159,5 +161,5 @@ def _given(kind: Kind, grant: Grant, uuid: str) -> frozenset[str]:
 
 def _left(kind: Kind, grant: Grant, uuid: str, unit: int) -> int:
     """Return the number of ids for the share of a device that an ended grant still holds."""
-    share = next(it for it in grant.shares if it.uuid == uuid)
+    share = next(candidate for candidate in grant.shares if candidate.uuid == uuid)
     return share.vcore if kind is Kind.VCORE else -(-share.vmemory // unit)

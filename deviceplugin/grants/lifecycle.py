@@ -193,9 +193,9 @@ def recovered(found: Shares, entries: Entries, listed: Listing) -> Iterator[gran
         if entry.grant not in found:
             continue
         memory = [
-            it.ids
-            for it in entries.of_pod(entry.uid)
-            if (it.container, it.kind) == (entry.container, Kind.VMEMORY)
+            sibling.ids
+            for sibling in entries.of_pod(entry.uid)
+            if (sibling.container, sibling.kind) == (entry.container, Kind.VMEMORY)
         ]
         namespace = name = ""
         with contextlib.suppress(pod_identity.DoubtError):

@@ -172,7 +172,7 @@ class GrantManager:
             # Kubelet allocates these ids again, so a grant that it knew with them has ended.
             there = self._checkpoint.known.having(kind, given, bound=True)
             kubelets = self._known_to_kubelet() if there else frozenset()
-            self._end([it for it in there if it.id in kubelets])
+            self._end([former for former in there if former.id in kubelets])
             if kind is Kind.VMEMORY:
                 return messages.Answer()
             grant = grants.Grant(grants.new_id(), given, time.time())
@@ -251,7 +251,7 @@ class GrantManager:
         with self._lock:
             known = self._checkpoint.grants
             chosen = choose(facts.Node(self._devices, self._book.held(known.values())), known)
-            new = [it for it in chosen if known.get(it.id) != it]
+            new = [candidate for candidate in chosen if known.get(candidate.id) != candidate]
             if new:
                 self._checkpoint.note(*new, soon=True)
             for grant in chosen:
@@ -266,7 +266,7 @@ class GrantManager:
         """End the grants for which *over* is true; those in use by processes only if *used*."""
         with self._lock:
             found = [grant for grant in self._checkpoint.grants.values() if over(grant)]
-            self._end([it for it in found if used or not self._folders.is_used(it.id)])
+            self._end([grant for grant in found if used or not self._folders.is_used(grant.id)])
 
     # --- garbage collection ---------------------------------------------------------------------
 
@@ -304,9 +304,13 @@ class GrantManager:
         with self._lock:
             written = self._sources.state.read()
             alone = len(found) == 1
-            bound = [_tried(lambda it: self._bind(it, written, alone=alone), it) for it in found]
+            bound = [
+                _tried(lambda identified: self._bind(identified, written, alone=alone), pod)
+                for pod in found
+            ]
             results = [
-                it if isinstance(it, Exception) else _tried(self._make_all, it) for it in bound
+                outcome if isinstance(outcome, Exception) else _tried(self._make_all, outcome)
+                for outcome in bound
             ]
         self._checkpoint.settle()
         return results
@@ -404,7 +408,7 @@ class GrantManager:
             log.info("bound %s to %s/%s/%s", grant.id, pod.namespace, pod.name, name)
         if bound.new:
             self.observers.bound(pod, {name: it.shares for name, it in bound.everything.items()})
-        if any(it.whole for it in bound.new.values()):
+        if any(made.whole for made in bound.new.values()):
             self._offer()  # a whole device also takes the memory that its pod did not request
         else:
             self.observers.changed()
@@ -457,7 +461,7 @@ class GrantManager:
         if left:
             self._checkpoint.put(*left)
         if ended:
-            self._checkpoint.drop(*(it.id for it in ended))
+            self._checkpoint.drop(*(gone.id for gone in ended))
         for grant in left:
             log.warning("revoked %s of %s: one of its processes still runs", grant.id, grant.label)
         for grant in ended:

@@ -92,7 +92,7 @@ def wishes(
         need = _need(container, unit, count_of(container.name), least)
         found.append(facts.Container(container.name, need, holdings.kind_of(container, others)))
     order = (facts.Kind.SIDECAR, facts.Kind.INIT, facts.Kind.APP)
-    return tuple(sorted(found, key=lambda it: order.index(it.kind)))
+    return tuple(sorted(found, key=lambda wish: order.index(wish.kind)))
 
 
 def _need(one: pod_identity.Container, unit: int, count: int | None, least: int) -> facts.Need:
@@ -150,9 +150,9 @@ def _placed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
 def _completed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
     """Return the shares on the *chosen* devices, with a place for containers without a choice."""
     found = {
-        it.name: tuple(_share(node, it.need, uuid) for uuid in chosen.devices[it.name])
-        for it in pod.containers
-        if it.name in chosen.devices
+        placed.name: tuple(_share(node, placed.need, uuid) for uuid in chosen.devices[placed.name])
+        for placed in pod.containers
+        if placed.name in chosen.devices
     }
     for container in pod.containers:
         if container.name not in found:
@@ -182,7 +182,7 @@ def _beside(
             shares = (_share(node, one.need, uuid),)
             if not place.complaint(node, part, {**found, one.name: shares}):
                 return shares
-    taken = place.holdings([it for it in both if it is not one], found, "the same pod")
+    taken = place.holdings([other for other in both if other is not one], found, "the same pod")
     rest = facts.Node(node.devices, (*node.held, *taken))
     alone = dataclasses.replace(pod, containers=(one,))
     return _placed(rest, alone, NOTHING)[one.name]
@@ -216,7 +216,11 @@ def preferred(
         if device.uuid in chosen:
             best.append(everything[first : first + size])
         first += size
-    order = [it for it in itertools.chain(*best, everything) if it not in offered.lost]
+    order = [
+        device_id
+        for device_id in itertools.chain(*best, everything)
+        if device_id not in offered.lost
+    ]
     return device_ids.preferred(asked.available, asked.must, asked.size, order)
 
 

@@ -81,7 +81,7 @@ class Starts:
 
     def _find_all(self, batch: Sequence[_Start]) -> None:
         try:
-            results = self._find([it.held for it in batch])
+            results = self._find([pending.held for pending in batch])
         except Exception as exc:
             results = [exc] * len(batch)
         ready = []

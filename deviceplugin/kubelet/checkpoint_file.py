@@ -63,7 +63,9 @@ class Entries(tuple[Entry, ...]):
     def pods_with(self, kind: device_ids.Kind, wanted: Iterable[str]) -> frozenset[str]:
         """Return the uids of the pods that have any of the ids *wanted*."""
         holders = self._holders[kind]
-        return frozenset().union(*(holders[it] for it in wanted if it in holders))
+        return frozenset().union(
+            *(holders[wanted_id] for wanted_id in wanted if wanted_id in holders)
+        )
 
     @functools.cached_property
     def grants(self) -> frozenset[str]:
@@ -76,8 +78,8 @@ class Entries(tuple[Entry, ...]):
         found: dict[device_ids.Kind, dict[str, set[str]]] = {kind: {} for kind in device_ids.Kind}
         for entry in self:
             holders = found[entry.kind]
-            for it in entry.ids:
-                holders.setdefault(it, set()).add(entry.uid)
+            for device_id in entry.ids:
+                holders.setdefault(device_id, set()).add(entry.uid)
         return found
 
 

@@ -70,6 +70,6 @@ class Offer:
 
 def _listing(everything: tuple[str, ...], unhealthy: frozenset[str]) -> api.ListAndWatchResponse:
     answer = api.ListAndWatchResponse()
-    for it in everything:
-        answer.devices.add(id=it, health=_UNHEALTHY if it in unhealthy else _HEALTHY)
+    for device_id in everything:
+        answer.devices.add(id=device_id, health=_UNHEALTHY if device_id in unhealthy else _HEALTHY)
     return answer

@@ -171,7 +171,7 @@ class PodResources:
 
     def _pods(self, said: Iterable[bytes]) -> tuple[Pod, ...]:
         """Parse the pods; those with an unchanged message are reused."""
-        pods = {it: self._read.get(it) or Pod(it, self._kinds) for it in said}
+        pods = {raw: self._read.get(raw) or Pod(raw, self._kinds) for raw in said}
         self._read = pods
         return tuple(pods.values())
 

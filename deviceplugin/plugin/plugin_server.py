@@ -153,8 +153,8 @@ class _Calls(api_grpc.DevicePluginServicer):
         except Exception as exc:
             self._refuse(context, exc)
         answer = api.PreferredAllocationResponse()
-        for it in found:
-            answer.container_responses.add(device_ids=it)
+        for preferred in found:
+            answer.container_responses.add(device_ids=preferred)
         return answer
 
     def Allocate(  # noqa: N802

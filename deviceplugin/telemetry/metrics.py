@@ -79,32 +79,32 @@ CONTAINER: tuple[tuple[Figure, Callable[[Part], float]], ...] = (
             "pyvgpu_container_vcore_allocated_ratio",
             "Part of a device's time that is allocated to a container, 0 to 1.",
         ),
-        lambda it: it.vcore,
+        lambda share: share.vcore,
     ),
     (
         Figure(
             "pyvgpu_container_vcore_limit_ratio",
             "Part of a device's time that a container may use while others are idle, 0 to 1.",
         ),
-        lambda it: it.limit,
+        lambda share: share.limit,
     ),
     (
         Figure(
             "pyvgpu_container_vcore_used_ratio",
             "Part of a device's time that a container used in the last seconds, 0 to 1.",
         ),
-        lambda it: it.use.ratio,
+        lambda share: share.use.ratio,
     ),
     (
         Figure("pyvgpu_container_busy_seconds_total", "Device time that a container has used."),
-        lambda it: it.use.busy_seconds,
+        lambda share: share.use.busy_seconds,
     ),
     (
         Figure(
             "pyvgpu_container_memory_allocated_bytes",
             "Device memory that is allocated to a container.",
         ),
-        lambda it: it.vmemory,
+        lambda share: share.vmemory,
     ),
     (
         Figure(
@@ -112,79 +112,79 @@ CONTAINER: tuple[tuple[Figure, Callable[[Part], float]], ...] = (
             "Device memory limit of a container that the driver itself enforces; 0: none, the "
             "shim alone enforces the quota.",
         ),
-        lambda it: it.driver_limit,
+        lambda share: share.driver_limit,
     ),
     (
         Figure("pyvgpu_container_memory_used_bytes", "Device memory that a container holds."),
-        lambda it: it.use.held_bytes,
+        lambda share: share.use.held_bytes,
     ),
     (
         Figure(
             "pyvgpu_container_refused_allocations_total",
             "Allocations of a container that were refused because they exceeded its quota.",
         ),
-        lambda it: it.use.refused,
+        lambda share: share.use.refused,
     ),
     (
         Figure(
             "pyvgpu_container_throttled_launches_total",
             "Launches of a container that were throttled.",
         ),
-        lambda it: it.use.waits,
+        lambda share: share.use.waits,
     ),
     (
         Figure(
             "pyvgpu_container_throttled_seconds_total",
             "Total time for which launches of a container were throttled.",
         ),
-        lambda it: it.use.waited_seconds,
+        lambda share: share.use.waited_seconds,
     ),
     (
         Figure("pyvgpu_container_processes", "Processes of a container that use its devices."),
-        lambda it: it.use.processes,
+        lambda share: share.use.processes,
     ),
 )
 
 DEVICE: tuple[tuple[Figure, Callable[[Stand], float]], ...] = (
     (
         Figure("pyvgpu_device_memory_bytes", "Total memory of a device."),
-        lambda it: it.device.memory_bytes,
+        lambda stand: stand.device.memory_bytes,
     ),
     (
         Figure("pyvgpu_device_memory_allocated_bytes", "Device memory that is allocated."),
-        lambda it: sum(part.vmemory for part in it.parts),
+        lambda stand: sum(part.vmemory for part in stand.parts),
     ),
     (
         Figure(
             "pyvgpu_device_memory_used_bytes",
             "Device memory in use by all processes, as NVML reports it.",
         ),
-        lambda it: it.answer.used_bytes,
+        lambda stand: stand.answer.used_bytes,
     ),
     (
         Figure(
             "pyvgpu_device_vcore_allocated_ratio", "Part of a device's time that is allocated."
         ),
-        lambda it: sum(part.vcore for part in it.parts),
+        lambda stand: sum(part.vcore for part in stand.parts),
     ),
     (
         Figure(
             "pyvgpu_device_used_ratio",
             "GPU utilization over NVML's last sample period, 0 to 1, all processes.",
         ),
-        lambda it: it.answer.busy,
+        lambda stand: stand.answer.busy,
     ),
     (
         Figure("pyvgpu_device_containers", "Containers that have a share of a device."),
-        lambda it: len(it.parts),
+        lambda stand: len(stand.parts),
     ),
     (
         Figure("pyvgpu_device_healthy", "1 if a device is healthy; 0 if not, or without driver."),
-        lambda it: not it.device.unhealthy,
+        lambda stand: not stand.device.unhealthy,
     ),
     (
         Figure("pyvgpu_device_cordoned", "1 if a device takes no new containers."),
-        lambda it: it.device.cordoned,
+        lambda stand: stand.device.cordoned,
     ),
 )
 
@@ -284,13 +284,15 @@ def current(sources: Sources) -> Iterator[str]:
     wrong = dict.fromkeys((kind.value for kind in quota_audit.Kind), 0)
     for finding in sources.findings():
         wrong[finding.kind.value] += 1
-    yield _family(FINDINGS, ((exposition.labels(("kind",), (it,)), wrong[it]) for it in wrong))
+    yield _family(
+        FINDINGS, ((exposition.labels(("kind",), (kind,)), wrong[kind]) for kind in wrong)
+    )
     yield _family(AUDITS, [("", sources.audits())])
     yield _family(OTHER_PLUGIN, [("", bool(sources.other_plugin()))])
     known = sources.grants()
     waiting = sources.waiting()
     found_of = collections.Counter(_state(grant, waiting) for grant in known)
-    states = {it: found_of[it] for it in ("bound", "waiting", "unbound")}
+    states = {state: found_of[state] for state in ("bound", "waiting", "unbound")}
     yield _family(
         GRANTS, ((exposition.labels(("state",), (state,)), states[state]) for state in states)
     )

@@ -86,9 +86,9 @@ def document(seen: Facts, period: float) -> dict[str, Any]:
         problems=[
             *(documents.problem(part, text) for part, text in seen.troubles if text),
             *(
-                documents.problem(it.device.label, it.device.unhealthy)
-                for it in seen.stands
-                if it.device.unhealthy
+                documents.problem(stand.device.label, stand.device.unhealthy)
+                for stand in seen.stands
+                if stand.device.unhealthy
             ),
             *(documents.problem("audit", finding.text) for finding in seen.findings),
         ],
@@ -108,7 +108,7 @@ def state_at(part: Part, before: Sequence[history.Values], period: float) -> Sta
     if len(before) < 2:
         return state_of(part, part.use.ratio, 0.0, 0)
     first, last = before[0], before[-1]
-    used = sum(it[0] for it in before[1:]) / 1000 / (len(before) - 1)
+    used = sum(point[0] for point in before[1:]) / 1000 / (len(before) - 1)
     waited = (last[2] - first[2]) / 1000 / (period * (len(before) - 1))
     return state_of(part, used, waited, last[3] - first[3])
 

@@ -100,11 +100,13 @@ class Uses:
 
     def look(self) -> None:
         """Sample all grants once."""
-        shared = [it for it in self._granted().values() if it.bound and not it.whole]
+        shared = [
+            granted for granted in self._granted().values() if granted.bound and not granted.whole
+        ]
         for grant in shared:
             with contextlib.suppress(OSError, errors.DataError):
                 self._look_at(grant)
-        live = {(it.id, share.uuid) for it in shared for share in it.shares}
+        live = {(granted.id, share.uuid) for granted in shared for share in granted.shares}
         self._read = {key: it for key, it in self._read.items() if key in live}
         self._used = {key: it for key, it in self._used.items() if key in live}
 

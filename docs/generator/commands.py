@@ -74,9 +74,10 @@ def _of_parser(parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
     yield f"```text\n{parser.format_usage().removeprefix('usage: ').strip()}\n```\n\n"
     for group in parser._action_groups:
         rows = [
-            (_called(it), _help(parser, it))
-            for it in group._group_actions
-            if it.help != argparse.SUPPRESS and not isinstance(it, argparse._SubParsersAction)
+            (_called(option), _help(parser, option))
+            for option in group._group_actions
+            if option.help != argparse.SUPPRESS
+            and not isinstance(option, argparse._SubParsersAction)
         ]
         if rows:
             yield table((group.title or "", "meaning"), rows)

@@ -89,7 +89,9 @@ def _sources(texts: dict[str, str]) -> set[str]:
                 found.add(path)
                 if (ROOT / path).is_dir():
                     found.update(
-                        f"{path}/{it.name}" for it in (ROOT / path).iterdir() if it.is_file()
+                        f"{path}/{child.name}"
+                        for child in (ROOT / path).iterdir()
+                        if child.is_file()
                     )
             return target
 

@@ -85,12 +85,12 @@ def shown(root: Path, path: str) -> str:
     """Return the text of the page that shows the file or folder *path* of the project."""
     there = root / path
     if there.is_dir():
-        names = sorted(it.name for it in there.iterdir() if it.is_file())
+        names = sorted(child.name for child in there.iterdir() if child.is_file())
         return f"# {path}/\n\n" + "".join(
             f"- [{name}]({posixpath.basename(path)}/{name}.md)\n" for name in names
         )
     text = there.read_text()[:LONGEST]
-    longest = max((len(it) for it in re.findall(r"`+", text)), default=0)
+    longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
     fence = "`" * max(longest + 1, 3)
     return f"# {path}\n\n{fence}{LANGUAGES.get(there.suffix, 'text')}\n{text}\n{fence}\n"
 

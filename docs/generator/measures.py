@@ -25,7 +25,7 @@ sizes in bytes; a name that ends in `_ratio` is a fraction of one device, from 0
 ends in `_total`; a histogram has `_bucket`, `_sum` and `_count`. Each program also exports
 Prometheus' standard `process_*` metrics.
 
-[agent-outside.md](../agent-outside.md#figures) explains the agent's metrics, and which questions
+[agent-outside.md](../agent-outside.md#metrics) explains the agent's metrics, and which questions
 they answer.
 
 """
@@ -82,7 +82,10 @@ def text(root: Path) -> str:
             parts.append(
                 table(
                     ("metric", "kind", "labels", "meaning"),
-                    ((code(it.name), it.kind, ", ".join(it.labels), it.text) for it in found),
+                    (
+                        (code(shown.name), shown.kind, ", ".join(shown.labels), shown.text)
+                        for shown in found
+                    ),
                 )
             )
     return "".join(parts)
@@ -101,7 +104,7 @@ def measures(root: Path) -> Iterator[Measure]:
             program=_program(found),
             name=beside[0],
             kind=_kind(found.node, beside[0]),
-            labels=_labels(beside[0]) or tuple(it for it in beside[2:] if it),
+            labels=_labels(beside[0]) or tuple(label for label in beside[2:] if label),
             text=beside[1],
         )
         if (measure.program, measure.name) not in yielded:

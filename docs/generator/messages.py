@@ -83,7 +83,11 @@ def text(root: Path) -> str:
     raised = list(messages(root))
     for title, folders in PARTS:
         rows = sorted(
-            {(it.text, str(it.kind.exit_code)) for it in raised if it.path.startswith(folders)}
+            {
+                (error.text, str(error.kind.exit_code))
+                for error in raised
+                if error.path.startswith(folders)
+            }
         )
         parts.append(f"## {title}\n\n")
         parts.append(
@@ -97,19 +101,19 @@ def kinds(root: Path) -> list[type[errors.PyVgpuError]]:
     for name in sources.modules(root):
         importlib.import_module(name)
     found = [errors.PyVgpuError]
-    for it in found:
-        found += [below for below in it.__subclasses__() if below not in found]
+    for error_class in found:
+        found += [below for below in error_class.__subclasses__() if below not in found]
     return found
 
 
 def answer(kind: type[errors.PyVgpuError]) -> str:
     """Return what a user does about an error of this class."""
-    return next(ANSWERS[it] for it in kind.__mro__ if it in ANSWERS)
+    return next(ANSWERS[ancestor] for ancestor in kind.__mro__ if ancestor in ANSWERS)
 
 
 def messages(root: Path) -> Iterator[Message]:
     """Yield every text with which an error class is constructed."""
-    by_name = {it.__name__: it for it in kinds(root)}
+    by_name = {error_class.__name__: error_class for error_class in kinds(root)}
     everything = list(sources.walk(root))
     named = _named(everything)
     for found in everything:
@@ -122,7 +126,9 @@ def messages(root: Path) -> Iterator[Message]:
             said = named.get((found.path, found.where, given.id), [])
         if kind is not None:
             yield from (
-                Message(found.path, kind, it) for it in said if it.strip(f"{sources.GAP}: ")
+                Message(found.path, kind, literal)
+                for literal in said
+                if literal.strip(f"{sources.GAP}: ")
             )
 
 
@@ -162,6 +168,6 @@ EVENT = re.compile(
 
 
 def _kinds(root: Path) -> Iterator[tuple[str, ...]]:
-    for it in sorted(kinds(root), key=lambda kind: kind.exit_code):
-        said = (it.__doc__ or "").partition("\n")[0]
-        yield str(it.exit_code), code(it.__name__), said, answer(it)
+    for error_class in sorted(kinds(root), key=lambda kind: kind.exit_code):
+        said = (error_class.__doc__ or "").partition("\n")[0]
+        yield str(error_class.exit_code), code(error_class.__name__), said, answer(error_class)

@@ -66,6 +66,6 @@ def without_line(text: str) -> str:
 def navigation(pages: Mapping[str, str]) -> list[dict[str, list[str]]]:
     """Return the navigation in the form of mkdocs, from the texts of all pages by path."""
     found: dict[str, list[str]] = {}
-    for it in sorted(place(page, text) for page, text in pages.items()):
-        found.setdefault(SECTIONS[it.section], []).append(it.page)
+    for placed in sorted(place(page, text) for page, text in pages.items()):
+        found.setdefault(SECTIONS[placed.section], []).append(placed.page)
     return [{section: pages} for section, pages in found.items()]

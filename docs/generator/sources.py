@@ -50,7 +50,7 @@ def text_of(node: ast.AST) -> str | None:
         return node.value
     if isinstance(node, ast.JoinedStr):
         return "".join(
-            str(it.value) if isinstance(it, ast.Constant) else GAP for it in node.values
+            str(piece.value) if isinstance(piece, ast.Constant) else GAP for piece in node.values
         )
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         parts = text_of(node.left), text_of(node.right)

@@ -120,7 +120,7 @@ def _counts(text: str | None) -> tuple[int | None, dict[str, int]]:
         return _count(text, text), {}
     found: dict[str, int] = {}
     for part in text.split(","):
-        name, _, number = (it.strip() for it in part.partition("="))
+        name, _, number = (side.strip() for side in part.partition("="))
         if not name or name in found:
             raise _no_count(text)
         found[name] = _count(number, text)
@@ -144,7 +144,7 @@ def _one_of(kind: type[_Choice], name: str, annotations: Mapping[str, str]) -> _
     text = annotations.get(name)
     if text is None:
         return None
-    valid = [str(it.value) for it in kind]
+    valid = [str(member.value) for member in kind]
     if text not in valid:
         raise errors.UsageError(
             f"{name} {text!r}: must be {' or '.join(valid)}, such as {valid[-1]}"

@@ -136,7 +136,9 @@ def numbers(unit: int, free: Sequence[Room]) -> capacity.Capacity:
                 int(used(room) * codes.FULL),
             )
         )
-    return capacity.Capacity(unit, devices, tuple(kinds), tuple(it.device.uuid for it in free))
+    return capacity.Capacity(
+        unit, devices, tuple(kinds), tuple(free_room.device.uuid for free_room in free)
+    )
 
 
 def asked(pod: facts.Pod) -> capacity.Ask:

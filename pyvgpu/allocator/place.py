@@ -258,7 +258,7 @@ class _Search:
 
     def _fitting(self, container: facts.Container) -> list[int]:
         need, phases = container.need, self._phases[container.name]
-        return [it for it in range(len(self._rooms)) if self._fits(need, it, phases)]
+        return [index for index in range(len(self._rooms)) if self._fits(need, index, phases)]
 
     def _fits(self, need: facts.Need, position: int, phases: Iterable[int]) -> bool:
         left, device = self._left[position], self._rooms[position].device

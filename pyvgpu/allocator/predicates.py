@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.allocator import facts
 
-INDEX, NODE, TIME = (f"{names.GAIA_PREDICATE}{it}" for it in ("gpu-idx-", "node", "time"))
+INDEX, NODE, TIME = (f"{names.GAIA_PREDICATE}{suffix}" for suffix in ("gpu-idx-", "node", "time"))
 ASSIGNED = names.GAIA_ASSIGNED_ANNOTATION
 
 

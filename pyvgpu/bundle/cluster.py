@@ -28,7 +28,10 @@ def documents(api: apiserver.ApiServer, namespaces: Sequence[str]) -> Iterator[t
     yield "cluster/nodes.json", _listed(api, "/api/v1/nodes", shapes.NODE)
     yield "cluster/pods.json", _listed(api, "/api/v1/pods", shapes.POD, asks)
     events = _listed(
-        api, "/api/v1/events", shapes.EVENT, lambda it: str(it.get("reason")).startswith("VGPU")
+        api,
+        "/api/v1/events",
+        shapes.EVENT,
+        lambda event: str(event.get("reason")).startswith("VGPU"),
     )
     yield "cluster/events.json", events
     yield (
@@ -67,7 +70,7 @@ def _own(api: apiserver.ApiServer, space: str) -> Iterator[tuple[str, object]]:
     except apiserver.ServerError as exc:
         yield listed, _error(exc)
         return
-    yield listed, [shapes.kept(it, shapes.OWN_POD) for it in pods]
+    yield listed, [shapes.kept(own_pod, shapes.OWN_POD) for own_pod in pods]
     for pod in pods:
         name = str(objects.section(pod, "metadata").get("name"))
         for container in objects.entries(objects.section(pod, "spec"), "containers"):
@@ -86,7 +89,7 @@ def _listed(
         found = api.items(path, {})[0]
     except apiserver.ServerError as exc:
         return _error(exc)
-    return [shapes.kept(it, shape) for it in found if wanted(it)]
+    return [shapes.kept(thing, shape) for thing in found if wanted(thing)]
 
 
 def _asked(api: apiserver.ApiServer, path: str) -> object:

@@ -65,7 +65,7 @@ def documents(
     yield "grants/checkpoint.json", _or_error(lambda: _checkpoint(where.state))
     quotas = (run / store.GRANTS).glob(f"*/{names.QUOTA_FILE}")
     found = sorted(quota.parent for quota in quotas if grants.is_id(quota.parent.name))
-    yield "grants/regions.json", [_region(it) for it in found]
+    yield "grants/regions.json", [_region(folder) for folder in found]
     yield "mirror.json", _or_error(lambda: _mirror(where.state / node.DRIVER))
     for path in ("/readyz", "/healthz", "/metrics"):
         yield f"agent{path}.txt", _asked(where.agent, path)
@@ -152,7 +152,7 @@ def _region(path: Path) -> dict[str, object]:
         found["processes"] = [{"pid": slot.pid, "charged": slot.charged} for slot in usage.slots]
         found["charged"], found["orphaned"] = usage.charged, usage.orphaned
         found["refused"] = usage.refused
-        found["compute"] = [dataclasses.asdict(it) for it in compute]
+        found["compute"] = [dataclasses.asdict(device_compute) for device_compute in compute]
     except (errors.PyVgpuError, OSError) as exc:
         found["error"] = str(exc)
     return found

@@ -54,8 +54,8 @@ def _kept(thing: object, shape: Shape) -> object:
     if isinstance(shape, list):
         if not isinstance(thing, list):
             return _LEFT_OUT
-        those = (_kept(it, shape[0]) for it in thing)
-        return [it for it in those if it is not _LEFT_OUT]
+        those = (_kept(element, shape[0]) for element in thing)
+        return [element for element in those if element is not _LEFT_OUT]
     if not isinstance(thing, Mapping):
         return _LEFT_OUT
     found = {}
@@ -71,8 +71,10 @@ def _plain(thing: object) -> object:
         return text(thing)
     if thing is None or isinstance(thing, int | float):
         return thing
-    if isinstance(thing, list) and all(isinstance(it, str | int | float) for it in thing):
-        return [text(it) if isinstance(it, str) else it for it in thing]
+    if isinstance(thing, list) and all(
+        isinstance(element, str | int | float) for element in thing
+    ):
+        return [text(element) if isinstance(element, str) else element for element in thing]
     return _LEFT_OUT
 
 

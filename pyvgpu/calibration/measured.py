@@ -59,10 +59,10 @@ def model(record: Record, named: str | None = None) -> models.Model:
             raise errors.UsageError(f"--model {named!r}: {_one_of()}")
         return found
     words = record.device.lower().replace("-", " ").split()
-    alike = [it for it in models.MODELS if it.key.partition("-")[0] in words]
+    alike = [candidate for candidate in models.MODELS if candidate.key.partition("-")[0] in words]
     total = record.figure("facts", "memory total")
     if total is not None and alike:  # the A100 has two sizes
-        return min(alike, key=lambda it: abs(it.memory_bytes - total.value))
+        return min(alike, key=lambda candidate: abs(candidate.memory_bytes - total.value))
     if len(alike) == 1:
         return alike[0]
     raise errors.UsageError(

@@ -94,7 +94,11 @@ def judge(record: Record) -> tuple[Judged, ...]:
 
 def _of_kit(record: Record, check: Check) -> Iterator[Outcome]:
     for promise in record.promises:
-        claiming = (it for it in CHECKS if it.kit and re.search(it.kit, promise.name))
+        claiming = (
+            candidate
+            for candidate in CHECKS
+            if candidate.kit and re.search(candidate.kit, promise.name)
+        )
         if next(claiming, CHECKS[-1]) is check:
             yield Outcome(f"{promise.stage}: {promise.name}", promise.held, promise.detail)
 

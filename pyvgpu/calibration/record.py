@@ -173,7 +173,7 @@ def _stage(name: str, entry: Mapping[str, Any]) -> Stage:
             Promise(name, str(promise["name"]), promise["held"] is True, str(promise["detail"]))
             for promise in entry["promises"]
         ),
-        {str(it["name"]): str(it["reason"]) for it in entry["missing"]},
+        {str(gap["name"]): str(gap["reason"]) for gap in entry["missing"]},
     )
 
 

@@ -173,12 +173,14 @@ def _show(found: Found) -> None:
         )
     out.print(figures)
     kept = sheet("promise", "verdict", "tried", "in")
-    for judged in (it for it in found.judged if it.source or it.outcomes):
+    for judged in (
+        candidate for candidate in found.judged if candidate.source or candidate.outcomes
+    ):
         verdict = text.Text(judged.verdict, style=_COLOURS[judged.verdict])
         kept.add_row(judged.name, verdict, str(len(judged.outcomes)), judged.source)
     out.print(kept)
     for judged in found.judged:
-        for outcome in (it for it in judged.outcomes if not it.held):
+        for outcome in (tried for tried in judged.outcomes if not tried.held):
             begin = "did not hold" if outcome.held is False else "inconclusive"
             out.print(text.Text(f"{begin}: {outcome.what}: {outcome.seen}"))
     for stage in read.unfinished:

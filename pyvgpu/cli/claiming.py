@@ -58,7 +58,10 @@ def explain(api: apiserver.ApiServer, pod: Object) -> Said | None:
     UnavailableError names the missing permission.
     """
     meta = objects.section(pod, "metadata")
-    classes = {_name(it): it for it in _list(api, f"{FOLDER}/deviceclasses", "deviceclasses")}
+    classes = {
+        _name(device_class): device_class
+        for device_class in _list(api, f"{FOLDER}/deviceclasses", "deviceclasses")
+    }
     wants: dict[str, seen.Wanted] = {}
     lines: list[str] = []
     trouble, ours = "", False
@@ -159,7 +162,7 @@ def _why_not_made(api: apiserver.ApiServer, pod: Object) -> str:
         return ""  # without permission to read events the rest is still shown
     if not found:
         return ""
-    last = max(found, key=lambda it: str(it.get("lastTimestamp") or ""))
+    last = max(found, key=lambda event: str(event.get("lastTimestamp") or ""))
     text = str(last.get("message"))
     return f"{text} ({_COUNTED})" if "exceeded quota" in text else text
 

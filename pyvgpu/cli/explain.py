@@ -90,7 +90,11 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print(f"pod {namespace}/{pod.name}: {pod.phase}{f' on {pod.node}' if pod.node else ''}")
     held = map(_held, memory)
-    for line in (*said.lines[:-1], *held, *(f"not known: {it}" for it in around.unknown)):
+    for line in (
+        *said.lines[:-1],
+        *held,
+        *(f"not known: {unknown}" for unknown in around.unknown),
+    ):
         print(f"  {line}")
     print(f"waits for: {said.waits_for}")
     return 0
@@ -226,5 +230,5 @@ def _instead(api: apiserver.ApiServer, namespace: str, name: str) -> str:
         found = []
     if not found:
         return "-n NAME names another namespace, such as -n default"
-    pods_of = ", ".join(str(objects.section(it, "metadata").get("name")) for it in found)
+    pods_of = ", ".join(str(objects.section(pod, "metadata").get("name")) for pod in found)
     return f"it is a Job, whose pods are: {pods_of}"

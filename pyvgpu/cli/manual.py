@@ -75,7 +75,7 @@ def _commands(
 ) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
     for action in whole._actions:
         if isinstance(action, argparse._SubParsersAction):
-            summaries = {it.dest: it.help or "" for it in action._choices_actions}
+            summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for name, parser in action.choices.items():
                 yield name, parser, summaries[name]
 

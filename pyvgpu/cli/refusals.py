@@ -79,7 +79,7 @@ class Explanation:
                 f"pod {self.pod.key}: {self.phase} on {self.pod.node}",
                 f"  {refused}: {self.refusal.text}",
                 *((f"  nearest: {near}",) if near is not None else ()),
-                *(f"  not known: {it}" for it in self.unknown),
+                *(f"  not known: {unknown}" for unknown in self.unknown),
                 f"waits for: {self.waits_for}",
                 *((wait_reasons.table(rows),) if rows else ()),
             )
@@ -118,7 +118,11 @@ def look(
         return Explanation(pod, phase, refusal, None, (f"node {node}: {said}",))
     try:
         for page, _ in api.pages("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}):
-            own = (it for it in page if objects.section(it, "spec").get("nodeName") == node)
+            own = (
+                tenant
+                for tenant in page
+                if objects.section(tenant, "spec").get("nodeName") == node
+            )
             scheduling.tell_pods(known, own)
     except apiserver.ServerError as exc:  # then holders are shown by uid only
         said = "you may not list them" if exc.status == 403 else str(exc)

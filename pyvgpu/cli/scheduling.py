@@ -98,7 +98,7 @@ def read_objects(path: Path) -> list[Object]:
         raise errors.DataError(
             f"{path}: must be objects as kubectl writes them, in JSON or YAML: {exc}"
         ) from exc
-    return [it for one in found for it in _each(one, path)]
+    return [thing for one in found for thing in _each(one, path)]
 
 
 def _each(found: object, path: Path) -> Iterable[Object]:

@@ -74,7 +74,11 @@ def run(options: argparse.Namespace) -> int:
     if not pods:
         raise errors.DataError(f"{options.file}: contains no pod")
     if options.cluster:
-        nodes = [it for it in scheduling.read_objects(options.cluster) if it.get("kind") == "Node"]
+        nodes = [
+            thing
+            for thing in scheduling.read_objects(options.cluster)
+            if thing.get("kind") == "Node"
+        ]
         known = scheduling.from_file(options.cluster, settings)
     else:
         api = apiserver.connect(options.kubeconfig)
@@ -82,11 +86,11 @@ def run(options: argparse.Namespace) -> int:
         known = scheduling.from_cluster(api, settings)
     placed = place_all(known, nodes, pods)
     if options.json:
-        print(json.dumps({"pods": [dataclasses.asdict(it) for it in placed]}, indent=2))
+        print(json.dumps({"pods": [dataclasses.asdict(result) for result in placed]}, indent=2))
     else:
-        for it in placed:
-            print(it.line)
-    return 0 if all(not it.why for it in placed) else 1
+        for outcome in placed:
+            print(outcome.line)
+    return 0 if all(not result.why for result in placed) else 1
 
 
 def place_all(known: cache.Book, nodes: Sequence[Object], pods: Sequence[Object]) -> list[Placed]:
@@ -107,20 +111,27 @@ def _place(
     key = f"{meta.get('namespace')}/{meta.get('name')}"
     if pod is None:
         return Placed(key, why="it requests no device, so kube-scheduler alone decides")
-    names = [name for name in map(_name, filter(lambda it: _may(it, thing), nodes)) if name]
+    names = [
+        name
+        for name in map(_name, filter(lambda candidate: _may(candidate, thing), nodes))
+        if name
+    ]
     answer = decider.filter(pod, names, 0.0)
     if not answer.fitting:
         why = decider.explain(key, names)
         return Placed(key, why=why.event() if why else "it was not looked at")
     scores = decider.prioritize(pod, answer.fitting, 0.0)
-    node = min(zip(scores, answer.fitting, strict=True), key=lambda it: (-it[0], it[1]))[1]
+    node = min(
+        zip(scores, answer.fitting, strict=True), key=lambda scored: (-scored[0], scored[1])
+    )[1]
     shares = decider.book.reserve(pod, node, 0.0)
     labels = {device.uuid: device.label for device in decider.book.stands[node].devices}
     return Placed(
         key,
         node,
         tuple(
-            f"{container} {labels.get(share.uuid, share.uuid)} {share.vcore} vcore {share.vmemory >> 20} MiB"
+            f"{container} {labels.get(share.uuid, share.uuid)} {share.vcore} vcore "
+            f"{share.vmemory >> 20} MiB"
             for container, own in shares.items()
             for share in own
         ),

@@ -62,15 +62,15 @@ class Group:
     def read(self, options: argparse.Namespace) -> dict[str, Any]:
         """Return the fields of options that are given or have a default; UsageError if invalid."""
         found: dict[str, Any] = {}
-        for it in self.options:
-            given = getattr(options, _name(it))
-            if not it.value:
+        for option in self.options:
+            given = getattr(options, _name(option))
+            if not option.value:
                 if given:
-                    found[it.field] = it.given
-            elif it.many and given:
-                found[it.field] = tuple(_value(it, text) for text in given)
-            elif not it.many and (given is not None or it.default):
-                found[it.field] = _value(it, it.default if given is None else given)
+                    found[option.field] = option.given
+            elif option.many and given:
+                found[option.field] = tuple(_value(option, text) for text in given)
+            elif not option.many and (given is not None or option.default):
+                found[option.field] = _value(option, option.default if given is None else given)
         return found
 
 
@@ -124,7 +124,7 @@ def seconds(low: int, high: int, example: int) -> Read:
 
 def one_of(kind: type[enum.Enum]) -> Read:
     """Return a parser of the values of *kind*."""
-    known = {it.value: it for it in kind}
+    known = {member.value: member for member in kind}
 
     def read(text: str, flag: str) -> enum.Enum:
         if text not in known:
@@ -151,7 +151,7 @@ def numbers(low: int, high: int, example: str) -> Read:
 
     def read(text: str, flag: str) -> frozenset[int]:
         try:
-            return frozenset(each(it.strip(), flag) for it in text.split(",") if text.strip())
+            return frozenset(each(part.strip(), flag) for part in text.split(",") if text.strip())
         except errors.UsageError as exc:
             raise errors.UsageError(
                 f"{flag} {text!r}: must be numbers from {low} to {high}, separated by commas, "

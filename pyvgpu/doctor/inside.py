@@ -31,7 +31,7 @@ _LOADED = """
 import ctypes, sys
 entry = ctypes.cast(ctypes.CDLL(sys.argv[1]).cuInit, ctypes.c_void_p).value
 for line in open("/proc/self/maps"):
-    start, end = (int(it, 16) for it in line.split()[0].split("-"))
+    start, end = (int(edge, 16) for edge in line.split()[0].split("-"))
     if start <= entry < end:
         print(line.split(maxsplit=5)[-1].strip())
 """

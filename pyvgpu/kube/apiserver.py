@@ -380,7 +380,11 @@ def default_namespace(kubeconfig: str | None = None, context: str | None = None)
         return own_namespace() or "default"
     _, config = _library()
     known, active = config.list_kube_config_contexts(kubeconfig)
-    chosen = active if context is None else next(it for it in known if it["name"] == context)
+    chosen = (
+        active
+        if context is None
+        else next(candidate for candidate in known if candidate["name"] == context)
+    )
     return str((chosen or {}).get("context", {}).get("namespace") or "default")
 
 

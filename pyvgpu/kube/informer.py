@@ -133,7 +133,7 @@ class Informer(Generic[Kept]):
         """
         now = self._api.newest(self._path, self._query)
         both = now, self._version
-        return all(it.isdecimal() for it in both) and int(now) < int(self._version)
+        return all(version.isdecimal() for version in both) and int(now) < int(self._version)
 
     def _list(self) -> None:
         begun = time.monotonic()
@@ -142,7 +142,7 @@ class Informer(Generic[Kept]):
         version = ""
         with process_tuning.gc_disabled():
             for page, whole in self._api.pages(self._path, self._query):
-                now |= {key_of(it): self._read(it) for it in page}  # keep projections only
+                now |= {key_of(item): self._read(item) for item in page}  # keep projections only
                 version = whole
         gone = self._known.keys() - now.keys()
         self._known = now

@@ -58,7 +58,7 @@ def load(raw: bytes) -> Limit:
         found = json.loads(raw)
         limit = Limit(tuple(found["cgroups"]), tuple(found["sizes"]), found["why"])
         texts = (*limit.cgroups, limit.why)
-        if {type(text) for text in texts} != {str} or {type(it) for it in limit.sizes} - {int}:
+        if {type(text) for text in texts} != {str} or {type(cap) for cap in limit.sizes} - {int}:
             raise TypeError("a field has another type")
     except (ValueError, LookupError, TypeError, RecursionError) as exc:
         raise errors.DataError(f"not a driver limit: {exc}") from exc

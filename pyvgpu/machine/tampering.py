@@ -222,7 +222,7 @@ def find_strangers(look: Look, belongs: Callable[[int], bool], last_slot: int) -
     charged = {slot: it for slot, it in _charges(look).items() if slot not in owned}
     for device, by_pid in enumerate(look.held):
         size = sum(held for pid, held in by_pid.items() if pid not in look.slots and belongs(pid))
-        size -= sum(it[device] for it in charged.values())
+        size -= sum(by_device[device] for by_device in charged.values())
         if size > 0:
             lacking[device, last_slot] = size
     return lacking

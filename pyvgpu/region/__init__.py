@@ -128,7 +128,7 @@ def read_held(quota: int, usage: int, devices: int) -> tuple[int, ...]:
 
 def is_alive(folder: int) -> bool:
     """Return whether the supervisor or any process of the region in *folder* is alive."""
-    return any(locks.is_held(*it) for it in _of_the_living(folder))
+    return any(locks.is_held(*locked) for locked in _of_the_living(folder))
 
 
 def is_used(usage: int) -> bool:
@@ -138,8 +138,8 @@ def is_used(usage: int) -> bool:
 
 def wait_until_dead(folder: int) -> None:
     """Sleep until the supervisor and all processes of the region in *folder* are dead."""
-    for it in _of_the_living(folder):
-        locks.wait_free(*it)
+    for locked in _of_the_living(folder):
+        locks.wait_free(*locked)
 
 
 def _of_the_living(folder: int) -> Iterator[tuple[int, int, int]]:

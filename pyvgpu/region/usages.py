@@ -28,10 +28,10 @@ _REFUSED, _ORPHANED, _COMPUTE, _LINK_END = map(
     _place, ("refused", "orphaned", "compute", "link_end")
 )
 _HEAD_BYTES = _place("fd_marker_path")  # the numbers before that field
-_CHARGED = tuple(_place("charged") + 8 * layout.SLOTS * it for it in range(layout.DEVICES))
+_CHARGED = tuple(_place("charged") + 8 * layout.SLOTS * device for device in range(layout.DEVICES))
 _COMPUTE_BYTES: int = ffi.sizeof("struct usage_compute")
 _COMPUTE_FIELDS = tuple(
-    ffi.offsetof("struct usage_compute", it) for it in ("busy_ns", "waited_ns", "waits")
+    ffi.offsetof("struct usage_compute", field) for field in ("busy_ns", "waited_ns", "waits")
 )
 
 

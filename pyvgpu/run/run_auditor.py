@@ -97,7 +97,7 @@ class Auditor:
             ledger_reconcile.Sources(
                 charges=lambda: region.read_counted_slots(usage, count),
                 measure=lambda: tuple(
-                    nvml.bytes_by_pid(it.uuid, it.uncounted_bytes) for it in audited.devices
+                    nvml.bytes_by_pid(gpu.uuid, gpu.uncounted_bytes) for gpu in audited.devices
                 ),
                 slot_of=owners.slot_of,
                 has_ended=relatives.has_ended,

@@ -233,7 +233,7 @@ def in_mig_mode(machine: Machine) -> frozenset[int]:
     except (OSError, UnicodeDecodeError):
         return frozenset()
     lines = (line.split() for line in text.splitlines())
-    return frozenset(int(it[1]) for it in lines if it[:1] == ["mig"])
+    return frozenset(int(words[1]) for words in lines if words[:1] == ["mig"])
 
 
 def in_use(folder: Path) -> bool:

@@ -79,7 +79,7 @@ def tagged(asked: endpoints.Asked, content: bytes, kind: str) -> messages.Answer
     tag = f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
     fields = {**FIELDS, "ETag": tag}
     known = (word.strip() for word in asked.fields.get("if-none-match", "").split(","))
-    if any(it in ("*", tag, f"W/{tag}") for it in known):
+    if any(held_tag in ("*", tag, f"W/{tag}") for held_tag in known):
         return messages.Answer(b"", kind, 304, fields)
     return messages.Answer(content, kind, 200, fields)
 

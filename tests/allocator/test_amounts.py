@@ -42,7 +42,7 @@ def test_a_size_is_refused_with_the_equivalent_number(text, unit, meant):
 
 @pytest.mark.parametrize("text", ["1.5", "1500m", "-1", "1e3", "4GiB", "", "x", "1Kb", "9" * 40])
 def test_fractions_are_refused(text):
-    for read in (amounts.whole, lambda it, name: amounts.units(it, name, MIB)):
+    for read in (amounts.whole, lambda written, name: amounts.units(written, name, MIB)):
         with pytest.raises(errors.UsageError, match="must be a whole number, such as"):
             read(text, NAME)
 

@@ -42,7 +42,7 @@ def test_selectors_of_devices(notes, selector):
 )
 def test_number_of_devices_of_a_container(text, counts):
     found = device_selector.read({} if text is None else ours(device_count=text))
-    assert [found.count_of(it) for it in ("main", "side")] == counts
+    assert [found.count_of(name) for name in ("main", "side")] == counts
 
 
 def test_placement_is_the_pods_choice_or_the_administrators():

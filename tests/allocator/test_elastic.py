@@ -53,7 +53,7 @@ def test_invalid_annotations_are_refused_with_the_rule(annotations, said):
 
 @pytest.mark.parametrize(
     ("annotations", "expected"),
-    [({}, None)] + [({PRIORITY: it.name.lower()}, it) for it in quota.Priority],
+    [({}, None)] + [({PRIORITY: priority.name.lower()}, priority) for priority in quota.Priority],
 )
 def test_priorities_of_pods(annotations, expected):
     assert elastic.read_priority(annotations) is expected

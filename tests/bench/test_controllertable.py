@@ -31,7 +31,7 @@ RECORDS = {
 
 
 def missed(read, record):
-    return [it.title for it in read(record) if it.used > 1]
+    return [line.title for line in read(record) if line.used > 1]
 
 
 @pytest.mark.parametrize("read", RECORDS)

@@ -132,8 +132,10 @@ def test_latency_may_grow_by_a_slice_and_a_third(took_ms, kept):
 def test_control_of_a_priority_pattern_has_normal_priority():
     for pattern in patterns.PRIORITIES:
         assert pattern.reference == (pattern.program,)
-        assert {it.priority for it in pattern.control} == {quota.Priority.NORMAL}
-        assert [it.kind for it in pattern.control] == [tenant.kind for tenant in pattern.tenants]
+        assert {tenant.priority for tenant in pattern.control} == {quota.Priority.NORMAL}
+        assert [tenant.kind for tenant in pattern.control] == [
+            tenant.kind for tenant in pattern.tenants
+        ]
 
 
 @pytest.mark.parametrize(

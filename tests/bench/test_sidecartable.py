@@ -70,7 +70,7 @@ LOOKED = WAY | {
 
 def test_kubelets_part_of_the_latency_has_its_own_lines():
     found = {line.title: line for line in sidecartable.lines({"latency": {"swap": [WAY, LOOKED]}})}
-    values = [it.value for it in found.values()]
+    values = [line.value for line in found.values()]
     assert values == [
         "p50 0.10 s, p99 1.06 s of 2",
         "p50 1.90 s, p99 3.10 s of 2",
@@ -79,7 +79,7 @@ def test_kubelets_part_of_the_latency_has_its_own_lines():
         "p50 1.01 s, p99 1.01 s of 1",  # from kubelet's relist, if there was one
         "p50 1.10 s, p99 1.10 s of 2",  # from its last relist to the pod's end
     ]
-    assert [it.kept for it in found.values()] == [False, False, True, True, True, True]
+    assert [line.kept for line in found.values()] == [False, False, True, True, True, True]
 
 
 TERMINAL = "main's end to the pod's"
@@ -102,7 +102,7 @@ SLOW = ROW | {"terminal": 2.3}
 def test_goal_that_kubelet_alone_misses_is_excused(latency, kept, past):
     lines, way = sidecartable.lines({"latency": latency}), next(iter(latency))
     title = f"{sidecartable.TITLES[way]}: main's end to the pod's"
-    (line,) = [it for it in lines if it.title.startswith(title)]
+    (line,) = [shown for shown in lines if shown.title.startswith(title)]
     if "none" in latency:  # it has no goal and comes first
         assert sidecartable.lines({"latency": latency})[0].goal == ""
     assert (line.kept, line.past) == (kept, past)

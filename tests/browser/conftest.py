@@ -86,7 +86,9 @@ def opened(chromium):
             page.on("pageerror", lambda error: complaints.append(str(error)))
             page.on(
                 "console",
-                lambda it: complaints.append(it.text) if it.type in ("error", "warning") else None,
+                lambda message: complaints.append(message.text)
+                if message.type in ("error", "warning")
+                else None,
             )
             page.complaints = complaints
             page.goto(address)

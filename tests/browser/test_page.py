@@ -120,7 +120,7 @@ def test_bars_and_lines_are_as_long_as_the_numbers(serve, opened):
     assert at == pytest.approx(whole["width"] * device["promised"], abs=2)
     drawn = card.locator(".gauges .chart.time .line").get_attribute("d")
     heights = [float(word.split(",")[1]) for word in drawn.removeprefix("M").split("L")]
-    wanted = [100 - it / 10 for it in device["lines"]["used"]]
+    wanted = [100 - sample / 10 for sample in device["lines"]["used"]]
     assert heights == pytest.approx(wanted, abs=0.06)
 
 
@@ -128,17 +128,17 @@ def test_cluster_page_shows_node_usage_and_why_pods_wait(serve, opened):
     document = status_pictures.cluster()
     page = opened(serve(document).address)
     nodes = page.get_by_role("region", name="Nodes", exact=True)
-    for it in document["nodes"]["rows"]:
+    for node in document["nodes"]["rows"]:
         row = nodes.get_by_role("row").filter(
-            has=page.get_by_role("link", name=it["name"], exact=True)
+            has=page.get_by_role("link", name=node["name"], exact=True)
         )
         text = row.inner_text()
-        assert f"{percent(it['promised'] / 8)} allocated" in text
-        assert it["state"] in text
+        assert f"{percent(node['promised'] / 8)} allocated" in text
+        assert node["state"] in text
     waits = page.get_by_role("region", name="Pending pods").inner_text()
-    for it in document["waiting"]["rows"]:
-        assert it["pod"] in waits
-        assert it["why"] in waits
+    for pod in document["waiting"]["rows"]:
+        assert pod["pod"] in waits
+        assert pod["why"] in waits
     assert "20 min" in waits
 
 
@@ -217,7 +217,8 @@ REFETCH = """async () => {
 
 def test_only_the_changed_one_of_128_containers_is_redrawn(serve, opened):
     tenants = tuple(
-        Tenant(f"team/pod-{it}/main", it % 2, 1, GIB // 2, 0.005, 0.002) for it in range(128)
+        Tenant(f"team/pod-{number}/main", number % 2, 1, GIB // 2, 0.005, 0.002)
+        for number in range(128)
     )
     document = status_node.Node(tenants).document()
     shown = serve(document)

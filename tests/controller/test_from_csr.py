@@ -53,7 +53,7 @@ class Signer:
         return x509.load_pem_x509_csr(text)
 
     def approve(self, end=NOW + 30 * DAY, host=None):
-        (request,) = (it for it in self.requests() if "status" not in it)
+        (request,) = (candidate for candidate in self.requests() if "status" not in candidate)
         asked = self.asked(request)
         names = (
             asked.extensions

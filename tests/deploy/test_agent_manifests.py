@@ -64,7 +64,7 @@ def test_network_policies_admit_only_metrics_clients():
         for thing in THINGS
         if thing["kind"] == "NetworkPolicy"
     }
-    assert policies.keys() == {it.id for it in PARTS}
+    assert policies.keys() == {param.id for param in PARTS}
     for part in PARTS:
         policy, (spec,) = policies[part.id], part.values
         (container,) = spec["containers"]

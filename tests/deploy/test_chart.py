@@ -120,9 +120,9 @@ def test_second_scheduler_samples_all_nodes_and_authenticates():
     assert things["Service", "pyvgpu-scheduler"]["spec"]["clusterIP"] == "10.96.0.50"
     spec = things["Deployment", "kube-scheduler"]["spec"]["template"]["spec"]
     (secret,) = (volume["secret"] for volume in spec["volumes"] if volume["name"] == "extender")
-    files = {f"/extender/{it['path']}" for it in secret["items"]}
+    files = {f"/extender/{item['path']}" for item in secret["items"]}
     tls = extender["tlsConfig"]
-    assert {tls[it] for it in ("caFile", "certFile", "keyFile")} == files
+    assert {tls[field] for field in ("caFile", "certFile", "keyFile")} == files
     status = things["ValidatingAdmissionPolicy", "pyvgpu-status"]["spec"]["validations"]
     assert "serviceaccount:pyvgpu:kube-scheduler" in status[0]["expression"]
 
@@ -178,7 +178,10 @@ def test_value_becomes_an_option(setting, part, option):
 def test_network_policy_admits_the_configured_api_server():
     things = made("networkPolicy.apiServer={10.0.0.10/32,fd00::a/128}")
     (named, addressed) = things["NetworkPolicy", "agent"]["spec"]["ingress"]
-    assert [it["ipBlock"]["cidr"] for it in addressed["from"]] == ["10.0.0.10/32", "fd00::a/128"]
+    assert [peer["ipBlock"]["cidr"] for peer in addressed["from"]] == [
+        "10.0.0.10/32",
+        "fd00::a/128",
+    ]
     assert addressed["ports"] == named["ports"]
 
 

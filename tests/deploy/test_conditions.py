@@ -50,9 +50,9 @@ def renames():
 def of_chart(given):
     found = charted.made(values=given)
     return {
-        (kind, it["name"]): it
+        (kind, hook["name"]): hook
         for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-        for it in found[kind, webhook.NAME]["webhooks"]
+        for hook in found[kind, webhook.NAME]["webhooks"]
     }
 
 
@@ -181,7 +181,7 @@ CLAIMS = st.lists(
         ]
     ),
     max_size=2,
-    unique_by=lambda it: it["name"],
+    unique_by=lambda entry: entry["name"],
 )
 DEBUGGER = {"name": "debug", "image": "a", "securityContext": {"privileged": True}}
 
@@ -264,12 +264,14 @@ ASKED = [  # namespace, source, and the webhooks that are called all the same
 @pytest.mark.parametrize("pod", [PLAIN, SMALLEST])
 @pytest.mark.parametrize(("namespace", "source", "asked"), ASKED)
 def test_pod_without_devices_or_sidecars_calls_no_webhook(namespace, source, asked, pod):
-    found = {it["name"] for it in ALL[source].values() if conditions.holds(it, pod, namespace)}
+    found = {
+        hook["name"] for hook in ALL[source].values() if conditions.holds(hook, pod, namespace)
+    }
     assert found == asked
 
 
 def test_fail_open_webhook_delays_a_pod_by_at_most_two_seconds():
-    hooks = [it for found in ALL.values() for it in found.values()]
+    hooks = [entry for found in ALL.values() for entry in found.values()]
     for hook in hooks:
         assert hook["timeoutSeconds"] <= (2 if hook["failurePolicy"] == "Ignore" else 5)
 

@@ -74,14 +74,14 @@ def test_fast_exit_image_has_one_program_with_many_names(tmp_path):
     root = tmp_path / "root"
     images.fast_exit(wheel, root)
     archive = tmp_path / "out.tar"
-    entries = [images.entry(root / it) for it in sorted(images.top(root))]
+    entries = [images.entry(root / path) for path in sorted(images.top(root))]
     command = [sys.executable, image.__file__, archive, "localhost/x:1", *entries]
     subprocess.run(command, check=True)
     (layer,) = image.Below.read(str(archive)).blobs.values()
     with tarfile.open(fileobj=io.BytesIO(layer)) as found:
         program = found.getmember("pyvgpu-exit")
         assert (program.mode, program.uid) == (0o755, 0)
-        links = {it.name: it.linkname for it in found if it.issym()}
+        links = {member.name: member.linkname for member in found if member.issym()}
     assert links == {
         "pyvgpu-launch": "pyvgpu-exit",
         "bin/sh": "/pyvgpu-exit",

@@ -21,7 +21,7 @@ def make(folder, *options):
 
 def blobs(archive):
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        return {it.name: tar.extractfile(it).read() for it in tar if it.isfile()}
+        return {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
 
 
 def test_same_files_give_the_same_image(tmp_path):

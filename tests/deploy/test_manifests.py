@@ -44,8 +44,10 @@ def containers():
     for thing in THINGS:
         spec = thing.get("spec", {}).get("template", {}).get("spec", {})
         for part in ("containers", "initContainers"):
-            for it in spec.get(part, ()):
-                yield pytest.param(it, spec, id=f"{thing['metadata']['name']}-{it['name']}")
+            for container in spec.get(part, ()):
+                yield pytest.param(
+                    container, spec, id=f"{thing['metadata']['name']}-{container['name']}"
+                )
 
 
 def parse(arguments):
@@ -70,7 +72,9 @@ def test_arguments_are_options_of_the_command(container, spec):
     parsed = parse(container["args"])
     own = f"localhost/pyvgpu-fast-exit:{release.version()}"
     assert getattr(parsed, "fast_exit_image", own) == own
-    (port,) = (it["containerPort"] for it in container["ports"] if it["name"] == "metrics")
+    (port,) = (
+        exposed["containerPort"] for exposed in container["ports"] if exposed["name"] == "metrics"
+    )
     assert parsed.listen == f"0.0.0.0:{port}"
 
 
@@ -95,19 +99,20 @@ PATHS = {
 
 
 def hooks(kind):
-    return {it["name"]: it for it in find(kind, webhook.NAME)["webhooks"]}
+    return {hook["name"]: hook for hook in find(kind, webhook.NAME)["webhooks"]}
 
 
 def added(setting):
     """Return the webhook's arguments with a setting, and the entries it adds, by name."""
     things = {
-        (it["kind"], it["metadata"]["name"]): it for it in charted.part(["webhook/"], setting)
+        (thing["kind"], thing["metadata"]["name"]): thing
+        for thing in charted.part(["webhook/"], setting)
     }
     entries = {
-        it["name"]: it
+        hook["name"]: hook
         for kind in (MUTATING, VALIDATING)
-        for it in things[kind, webhook.NAME]["webhooks"]
-        if it["name"] not in hooks(kind)
+        for hook in things[kind, webhook.NAME]["webhooks"]
+        if hook["name"] not in hooks(kind)
     }
     return charted.arguments(things, "Deployment", "webhook"), entries
 
@@ -233,7 +238,7 @@ def test_claim_quota_webhook_fails_closed_in_labelled_namespaces():
 
 def test_device_webhook_has_no_side_effects_on_dry_run():
     (configuration,) = charted.part(["webhook/mutating.yaml"], DRA)
-    effects = {it["name"]: it["sideEffects"] for it in configuration["webhooks"]}
+    effects = {hook["name"]: hook["sideEffects"] for hook in configuration["webhooks"]}
     assert effects == {"devices.pyvgpu.io": "NoneOnDryRun", "sidecars.pyvgpu.io": "None"}
 
 

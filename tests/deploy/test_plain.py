@@ -27,7 +27,7 @@ def test_default_set_needs_no_name(capsys):
 
 
 def test_every_rendered_file_belongs_to_a_set():
-    assert {path.name for path in PLAIN.iterdir()} == {f"{it}.yaml" for it in manifests.SETS}
+    assert {path.name for path in PLAIN.iterdir()} == {f"{name}.yaml" for name in manifests.SETS}
 
 
 @pytest.mark.parametrize("name", manifests.SETS)

@@ -13,7 +13,7 @@ from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.controller.scheduler.shell import leading, requeue
 
 THINGS, (AGENT,) = (
-    charted.part([it], "scheduler.mode=patch") for it in ("scheduler/", "agent/agent.yaml")
+    charted.part([prefix], "scheduler.mode=patch") for prefix in ("scheduler/", "agent/agent.yaml")
 )
 PLACE = serving_certificate.Place("pyvgpu", command.NAME)
 KEY = serving_certificate.Place(*command.KEY.split("/"))
@@ -89,7 +89,7 @@ def test_rbac_rules_are_limited_to_its_object_names():
         of_kind = [
             rule for rule in rules if rule["resources"] == [kind] and rule["verbs"] != ["create"]
         ]
-        assert [it["resourceNames"] for it in of_kind] == [[place.name]]
+        assert [rule["resourceNames"] for rule in of_kind] == [[place.name]]
 
 
 def test_policy_allows_the_schedulers_label_and_annotation():
@@ -103,8 +103,10 @@ def test_agents_mount_the_schedulers_key_secret():
     spec = AGENT["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     parsed = parse(container["args"])
-    (volume,) = (it for it in spec["volumes"] if "secret" in it)
-    (mount,) = (it for it in container["volumeMounts"] if it["name"] == volume["name"])
+    (volume,) = (candidate for candidate in spec["volumes"] if "secret" in candidate)
+    (mount,) = (
+        candidate for candidate in container["volumeMounts"] if candidate["name"] == volume["name"]
+    )
     assert parsed.placement == "extender"
     assert str(parsed.placement_key) == mount["mountPath"]
     assert mount["readOnly"]

@@ -67,7 +67,9 @@ def test_defaults_are_valid_and_each_has_a_rule():
 
     said = {f"{at}"[1:].replace("[]", "") for at, rule in rules(SCHEMA)}
     found = set(names(charted.VALUES, SCHEMA, ""))
-    assert {it for it in found if it not in said and it.split(".")[-1] not in RESOURCES} == set()
+    assert {
+        name for name in found if name not in said and name.split(".")[-1] not in RESOURCES
+    } == set()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_helm_refuses_invalid_values_with_their_path(setting, place):
     assert f"at '{place}'" in str(caught.value)
 
 
-@pytest.mark.parametrize("field", config.FIELDS, ids=lambda it: it.name)
+@pytest.mark.parametrize("field", config.FIELDS, ids=lambda field: field.name)
 def test_each_sidecar_setting_is_a_chart_value(field):
     setting = {field.name: yaml.safe_load(field.example)}
     check({**charted.VALUES, "sidecar": {**charted.VALUES["sidecar"], "settings": setting}})

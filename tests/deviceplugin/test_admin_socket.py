@@ -19,7 +19,7 @@ class Agent:
     """An agent with only the state that orders change."""
 
     def __init__(self, state):
-        self.grants = {it.id: it for it in (grant(), other())}
+        self.grants = {made.id: made for made in (grant(), other())}
         self.cordons = cordon.Cordons(state)
         self.orders = admin_socket.Orders(
             state,

@@ -48,7 +48,7 @@ def grant(book):
 
 
 def pids(book):
-    return {it.pid for it in arbiter.find([book])}
+    return {process.pid for process in arbiter.find([book])}
 
 
 def looked(kept, wanted, true):
@@ -74,7 +74,7 @@ def test_first_grant_after_idle_time_finds_a_running_arbiter(book, grant, monkey
     kept = arbiter_clocks.Clocks(book, book.parent / "none")
     clock = grant / cdi_edits.CLOCK_FOLDER / "0"
     try:
-        looked(kept, {}, lambda: any(it.beats for it in arbiter.find([book])))
+        looked(kept, {}, lambda: any(process.beats for process in arbiter.find([book])))
         kept.look({})  # it finds the arbiter
         (first,) = arbiter.find([book])
         os.kill(first.pid, signal.SIGKILL)
@@ -109,7 +109,7 @@ book = pathlib.Path(sys.argv[1])
 kept = arbiter_clocks.Clocks(book, book.parent / "none")
 while True:
     kept.look({})
-    print(*(it.pid for it in arbiter.find([book]) if it.beats), flush=True)
+    print(*(process.pid for process in arbiter.find([book]) if process.beats), flush=True)
     time.sleep(0.05)
 """
 
@@ -128,8 +128,8 @@ def left(book):
             agent.kill()
 
     yield leave
-    for it in arbiter.find([book]):
-        os.kill(it.pid, signal.SIGKILL)
+    for process in arbiter.find([book]):
+        os.kill(process.pid, signal.SIGKILL)
 
 
 def test_orphaned_arbiter_without_containers_exits(book, left):

@@ -46,8 +46,11 @@ with nvml.session(library):
         for _ in correct:
             one.correct()
         one.look()
-        words = [[it.kind.value, it.pids, it.pod, it.text] for it in one.findings]
-        said = [[it.reason.value, it.uid, it.text] for it in reported]
+        words = [
+            [finding.kind.value, finding.pids, finding.pod, finding.text]
+            for finding in one.findings
+        ]
+        said = [[event.reason.value, event.uid, event.text] for event in reported]
         reported.clear()
         print(json.dumps([words, said]), flush=True)
 """
@@ -179,10 +182,10 @@ answer([context() and 0, os.getpid()])
 answer([first, second])
 def unlock():
     nothing = struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
-    found = [it for it in os.listdir("/proc/self/fd") if is_usage(it)]
+    found = [number for number in os.listdir("/proc/self/fd") if is_usage(number)]
     assert found
-    for it in found:
-        fcntl.fcntl(int(it), fcntl.F_OFD_SETLK, nothing)
+    for number in found:
+        fcntl.fcntl(int(number), fcntl.F_OFD_SETLK, nothing)
 def is_usage(name):
     try:
         return os.readlink("/proc/self/fd/" + name).endswith("/usage")

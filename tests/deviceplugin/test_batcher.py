@@ -34,8 +34,8 @@ def test_items_added_during_a_batch_form_the_next_one(pool):
     shared = batcher.Gathered(do, pool.submit)
     shared.add(0)
     wait_until(lambda: do.batches)
-    for it in range(1, 21):
-        shared.add(it)
+    for number in range(1, 21):
+        shared.add(number)
     assert do.batches == [[0]]
     do.gate.release(2)
     wait_until(lambda: len(do.batches) == 2)

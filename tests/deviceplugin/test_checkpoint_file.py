@@ -66,16 +66,18 @@ def test_entries_are_indexed_by_pod_and_id():
 def test_answers_are_parsed_once(tmp_path, monkeypatch):
     read = checkpoint_file.State(tmp_path)
     for count in (1, 2):
-        content = {"Data": document(*(entry([f"c{it}"]) for it in range(count)))}
+        content = {"Data": document(*(entry([f"c{number}"]) for number in range(count)))}
         (tmp_path / checkpoint_file.FILE).write_text(json.dumps(content))
-        assert [it.grant for it in read.read()] == [GRANT] * count
+        assert [held.grant for held in read.read()] == [GRANT] * count
         monkeypatch.setattr(checkpoint_file.base64, "b64decode", None)  # any call fails
 
 
 def test_other_resources_are_skipped(tmp_path):
     content = document(entry(["x"], "nvidia.com/gpu"), entry(["m1"], names.VMEMORY_RESOURCE))
     (tmp_path / checkpoint_file.FILE).write_text(json.dumps({"Data": content}))
-    assert [it.kind for it in checkpoint_file.State(tmp_path).read()] == [device_ids.Kind.VMEMORY]
+    assert [held.kind for held in checkpoint_file.State(tmp_path).read()] == [
+        device_ids.Kind.VMEMORY
+    ]
 
 
 def test_file_without_pods_is_read(tmp_path):

@@ -41,7 +41,7 @@ def test_grants_survive_a_killed_agent(node):
     answers = [kubelet.start_container(two, name) for name in ("a", "b")]
     assert [node.quota(answer) for answer in answers] == [(30, 8, uuids[0]), (60, 16, uuids[0])]
     edits = node.specification(kubelet.start_container(whole, "a"))
-    assert [it["path"] for it in edits["deviceNodes"]] == [
+    assert [device_node["path"] for device_node in edits["deviceNodes"]] == [
         "/dev/nvidia-uvm",
         "/dev/nvidiactl",
         "/dev/nvidia1",
@@ -97,7 +97,7 @@ def test_without_cdi_the_quota_appears_when_the_grant_is_bound(node):
     assert not started.cdi_devices
     assert (folder / "quota").exists()
     assert {inside for inside, _ in started.nodes} == {
-        f"/dev/{it}" for it in simulated_node.nodes(2)
+        f"/dev/{name}" for name in simulated_node.nodes(2)
     }
     assert all(Path(outside).exists() for _, outside in started.nodes)
     with pytest.raises(AdmissionError, match="whole devices need CDI"):
@@ -110,7 +110,7 @@ def test_without_cdi_device_nodes_have_the_nodes_paths(node):
     kubelet.until_offered()
     one = kubelet.admit(pod("p", container("a", 30, 8)))
     found = dict(kubelet.start_container(one, "a").nodes)
-    assert found == {f"/dev/{it}": f"/nodes/{it}" for it in simulated_node.nodes(2)}
+    assert found == {f"/dev/{name}": f"/nodes/{name}" for name in simulated_node.nodes(2)}
 
 
 def test_unhealthy_device_is_not_offered_until_it_recovers(node):

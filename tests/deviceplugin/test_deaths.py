@@ -20,8 +20,8 @@ from pyvgpu.deviceplugin.plugin import plugin_server
 
 RESOURCES = {our.kind: our.name for our in device_ids.OURS}
 IDS = {  # each pod gets those of the one before it
-    device_ids.Kind.VCORE: frozenset(f"c{it}" for it in range(60)),
-    device_ids.Kind.VMEMORY: frozenset(f"m{it}" for it in range(40)),
+    device_ids.Kind.VCORE: frozenset(f"c{number}" for number in range(60)),
+    device_ids.Kind.VMEMORY: frozenset(f"m{number}" for number in range(40)),
 }
 
 
@@ -73,7 +73,7 @@ class Kubelet:
         found = json.loads((self.folder / checkpoint_file.FILE).read_bytes())["Data"][
             "PodDeviceEntries"
         ]
-        return {it["PodUID"] for it in found}
+        return {entry["PodUID"] for entry in found}
 
     def _write(self, entries):
         draft = self.folder / "draft"
@@ -155,7 +155,7 @@ def test_interrupted_calls_are_completed_exactly_once(tmp_path, agent, kubelet):
                 kubelet.admit(granter, uid)
             for kind, own in IDS.items():
                 start(granter, kind, own)
-            (bound,) = [it for it in granter.known.values() if it.bound]
+            (bound,) = [grant for grant in granter.known.values() if grant.bound]
             assert (bound.owner.uid, bound.owner.pod) == (uid, uid)
         assert quotas(tmp_path) == [(60, 40)]
     assert died > 50

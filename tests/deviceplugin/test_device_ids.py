@@ -69,7 +69,7 @@ def test_ids_of_other_devices_stay_healthy(devices):
         held |= own
         next_one += used
     found = device_ids.unhealthy(everything, stands, frozenset(held))
-    assert not found & {it for one in stands if not one.unhealthy for it in one.given}
+    assert not found & {given_id for one in stands if not one.unhealthy for given_id in one.given}
     assert len(found) == 4 * sum(unhealthy for _, unhealthy in devices)
 
 

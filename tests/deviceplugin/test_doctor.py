@@ -90,7 +90,7 @@ def test_doctor_names_a_revoked_grant(places, machine, driver, tmp_path):
 
 
 def test_doctor_lists_everything_that_an_empty_node_lacks(tmp_path):
-    rows = {it.check: it for it in nodes.examine(empty(tmp_path), {})}
+    rows = {row.check: row for row in nodes.examine(empty(tmp_path), {})}
     for name in ("mirror of the driver", "devices", "kubelet", "pod resources", "agent"):
         assert rows[name].state is State.MISSING, name
     assert rows["kubelet"].found == f"{tmp_path}/kubelet/device-plugins/kubelet.sock: " + (
@@ -120,7 +120,7 @@ def test_doctor_finds_the_agents_simulated_machine(tmp_path):
 def test_doctor_reads_the_agents_readiness(tmp_path, wrong, state, found):
     with endpoints.serving("127.0.0.1:0", endpoints.Pages(bytes, ready=lambda: wrong)) as port:
         rows = nodes.examine(empty(tmp_path, f"127.0.0.1:{port}"), {})
-    (row,) = (it for it in rows if it.check == "agent")
+    (row,) = (line for line in rows if line.check == "agent")
     assert row.state is state
     assert found in row.found
 
@@ -133,7 +133,7 @@ def test_doctor_reports_another_plugin_as_limited(node, cluster):
     node.until(lambda: node.ask("/readyz")[0] == 200)
     port = node.log.read_text().rpartition("answering on port ")[2].split()[0]
     rows = nodes.examine(empty(node.folder / "none", f"127.0.0.1:{port}"), {})
-    (row,) = (it for it in rows if it.check == "agent")
+    (row,) = (line for line in rows if line.check == "agent")
     assert row.state is State.LIMITED
     assert "none is offered: another device plugin (nvidia.com/gpu: 2)" in row.found
     assert "--beside-nvidia" in row.remedy

@@ -49,7 +49,7 @@ for line in sys.stdin:
     word, grant_id, *more = line.split()
     if word == "quota":
         one = given[grant_id]
-        shares = tuple(dataclasses.replace(it, vmemory=int(more[0])) for it in one.shares)
+        shares = tuple(dataclasses.replace(share, vmemory=int(more[0])) for share in one.shares)
         given[grant_id] = dataclasses.replace(one, shares=shares)
         limits.grow(given[grant_id])
     if word == "look":
@@ -230,8 +230,8 @@ def test_all_containers_of_a_claim_are_limited(started, grant):
         cgroup_room.cgroup() as one,
         cgroup_room.cgroup() as other,
     ):
-        for it in (one, other):
-            with waits(it) as process:
+        for group in (one, other):
+            with waits(group) as process:
                 agent.created(grant, process.pid)
                 process.stdin.close()
         assert agent.ask("of", grant)["cgroups"] == [str(one), str(other)]
@@ -275,8 +275,8 @@ def test_only_shares_get_the_hook(places, machine, tmp_path):
             grant_of(share_of(machine)),
             grant_of(share_of(machine, vcore=100), number=2),
         )
-        for it in (share, whole):
-            store.GrantStore(tmp_path / "g", tmp_path / "cdi").make(it, driver)
+        for made in (share, whole):
+            store.GrantStore(tmp_path / "g", tmp_path / "cdi").make(made, driver)
         edits = granted.edits_of(tmp_path / "cdi" / f"pyvgpu.io-grant-{share.id}.json")
         hooks = edits.get("hooks")
         words = ["/var/lib/p/pyvgpu-created", "/run/p/created/control", share.id]
@@ -289,6 +289,6 @@ def test_only_shares_get_the_hook(places, machine, tmp_path):
 def test_sub_cgroup_belongs_to_the_container():
     name = "cri-containerd-" + "0123456789abcdef" * 4
     within = Path("/sys/fs/cgroup/kubepods.slice/kubepods-pod1.slice") / f"{name}.scope"
-    for it in (within, within / "init.scope", within / "system.slice/ssh.service"):
-        assert process_owner.container_folder(it) == within
+    for folder in (within, within / "init.scope", within / "system.slice/ssh.service"):
+        assert process_owner.container_folder(folder) == within
     assert process_owner.container_folder(Path("/sys/fs/cgroup/a/b")) == Path("/sys/fs/cgroup/a/b")

@@ -58,11 +58,11 @@ class Node:
 
     @property
     def evicted(self):
-        return {it.name for it in self.posted if it.evict}
+        return {event.name for event in self.posted if event.evict}
 
     @property
     def waiting(self):
-        return {it.name for it in self.posted if it.reason == "VGPUWaits"}
+        return {event.name for event in self.posted if event.reason == "VGPUWaits"}
 
 
 @contextlib.contextmanager
@@ -83,7 +83,9 @@ def test_pod_waits_while_the_node_is_full_and_then_runs(here):
     first, _ = here.fill()
     new = here.admit("new", 70)
     assert here.refused(new) == FULL
-    assert {(it.name, it.text, it.evict) for it in here.posted} == {("new", FULL, False)}
+    assert {(event.name, event.text, event.evict) for event in here.posted} == {
+        ("new", FULL, False)
+    }
     here.kubelet.remove(first)
     assert grant_room.text(here.room.start(new, "a")) == "70 4 GPU-0"
     assert here.evicted == set()
@@ -130,7 +132,9 @@ def test_pod_is_evicted_when_all_devices_stay_unhealthy(here):
 
 def test_pod_waits_for_processes_of_a_finished_pod(here):
     first, _ = here.fill()
-    (grant,) = [it for it in here.room.folders.made.values() if it.owner.pod == "p0"]
+    (grant,) = [
+        candidate for candidate in here.room.folders.made.values() if candidate.owner.pod == "p0"
+    ]
     here.room.folders.used.add(grant.id)
     here.kubelet.remove(first)
     here.room.granter.collect()
@@ -193,9 +197,9 @@ def test_doubt_after_a_long_wait_has_a_new_deadline(here):
 def lose(here, one, name):
     """Make the agent lose a grant."""
     (grant,) = [
-        it
-        for it in here.room.checkpoint.grants.values()
-        if it.owner and (it.owner.uid, it.owner.container) == (one.uid, name)
+        candidate
+        for candidate in here.room.checkpoint.grants.values()
+        if candidate.owner and (candidate.owner.uid, candidate.owner.container) == (one.uid, name)
     ]
     here.room.checkpoint.drop(grant.id)
     here.room.folders.remove(grant.id)
@@ -237,9 +241,9 @@ def test_of_two_deadlocked_pods_the_second_is_evicted(kubelet, tmp_path):
     with grant_room.running(kubelet, tmp_path, has, clock=lambda: now[0]) as room:
         here = Node(room, now)
         one, two = here.admit("one", 60, 60), here.admit("two", 60)
-        for it in (one, two):
-            room.start(it, "a")
-        one, two = (grow(here, it, "c", 50) for it in (one, two))
+        for waiter in (one, two):
+            room.start(waiter, "a")
+        one, two = (grow(here, waiter, "c", 50) for waiter in (one, two))
         here.refused(one, "c")
         assert (here.waiting, here.evicted) == ({"one"}, set())
         here.refused(two, "c")
@@ -308,7 +312,7 @@ def test_waiting_pod_gets_one_event_and_is_not_counted_as_refused(node, cluster)
     kubelet = node.kubelet
     node.start("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")
     kubelet.until_offered()
-    parts = [kubelet.admit(pod(f"p{it}", container("a", 60, 4))) for it in range(2)]
+    parts = [kubelet.admit(pod(f"p{number}", container("a", 60, 4))) for number in range(2)]
     for one in parts:
         cluster.add(one, {})
         kubelet.start_container(one, "a")

@@ -35,25 +35,25 @@ def test_index_matches_a_linear_search(changes):
         gone = [f"{number:016x}" for number in numbers]
         before, copy = kept.grants, dict(plain)
         kept.change(new, gone)
-        plain |= {it.id: it for it in new}
+        plain |= {grant.id: grant for grant in new}
         plain = {name: it for name, it in plain.items() if name not in gone}
         assert kept.grants == plain
         assert before == copy
         for kind, all_ids in ((Kind.VCORE, VCORE), (Kind.VMEMORY, VMEMORY)):
-            for wanted in (*([it] for it in all_ids), all_ids, []):
+            for wanted in (*([wanted_id] for wanted_id in all_ids), all_ids, []):
                 having = {
-                    it
-                    for it in plain.values()
-                    if not (it.vcore_ids if kind is Kind.VCORE else it.vmemory_ids).isdisjoint(
-                        wanted
-                    )
+                    grant
+                    for grant in plain.values()
+                    if not (
+                        grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids
+                    ).isdisjoint(wanted)
                 }
                 for bound in (True, False):
                     found = kept.having(kind, wanted, bound=bound)
                     assert len(found) == len(set(found))
-                    assert set(found) == {it for it in having if it.bound is bound}
-                assert kept.are_open(kind, wanted) == any(not it.bound for it in having)
+                    assert set(found) == {grant for grant in having if grant.bound is bound}
+                assert kept.are_open(kind, wanted) == any(not grant.bound for grant in having)
         for uid in PODS:
-            assert {it.id for it in kept.of_pod(uid)} == {
-                it.id for it in plain.values() if it.owner and it.owner.uid == uid
+            assert {grant.id for grant in kept.of_pod(uid)} == {
+                grant.id for grant in plain.values() if grant.owner and grant.owner.uid == uid
             }

@@ -325,8 +325,8 @@ def test_concurrent_changes_share_one_fdatasync(tmp_path, monkeypatch):
             done = [pool.submit(kept.settle) for _ in range(8)]
             wait_until(lambda: waits)
             gate.set()
-            for it in done:
-                it.result(30)
+            for future in done:
+                future.result(30)
         assert len(waits) == 1
         kept.settle()
         assert len(waits) == 1

@@ -31,11 +31,11 @@ def test_grant_from_the_pool_equals_a_fresh_one(places, machine, driver):
     ready = blanks(places.folder)
     assert len(ready) == 3
     assert not places.present()
-    made = [grant_of(share_of(machine, vcore=5), number=it) for it in range(1, 5)]
+    made = [grant_of(share_of(machine, vcore=5), number=number) for number in range(1, 5)]
     for grant in made:
         places.make(grant, driver)
     assert not blanks(places.folder)  # three were taken, and one more was created
-    found = [identities(places.path(it.id)) for it in made]
+    found = [identities(places.path(made_grant.id)) for made_grant in made]
     assert all(first == second for first, second in found)
     assert len(set(found)) == 4
     inside = [sorted(path.name for path in places.path(grant.id).iterdir()) for grant in made]
@@ -88,10 +88,10 @@ def test_each_folder_is_taken_once(tmp_path, driver):
     one.fill(driver.tree)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda _: one.take(driver.tree), range(24)))
-    assert len({it.path for it in taken}) == len({it.region_id for it in taken}) == 24
+    assert len({blank.path for blank in taken}) == len({blank.region_id for blank in taken}) == 24
     one.fill(driver.tree)
     one.close()
-    assert blanks(tmp_path) == {it.path.name for it in taken}
+    assert blanks(tmp_path) == {blank.path.name for blank in taken}
 
 
 def test_pool_is_not_refilled_during_a_burst(tmp_path, driver, monkeypatch):

@@ -14,14 +14,16 @@ FACTS = tuple(facts.Device(one.uuid, one.index, one.memory_bytes) for one in DEV
 
 
 def held(*grants):
-    return [(it.share.vcore, it.share.vmemory) for it in holdings.held(grants, UNIT)]
+    return [
+        (holding.share.vcore, holding.share.vmemory) for holding in holdings.held(grants, UNIT)
+    ]
 
 
 def numbers(kind, *grants, resources=device_ids.OURS):
     """Return for each device the number of allocated ids, and of those taken without an id."""
-    (resource,) = [it for it in resources if it.kind is kind]
+    (resource,) = [candidate for candidate in resources if candidate.kind is kind]
     found = holdings.stands(resource, FACTS, grants, UNIT)
-    return [(len(it.given), it.taken) for it in found]
+    return [(len(stand.given), stand.taken) for stand in found]
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -44,10 +44,10 @@ library = Path(sys.argv[1]) / "libnvidia-ml.so.1"
 hardware = device.installed(library)
 with nvml.session(library):
     seen = inventory.look(hardware)
-text = annotations.publish(annotations.Published(1 << 28, tuple(it.fact() for it in seen)))
+text = annotations.publish(annotations.Published(1 << 28, tuple(found.fact() for found in seen)))
 published = annotations.read_node(text).devices
-sizes = [it.memory_bytes for it in published]
-print(json.dumps([*([it.mig, it.memory_bytes] for it in hardware), *sizes]))
+sizes = [gpu.memory_bytes for gpu in published]
+print(json.dumps([*([gpu.mig, gpu.memory_bytes] for gpu in hardware), *sizes]))
 """
 
 

@@ -95,7 +95,7 @@ def test_new_pod_with_reassigned_ids_waits(room):
     kubelet.remove(old)
     collect(room)
     assert grant_room.text(room.start(new, "a")) == "60 4 GPU-0"
-    assert set(room.folders.made) == {it.id for it in room.checkpoint.grants.values()}
+    assert set(room.folders.made) == {left.id for left in room.checkpoint.grants.values()}
 
 
 @pytest.mark.parametrize(("count", "vcore"), [(1, 40), (2, 60)])

@@ -35,14 +35,14 @@ def test_each_container_of_a_pod_gets_a_grant(room):
 
 def test_forty_concurrent_pods_get_distinct_grants(kubelet, tmp_path):
     with grant_room.running(kubelet, tmp_path, grant_room.devices(8)) as room:
-        shapes = [(10 + it % 7, 1 + it % 2) for it in range(40)]
+        shapes = [(10 + number % 7, 1 + number % 2) for number in range(40)]
         pods = [
             kubelet.admit(pod(f"p{it}", container("a", *shape))) for it, shape in enumerate(shapes)
         ]
         with concurrent.futures.ThreadPoolExecutor(20) as pool:
-            got = list(pool.map(lambda it: room.start(it, "a"), pods))
-        assert [it.owner.uid for it in got] == [it.uid for it in pods]
-        assert [grant_room.text(it).rpartition(" ")[0] for it in got] == [
+            got = list(pool.map(lambda one: room.start(one, "a"), pods))
+        assert [grant.owner.uid for grant in got] == [one.uid for one in pods]
+        assert [grant_room.text(grant).rpartition(" ")[0] for grant in got] == [
             f"{vcore} {units}" for vcore, units in shapes
         ]
         assert kubelet.lists < 40
@@ -115,10 +115,10 @@ def test_restarted_container_keeps_its_grant(room):
 def test_files_are_checked_once_per_container_start(room):
     two = room.kubelet.admit(pod("p", container("a", 30, 2), container("b", 30, 2)))
     made = [room.start(two, name).id for name in ("a", "b")]
-    assert [room.folders.times[it] for it in made] == [1, 1]  # at once, when "a" was bound
+    assert [room.folders.times[key] for key in made] == [1, 1]  # at once, when "a" was bound
     for name in ("a", "a", "b"):
         room.start(two, name)
-    assert [room.folders.times[it] for it in made] == [3, 2]
+    assert [room.folders.times[key] for key in made] == [3, 2]
 
 
 def test_start_while_the_agent_is_down_uses_no_other_grant(kubelet, tmp_path):
@@ -156,7 +156,7 @@ def test_reallocated_ids_end_the_former_grant(room):
     new = room.kubelet.admit(pod("q", container("a", 60, 4)))
     assert before.id not in room.folders.made  # before the new pod starts
     assert grant_room.text(room.start(new, "a")) == "60 4 GPU-0"
-    assert {it.owner.pod for it in room.folders.made.values()} == {"q", "r"}
+    assert {grant.owner.pod for grant in room.folders.made.values()} == {"q", "r"}
 
 
 def test_share_in_use_by_a_process_is_not_granted(room):
@@ -207,7 +207,7 @@ def test_next_agent_knows_shares_held_by_processes(kubelet, tmp_path):
 
 def test_changed_profile_keeps_running_grants(kubelet, tmp_path):
     has = grant_room.devices(2)
-    core, memory = (it.name for it in device_ids.GAIA)
+    core, memory = (resource.name for resource in device_ids.GAIA)
 
     def are_left(vcore, vmemory):
         kubelet.until(lambda: len(kubelet.healthy(vcore)) == 140)
@@ -249,11 +249,11 @@ def test_restarted_kubelet_that_lists_no_pod_ends_no_grant(room):
 
 
 def test_grants_of_finished_pods_are_collected(room):
-    pods = [room.kubelet.admit(pod(f"p{it}", container("a", 20, 2))) for it in range(3)]
-    kept = [room.start(it, "a") for it in pods][1:]
+    pods = [room.kubelet.admit(pod(f"p{number}", container("a", 20, 2))) for number in range(3)]
+    kept = [room.start(one, "a") for one in pods][1:]
     room.kubelet.remove(pods[0])
     room.granter.collect()
-    assert set(room.folders.made) == {it.id for it in kept} == set(room.checkpoint.grants)
+    assert set(room.folders.made) == {grant.id for grant in kept} == set(room.checkpoint.grants)
 
 
 def test_grant_never_used_by_kubelet_ends_after_a_while(kubelet, tmp_path):
@@ -286,7 +286,7 @@ def test_unhealthy_device_withdraws_its_own_and_free_ids_only(room):
     kubelet = room.kubelet
     first = kubelet.admit(pod("p", container("a", 60, 4)))
     second = kubelet.admit(pod("q", container("a", 60, 4)))
-    assert [room.start(it, "a").shares[0].uuid for it in (first, second)] == ["GPU-0", "GPU-1"]
+    assert [room.start(one, "a").shares[0].uuid for one in (first, second)] == ["GPU-0", "GPU-1"]
     well, ill = grant_room.devices(2)
     room.granter.see([well, *grant_room.devices(2, unhealthy="XID 79")[1:]])
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 100)
@@ -396,8 +396,8 @@ def test_contradicting_podresources_are_a_doubt(room):
     new = pod("p", container("a", 30, 2))
 
     def renamed(listed):
-        for it in listed:
-            it.containers[0].name = "b"
+        for entry in listed:
+            entry.containers[0].name = "b"
         return listed
 
     room.kubelet.change_list = renamed

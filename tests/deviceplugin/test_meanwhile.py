@@ -47,7 +47,9 @@ def test_slow_start_does_not_bind_reallocated_ids(room, choosers):
             slow.result()
     assert room.checkpoint.grants == {
         grant.id: grant,
-        **{it.id: it for it in room.checkpoint.grants.values() if not it.bound},
+        **{
+            unbound.id: unbound for unbound in room.checkpoint.grants.values() if not unbound.bound
+        },
     }
     assert room.start(new, "a") == grant
 
@@ -77,7 +79,7 @@ def test_grant_that_ended_before_its_files_is_not_made(room, monkeypatch):
 
     def make_and_end_the_others(grant):
         make(grant)
-        room.granter.end(lambda it: it.id != grant.id)
+        room.granter.end(lambda other: other.id != grant.id)
 
     monkeypatch.setattr(room.folders, "make", make_and_end_the_others)
     both = room.kubelet.admit(pod("both", container("a", 30, 2), container("b", 30, 2)))

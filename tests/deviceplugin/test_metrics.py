@@ -60,8 +60,8 @@ def samples(meter):
     """Return all samples: by name, the value of each set of labels."""
     found = {}
     for family in parser.text_string_to_metric_families(meter.text().decode()):
-        for it in family.samples:
-            found.setdefault(it.name, {})[frozenset(it.labels.values())] = it.value
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[frozenset(sample.labels.values())] = sample.value
     return found
 
 
@@ -162,4 +162,4 @@ def test_documentation_has_the_help_of_each_metric():
 )
 def test_documentation_has_each_reason_and_kind(known):
     rows = re.findall(r"^\| `([\w-]+)` \|", DOCUMENT.read_text(), re.MULTILINE)
-    assert {it.value for it in known} <= set(rows)
+    assert {member.value for member in known} <= set(rows)

@@ -84,9 +84,9 @@ def test_status_page_and_metrics_show_mig_mode(node, uuids):
     node.kubelet.until_offered()
     _, text = node.ask("/metrics")
     (line,) = (
-        it
-        for it in text.splitlines()
-        if it.startswith(f'pyvgpu_device_healthy{{uuid="{uuids[1]}"')
+        candidate
+        for candidate in text.splitlines()
+        if candidate.startswith(f'pyvgpu_device_healthy{{uuid="{uuids[1]}"')
     )
     assert float(line.split()[-1]) == 0
     _, text = node.ask("/status.json")

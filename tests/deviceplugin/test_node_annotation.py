@@ -137,8 +137,10 @@ def test_container_starts_after_its_grant_is_published(node, cluster):
     assert found.placed == {one.uid: {"a": (facts.Share(uuid, 30, 2 * UNIT),)}}
     assert found.memory_unit == UNIT
     machine = node.machine.devices
-    assert [device.uuid for device in found.devices] == [it.uuid for it in machine]
-    assert [device.memory_bytes for device in found.devices] == [it.memory_bytes for it in machine]
+    assert [device.uuid for device in found.devices] == [own.uuid for own in machine]
+    assert [device.memory_bytes for device in found.devices] == [
+        own.memory_bytes for own in machine
+    ]
     assert {device.compute_class for device in found.devices} == {"slow"}
     assert found.minors == {it.uuid: index for index, it in enumerate(machine)}
     kubelet.remove(one)

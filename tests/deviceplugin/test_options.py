@@ -61,7 +61,7 @@ def test_options_set_their_settings(tmp_path):
 OPTIONS = [option for group in device_plugin.GROUPS for option in group.options]
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda it: it.flag)
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda chosen: chosen.flag)
 def test_documented_defaults_match(option):
     page = (Path(__file__).parents[2] / "docs" / "agent.md").read_text()
     (row,) = re.findall(rf"^\| `{option.flag}[ `].*$", page, re.MULTILINE)

@@ -57,9 +57,9 @@ def of_node(cluster):
     """Return the events of the node: type, reason, message."""
     found = cluster.api.under("/api/v1/namespaces/default/events")
     return [
-        (it["type"], it["reason"], it["message"])
-        for it in found
-        if (it["involvedObject"]["kind"], it["involvedObject"]["name"]) == ("Node", NODE)
+        (event["type"], event["reason"], event["message"])
+        for event in found
+        if (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == ("Node", NODE)
     ]
 
 
@@ -73,7 +73,12 @@ def follow(cluster, tmp_path):
     def make():
         own = own_node.OwnNode(cluster.connection, NODE)
         made = other_plugin.Follower(
-            *(own, tmp_path, lambda it: made.back.append(it), lambda it: made.posted.append(it))
+            *(
+                own,
+                tmp_path,
+                lambda why: made.back.append(why),
+                lambda event: made.posted.append(event),
+            )
         )
         made.back, made.posted = [], []
         look = made.look
@@ -120,8 +125,8 @@ def test_each_change_is_reported_once(follower, cluster):
     follower.look()
     follower.look()
     assert follower.back == ["another device plugin (nvidia.com/gpu: 2)", ""]
-    assert [it.reason.value for it in follower.posted] == ["VGPUNotOffered", "VGPUOffered"]
-    assert {(it.uid, it.name) for it in follower.posted} == {("uid-of-node", NODE)}
+    assert [event.reason.value for event in follower.posted] == ["VGPUNotOffered", "VGPUOffered"]
+    assert {(event.uid, event.name) for event in follower.posted} == {("uid-of-node", NODE)}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ APP, INIT = facts.Kind.APP, facts.Kind.INIT
 
 
 def node(count=2, held=(), **more):
-    devices = tuple(facts.Device(f"GPU-{it}", it, 16 * GIB, **more) for it in range(count))
+    devices = tuple(
+        facts.Device(f"GPU-{index}", index, 16 * GIB, **more) for index in range(count)
+    )
     return facts.Node(devices, tuple(held))
 
 
@@ -36,7 +38,7 @@ def refused(*arguments, **more):
 
 def devices(**chosen):
     return placement.Chosen(
-        {name: tuple(f"GPU-{it}" for it in own) for name, own in chosen.items()}
+        {name: tuple(f"GPU-{index}" for index in own) for name, own in chosen.items()}
     )
 
 
@@ -102,8 +104,8 @@ def test_temporary_causes_are_no_final_refusal(chosen):
     """Room becomes free some day; an unhealthy device may never recover."""
     held = [facts.Holding(share(0, 100, 16), "team/p")]
     unhealthy = [node(1, unhealthy="Xid 79"), node(1, held, unhealthy="Xid 79"), node(0)]
-    for it in unhealthy:
-        exc = refused(it, one(), chosen=chosen)
+    for bad in unhealthy:
+        exc = refused(bad, one(), chosen=chosen)
         assert (exc.final, isinstance(exc, placement.WaitsError)) == (False, False)
     assert isinstance(refused(node(1, held), one(), chosen=chosen), placement.WaitsError)
     own = refused(node(1, held), one(), chosen=chosen, own=held)
@@ -117,8 +119,8 @@ def container(name, vcore, units, listed=True):
     return pod_identity.Container(
         name,
         "0" * 16,
-        frozenset(f"c{it}" for it in range(vcore)),
-        frozenset(f"m{it}" for it in range(units)),
+        frozenset(f"c{number}" for number in range(vcore)),
+        frozenset(f"m{number}" for number in range(units)),
         listed,
     )
 

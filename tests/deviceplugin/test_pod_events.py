@@ -23,7 +23,7 @@ class Server:
     """An API server with some pods, which records writes."""
 
     def __init__(self, *pods):
-        self.pods = {it["metadata"]["name"]: it for it in pods}
+        self.pods = {listed["metadata"]["name"]: listed for listed in pods}
         self.written = []
         self.failing = []
         self.refused = {}  # number of refusals still to come, by kind
@@ -320,7 +320,9 @@ def test_final_refusal_evicts_at_once_and_a_doubt_after_its_deadline(kubelet, tm
         big = kubelet.admit(pod("big", container("a", 30, 2), container("b", 10, 0)))
         with pytest.raises(StartError):
             room.start(big, "a")
-        assert [(it.uid, it.namespace, it.name) for it in posted] == [(big.uid, "default", "big")]
+        assert [(event.uid, event.namespace, event.name) for event in posted] == [
+            (big.uid, "default", "big")
+        ]
         doubted = kubelet.admit(pod("p", container("a", 30, 2)))
         kubelet.refuse_lists = 10**6
         with pytest.raises(StartError):

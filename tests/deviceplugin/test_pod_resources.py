@@ -50,9 +50,9 @@ def test_ids_are_compared_exactly(kubelet, asked):
 def test_unchanged_pod_is_not_parsed_again(kubelet, asked):
     first = holding(kubelet, pod("p", container("a", 1, 0)), "a", "c1")
     holding(kubelet, pod("q", container("a", 1, 0)), "a", "c2")
-    before = {it.name: it for it in asked.pods()}
+    before = {found.name: found for found in asked.pods()}
     holding(kubelet, first, "a", "c3")
-    after = {it.name: it for it in asked.pods()}
+    after = {found.name: found for found in asked.pods()}
     assert after["q"] is before["q"]
     assert after["p"].containers == {"a": {device_ids.Kind.VCORE: {"c3"}}}
 
@@ -122,7 +122,7 @@ def test_malformed_answer_is_reported(kubelet):
     said = b""
     handlers = {"List": grpc.unary_unary_rpc_method_handler(lambda *_: said)}
     lister = grpc.method_handlers_generic_handler("v1.PodResourcesLister", handlers)
-    made = fake_kubelet.serve(socket, lambda it: it.add_generic_rpc_handlers((lister,)))
+    made = fake_kubelet.serve(socket, lambda server: server.add_generic_rpc_handlers((lister,)))
     kubelet._servers.append(made)
     asked = pod_resources.PodResources(socket)
     said = b"\x0a\xff\xff"  # not even a list

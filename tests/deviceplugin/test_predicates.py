@@ -12,14 +12,14 @@ from pyvgpu.deviceplugin.gpu_manager import predicates
 from pyvgpu.deviceplugin.grants import interfaces, placement, pod_identity
 
 MINORS = {"GPU-0": 4, "GPU-1": 2, "GPU-2": 10}
-FIRST, SECOND = (f"tencent.com/predicate-gpu-idx-{it}" for it in (0, 1))
+FIRST, SECOND = (f"tencent.com/predicate-gpu-idx-{index}" for index in (0, 1))
 HERE = {"tencent.com/predicate-node": NODE}
 
 
 def of(notes, *containers):
     return {
         "metadata": {"annotations": notes},
-        "spec": {"containers": [{"name": it} for it in containers or ("a", "b")]},
+        "spec": {"containers": [{"name": name} for name in containers or ("a", "b")]},
     }
 
 
@@ -127,7 +127,7 @@ def test_forged_choice_gives_no_more_room(room, cluster):
     cluster.add(forged, {FIRST: "2", "tencent.com/gpu-assigned": "true"})
     with pytest.raises(StartError, match="gpu1 has 40 vcore and 3.5GiB free"):
         room.start(forged, "a")
-    assert [it.uid for it in room.posted] == [forged.uid]
+    assert [event.uid for event in room.posted] == [forged.uid]
 
 
 def test_later_pod_of_the_same_name_is_not_annotated(room, cluster):

@@ -14,7 +14,7 @@ BINPACK, SPREAD = facts.Packing.BINPACK, facts.Packing.SPREAD
 
 
 def node(*held, **more):
-    devices = tuple(facts.Device(f"GPU-{it}", it, 4 * GIB, **more) for it in range(3))
+    devices = tuple(facts.Device(f"GPU-{number}", number, 4 * GIB, **more) for number in range(3))
     return facts.Node(
         devices,
         tuple(
@@ -26,15 +26,15 @@ def node(*held, **more):
 
 def chosen(kind, size, has, packing=BINPACK, taken=(), must=()):
     letter, count = ("c", 300) if kind is Kind.VCORE else ("m", 12)
-    everything = tuple(f"{letter}{it}" for it in range(count))
-    free = tuple(it for it in everything if int(it[1:]) not in taken)
+    everything = tuple(f"{letter}{number}" for number in range(count))
+    free = tuple(free_id for free_id in everything if int(free_id[1:]) not in taken)
     offered = placement.Offered(has, everything)
     asked = messages.Choice(free, must, size)
     return placement.preferred(kind, asked, offered, packing, GIB)
 
 
 def numbers(found):
-    return [int(it[1:]) for it in found]
+    return [int(device_id[1:]) for device_id in found]
 
 
 @pytest.mark.parametrize(

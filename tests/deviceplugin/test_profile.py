@@ -12,7 +12,7 @@ from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin.gpu_manager import profile
 from pyvgpu.deviceplugin.kubelet import device_ids, messages
 
-CORE, MEMORY = (f"tencent.com/vcuda-{it}" for it in ("core", "memory"))
+CORE, MEMORY = (f"tencent.com/vcuda-{suffix}" for suffix in ("core", "memory"))
 FIRST = "tencent.com/predicate-gpu-idx-0"
 
 # As gpu-manager's users write them.
@@ -90,7 +90,7 @@ def test_share_looks_as_from_gpu_manager(agent, cluster):
     assert answer.variables["LD_LIBRARY_PATH"].split(":")[0] == "/usr/local/nvidia/lib64"
     assert (answer.annotations[CORE], answer.annotations[MEMORY]) == ("50", str(30 * UNIT))
     edits = agent.specification(answer)
-    assert not any(it.startswith("LD_LIBRARY_PATH=") for it in edits.get("env", ()))
+    assert not any(variable.startswith("LD_LIBRARY_PATH=") for variable in edits.get("env", ()))
     there = mounts(edits)
     assert there["/usr/local/nvidia"] == there["/usr/local/pyvgpu"]
     tree = there["/usr/local/nvidia"]

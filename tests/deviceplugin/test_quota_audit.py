@@ -22,7 +22,7 @@ def grant(number, uuid, vcore=30, size=2 * GIB):
 
 
 FIRST, SECOND, WHOLE = grant(1, A), grant(2, A), grant(3, B, 100, 80 * GIB)
-GRANTS = {it.id: it for it in (FIRST, SECOND, WHOLE)}
+GRANTS = {granted.id: granted for granted in (FIRST, SECOND, WHOLE)}
 IN_FIRST, IN_SECOND = Whose(FIRST.id, "uid-1", "x"), Whose(SECOND.id, "uid-2", "y")
 IN_WHOLE = Whose("", "uid-3", "z")
 
@@ -99,7 +99,9 @@ def seen(held, whose, shimmed=()):
 )
 def test_findings_of_the_audit(now, expected):
     found = quota_audit.find(now, GRANTS, LABELS)
-    assert [(it.kind, it.pids) for it in found] == [(kind, pids) for kind, pids, _ in expected]
+    assert [(finding.kind, finding.pids) for finding in found] == [
+        (kind, pids) for kind, pids, _ in expected
+    ]
     for finding, (_, _, text) in zip(found, expected, strict=True):
         assert finding.text.startswith(text)
 
@@ -123,7 +125,9 @@ def test_lowered_quota_counts_at_once():
     less = dataclasses.replace(FIRST, shares=(facts.Share(A, 30, GIB),))
     now = seen({A: {10: 2 * GIB}}, {10: IN_FIRST}, [10])
     assert not quota_audit.find(now, GRANTS, LABELS)
-    assert [it.kind for it in quota_audit.find(now, {less.id: less}, LABELS)] == [Kind.ABOVE]
+    assert [finding.kind for finding in quota_audit.find(now, {less.id: less}, LABELS)] == [
+        Kind.ABOVE
+    ]
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_pod_without_a_valid_choice_is_refused_for_good(room, cluster, notes, wo
     assert words in str(caught.value)
     assert not room.folders.made
     assert not any(grant.bound for grant in room.checkpoint.grants.values())
-    assert [(it.uid, words in it.text) for it in room.posted] == [(one.uid, True)]
+    assert [(event.uid, words in event.text) for event in room.posted] == [(one.uid, True)]
 
 
 def test_pod_waits_for_room_on_the_chosen_device(room, cluster):
@@ -141,7 +141,7 @@ def test_pod_waits_for_room_on_the_chosen_device(room, cluster):
     room.start(first, "a")
     with pytest.raises(StartError, match="gpu1 has 40 vcore and 3.5GiB free"):
         room.start(second, "a")
-    assert [(it.uid, it.evict) for it in room.posted] == [(second.uid, False)]
+    assert [(event.uid, event.evict) for event in room.posted] == [(second.uid, False)]
 
 
 def test_unavailable_api_server_is_no_final_refusal(room, cluster):
@@ -150,7 +150,7 @@ def test_unavailable_api_server_is_no_final_refusal(room, cluster):
     cluster.api.failing += [500]
     with pytest.raises(StartError, match="its choice of devices cannot be read yet"):
         room.start(one, "a")
-    assert [(it.reason, it.evict) for it in room.posted] == [("VGPUWaits", False)]
+    assert [(event.reason, event.evict) for event in room.posted] == [("VGPUWaits", False)]
     assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
 
 
@@ -181,7 +181,7 @@ def test_pod_waits_for_the_first_key_without_eviction(kubelet, tmp_path, cluster
         for _ in range(3):
             with pytest.raises(StartError, match="there is no key yet; the scheduler makes it"):
                 room.start(one, "a")
-        assert {(it.reason, it.evict) for it in posted} == {("VGPUWaits", False)}
+        assert {(event.reason, event.evict) for event in posted} == {("VGPUWaits", False)}
         assert room.granter.waiting == set(room.checkpoint.grants)
         withdrawn = []
         room.granter.observers.withdrawn.add(lambda uid, reason: withdrawn.append((uid, reason)))

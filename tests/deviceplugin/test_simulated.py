@@ -25,14 +25,16 @@ def test_simulated_devices_keep_their_uuids(node):
     assert [device.model for device in machine.devices] == ["h100", "h100"]
     uuids = [device.uuid for device in machine.devices]
     one = node.kubelet.admit(pod("p", container("a", 30, 8), container("b", 100, 0)))
-    answers = [node.kubelet.start_container(one, it) for it in ("a", "b")]
+    answers = [node.kubelet.start_container(one, name) for name in ("a", "b")]
     vcore, units, first = node.quota(answers[0])
     assert (vcore, units, first in uuids) == (30, 8, True)
     for answer in answers:
         edits = node.specification(answer)
         assert edits["deviceNodes"] == []
         assert f"{names.SIMULATED_MACHINE_VARIABLE}={machine.folder}" in edits["env"]
-        (mount,) = (it for it in edits["mounts"] if it["containerPath"] == str(machine.folder))
+        (mount,) = (
+            entry for entry in edits["mounts"] if entry["containerPath"] == str(machine.folder)
+        )
         assert (mount["hostPath"], "rw" in mount["options"]) == (str(machine.folder), True)
     assert ended(killed, signal.SIGKILL) == -signal.SIGKILL
     node.start("--simulate", "h100:2")

@@ -15,7 +15,10 @@ def document():
 
 def container(document, pod):
     return next(
-        it for device in document["devices"] for it in device["containers"] if it["pod"] == pod
+        tenant
+        for device in document["devices"]
+        for tenant in device["containers"]
+        if tenant["pod"] == pod
     )
 
 
@@ -25,7 +28,7 @@ def test_devices_show_usage_and_allocation(document):
     assert first["promised"] == 0.95
     assert first["promisedBytes"] == 72 * GIB
     assert first["memoryBytes"] == 80 * GIB
-    assert first["used"] == pytest.approx(sum(it["used"] for it in first["containers"]))
+    assert first["used"] == pytest.approx(sum(tenant["used"] for tenant in first["containers"]))
 
 
 def test_devices_show_state_and_reason(document):
@@ -88,7 +91,7 @@ def test_agent_troubles_are_problems():
     troubles = (("agent", "nothing was collected for 130 s"), ("kubelet", ""))
     found = node.recent.document("node-1", node.sources, troubles)["problems"]
     assert found[0] == {"object": "agent", "text": "nothing was collected for 130 s"}
-    assert "kubelet" not in {it["object"] for it in found}
+    assert "kubelet" not in {problem["object"] for problem in found}
 
 
 def test_events_are_listed_newest_first(document):
@@ -123,7 +126,9 @@ def test_history_of_ended_containers_is_dropped():
     node.tenants = node.tenants[:-1]
     node.look(2, 2)
     assert not any(
-        it["pod"] == "segment-6" for one in node.document()["devices"] for it in one["containers"]
+        tenant["pod"] == "segment-6"
+        for one in node.document()["devices"]
+        for tenant in one["containers"]
     )
     assert all("segment-6" not in key for key in node.recent._lines._lines)
 

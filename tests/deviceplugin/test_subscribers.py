@@ -40,7 +40,7 @@ def test_all_subscribers_hear_of_a_grant_in_any_order(kubelet, tmp_path, order):
         for name in order:
             room.granter.observers.changed.add(lambda name=name: heard[name].append("changed"))
             room.granter.observers.bound.add(
-                lambda it, shares, name=name: heard[name].append((it.name, *shares))
+                lambda bound_pod, shares, name=name: heard[name].append((bound_pod.name, *shares))
             )
         assert room.run(pod("one", container("a", 30, 2)), "a") == "30 2 GPU-0"
         waiting.wait_until(lambda: all("changed" in events for events in heard.values()))

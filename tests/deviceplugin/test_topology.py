@@ -31,7 +31,7 @@ def test_devices_are_below_their_nearest_connection():
         ((1, 2), bridge),
         *(((at, 3), system) for at in range(3)),
     )
-    leaves = [Leaf(it, free_bytes=8) for it in found]
+    leaves = [Leaf(device, free_bytes=8) for device in found]
     leaves[1] = Leaf(found[1], (5,), 2, 0, 0)
     whole = "allocatableCores: 100, allocatableMemory: 8)\n"
     none = "allocatableCores: 0, allocatableMemory: 0)\n"

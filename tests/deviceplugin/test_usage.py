@@ -50,7 +50,10 @@ def test_sums_accumulate():
 @pytest.fixture
 def granted_two(places, machine, driver):
     """Two grants, and their usage."""
-    made = {it.id: it for it in (grant_of(share_of(machine), number=n) for n in (1, 2))}
+    made = {
+        made_grant.id: made_grant
+        for made_grant in (grant_of(share_of(machine), number=n) for n in (1, 2))
+    }
     for grant in made.values():
         places.make(grant, driver)
     return made, usage.Uses(places, lambda: made)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROGRAMS = ("pyvgpu", "kubectl", "make", "ctr", "pip", "sudo", "helm", "docker", "podman")
 ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "<", ")", "2>"}
-PARSERS = {it.name: whole(it) for it in (PYVGPU, KUBECTL)}
+PARSERS = {program.name: whole(program) for program in (PYVGPU, KUBECTL)}
 MARK = re.compile(rf"{documented.CLUSTER}|not run: \S.+")
 
 
@@ -99,7 +99,7 @@ def test_documented_paths_and_make_targets_exist(page):
 
 
 @pytest.mark.parametrize(
-    "page", [it for it in PAGES if it.stem.startswith("start-")], ids=lambda page: page.stem
+    "page", [page for page in PAGES if page.stem.startswith("start-")], ids=lambda page: page.stem
 )
 def test_each_step_of_a_start_page_is_run_or_says_why_not(page):
     found = list(blocks(page))

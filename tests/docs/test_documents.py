@@ -23,7 +23,7 @@ PAGES = {  # pages that are not named like their command
 
 
 def pages_of(command):
-    found = (ROOT / "docs" / f"{it}.md" for it in PAGES.get(command, (command,)))
+    found = (ROOT / "docs" / f"{name}.md" for name in PAGES.get(command, (command,)))
     return [page for page in found if page.exists()]
 
 

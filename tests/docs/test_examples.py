@@ -49,7 +49,7 @@ def test_each_example_is_on_the_page():
 @pytest.mark.parametrize("name", example_files.MANIFESTS)
 def test_head_has_the_commands_to_use_it(name):
     typed = example_files.commands(name)
-    assert any(f"examples/{name}" in it for it in typed)
+    assert any(f"examples/{name}" in line for line in typed)
     programs = "kubectl create configmap examples --from-file=examples/programs"
     needed = "configMap: {name: examples}" in (example_files.FOLDER / name).read_text()
     assert (programs in typed) == needed
@@ -76,7 +76,7 @@ def test_files_that_containers_run_exist():
         if word.startswith("/examples/")
     }
     assert len(run) >= 2
-    assert [it for it in run if not (example_files.PROGRAMS / Path(it).name).exists()] == []
+    assert [path for path in run if not (example_files.PROGRAMS / Path(path).name).exists()] == []
 
 
 @pytest.mark.parametrize("pod", PODS)

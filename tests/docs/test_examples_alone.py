@@ -35,7 +35,9 @@ def test_unit_is_valid_for_systemd(tmp_path):
     command = ["systemd-analyze", "verify", file]
     done = subprocess.run(command, capture_output=True, text=True)
     said = (done.stdout + done.stderr).splitlines()
-    assert [it for it in said if file.name in it] == []  # others may be about this machine's units
+    assert [
+        line for line in said if file.name in line
+    ] == []  # others may be about this machine's units
 
 
 def test_command_of_the_unit_serves_until_sigterm(tmp_path):

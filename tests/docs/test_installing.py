@@ -43,7 +43,10 @@ def applying():
 
 def named(step):
     """Return the archives of all images that the manifests of a step name."""
-    return {f"dist/{it}.tar" for it in re.findall(r"localhost/([\w-]+):", text_of(step))}
+    return {
+        f"dist/{image_name}.tar"
+        for image_name in re.findall(r"localhost/([\w-]+):", text_of(step))
+    }
 
 
 @pytest.mark.parametrize("page", [PAGE, "sidecar.md"])
@@ -74,7 +77,7 @@ def test_page_waits_for_every_workload_it_starts(step):
     ("text", "expected"),
     [
         ("ctr --namespace k8s.io images import dist/pyvgpu.tar  # one", {"dist/pyvgpu.tar"}),
-        ('for it in dist/*.tar; do ctr images import "$it"; done', ARCHIVES),
+        ('for archive in dist/*.tar; do ctr images import "$archive"; done', ARCHIVES),
         ("make images  # dist/pyvgpu.tar, dist/pyvgpu-fast-exit.tar", set()),
     ],
 )

@@ -73,7 +73,7 @@ def test_every_pyvgpu_name_is_in_the_reference(reference):
     for name, value in vars(names).items():
         if name.isupper() and isinstance(value, str):
             found |= set(ours.findall(value))
-    missing = {it for it in found if it not in page} - NO_NAMES
+    missing = {word for word in found if word not in page} - NO_NAMES
     assert missing == set(), "docs/generator/vocabulary.py lacks these"
 
 
@@ -90,7 +90,7 @@ def test_every_environment_variable_is_in_the_reference(reference):
         if "bench" not in file.parts:
             found |= set(re.findall(r'"((?:PYVGPU|SIDECAR)_[A-Z_]+)"', file.read_text()))
     assert {"PYVGPU_LOG", "PYVGPU_SIMULATED_MACHINES"} <= found
-    assert {it for it in found if it not in page} == set()
+    assert {word for word in found if word not in page} == set()
 
 
 def test_every_metric_in_the_code_is_in_the_reference(reference):
@@ -99,7 +99,7 @@ def test_every_metric_in_the_code_is_in_the_reference(reference):
     for file in SOURCES:
         found |= set(re.findall(r"""["'](pyvgpu_[a-z0-9_]+)["']""", file.read_text()))
     assert len(found) > 40
-    assert {it for it in found if f"`{it}`" not in page} == set()
+    assert {word for word in found if f"`{word}`" not in page} == set()
 
 
 def test_metrics_match_a_programs_output():
@@ -126,11 +126,11 @@ def test_every_error_class_has_an_answer(reference):
     section = sections(reference["reference/messages.md"])["Exit codes"]
     text = "".join(file.read_text() for file in SOURCES)
     named = re.findall(r"^class (\w+)\((?:errors\.)?\w*Error\)", text, re.MULTILINE)
-    kinds = {it.__name__ for it in messages.kinds(ROOT)}
+    kinds = {error_class.__name__ for error_class in messages.kinds(ROOT)}
     assert {"MirrorError", "RefusedError", "NotFoundError"} <= kinds & set(named)
     for kind in kinds:
         assert f"| `{kind}` |" in section
-    assert all(messages.answer(it) for it in messages.kinds(ROOT))
+    assert all(messages.answer(error_class) for error_class in messages.kinds(ROOT))
     assert all(vars(errors)[answer.__name__] is answer for answer in messages.ANSWERS)
 
 
@@ -168,7 +168,9 @@ def test_every_refusal_of_the_shim_is_in_the_reference():
     text = re.sub(r"^static void complain.*?^}", "", text, flags=re.MULTILINE | re.DOTALL)
     said = re.findall(r'(?:complain\(|region_fail\(reason)[^;]*?"((?:[^"\\]|\\.)*)"', text)
     assert len(said) > 15
-    assert {it for it in said if messages.FORMAT.sub("…", it) not in listed} == set()
+    assert {
+        refusal for refusal in said if messages.FORMAT.sub("…", refusal) not in listed
+    } == set()
 
 
 def test_every_event_reason_is_in_the_reference(reference):

@@ -108,14 +108,14 @@ def test_external_links_are_known():
     found = set()
     for text in [*TEXTS.values(), *((ROOT / file).read_text() for file in pages.BESIDE)]:
         found |= set(re.findall(r"https?://[^\s)>`'\"]+", re.sub(links.FENCE, "", text)))
-    assert {it for it in found if not re.match(r"https?://(\d|localhost|\[)", it)} == OUTSIDE
+    assert {link for link in found if not re.match(r"https?://(\d|localhost|\[)", link)} == OUTSIDE
 
 
 @pytest.mark.parametrize("name", ["call", "pod", "job", "launch"])
 def test_picture_has_a_description_and_a_dark_mode(name):
     text = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text()
     picture = ElementTree.fromstring(text)
-    parts = {it.tag.rpartition("}")[2]: it.text for it in picture if it.text}
+    parts = {element.tag.rpartition("}")[2]: element.text for element in picture if element.text}
     assert parts["title"]
     assert len(parts["desc"]) > 100
     assert "prefers-color-scheme: dark" in parts["style"]
@@ -123,7 +123,7 @@ def test_picture_has_a_description_and_a_dark_mode(name):
     assert len(re.findall(r"https?://", text)) == 1  # nothing is loaded
     light, _, dark = parts["style"].partition("@media")
     used = set(re.findall(r'class="([\w-]+)', text))
-    assert {it for it in used if f".{it}" not in light} == set()
+    assert {css_class for css_class in used if f".{css_class}" not in light} == set()
     colours = set(re.findall(r"\.([\w-]+) \{[^}]*(?:fill|stroke): #", light))
     assert {colour for colour in colours if f".{colour} " not in dark} == set()
 
@@ -172,4 +172,4 @@ def test_files_named_in_contributing_exist():
     for row in rows:
         named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", row)
         assert len(named) >= 2, row
-        assert [it for it in named if not (ROOT / it).exists()] == []
+        assert [place for place in named if not (ROOT / place).exists()] == []

@@ -45,7 +45,7 @@ def event(name, text, reason="Said", **more):
 
 
 def texts(api):
-    return [it["message"] for it in api.under(EVENTS)]
+    return [message["message"] for message in api.under(EVENTS)]
 
 
 def until(api, *wanted):
@@ -62,7 +62,7 @@ def test_the_same_text_is_written_once(cluster):
         recorder.record(event("a", "one"))
         recorder.record(event("b", "after it"))
         until(api, "one", "last", "after it")
-    (one,) = [it for it in api.under(EVENTS) if it["message"] == "one"]
+    (one,) = [written for written in api.under(EVENTS) if written["message"] == "one"]
     assert one["involvedObject"] == {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -122,7 +122,7 @@ def test_events_with_an_id_are_created_by_that_name_and_once(cluster):
             recorder.record(event("a", "one", id="p.1"))
             recorder.record(event("a", "two", id="p.2", warning=False))
             until(api, "one", "two")
-    found = {it["metadata"]["name"]: it["type"] for it in api.under(EVENTS)}
+    found = {written["metadata"]["name"]: written["type"] for written in api.under(EVENTS)}
     assert found == {"p.1": "Warning", "p.2": "Normal"}
 
 
@@ -146,7 +146,7 @@ def test_an_event_that_is_refused_for_good_is_dropped(cluster, status, caplog):
         waiting.wait_until(lambda: not api.refusing["POST"])
         recorder.record(event("b", "two"))
         until(api, "two")
-    (message,) = [it for it in caplog.messages if it.startswith("gave up")]
+    (message,) = [line for line in caplog.messages if line.startswith("gave up")]
     assert message.startswith(f"gave up Said of pod a: POST {EVENTS}")
 
 

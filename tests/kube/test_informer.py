@@ -48,8 +48,8 @@ def follow(small):
         return followed[-1]
 
     yield begin
-    for it in followed:
-        it.stop.set()
+    for follower in followed:
+        follower.stop.set()
 
 
 def test_a_list_that_cannot_be_processed_is_retried(small, caplog):

@@ -41,9 +41,9 @@ def expressions():
     asked = [(rule["alert"], rule["expr"]) for rule in RULES]
     for panel in panels():
         asked += [(panel["title"], target["expr"]) for target in panel["targets"]]
-    for it in alerts.DASHBOARD["templating"]["list"]:
-        if it["type"] == "query":
-            asked.append((it["name"], it["definition"]))
+    for variable in alerts.DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            asked.append((variable["name"], variable["definition"]))
     return asked
 
 
@@ -93,7 +93,9 @@ def test_each_alert_has_a_case_that_fires_and_one_that_does_not():
 
 
 def test_broken_rule_fails(promtool, tmp_path):
-    case = next(it for it in alerts.CASES if it.alert == "PyvgpuDeviceUnhealthy")
+    case = next(
+        candidate for candidate in alerts.CASES if candidate.alert == "PyvgpuDeviceUnhealthy"
+    )
     document = yaml.safe_load(alerts.text([case]))
     broken = tmp_path / "rules.yaml"
     broken.write_text(alerts.RULES.read_text().replace("pyvgpu_device_healthy == 0", "vector(0)"))
@@ -103,7 +105,7 @@ def test_broken_rule_fails(promtool, tmp_path):
     assert ran(promtool, "test", "rules", file)[0] != 0
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda it: it["alert"])
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_each_alert_has_a_severity_and_a_description(rule):
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert set(rule["annotations"]) == {"summary", "description"}

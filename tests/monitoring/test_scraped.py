@@ -36,8 +36,8 @@ def programs():
     webhook.reviewed("/devices", "changed", 0.01)
     with contextlib.ExitStack() as stack:
         yield [
-            stack.enter_context(endpoints.serving("0", endpoints.Pages(it.text)))
-            for it in (agent, scheduler, webhook, ControllerMeter())
+            stack.enter_context(endpoints.serving("0", endpoints.Pages(meter.text)))
+            for meter in (agent, scheduler, webhook, ControllerMeter())
         ]
 
 
@@ -53,7 +53,9 @@ def labels_of(app):
 
 def plain(relabeling):
     """Convert the operator's keys to Prometheus': sourceLabels to source_labels."""
-    return {re.sub("[A-Z]", lambda it: f"_{it[0].lower()}", k): v for k, v in relabeling.items()}
+    return {
+        re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", k): v for k, v in relabeling.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,7 @@ def prometheus(programs, tmp_path_factory):
 
     def scraped():
         with contextlib.suppress(OSError):
-            up = [it["value"][1] for it in ask("query", query="up")["result"]]
+            up = [sample["value"][1] for sample in ask("query", query="up")["result"]]
             return up == ["1"] * len(programs)
         return False
 
@@ -118,7 +120,7 @@ def prometheus(programs, tmp_path_factory):
 
 
 def values(ask, query):
-    return [float(it["value"][1]) for it in ask("query", query=query)["result"]]
+    return [float(sample["value"][1]) for sample in ask("query", query=query)["result"]]
 
 
 def test_prometheus_has_scraped_the_metrics(prometheus):
@@ -131,7 +133,7 @@ def test_prometheus_has_scraped_the_metrics(prometheus):
 def test_container_metrics_are_labelled_with_the_container_not_the_exporter(prometheus):
     for name in ("namespace", "pod", "container"):
         used = f"count by ({name}) (pyvgpu_container_vcore_allocated_ratio)"
-        found = {it["metric"][name] for it in prometheus("query", query=used)["result"]}
+        found = {sample["metric"][name] for sample in prometheus("query", query=used)["result"]}
         assert found
         assert not found & {labels_of("agent")[name]}
     (leads,) = prometheus("query", query="pyvgpu_scheduler_leads")["result"]
@@ -139,7 +141,7 @@ def test_container_metrics_are_labelled_with_the_container_not_the_exporter(prom
 
 
 def test_agents_instance_is_its_node_and_others_their_pod(prometheus):
-    found = {it["metric"]["instance"] for it in prometheus("query", query="up")["result"]}
+    found = {sample["metric"]["instance"] for sample in prometheus("query", query="up")["result"]}
     assert found == {"node-1", "scheduler-x", "webhook-x", "sidecar-controller-x"}
 
 
@@ -160,8 +162,8 @@ def test_every_rule_is_evaluated_without_error(prometheus):
     def judged():
         groups = prometheus("rules")["groups"]
         found = [rule for group in groups for rule in group["rules"]]
-        assert all(it["health"] in ("ok", "unknown") for it in found), found
-        return len(found) == len(alerts.rules()) and {it["health"] for it in found} == {"ok"}
+        assert all(rule["health"] in ("ok", "unknown") for rule in found), found
+        return len(found) == len(alerts.rules()) and {rule["health"] for rule in found} == {"ok"}
 
     wait_until(judged)
 
@@ -170,7 +172,7 @@ def test_alerts_are_pending_before_they_fire(prometheus):
     def pending():
         found = prometheus("alerts")["alerts"]
         return {"PyvgpuDeviceUnhealthy", "PyvgpuPastQuota"} <= {
-            it["labels"]["alertname"] for it in found
+            alert["labels"]["alertname"] for alert in found
         }
 
     wait_until(pending)

@@ -27,8 +27,18 @@ MODULES = {
     "display": display_pb2,
 }
 KINDS = {
-    getattr(descriptor.FieldDescriptor, f"TYPE_{it.upper()}"): it
-    for it in ("bool", "bytes", "enum", "float", "int32", "int64", "message", "string", "uint32")
+    getattr(descriptor.FieldDescriptor, f"TYPE_{type_name.upper()}"): type_name
+    for type_name in (
+        "bool",
+        "bytes",
+        "enum",
+        "float",
+        "int32",
+        "int64",
+        "message",
+        "string",
+        "uint32",
+    )
 }
 # By package: each message, its fields by number; * is a repeated field, {} a map.
 MESSAGES = {

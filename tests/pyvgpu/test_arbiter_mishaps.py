@@ -73,7 +73,7 @@ def size_limit(size):
 
 with arbiters.run_in(place) as run:
     def serves():
-        return any(it.beats for it in arbiters.living(place)) and arbiter.serves(run.clock())
+        return any(one.beats for one in arbiters.living(place)) and arbiter.serves(run.clock())
     def look_until_it_serves():
         wait_until(lambda: run.attendant.look() or serves())
 """
@@ -194,7 +194,7 @@ def test_suspended_supervisor_does_not_consider_the_arbiter_frozen(place, tmp_pa
             wait_until(lambda: read_clock(file).beat_ns > beat + frozen_ns)
             other.go_on()
             assert other.strace.wait() == 0
-        assert [it.pid for it in living(place)] == [one.pid]
+        assert [process.pid for process in living(place)] == [one.pid]
 
 
 @stops.needs_strace
@@ -217,7 +217,7 @@ def test_arbiter_that_starts_while_another_ends_is_found(place, tmp_path_factory
             os.kill(old.pid, signal.SIGTERM)
             wait_until(lambda: old.pid not in processes(place))
             new.go_on()
-            wait_until(lambda: [it.pid for it in living(place)] == [new.pid])
+            wait_until(lambda: [process.pid for process in living(place)] == [new.pid])
             os.kill(new.pid, signal.SIGKILL)
 
 

@@ -193,7 +193,7 @@ def test_content_is_listed_and_the_path_printed(bundle):
 def of_grants(tmp_path):
     """Return the quotas and ledgers of grants in a bundle, by folder."""
     found = dict(machine.documents(node.Node(tmp_path, agent="9"), tmp_path, {}))
-    return {it["folder"]: it for it in found["grants/regions.json"]}
+    return {grant["folder"]: grant for grant in found["grants/regions.json"]}
 
 
 def granted(tmp_path, grant_id):
@@ -212,7 +212,7 @@ def test_quotas_and_ledgers_are_packed_from_the_agents_folder(tmp_path):
     granted(tmp_path, ".draft")
     (found,) = of_grants(tmp_path).values()
     assert found["folder"] == "00000000000000aa"
-    assert [it["vcore"] for it in found["limits"]["devices"]] == [30]
+    assert [limit["vcore"] for limit in found["limits"]["devices"]] == [30]
     assert (found["processes"], found["charged"]) == ([], (0,))
 
 
@@ -248,7 +248,7 @@ def test_a_cluster_that_forbids_everything_is_reported_and_packed(tmp_path):
         api.forbidden = ("/",)
         found = dict(cluster.documents(connection, ["pyvgpu"]))
     assert set(found) >= {"cluster/pods.json", "cluster/pyvgpu/daemonsets.json"}
-    assert all("403" in it["error"] for it in found.values())
+    assert all("403" in answer["error"] for answer in found.values())
 
 
 def test_every_pyvgpu_annotation_is_covered():

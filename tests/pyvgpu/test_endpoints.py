@@ -214,7 +214,7 @@ def test_serving_resumes_when_file_descriptors_are_available():
     with crowded.starved("http") as (starved, port):
         assert ask(int(port), "/metrics") == (200, "figures")
         said, _ = starved.report()
-    assert sum("cannot accept connections at 127.0.0.1" in it for it in said) == 1
+    assert sum("cannot accept connections at 127.0.0.1" in line for line in said) == 1
 
 
 def test_without_file_descriptors_the_server_pauses_and_can_be_stopped(monkeypatch):

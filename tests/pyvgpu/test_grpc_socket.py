@@ -56,7 +56,7 @@ def called(path, **more):
 
 def test_a_server_replaces_any_existing_entry(tmp_path):
     path = tmp_path / "made" / "s.sock"
-    add = adding(Call=lambda it, _: it)
+    add = adding(Call=lambda request, _: request)
     with pytest.raises(
         errors.UnavailableError, match=r"s\.sock: cannot listen there: No such file"
     ):
@@ -104,14 +104,14 @@ def test_a_path_that_is_too_long_is_refused_and_leaves_nothing(tmp_path):
 
 @pytest.mark.parametrize("size", [0, 1, 70_000, 5 << 20])
 def test_messages_of_any_size_are_transferred(path, size):
-    content = bytes(it % 251 for it in range(997)) * (size // 997 + 1)
-    with served(path, Echo=lambda it, _: it), called(path) as call:
+    content = bytes(number % 251 for number in range(997)) * (size // 997 + 1)
+    with served(path, Echo=lambda request, _: request), called(path) as call:
         assert call("Echo", content[:size]) == content[:size]
 
 
 def test_a_message_that_is_too_long_is_refused_at_both_ends(path):
     with (
-        served(path, Echo=lambda it, _: it),
+        served(path, Echo=lambda request, _: request),
         called(path, receive_bytes=1000) as call,
     ):
         for content in (bytes(grpc_socket.RECEIVE_BYTES + 1), bytes(1001)):
@@ -131,11 +131,11 @@ def test_waiting_calls_do_not_block_others_and_are_bounded(path, monkeypatch):
         return request
 
     with (
-        served(path, Wait=wait, Quick=lambda it, _: it) as made,
+        served(path, Wait=wait, Quick=lambda asked, _: asked) as made,
         called(path) as call,
         concurrent.futures.ThreadPoolExecutor(30) as pool,
     ):
-        waiting = [pool.submit(call, "Wait", b"%d" % it) for it in range(29)]
+        waiting = [pool.submit(call, "Wait", b"%d" % number) for number in range(29)]
         for _ in waiting:
             assert begun.acquire(timeout=PROMPT)
         assert call("Quick", b"1") == b"1"
@@ -146,7 +146,7 @@ def test_waiting_calls_do_not_block_others_and_are_bounded(path, monkeypatch):
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert made.serves()  # it answers that it is busy
         gate.set()
-        assert [it.result() for it in waiting] == [b"%d" % it for it in range(30)]
+        assert [future.result() for future in waiting] == [b"%d" % number for number in range(30)]
 
 
 def test_a_client_that_does_not_read_does_not_block_others(path):
@@ -155,7 +155,7 @@ def test_a_client_that_does_not_read_does_not_block_others(path):
             yield bytes(1 << 20)
 
     with (
-        served(path, Listen=stream, Quick=lambda it, _: it) as made,
+        served(path, Listen=stream, Quick=lambda request, _: request) as made,
         grpc_socket.channel(path) as slow,
         called(path) as call,
     ):
@@ -218,7 +218,7 @@ def test_each_channel_connects_to_the_current_server(path):
     ],
 )
 def test_a_client_that_does_not_speak_http2_does_not_affect_others(path, said):
-    with served(path, Echo=lambda it, _: it) as made, called(path) as call:
+    with served(path, Echo=lambda request, _: request) as made, called(path) as call:
         with socket.socket(socket.AF_UNIX) as theirs:
             theirs.settimeout(PROMPT)
             theirs.connect(str(path))
@@ -233,7 +233,7 @@ def test_a_client_that_does_not_speak_http2_does_not_affect_others(path, said):
 
 
 def test_connections_that_are_aborted_before_they_are_accepted_do_not_end_serving(path):
-    with served(path, Echo=lambda it, _: it) as made, called(path) as call:
+    with served(path, Echo=lambda request, _: request) as made, called(path) as call:
         for _ in range(200):
             with socket.socket(socket.AF_UNIX) as theirs:
                 theirs.connect(str(path))

@@ -29,9 +29,9 @@ def test_a_program_without_arguments_shows_its_help(name, capsys):
 )
 def test_option_names_of_other_programs_are_accepted(words, options, capsys):
     said = []
-    for it in (words, options):
+    for line in (words, options):
         with pytest.raises(SystemExit):
-            cli.main(it)
+            cli.main(line)
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] != ""
 
@@ -40,7 +40,7 @@ def test_the_help_has_each_command_once_in_its_group(capsys):
     cli.main([])
     parts = capsys.readouterr().out.split("\n\n")
     for title, commands in GROUPS:
-        (part,) = (it for it in parts if it.startswith(f"{title}:\n"))
+        (part,) = (candidate for candidate in parts if candidate.startswith(f"{title}:\n"))
         shown = [line.split()[0] for line in part.splitlines()[1:] if line[:3].strip()]
         assert shown == [name for name, _, _ in commands]
 

@@ -48,7 +48,7 @@ def test_a_law_from_python_overrides_that_of_the_file(file, tmp_path):
 
 def test_a_file_may_have_several_devices(file, tmp_path):
     file.write_text(LIKE.replace("h100", "h100:2,t4"))
-    assert [it.key for it in machines.parse_machine(str(file))] == ["h100", "h100", "t4"]
+    assert [parsed.key for parsed in machines.parse_machine(str(file))] == ["h100", "h100", "t4"]
     made = simulator.open_machine(str(file), tmp_path)
     assert {device.context_bytes for device in made.devices} == {1 << 30}
 

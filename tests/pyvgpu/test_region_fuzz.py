@@ -118,7 +118,7 @@ def test_damaged_usage_is_refused_or_read(content):
             zip(usage.charged, usage.refused, strict=True)
         )
         assert [(figure.busy_ns, figure.waited_ns, figure.waits) for figure in figures] == [
-            (it.busy_ns, it.waited_ns, it.waits) for it in compute
+            (column.busy_ns, column.waited_ns, column.waits) for column in compute
         ]
 
     check()

@@ -37,7 +37,7 @@ def test_options_of_a_command_are_proposed(propose):
 
 
 def test_known_values_are_proposed(propose):
-    assert {it for it in propose("pyvgpu run --simulate h") if it in models.BY_KEY} == MODELS
+    assert {word for word in propose("pyvgpu run --simulate h") if word in models.BY_KEY} == MODELS
     assert propose("pyvgpu set train --policy ") == {"hard", "elastic"}
     assert propose("pyvgpu completion ") == set(completion.SHELLS)
 
@@ -63,9 +63,9 @@ def test_the_page_has_every_command_and_option():
     for name, command, summary in manual._commands(whole(PYVGPU)):
         assert f".SS pyvgpu {name}\n{summary}\n" in plain
         shown = (action for action in command._actions if action.help != argparse.SUPPRESS)
-        assert {it.option_strings[-1] for it in shown if it.option_strings} - {"--help"} <= set(
-            re.findall(r"--[\w-]+", plain)
-        )
+        assert {action.option_strings[-1] for action in shown if action.option_strings} - {
+            "--help"
+        } <= set(re.findall(r"--[\w-]+", plain))
     assert set(re.findall(r"^\.SS pyvgpu (\S+)$", plain, re.MULTILINE)) == NAMES
 
 

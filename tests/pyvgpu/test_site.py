@@ -72,7 +72,7 @@ def test_the_query_is_passed_to_the_document(served):
 
 
 def test_a_query_with_a_thousand_names_is_ignored(served):
-    names = "&".join(f"a{it}=1" for it in range(1000))
+    names = "&".join(f"a{number}=1" for number in range(1000))
     _, content = ask(served[0], f"{site.NUMBERS}?{names}")
     assert json.loads(content)["query"] == {}
 
@@ -93,4 +93,4 @@ def test_the_page_loads_nothing_from_other_servers():
 def test_every_file_of_the_page_is_served():
     named = re.findall(rb'(?:href|src)="(status[^"]*)"', site.content("page.html"))
     known = {file.removeprefix("/") for file in (*site.FILES, site.NUMBERS)}
-    assert {it.decode() for it in named} == known - {"status"}
+    assert {name.decode() for name in named} == known - {"status"}

@@ -22,7 +22,7 @@ def look(slots, held, owners, after=None):
 def compared(*looks, alive=()):
     """Return the findings of consecutive *looks*."""
     memory = tampering.Memory(lambda pid: pid in alive)
-    found = [memory.compare(it) for it in looks]
+    found = [memory.compare(one_look) for one_look in looks]
     return [lacking for lacking, _ in found], [
         [change.text for change in changes] for _, changes in found
     ]

@@ -14,7 +14,7 @@ numbers = st.integers(0, (1 << 64) - 1)
 @given(st.lists(numbers, min_size=1, max_size=9), st.integers(0, 7))
 def test_a_number_is_the_one_that_was_written(written, shift):
     raw = bytes(shift) + struct.pack(f"<{len(written)}Q", *written)
-    assert [words.at(raw, shift + 8 * it) for it in range(len(written))] == written
+    assert [words.at(raw, shift + 8 * index) for index in range(len(written))] == written
 
 
 @given(st.lists(st.integers(0, (1 << 60) - 1), max_size=9), st.integers(0, (1 << 52) - 1))

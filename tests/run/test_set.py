@@ -190,7 +190,7 @@ def churn():
     assert cuda.cuCtxSetCurrent(context) == 0
     while True:
         held = [ctypes.c_uint64() for _ in range(8)]
-        got = [cuda.cuMemAlloc_v2(ctypes.byref(it), ctypes.c_size_t(1 << 27)) for it in held]
+        got = [cuda.cuMemAlloc_v2(ctypes.byref(slot), ctypes.c_size_t(1 << 27)) for slot in held]
         for pointer, result in zip(held, got):
             if result == 0:
                 cuda.cuMemFree_v2(pointer)

@@ -110,9 +110,9 @@ PAIRS = """
 context()
 before = available()
 pointers = [alloc(MIB)[1] for _ in range(64)]
-seen = [(before - available()) // MIB, sum(not it.value % (2 * MIB) for it in pointers)]
-for it in pointers:
-    check(free(it))
+seen = [(before - available()) // MIB, sum(not pointer.value % (2 * MIB) for pointer in pointers)]
+for pointer in pointers:
+    check(free(pointer))
 answer([*seen, before - available()])
 """
 

@@ -20,7 +20,7 @@ sys.stdin.read()
 LISTED = """
 N.nvmlInit()
 d = N.nvmlDeviceGetHandleByIndex(0)
-answer([it.pid for it in N.nvmlDeviceGetComputeRunningProcesses(d)])
+answer([process.pid for process in N.nvmlDeviceGetComputeRunningProcesses(d)])
 """
 
 

@@ -78,14 +78,14 @@ class AgentSet:
         """
         self._is = (setting, *options)
         before, self._objects = self._objects, list(self._adapted(setting, options))
-        stays = {_key(it) for it in self._objects}
-        gone = [it for it in before if _key(it) not in stays]
+        stays = {_key(thing) for thing in self._objects}
+        gone = [thing for thing in before if _key(thing) not in stays]
         if gone:
             kubectl("delete", "--ignore-not-found", "-f", "-", text=_list(gone))
         kubectl("apply", "-f", "-", text=_list(self._objects))
-        for it in self._objects:
-            if it["kind"] == "DaemonSet":
-                self.roll_out(it["metadata"]["name"])
+        for thing in self._objects:
+            if thing["kind"] == "DaemonSet":
+                self.roll_out(thing["metadata"]["name"])
         self._offered()
 
     def become(self, setting: str, *options: str) -> None:
@@ -113,12 +113,19 @@ class AgentSet:
         """Return the description and logs of all pods, for messages of failed tests."""
         return kubectl("describe", "pods") + "".join(
             subprocess.run(
-                ["kubectl", "--namespace", NAMESPACE, "logs", "--tail=-1", f"--selector=app={it}"],
+                [
+                    "kubectl",
+                    "--namespace",
+                    NAMESPACE,
+                    "logs",
+                    "--tail=-1",
+                    f"--selector=app={name}",
+                ],
                 capture_output=True,
                 text=True,
                 check=False,
             ).stdout
-            for it in ("control-nodes", "agent")
+            for name in ("control-nodes", "agent")
         )
 
     def figures(self, name: str) -> dict[str, str]:
@@ -142,15 +149,15 @@ class AgentSet:
 
     def _adapted(self, setting: str, options: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield the objects without the RBAC rules, with host paths adapted to the rig."""
-        for it in charted.part(["agent/"], setting):
-            if it["kind"] == "DaemonSet":
-                spec = it["spec"]["template"]["spec"]
+        for thing in charted.part(["agent/"], setting):
+            if thing["kind"] == "DaemonSet":
+                spec = thing["spec"]["template"]["spec"]
                 self._adapt(spec)
-                if it["metadata"]["name"] == "agent":
+                if thing["metadata"]["name"] == "agent":
                     spec["containers"][0]["args"] += options
-                yield it
-            elif it["kind"] == "NetworkPolicy" or it["metadata"]["name"] == "pyvgpu-control":
-                yield it
+                yield thing
+            elif thing["kind"] == "NetworkPolicy" or thing["metadata"]["name"] == "pyvgpu-control":
+                yield thing
 
     def _adapt(self, spec: dict[str, Any]) -> None:
         agent, root = self._agent, self._agent.root
@@ -169,14 +176,14 @@ class AgentSet:
             text = text.replace("--node-dev=/dev", f"--node-dev={places['dev']}")
             return text.replace("/var/lib/pyvgpu", state).replace("/run/pyvgpu-agent", run)
 
-        for it in spec["volumes"]:
-            if it["name"] in places:
-                it["hostPath"]["path"] = str(places[it["name"]])
+        for volume in spec["volumes"]:
+            if volume["name"] in places:
+                volume["hostPath"]["path"] = str(places[volume["name"]])
         (container,) = spec["containers"]
         container["args"] = [own(argument) for argument in container["args"]]
-        for it in container["volumeMounts"]:
-            it.pop("mountPropagation", None)  # the rig's root is not a shared mount
-            it["mountPath"] = own(it["mountPath"])
+        for mount in container["volumeMounts"]:
+            mount.pop("mountPropagation", None)  # the rig's root is not a shared mount
+            mount["mountPath"] = own(mount["mountPath"])
         machine = str(agent.machine.folder)
         container["env"].append({"name": simulator.MACHINE_VARIABLE, "value": machine})
         container["volumeMounts"].append({"name": "machine", "mountPath": machine})

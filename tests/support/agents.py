@@ -73,7 +73,9 @@ class Agent:
         # The machine's path, an environment variable of containers, must be short.
         law = simulator.Law(cgroup_limits=1)
         self.machine = simulator.open_machine(model, machines, mode="free", law=law)
-        nodes = {f"nvidia{it.index}": _MORE for it in device.simulated(self.machine)} | _STAND_INS
+        nodes = {
+            f"nvidia{gpu.index}": _MORE for gpu in device.simulated(self.machine)
+        } | _STAND_INS
         self.root = simulated_node.make(folder / "root", nodes)
         self.log = folder / "agent.log"
         self.log.touch()
@@ -90,7 +92,7 @@ class Agent:
     @property
     def units(self) -> int:
         """Memory units of all devices together."""
-        return sum(it.memory_bytes // UNIT for it in self.machine.devices)
+        return sum(gpu.memory_bytes // UNIT for gpu in self.machine.devices)
 
     def start(
         self,
@@ -206,7 +208,7 @@ class Agent:
         files = {
             path.stem.rpartition("-")[2] for path in self.specifications.glob("pyvgpu.io-grant-*")
         }
-        return {it for it in folders | files if len(it) == 16}
+        return {grant_id for grant_id in folders | files if len(grant_id) == 16}
 
 
 @contextlib.contextmanager

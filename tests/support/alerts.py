@@ -59,7 +59,7 @@ def _test(case: Case, rule: dict[str, Any]) -> dict[str, Any]:
     expected = []
     if labels is not None:
         filled = {
-            name: _LABEL.sub(lambda it: labels.get(it[1], ""), written)
+            name: _LABEL.sub(lambda match: labels.get(match[1], ""), written)
             for name, written in rule["annotations"].items()
         }
         expected = [{"exp_labels": {**labels, **rule["labels"]}, "exp_annotations": filled}]
@@ -179,7 +179,7 @@ CASES = [
     *_same("PyvgpuSchedulerLeads", 'pyvgpu_scheduler_leads{instance="s-1"}', "0x9", "1x9", 5, ""),
     Case(
         "PyvgpuSchedulerLeads",
-        {f'pyvgpu_scheduler_leads{{instance="s-{it}"}}': "1x9" for it in range(2)},
+        {f'pyvgpu_scheduler_leads{{instance="s-{number}"}}': "1x9" for number in range(2)},
         5,
         {},
     ),

@@ -51,8 +51,8 @@ class Finder:
     def find_spec(self, name, *arguments):
         hidden = name.partition(".")[0] in blocked
         return None if hidden else self._finder.find_spec(name, *arguments)
-for name in [it for it in sys.modules if it.partition(".")[0] in blocked]:  # of .pth files
-    del sys.modules[name]
+for name in [loaded for loaded in sys.modules if loaded.partition(".")[0] in blocked]:
+    del sys.modules[name]  # of .pth files
 sys.meta_path[:] = map(Finder, sys.meta_path)
 from pyvgpu import cli
 sys.exit(getattr(cli, sys.argv.pop(1))())

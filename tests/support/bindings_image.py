@@ -32,7 +32,7 @@ device = pynvml.nvmlDeviceGetHandleByIndex(0)
 print(json.dumps({
     "total": total, "context": total - free, "taken": taken, "refused": error.name,
     "nvml": pynvml.nvmlDeviceGetMemoryInfo(device).total, "pid": os.getpid(),
-    "pids": [it.pid for it in pynvml.nvmlDeviceGetComputeRunningProcesses(device)],
+    "pids": [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(device)],
 }))
 """
 

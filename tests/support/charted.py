@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 RELEASE, NAMESPACE, AGENTS = command.RELEASE, command.NAMESPACE, "pyvgpu-agent"
 ABOUT, VALUES, SCHEMA = (
-    yaml.safe_load((render.CHART / it).read_text())
-    for it in ("Chart.yaml", "values.yaml", "values.schema.json")
+    yaml.safe_load((render.CHART / name).read_text())
+    for name in ("Chart.yaml", "values.yaml", "values.schema.json")
 )
 VERSION = ABOUT["appVersion"]  # also the tag of the images
 MONITORED = "monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true"
@@ -73,7 +73,7 @@ def _text(settings: tuple[str, ...], values: str, namespace: str) -> str:
 
 def documents(*settings: str, **more: Any) -> list[Any]:
     """Return the rendered objects; arguments as for `text`."""
-    return [it for it in yaml.safe_load_all(text(*settings, **more)) if it]
+    return [document for document in yaml.safe_load_all(text(*settings, **more)) if document]
 
 
 def made(*settings: str, **more: Any) -> dict[tuple[str, str], Any]:
@@ -104,7 +104,7 @@ def namespaces() -> list[Any]:
 def objects(*texts: str) -> dict[tuple[str, str, str], Any]:
     """Return objects by kind, namespace and name; assert that no key repeats."""
     found: dict[tuple[str, str, str], Any] = {}
-    for thing in (it for text in texts for it in yaml.safe_load_all(text) if it):
+    for thing in (document for text in texts for document in yaml.safe_load_all(text) if document):
         meta = thing["metadata"]
         key = thing["kind"], meta.get("namespace", ""), meta["name"]
         assert key not in found, key

@@ -102,8 +102,8 @@ def monitored() -> Iterator[None]:
 
 def tag_images(tag: str) -> dict[str, str]:
     """Add another tag to our images in the cluster; return it as the chart's image value."""
-    for it in ("pyvgpu", "pyvgpu-fast-exit"):
-        name = f"localhost/{it}"
+    for image in ("pyvgpu", "pyvgpu-fast-exit"):
+        name = f"localhost/{image}"
         run("ctr", "images", "tag", "--force", f"{name}:{VERSION}", f"{name}:{tag}")
     return {"tag": tag}
 
@@ -114,8 +114,8 @@ def images() -> set[str]:
     found = run("kubectl", "get", kinds, "--all-namespaces", "--selector", LABEL, "--output=json")
     texts = [
         container["image"]
-        for it in json.loads(found)["items"]
-        for container in it["spec"]["template"]["spec"]["containers"]
+        for workload in json.loads(found)["items"]
+        for container in workload["spec"]["template"]["spec"]["containers"]
     ]
     return {text.rpartition(":")[2] for text in texts if text.startswith("localhost/pyvgpu:")}
 
@@ -148,8 +148,8 @@ def roll_out() -> None:
     for name in (NAMESPACE, AGENTS):
         kinds = "deployments,daemonsets"
         found = run("kubectl", "get", kinds, "--namespace", name, "--output", "name").split()
-        for it in found:
-            waits = ("rollout", "status", it, f"--timeout={_SECONDS}")
+        for workload in found:
+            waits = ("rollout", "status", workload, f"--timeout={_SECONDS}")
             run("kubectl", *waits, "--namespace", name)
 
 

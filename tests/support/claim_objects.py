@@ -39,7 +39,7 @@ def device_class(name: str, *expressions: str) -> dict[str, Any]:
     said = expressions or (f'device.driver == "{DRIVER}"',)
     return {
         "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": it}} for it in said]},
+        "spec": {"selectors": [{"cel": {"expression": expression}} for expression in said]},
     }
 
 

@@ -82,7 +82,11 @@ def limited(name: str, amounts: dict[str, str]) -> dict[str, Any]:
 def claim_names(pod: dict[str, Any]) -> dict[str, str]:
     """Return the names of a pod's generated claims, by the names of its claim entries."""
     listed = pod["status"].get("resourceClaimStatuses") or ()
-    return {it["name"]: it["resourceClaimName"] for it in listed if it.get("resourceClaimName")}
+    return {
+        status["name"]: status["resourceClaimName"]
+        for status in listed
+        if status.get("resourceClaimName")
+    }
 
 
 def consumed(claim: dict[str, Any]) -> list[tuple[str, str | None, str | None]]:

@@ -123,7 +123,9 @@ def claim(uid: str, *results: dict[str, Any], pod: str = "p") -> dict[str, Any]:
     return {
         "metadata": {"name": f"claim-{uid}", "namespace": "team", "uid": uid},
         "status": {
-            "allocation": {"devices": {"results": [{**RESULT, **it} for it in results]}},
+            "allocation": {
+                "devices": {"results": [{**RESULT, **allocated} for allocated in results]}
+            },
             "reservedFor": [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}],
         },
     }

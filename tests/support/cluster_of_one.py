@@ -93,7 +93,7 @@ class Cluster:
     def events(self, one: Pod) -> list[str]:
         """Return the messages of a pod's events."""
         found = self.api.under(f"/api/v1/namespaces/{one.namespace}/events")
-        return [it["message"] for it in found if it["involvedObject"]["uid"] == one.uid]
+        return [event["message"] for event in found if event["involvedObject"]["uid"] == one.uid]
 
 
 @contextlib.contextmanager

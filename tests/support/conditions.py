@@ -19,9 +19,9 @@ def holds(hook: Mapping[str, Any], thing: Mapping[str, Any], namespace: str) -> 
     found = [
         cel.evaluate(condition["expression"], context) for condition in hook["matchConditions"]
     ]
-    assert all(type(it) is bool for it in found)
+    assert all(type(result) is bool for result in found)
     return all(found)
 
 
 def _upper(text: str) -> str:
-    return "".join(it.upper() if it.isascii() else it for it in text)
+    return "".join(character.upper() if character.isascii() else character for character in text)

@@ -46,7 +46,7 @@ def objects(page: str) -> list[Any]:
         for _, language, text in blocks(ROOT / "docs" / page)
         if language == "yaml"
     ]
-    return [it for it in found if "apiVersion" in it]
+    return [thing for thing in found if "apiVersion" in thing]
 
 
 def follow(step: str, folder: Path, values: Path) -> str:

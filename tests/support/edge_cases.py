@@ -140,7 +140,7 @@ def _marked(module: ast.Module) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
             everywhere = list(_numbers(node.value))
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            own = [number for it in node.decorator_list for number in _numbers(it)]
+            own = [number for decorator in node.decorator_list for number in _numbers(decorator)]
             for number in sorted({*everywhere, *own}):
                 yield number, node.name
 

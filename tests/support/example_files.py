@@ -40,7 +40,7 @@ def commands(name: str) -> list[str]:
 
 def objects(name: str) -> list[dict[str, Any]]:
     """Return the objects in a file."""
-    return [it for it in yaml.safe_load_all((FOLDER / name).read_text()) if it]
+    return [document for document in yaml.safe_load_all((FOLDER / name).read_text()) if document]
 
 
 def images(thing: Any) -> Iterator[str]:
@@ -127,9 +127,9 @@ def _tables(thing: Any) -> Iterator[dict[str, Any]]:
     """Yield every mapping in a value, outer ones first."""
     if isinstance(thing, dict):
         yield thing
-    for it in thing.values() if isinstance(thing, dict) else thing:
-        if isinstance(it, dict | list):
-            yield from _tables(it)
+    for value in thing.values() if isinstance(thing, dict) else thing:
+        if isinstance(value, dict | list):
+            yield from _tables(value)
 
 
 def _pod(metadata: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:

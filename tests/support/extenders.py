@@ -94,7 +94,7 @@ class Extender:
         self._ours.until(
             "pods",
             self.name,
-            lambda it: leading.LABEL in it["metadata"]["labels"] and self._answers(),
+            lambda current: leading.LABEL in current["metadata"]["labels"] and self._answers(),
         )
 
     def stop(self, number: int = signal.SIGTERM) -> None:
@@ -113,7 +113,7 @@ class Extender:
     def figure(self, name: str) -> float:
         """Return the value of one of its metrics."""
         text = self._page("/metrics")
-        line = next(it for it in text.splitlines() if it.startswith(f"{name} "))
+        line = next(row for row in text.splitlines() if row.startswith(f"{name} "))
         return float(line.split()[1])
 
     def _answers(self) -> bool:
@@ -138,9 +138,11 @@ def write_scheduler(
     """
     ours = rig.as_admin(NAMESPACE)
     made = {"client.crt", "ca.crt"}
-    secret = ours.until("secrets", PLACE.name, lambda it: made <= (it.get("data") or {}).keys())
+    secret = ours.until(
+        "secrets", PLACE.name, lambda current: made <= (current.get("data") or {}).keys()
+    )
     kubeconfig = Path(os.environ["CLUSTER_RUN"], "pki/kube-scheduler.kubeconfig")
-    managed = [it for pair in pod_request.RESOURCES for it in pair]
+    managed = [resource for pair in pod_request.RESOURCES for resource in pair]
     extender = {
         "urlPrefix": prefix,
         **{f"{verb}Verb": verb for verb in ("filter", "prioritize", "bind", "preempt")},
@@ -155,7 +157,9 @@ def write_scheduler(
         "httpTimeout": "30s",
         "nodeCacheCapable": True,
         "ignorable": False,
-        "managedResources": [{"name": it, "ignoredByScheduler": False} for it in managed],
+        "managedResources": [
+            {"name": resource, "ignoredByScheduler": False} for resource in managed
+        ],
         **more,
     }
     config = {
@@ -207,9 +211,10 @@ def fake_nodes(
         had = devices(name, count, gibibytes)
         if name in hidden:
             had = tuple(
-                facts.Device(it.uuid, it.index, it.memory_bytes, cordoned=True) for it in had
+                facts.Device(device.uuid, device.index, device.memory_bytes, cordoned=True)
+                for device in had
             )
-        minors = {it.uuid: it.index for it in had}
+        minors = {device.uuid: device.index for device in had}
         published = annotations.publish(annotations.Published(UNIT, had, minors))
         room = {
             "cpu": "64",
@@ -264,7 +269,7 @@ def pod(
 def create_all(space: rig.Space, pods: list[dict[str, Any]]) -> None:
     """Create many pods in parallel."""
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda it: space.create("pods", it), pods))
+        list(pool.map(lambda body: space.create("pods", body), pods))
 
 
 def create_in_the_background(space: rig.Space, pods: list[dict[str, Any]]) -> None:
@@ -278,15 +283,15 @@ def until_scheduling() -> None:
         made = rig.pod("first", rig.container("main", "sleep 1000"))
         made["spec"] |= {"nodeSelector": {"fake": "true"}, "tolerations": [{"operator": "Exists"}]}
         space.create("pods", made)
-        space.until("pods", "first", lambda it: it["spec"].get("nodeName"))
+        space.until("pods", "first", lambda current: current["spec"].get("nodeName"))
 
 
 def create_slowly(space: rig.Space, pods: list[dict[str, Any]], seconds: float) -> None:
     """Create pods one by one, *seconds* apart; retry while servers are down."""
-    for it in pods:
+    for body in pods:
         while True:
             try:
-                space.create("pods", it)
+                space.create("pods", body)
                 break
             except apiserver.ServerError as exc:
                 if exc.status == 409:  # created before, but the answer was lost
@@ -316,9 +321,9 @@ def assert_not_overcommitted(space: rig.Space, gibibytes: int = 16) -> dict[str,
 def bound(space: rig.Space) -> dict[str, str]:
     """Return the nodes of bound pods, by pod name."""
     return {
-        it["metadata"]["name"]: it["spec"]["nodeName"]
-        for it in space.pods()
-        if it["spec"].get("nodeName")
+        bound_pod["metadata"]["name"]: bound_pod["spec"]["nodeName"]
+        for bound_pod in space.pods()
+        if bound_pod["spec"].get("nodeName")
     }
 
 

@@ -130,7 +130,9 @@ class FakeKubelet:
         self._servers = [
             serve(
                 self.folder / "kubelet.sock",
-                lambda it: api_grpc.add_RegistrationServicer_to_server(_Registration(self), it),
+                lambda server: api_grpc.add_RegistrationServicer_to_server(
+                    _Registration(self), server
+                ),
             ),
             serve(
                 self.pod_resources,
@@ -165,7 +167,7 @@ class FakeKubelet:
 
     def allocate_again(self, of: Pod, name: str) -> None:
         """Allocate for a container that does not run at kubelet's start, as kubelet does."""
-        (it,) = (it for it in of.containers if it.name == name)
+        (it,) = (candidate for candidate in of.containers if candidate.name == name)
         self._allocate(of, it, {})
 
     # --- plugins ----------------------------------------------------------------------------
@@ -233,8 +235,10 @@ class FakeKubelet:
         reusable: dict[str, set[str]] = {}
         self.pods[new.uid] = new
         try:
-            for it in sorted(new.containers, key=lambda it: not (it.init or it.native)):
-                self._allocate(new, it, reusable)
+            for own in sorted(
+                new.containers, key=lambda member: not (member.init or member.native)
+            ):
+                self._allocate(new, own, reusable)
         except (StartError, grpc.RpcError) as exc:
             del self.pods[new.uid]
             raise AdmissionError(_words(exc)) from exc
@@ -286,7 +290,7 @@ class FakeKubelet:
 
     def start_container(self, of: Pod, name: str) -> messages.Answer:
         """Start or restart a container; return its merged Allocate answers, or StartError."""
-        (it,) = (it for it in of.containers if it.name == name)
+        (it,) = (candidate for candidate in of.containers if candidate.name == name)
         limits = list(it.limits)
         self.random.shuffle(limits)
         for resource in limits:
@@ -303,13 +307,13 @@ class FakeKubelet:
                 endpoint.call("PreStartContainer", request)
             except grpc.RpcError as exc:
                 raise StartError(_words(exc)) from exc
-        found = [read_answer(self.held[of.uid, name, it][1]) for it in it.limits]
+        found = [read_answer(self.held[of.uid, name, limit][1]) for limit in it.limits]
         return messages.Answer(
-            {key: value for it in found for key, value in it.annotations.items()},
-            tuple(device for it in found for device in it.cdi_devices),
-            {key: value for it in found for key, value in it.variables.items()},
-            tuple(mount for it in found for mount in it.mounts),
-            tuple(node for it in found for node in it.nodes),
+            {key: value for answer in found for key, value in answer.annotations.items()},
+            tuple(device for answer in found for device in answer.cdi_devices),
+            {key: value for answer in found for key, value in answer.variables.items()},
+            tuple(mount for answer in found for mount in answer.mounts),
+            tuple(node for answer in found for node in answer.nodes),
         )
 
     def remove(self, old: Pod) -> None:
@@ -354,9 +358,9 @@ class FakeKubelet:
             self.refuse_lists -= 1
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         self._take_back()
-        listed = self.change_list([self._listed(it) for it in self.pods.values()])
+        listed = self.change_list([self._listed(admitted) for admitted in self.pods.values()])
         return pod_api.ListPodResourcesResponse(
-            pod_resources=[it.SerializeToString() for it in listed]
+            pod_resources=[message.SerializeToString() for message in listed]
         )
 
     def _listed(self, pod: Pod) -> pod_api.PodResources:

@@ -48,7 +48,7 @@ def asked(pod: dict[str, Any], name: str) -> tuple[int, int]:
     """Return the vcore and the vmemory that a container of *pod* requests."""
     spec = pod["spec"]
     everyone = [*spec["containers"], *(spec.get("initContainers") or ())]
-    (found,) = (it for it in everyone if it["name"] == name)
+    (found,) = (candidate for candidate in everyone if candidate["name"] == name)
     resources = found["resources"]
     assert resources["limits"] == resources["requests"]
     return int(resources["limits"][OURS[0]]), int(resources["limits"].get(OURS[1], "0"))

@@ -15,20 +15,20 @@ def judge(stand, pod):
         return index.Reason.NONSENSE
     if place.find(stand.free, pod) is not None:
         return None
-    may = [it for it in stand.free if not free_capacity.unfit(it.device, pod.selector)]
+    may = [room for room in stand.free if not free_capacity.unfit(room.device, pod.selector)]
     if not may:
         return index.Reason.CLOSED
     found = None
     for need in (container.need for container in pod.containers):
         large = [
-            it
-            for it in may
-            if need.vmemory <= it.device.memory_bytes
-            and (need.whole or need.vmemory >= it.device.least_bytes)
+            room
+            for room in may
+            if need.vmemory <= room.device.memory_bytes
+            and (need.whole or need.vmemory >= room.device.least_bytes)
         ]
         if len(large) < need.count:
             return index.Reason.FEWER if large else index.Reason.SMALL
-        serving = [it for it in large if has_room(it, need)]
+        serving = [room for room in large if has_room(room, need)]
         if len(serving) < need.count and found is None:
             found = index.Reason.FEW if serving else index.Reason.TAKEN
     if found is None:
@@ -53,9 +53,13 @@ def score(stand, pod, policy):
         return points.by_nearness(stand.free, pod)
     spread = policy is pod_request.Policy.SPREAD
     need = max(
-        (container.need for container in pod.containers), key=lambda it: (it.vcore, it.vmemory)
+        (container.need for container in pod.containers),
+        key=lambda asked: (asked.vcore, asked.vmemory),
     )
-    used = [1 - min(it.vcore / 100, it.vmemory / it.device.memory_bytes) for it in stand.free]
+    used = [
+        1 - min(free_room.vcore / 100, free_room.vmemory / free_room.device.memory_bytes)
+        for free_room in stand.free
+    ]
     fitting = [
         part
         for room, part in zip(stand.free, used, strict=True)

@@ -54,7 +54,7 @@ def build(name: str, sources: tuple[Path, ...], *options: str) -> str:
 def build_bare(name: str, source: Path) -> str:
     """Compile a static program that contains the simulated driver, so that no shim can load."""
     tree = next(_BUILD.glob("cp*/csrc/simulator/CMakeFiles"))
-    parts = (tree / it for it in ("machine.dir", "simulated_cuda.dir"))
+    parts = (tree / folder for folder in ("machine.dir", "simulated_cuda.dir"))
     objects = [path for part in parts for path in part.rglob("*.o")]
     assert objects, f"{tree}: make build has left no objects there"
     return build(name, (source, *sorted(objects)), "-static", "-lpthread", "-lrt", "-lm")

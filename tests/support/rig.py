@@ -107,7 +107,7 @@ class Space:
     def until_event(self, pod: str, reason: str, text: str = "") -> dict[str, Any]:
         """Wait for an event on *pod*; return it."""
         query = {"fieldSelector": f"involvedObject.name={pod},reason={reason}"}
-        return self._follow("events", query, lambda it: text in it["message"], SECONDS)
+        return self._follow("events", query, lambda event: text in event["message"], SECONDS)
 
     def first_line(self, pod: str, container: str) -> bytes:
         """Wait for the first line in a container's log; return it."""
@@ -123,7 +123,7 @@ class Space:
     def until_event_of(self, reason: str, text: str = "") -> dict[str, Any]:
         """Wait for an event with this reason on any object; return it."""
         query = {"fieldSelector": f"reason={reason}"}
-        return self._follow("events", query, lambda it: text in it["message"], SECONDS)
+        return self._follow("events", query, lambda event: text in event["message"], SECONDS)
 
     def pods(self) -> list[dict[str, Any]]:
         """Return all pods of the namespace."""
@@ -163,13 +163,13 @@ def brief(thing: dict[str, Any] | None) -> str:
         return "there is none"
     status = thing.get("status", {})
     said = [str(status.get("phase", ""))]
-    for it in (*status.get("conditions", ()), *status.get("containerStatuses", ())):
-        states = it.get("state", {})
+    for entry in (*status.get("conditions", ()), *status.get("containerStatuses", ())):
+        states = entry.get("state", {})
         waits = states.get("waiting") or states.get("terminated") or {}
-        if it.get("status") == "False" or waits:
-            name = it.get("type", it.get("name"))
+        if entry.get("status") == "False" or waits:
+            name = entry.get("type", entry.get("name"))
             said.append(
-                f"{name}: {it.get('reason') or waits.get('reason')} {it.get('message', '')}"
+                f"{name}: {entry.get('reason') or waits.get('reason')} {entry.get('message', '')}"
             )
             said.append(waits.get("message", ""))
     return " ".join(" ".join(filter(None, said)).split()) or json.dumps(thing)[:500]
@@ -179,12 +179,16 @@ def warnings(server: apiserver.ApiServer, count: int = 8) -> str:
     """Return the last warnings of all namespaces in one line, each reason and object once."""
     found, _ = server.items("/api/v1/events", {"fieldSelector": "type=Warning"})
     latest = {}
-    for it in sorted(found, key=lambda it: it.get("lastTimestamp") or it.get("eventTime") or ""):
-        if it["reason"] != "MissingClusterDNS":  # the rig's cluster has no DNS
-            what = f"{it['involvedObject'].get('namespace', '')}/{it['involvedObject']['name']}"
-            latest.pop((what, it["reason"]), None)
-            latest[what, it["reason"]] = f"{what}: {it['reason']}: {it['message']}"
-    return " | ".join(" ".join(it.split())[:400] for it in list(latest.values())[-count:])
+    for event in sorted(
+        found, key=lambda warning: warning.get("lastTimestamp") or warning.get("eventTime") or ""
+    ):
+        if event["reason"] != "MissingClusterDNS":  # the rig's cluster has no DNS
+            what = (
+                f"{event['involvedObject'].get('namespace', '')}/{event['involvedObject']['name']}"
+            )
+            latest.pop((what, event["reason"]), None)
+            latest[what, event["reason"]] = f"{what}: {event['reason']}: {event['message']}"
+    return " | ".join(" ".join(line.split())[:400] for line in list(latest.values())[-count:])
 
 
 def as_admin(namespace: str = "default") -> Space:
@@ -314,7 +318,12 @@ def job(name: str, template: dict[str, Any], **spec: Any) -> dict[str, Any]:
 def state(pod: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the status of a container, as kubelet last reported it."""
     lists = ("containerStatuses", "initContainerStatuses")
-    found = [it for part in lists for it in pod["status"].get(part, ()) if it["name"] == name]
+    found = [
+        status
+        for part in lists
+        for status in pod["status"].get(part, ())
+        if status["name"] == name
+    ]
     return found[0] if found else {"state": {}, "lastState": {}, "restartCount": 0}
 
 
@@ -341,4 +350,4 @@ def has_ended(pod: dict[str, Any]) -> bool:
 def condition(job: dict[str, Any], kind: str) -> bool:
     """Return whether a Job's condition, such as Complete, is true."""
     found = job["status"].get("conditions") or ()
-    return any(it["type"] == kind and it["status"] == "True" for it in found)
+    return any(entry["type"] == kind and entry["status"] == "True" for entry in found)

@@ -86,9 +86,9 @@ class SchedulingApi(small_api.SmallApi):
             self.asked.append((method, path))
             key, _, value = query["labelSelector"].partition("=")
             found = [
-                it
-                for it in self.under(path)
-                if (it["metadata"].get("labels") or {}).get(key) == value
+                thing
+                for thing in self.under(path)
+                if (thing["metadata"].get("labels") or {}).get(key) == value
             ]
             return 200, {"metadata": {"resourceVersion": "1"}, "items": found}
         return super().answer(method, path, query, body)

@@ -57,7 +57,7 @@ def bash(script: Path, line: str) -> set[str]:
 def fish(script: Path, line: str) -> set[str]:
     """Return fish's completions of *line*, without their descriptions."""
     said = _asked(["fish", "--no-config", "-c", _FISH, "--", str(script), line])
-    return {it.split("\t")[0] for it in said}
+    return {completion.split("\t")[0] for completion in said}
 
 
 def zsh(script: Path, line: str) -> set[str]:

@@ -70,12 +70,16 @@ class Parts:
         """Start the controller, and wait until it holds the lease."""
         self.launch_controller(image)
         mine = f"_{self._running['controller'].pid}_"
-        self._ours.until("leases", LEASE, lambda it: mine in it["spec"]["holderIdentity"])
+        self._ours.until(
+            "leases", LEASE, lambda current: mine in current["spec"]["holderIdentity"]
+        )
 
     def wait_for_a_holder(self, other_than: str = "") -> str:
         """Wait until a controller other than *other_than* holds the lease; return its identity."""
         lease = self._ours.until(
-            "leases", LEASE, lambda it: it["spec"]["holderIdentity"] not in ("", other_than)
+            "leases",
+            LEASE,
+            lambda current: current["spec"]["holderIdentity"] not in ("", other_than),
         )
         return str(lease["spec"]["holderIdentity"])
 
@@ -216,14 +220,14 @@ def create_job(
 
 def has_ended(space: rig.Space, condition: str = "Complete", name: str = "j") -> dict[str, Any]:
     """Wait until a Job has ended; return its only pod."""
-    space.until("jobs", name, lambda it: rig.condition(it, condition))
+    space.until("jobs", name, lambda job: rig.condition(job, condition))
     (pod,) = space.pods_of(name)
     return pod
 
 
 def has_record(space: rig.Space, name: str = "j") -> dict[str, Any]:
     """Wait until the controller has written its record into a Job's pod; return the pod."""
-    return space.until_any("pods", f"{JOB}={name}", lambda it: record(it))
+    return space.until_any("pods", f"{JOB}={name}", lambda pod: record(pod))
 
 
 def record(pod: dict[str, Any]) -> dict[str, Any]:

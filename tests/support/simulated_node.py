@@ -51,5 +51,5 @@ def make_nodes(dev: Path, nodes: Mapping[str, tuple[int, int]]) -> None:
 def nodes(devices: int) -> dict[str, tuple[int, int]]:
     """Return the device nodes of *devices* GPUs, and the nodes that all GPUs need."""
     return dict.fromkeys(
-        (*(f"nvidia{it}" for it in range(devices)), "nvidiactl", "nvidia-uvm"), NULL
+        (*(f"nvidia{index}" for index in range(devices)), "nvidiactl", "nvidia-uvm"), NULL
     )

@@ -103,7 +103,7 @@ class SmallApi:
         """Go back to *saved*; a watch from a later version is silent until that is reached."""
         with self._changed:
             self._objects, self._version = copy.deepcopy(saved[0]), saved[1]
-            self._history = [it for it in self._history if it[0] <= self._version]
+            self._history = [event for event in self._history if event[0] <= self._version]
         self.break_watches()
 
     def bookmark(self, folder: str) -> int:
@@ -241,7 +241,7 @@ class SmallApi:
                 if version < self._forgotten:
                     yield {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
                     return
-                news = [it for it in self._history if it[0] > version]
+                news = [event for event in self._history if event[0] > version]
                 if not news:
                     self._changed.wait(1)
                 if self._closed or self._breaks != breaks:
@@ -313,7 +313,7 @@ def _without(thing: Any, fields: frozenset[str]) -> Any:
     """Return *thing* without these fields, at any depth."""
     if isinstance(thing, dict):
         return {key: _without(it, fields) for key, it in thing.items() if key not in fields}
-    return [_without(it, fields) for it in thing] if isinstance(thing, list) else thing
+    return [_without(element, fields) for element in thing] if isinstance(thing, list) else thing
 
 
 def _folder(path: str) -> str:

@@ -64,7 +64,7 @@ class Soak:
         self.killer.start()
         try:
             for first in range(0, PODS, _WAVE):
-                self._run(made(it) for it in range(first, min(first + _WAVE, PODS)))
+                self._run(made(number) for number in range(first, min(first + _WAVE, PODS)))
         finally:
             self.killer.stop()
         self.took = time.monotonic() - begun
@@ -74,9 +74,9 @@ class Soak:
         for task in tasks:
             self._create(task)
         end = time.monotonic() + SECONDS
-        while waiting := {it.pod: it for it in tasks if not it.done}:
+        while waiting := {left.pod: left for left in tasks if not left.done}:
             assert time.monotonic() < end, [
-                self.space.read("pods", it)["status"] for it in waiting
+                self.space.read("pods", name)["status"] for name in waiting
             ]
             time.sleep(0.5)
             self.killer.check()
@@ -124,9 +124,9 @@ class Soak:
         killed = self.killer.killed
         print(
             f"\n{PODS} {what} in {self.took:.0f} s, {self.checked} containers checked, killed "
-            f"{ ({it: killed.count(it) for it in sorted(set(killed))}) }; mismatches "
+            f"{ ({name: killed.count(name) for name in sorted(set(killed))}) }; mismatches "
             f"{len(self.mismatches)}; UnexpectedAdmissionError {len(self.outside)}, and "
             f"{self.refused_in_windows} while a server was down; other failures then "
             f"{self.disturbed}; registered after "
-            f"{', '.join(f'{it:.2f}' for it in self.killer.registered)} s"
+            f"{', '.join(f'{seconds:.2f}' for seconds in self.killer.registered)} s"
         )

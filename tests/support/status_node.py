@@ -135,8 +135,10 @@ class Node:
                 for grant in self.grants
                 if grant.shares[0].uuid == device.uuid
             ]
-            held = sum(it.held_bytes for it in own)
-            found[device.uuid] = Answer("", held + GIB // 2, min(sum(it.ratio for it in own), 1.0))
+            held = sum(use.held_bytes for use in own)
+            found[device.uuid] = Answer(
+                "", held + GIB // 2, min(sum(use.ratio for use in own), 1.0)
+            )
         return found
 
 

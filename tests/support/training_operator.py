@@ -48,7 +48,9 @@ def running(folder: Path) -> Iterator[None]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        secret = rig.as_admin(NAMESPACE).until("secrets", SECRET, lambda it: it.get("data"))
+        secret = rig.as_admin(NAMESPACE).until(
+            "secrets", SECRET, lambda current: current.get("data")
+        )
         for name, content in secret["data"].items():
             (folder / "serving-certs" / name).write_bytes(base64.b64decode(content))
         yield

@@ -44,7 +44,7 @@ def kubectl(*arguments: str, text: str | None = None) -> subprocess.CompletedPro
 def installed(*templates: str, setting: str) -> Iterator[None]:
     """Apply the objects of chart templates, except Deployments, during the block."""
     made = charted.part(templates, setting)
-    things = [_led_here(it) for it in made if it["kind"] != "Deployment"]
+    things = [_led_here(document) for document in made if document["kind"] != "Deployment"]
     if any(thing["kind"] == "Service" for thing in things):
         things.append(_endpoint())
     text = charted.listed(things)

@@ -61,7 +61,7 @@ def test_trees_are_readable_by_all_users_with_any_umask(driver, shim, cache):
         path = mirror.ensure(driver, shim, cache).path
     finally:
         os.umask(before)
-    folders = [it for it in (path, *path.rglob("*")) if it.is_dir()]
+    folders = [entry for entry in (path, *path.rglob("*")) if entry.is_dir()]
     assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o755}
 
 

@@ -95,7 +95,9 @@ def test_shim_needs_the_drivers_libraries_first_and_is_bound_at_once(binaries):
 
 
 def test_man_page_is_where_man_looks(wheel):
-    (page,) = (it for it in wheel.namelist() if it.endswith(".data/data/share/man/man1/pyvgpu.1"))
+    (page,) = (
+        name for name in wheel.namelist() if name.endswith(".data/data/share/man/man1/pyvgpu.1")
+    )
     assert b".SS pyvgpu run\n" in wheel.read(page)
     version = wheel.filename.split("/")[-1].split("-")[1]
     assert wheel.read(page).decode().startswith(f'.TH PYVGPU 1 "" "pyvgpu {version}" ')

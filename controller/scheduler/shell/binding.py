@@ -74,10 +74,15 @@ class Judged:
             return None
         version = str(objects.section(thing, "metadata").get("resourceVersion") or "")
         listed = objects.entries(objects.section(thing, "spec"), "containers")
-        if any(pod_request.is_of_gaia(it) for it in listed):
+        if any(pod_request.is_of_gaia(container) for container in listed):
             noted = objects.section(thing, "metadata", "annotations")
-            stale = tuple(it for it in noted if it.startswith(predicates.INDEX))
-            return cls(pod, version, tuple(str(it.get("name") or "") for it in listed), stale)
+            stale = tuple(key for key in noted if key.startswith(predicates.INDEX))
+            return cls(
+                pod,
+                version,
+                tuple(str(container.get("name") or "") for container in listed),
+                stale,
+            )
         return cls(pod, version)
 
 

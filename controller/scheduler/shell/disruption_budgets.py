@@ -110,6 +110,6 @@ class Reader:
             except apiserver.ServerError as exc:
                 log.warning("cannot list the pods of PodDisruptionBudget %s: %s", key, exc)
                 return before.uids if before else found
-            found = frozenset(str(objects.section(it, "metadata").get("uid")) for it in listed)
+            found = frozenset(str(objects.section(pod, "metadata").get("uid")) for pod in listed)
         self._counted[key] = _Counted(now, found)
         return found

@@ -101,12 +101,12 @@ class Evictor:
             if plan is None or not plan.victims:
                 return
             # Evict all of them or none.
-            if all(self._evict(it, dry=True) for it in plan.victims):
+            if all(self._evict(candidate, dry=True) for candidate in plan.victims):
                 break
             self._decider.book.release(pod.uid)
         else:
             return
-        keys = ", ".join(it.key for it in plan.victims)
+        keys = ", ".join(evicted.key for evicted in plan.victims)
         log.info("makes room for pod %s on node %s: evicts %s", pod.key, plan.node, keys)
         for victim in plan.victims:
             self.end(victim, f"it makes room for pod {pod.key} of priority {pod.priority}")

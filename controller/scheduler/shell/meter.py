@@ -52,27 +52,27 @@ class SchedulerMeter(metrics.Meter):
             (
                 "pyvgpu_scheduler_nodes",
                 "Nodes in the scheduler cache.",
-                lambda it: len(it.book.stands),
+                lambda term: len(term.book.stands),
             ),
             (
                 "pyvgpu_scheduler_pods",
                 "Pods with devices of ours that have not ended.",
-                lambda it: len(it.book.pods),
+                lambda term: len(term.book.pods),
             ),
             (
                 "pyvgpu_scheduler_drift",
                 "Differences from the API server that the last comparison of the cache found.",
-                lambda it: it.drift,
+                lambda term: term.drift,
             ),
             (
                 "pyvgpu_scheduler_comparisons",
                 "Comparisons of the cache with the API server in this term.",
-                lambda it: it.comparisons,
+                lambda term: term.comparisons,
             ),
             (
                 "pyvgpu_scheduler_evictions",
                 "Pods evicted in this term.",
-                lambda it: it.evicted,
+                lambda term: term.evicted,
             ),
         ):
             self.gauge(name, text, of_term(read))

@@ -127,8 +127,8 @@ class Term:
             self._look()
         self._begun.clear()
         self._own.follow()
-        for it in (self._teller, self._evictor):
-            it.close()
+        for worker in (self._teller, self._evictor):
+            worker.close()
         self._waker.look()
 
     def drain(self) -> None:

@@ -83,7 +83,8 @@ class Following:
         """
         end = time.monotonic() + seconds
         return all(
-            it.current.wait(max(0.0, end - time.monotonic())) for it in (self._nodes, self._pods)
+            watch.current.wait(max(0.0, end - time.monotonic()))
+            for watch in (self._nodes, self._pods)
         )
 
     def relist(self) -> None:

@@ -60,5 +60,5 @@ def run(options: argparse.Namespace) -> int:
 
 def _once(listed: Iterable[Object]) -> list[Object]:
     """Return each event once: a server without this field selector returns all of them twice."""
-    by_uid = {str(it["metadata"].get("uid") or id(it)): it for it in listed}
+    by_uid = {str(event["metadata"].get("uid") or id(event)): event for event in listed}
     return list(by_uid.values())

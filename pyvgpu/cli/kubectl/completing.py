@@ -36,7 +36,7 @@ def candidates(whole: argparse.ArgumentParser, words: Sequence[str]) -> list[str
 
 
 def _beginning(text: str, known: Iterable[str]) -> list[str]:
-    return sorted(it for it in known if it.startswith(text))
+    return sorted(word for word in known if word.startswith(text))
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:

@@ -83,7 +83,7 @@ DEVICE = 'device.attributes["pyvgpu.io"]'
 def test_selectors_become_cel_expressions(selector, expressions):
     chosen = {key: frozenset(it) if isinstance(it, set) else it for key, it in selector.items()}
     asked = request(HALF, selector=facts.Selector(**chosen))
-    assert [it["cel"]["expression"] for it in asked.get("selectors", ())] == expressions
+    assert [found["cel"]["expression"] for found in asked.get("selectors", ())] == expressions
 
 
 def test_memory_of_a_whole_device_is_a_minimum_size():
@@ -111,8 +111,8 @@ def test_several_devices_are_distinct_and_satisfy_the_topology_policy(need, near
     found = devices(need, nearness=facts.Nearness(nearness)).get("constraints")
     words = [
         f"{key.removesuffix('Attribute')} {value.removeprefix('pyvgpu.io/')}"
-        for it in found or ()
-        for key, value in it.items()
+        for constraint in found or ()
+        for key, value in constraint.items()
     ]
     assert words == (constraints or [])
 
@@ -179,8 +179,11 @@ def test_template_names_are_stable_across_releases():
     ],
 )
 def test_containers_that_never_run_together_share_a_claim(containers, claims):
-    found = shapes.claims_of(container(*it) for it in containers)
+    found = shapes.claims_of(container(*shape) for shape in containers)
     assert [
-        ((it.need.vcore, it.need.vmemory // GIB, it.need.count), " ".join(it.containers))
-        for it in found
+        (
+            (claim.need.vcore, claim.need.vmemory // GIB, claim.need.count),
+            " ".join(claim.containers),
+        )
+        for claim in found
     ] == claims

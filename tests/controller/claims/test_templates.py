@@ -181,7 +181,7 @@ def test_only_old_templates_that_no_pod_names_are_collected(small, collector):
     api.put("/api/v1/namespaces/team/pods/q", pod(OTHER))
     api.put("/api/v1/namespaces/other/pods/q", pod(NAME))
     collector.sweep()
-    left = {it["metadata"]["name"] for it in api.under(templates.path("team"))}
+    left = {template["metadata"]["name"] for template in api.under(templates.path("team"))}
     assert left == {OTHER, "pyvgpu-share-3"}
     assert len(collector.counted) == 1
 

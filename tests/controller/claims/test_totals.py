@@ -170,7 +170,7 @@ def test_a_dry_run_is_judged_and_not_counted(small, keeper):
 
 
 def posted(api):
-    return [it for it in api.asked if it[0] != "GET"]
+    return [call for call in api.asked if call[0] != "GET"]
 
 
 def test_without_a_total_nothing_is_written(small, keeper):

@@ -269,14 +269,14 @@ def test_audit_shows_agents_without_audits(world):
 
 
 def test_kinds_of_findings_match_the_agents():
-    assert set(rows.KINDS) == {it.value for it in quota_audit.Kind}
+    assert set(rows.KINDS) == {kind.value for kind in quota_audit.Kind}
     assert all(reason in agents_reasons() for reason in rows.PAST_QUOTA)
 
 
 def agents_reasons():
     from pyvgpu.deviceplugin.grants import events
 
-    return {it.value for it in events.Reason}
+    return {reason.value for reason in events.Reason}
 
 
 def test_agents_metrics_are_parsed():

@@ -62,4 +62,8 @@ def test_ages_are_formatted_like_kubectls(seconds, text):
 
 def test_every_column_has_a_key_of_its_own():
     for each in (tables.HELD, tables.USED, tables.DEVICES, tables.EVENTS, tables.AUDITS):
-        assert len({it.key for it in each}) == len(each) == len({it.head for it in each})
+        assert (
+            len({column.key for column in each})
+            == len(each)
+            == len({column.head for column in each})
+        )

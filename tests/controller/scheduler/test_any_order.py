@@ -85,7 +85,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(first=FIRST, phase=st.sampled_from(sorted(pod_request.OVER)))
     def end(self, first, phase):
-        name = self.one_of(lambda it: "nodeName" in it["spec"], first)
+        name = self.one_of(lambda thing: "nodeName" in thing["spec"], first)
         if name is not None:
             self.write(name, {**self.pods[name], "status": {"phase": phase}})
 
@@ -96,8 +96,8 @@ class Cluster(RuleBasedStateMachine):
     )
     def change(self, name, count, cordoned):
         devices = [
-            dataclasses.replace(it, cordoned=cordoned and not it.index)
-            for it in self.machine(name, count)
+            dataclasses.replace(device, cordoned=cordoned and not device.index)
+            for device in self.machine(name, count)
         ]
         self.nodes[name] = pods.published(devices=tuple(devices)) if count else None
         self.news.append((self.book.see_node, (name, self.nodes[name])))
@@ -122,7 +122,7 @@ class Cluster(RuleBasedStateMachine):
     @rule()
     def restore(self):
         """Restore the API server; requests in flight are lost, and everything is listed again."""
-        self.nodes, self.pods = (dict(it) for it in self.saved)
+        self.nodes, self.pods = (dict(saved) for saved in self.saved)
         self.asked.clear()
         self.news.clear()
         for name in NODES:
@@ -212,14 +212,14 @@ class Cluster(RuleBasedStateMachine):
             uid = thing["metadata"]["uid"]
             if pod.node:
                 assert pod.held is not None
-                for it in pod.held:
-                    sums[it.share.uuid] += it.share.vcore
+                for holding in pod.held:
+                    sums[holding.share.uuid] += holding.share.vcore
             elif uid in self.asked and self.asked[uid][0] == name:
                 promise = self.book.find(uid)
                 assert promise is not None, "it may still be bound"
-                for it in promise.held:
-                    sums[it.share.uuid] += it.share.vcore
-        assert all(it <= 100 for it in sums.values()), sums
+                for holding in promise.held:
+                    sums[holding.share.uuid] += holding.share.vcore
+        assert all(vcore <= 100 for vcore in sums.values()), sums
 
     @invariant()
     def the_index_agrees_with_a_direct_search(self):
@@ -235,9 +235,9 @@ class Cluster(RuleBasedStateMachine):
     def free_capacity_is_what_is_left(self):
         for stand in self.book.stands.values():
             taken = collections.Counter()
-            for it in stand.held():
-                taken[it.share.uuid] += it.share.vcore
-            assert [it.vcore for it in stand.free] == [
+            for holding in stand.held():
+                taken[holding.share.uuid] += holding.share.vcore
+            assert [room.vcore for room in stand.free] == [
                 100 - taken[device.uuid] for device in stand.devices
             ]
 
@@ -271,7 +271,8 @@ class Cluster(RuleBasedStateMachine):
     def machine(self, name, count):
         """Devices that no other node has."""
         return tuple(
-            dataclasses.replace(it, uuid=f"{name}-{it.uuid}", links={}) for it in pcie(count)
+            dataclasses.replace(device, uuid=f"{name}-{device.uuid}", links={})
+            for device in pcie(count)
         )
 
     def write(self, name, thing):

@@ -74,7 +74,7 @@ MINORS = {f"GPU-{NODE}-{at}": at + 4 for at in range(2)}
 def test_a_pod_with_gpu_managers_resources_gets_its_annotations_too(desk, minors):
     published = annotations.Published(make.UNIT, make.devices(NODE), minors)
     desk.book.see_node(NODE, published)
-    thing = make.pod("a", noted={f"{GAIA}gpu-idx-{it}": "9" for it in (0, 1)})
+    thing = make.pod("a", noted={f"{GAIA}gpu-idx-{index}": "9" for index in (0, 1)})
     none, one, two = make.container("log", 0, 0), of_gaia("one", 30, 4), of_gaia("two", 200, 0)
     thing["spec"]["containers"] = [none, one]
     thing["spec"]["initContainers"] = [two]  # gpu-manager does not support it

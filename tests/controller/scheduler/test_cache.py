@@ -73,7 +73,7 @@ def test_an_unanswered_bind_stays_reserved_and_is_in_doubt(known):
     known.reserve(one, "n1", 0)
     assert known.doubtful(SECONDS - 1) == []
     assert known.expire(10 * SECONDS) == []
-    assert [it.pod.uid for it in known.doubtful(SECONDS)] == [one.uid]
+    assert [promise.pod.uid for promise in known.doubtful(SECONDS)] == [one.uid]
     assert free(known) == [50, 100]
     see(known, bound("one", "n1"))
     assert known.doubtful(10 * SECONDS) == []
@@ -97,7 +97,7 @@ def test_a_bound_pod_that_becomes_unbound_is_in_doubt_and_then_free(known):
     assert known.doubtful(0) == []
     see(known, one)
     assert free(known) == [50, 100]
-    assert [it.pod for it in known.doubtful(0)] == [one]
+    assert [promise.pod for promise in known.doubtful(0)] == [one]
     known.release(one.uid)
     assert free(known) == [100, 100]
     assert known.reserve(one, "n2", 0)
@@ -288,16 +288,22 @@ def test_two_caches_of_the_same_objects_are_equal(known):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        pytest.param(lambda it: it.see_pod("team/one", None), "pod team/one: ", id="missing"),
-        pytest.param(lambda it: see(it, bound("one", "n1", 1)), "not uid-one on n1", id="moved"),
-        pytest.param(lambda it: see(it, bound("one", "n2")), "not uid-one on n2", id="elsewhere"),
+        pytest.param(lambda book: book.see_pod("team/one", None), "pod team/one: ", id="missing"),
         pytest.param(
-            lambda it: it.see_node("n1", pods.published(3)),
+            lambda book: see(book, bound("one", "n1", 1)), "not uid-one on n1", id="moved"
+        ),
+        pytest.param(
+            lambda book: see(book, bound("one", "n2")), "not uid-one on n2", id="elsewhere"
+        ),
+        pytest.param(
+            lambda book: book.see_node("n1", pods.published(3)),
             "node n1: different devices",
             id="node",
         ),
         pytest.param(
-            lambda it: it.see_node("n1", pods.published(placed={"u": {"c": (pods.share(0),)}})),
+            lambda book: book.see_node(
+                "n1", pods.published(placed={"u": {"c": (pods.share(0),)}})
+            ),
             "node n1: pod u placed differently by its agent",
             id="placed",
         ),

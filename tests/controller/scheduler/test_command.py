@@ -100,8 +100,8 @@ def before(made, folder):
     try:
         yield begin
     finally:
-        for it in begun:
-            it.close()
+        for scheduler in begun:
+            scheduler.close()
 
 
 @pytest.fixture

@@ -87,12 +87,12 @@ def test_no_pod_is_bound_before_all_binds_have_arrived():
     known, made = cluster()
     one, two = ask("one"), ask("two")
     see(known, one, two)
-    (first,), (second,) = (made.filter(it, NODES, 0).fitting for it in (one, two))
+    (first,), (second,) = (made.filter(pod, NODES, 0).fitting for pod in (one, two))
     assert made.arrive(one, first, 1) == SECONDS
     assert known.find(one.uid).state is node_info.State.EXPECTED
     assert made.arrive(two, second, 2) is None
     assert made.arrive(one, first, 2) is None
-    assert {known.find(it.uid).state for it in (one, two)} == {node_info.State.BINDING}
+    assert {known.find(pod.uid).state for pod in (one, two)} == {node_info.State.BINDING}
     assert known.reserve(one, first, 2)
     assert known.expire(10 * SECONDS) == []
 
@@ -103,7 +103,7 @@ def test_reservations_expire_at_the_deadline():
     see(known, one, two)
     (first,) = made.filter(one, NODES, 0).fitting
     made.arrive(one, first, 1)
-    assert {it.key for it in known.expire(SECONDS)} == {"team/one", "team/two"}
+    assert {expired.key for expired in known.expire(SECONDS)} == {"team/one", "team/two"}
     assert free(known) == dict.fromkeys(NODES, 100)
     with pytest.raises(errors.UnavailableError, match=f"{first} is no longer reserved for"):
         made.arrive(one, first, SECONDS)
@@ -126,7 +126,7 @@ def test_a_pod_whose_node_the_scheduler_excludes_gets_another():
     see(known, one, two)
     made.filter(one, NODES, 0)
     kept = known.find(two.uid).node
-    others = [it for it in NODES if it != kept]
+    others = [name for name in NODES if name != kept]
     (node,) = made.filter(two, others, 1).fitting
     assert node in others
     assert sorted(free(known).values()) == [40, 40, 100]
@@ -168,7 +168,7 @@ def test_pods_bound_without_the_rest_of_the_gang_are_evicted():
     see(known, running("one", "n0"), ask("two"))
     assert made.broken(0) == []
     assert made.broken(SECONDS - 1) == []
-    assert [it.key for it in made.broken(SECONDS)] == ["team/one"]
+    assert [pod.key for pod in made.broken(SECONDS)] == ["team/one"]
     known.see_pod("team/one", None)
     assert made.broken(2 * SECONDS) == []
 
@@ -257,7 +257,7 @@ def arrive(known, made, pod, now):
 
 
 def bound(known, those):
-    return [it for it in those if is_bound(known, it)]
+    return [pod for pod in those if is_bound(known, pod)]
 
 
 def is_bound(known, pod):
@@ -268,9 +268,9 @@ def is_bound(known, pod):
 def check(known, those):
     assert all(room.vcore >= 0 for stand in known.stands.values() for room in stand.free)
     for name in ("a", "b"):
-        members = [it for it in those if it.gang.name == f"team/{name}"]
-        assert len({is_bound(known, it) for it in members}) == 1
-        promised = [known.find(it.uid) is not None for it in members]
+        members = [pod for pod in those if pod.gang.name == f"team/{name}"]
+        assert len({is_bound(known, pod) for pod in members}) == 1
+        promised = [known.find(pod.uid) is not None for pod in members]
         assert all(promised) or not any(promised)
 
 
@@ -280,7 +280,7 @@ def test_a_large_gang_without_room_is_not_searched_again_for_each_of_its_pods():
     see(known, *many)
 
     def ask_about_all():
-        return [decider.filter(it, NODES, 0.0).fitting for it in many[1:]]
+        return [decider.filter(pod, NODES, 0.0).fitting for pod in many[1:]]
 
     _, once = calls.counted(lambda: decider.filter(many[0], NODES, 0.0))
     found, others = calls.counted(ask_about_all)  # each call sorts the members

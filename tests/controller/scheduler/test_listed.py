@@ -121,7 +121,7 @@ def plainly(content):
     asked = document.get("NodeNames", found[0] if found else None)
     if asked is None:
         return []
-    if not isinstance(asked, list) or not all(isinstance(it, str) for it in asked):
+    if not isinstance(asked, list) or not all(isinstance(name, str) for name in asked):
         raise ValueError
     return asked
 

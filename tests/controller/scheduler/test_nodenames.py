@@ -77,6 +77,6 @@ def test_names_of_thousands_of_characters_fit():
     table, found = nodenames.Table(), bytearray(3)
     for number, letter in enumerate((b"a", b"b", b"c")):
         table.add(letter * 20_000, number)
-    text = b",".join(b'"' + it * 20_000 + b'"' for it in (b"c", b"a", b"d"))
+    text = b",".join(b'"' + char * 20_000 + b'"' for char in (b"c", b"a", b"d"))
     table.look(text, b"\1\2\3", 9, found)
     assert bytes(found) == b"\3\1\11"

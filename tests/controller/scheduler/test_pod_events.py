@@ -34,7 +34,7 @@ def tell(cluster, limits):
 
 
 def events(api):
-    return [(it["reason"], it["message"]) for it in api.under(EVENTS)]
+    return [(event["reason"], event["message"]) for event in api.under(EVENTS)]
 
 
 def pod(name):
@@ -52,7 +52,7 @@ def test_a_waiting_pod_gets_one_event_for_a_reason(tell):
         ("VGPUPreempted", "for another"),
         ("VGPUWaits", said["uid-a"]),
     ]
-    (event,) = [it for it in api.under(EVENTS) if it["reason"] == "VGPUWaits"]
+    (event,) = [entry for entry in api.under(EVENTS) if entry["reason"] == "VGPUWaits"]
     assert event["involvedObject"]["uid"] == "uid-a"
 
 

@@ -210,18 +210,18 @@ def test_a_sealed_choice_gives_the_most_that_the_pod_holds_at_once():
 @pytest.mark.parametrize(
     "forge",
     [
-        pytest.param(lambda it: it["spec"].pop("nodeName"), id="not bound"),
-        pytest.param(lambda it: it["spec"].update(nodeName="n2"), id="of another node"),
-        pytest.param(lambda it: it["metadata"].update(uid="other"), id="of another pod"),
+        pytest.param(lambda thing: thing["spec"].pop("nodeName"), id="not bound"),
+        pytest.param(lambda thing: thing["spec"].update(nodeName="n2"), id="of another node"),
+        pytest.param(lambda thing: thing["metadata"].update(uid="other"), id="of another pod"),
         pytest.param(
-            lambda it: it["metadata"].update(annotations={names.DEVICES_ANNOTATION: "{}"}),
+            lambda thing: thing["metadata"].update(annotations={names.DEVICES_ANNOTATION: "{}"}),
             id="damaged",
         ),
         pytest.param(
-            lambda it: it["metadata"].update(annotations={names.DEVICES_ANNOTATION: 7}),
+            lambda thing: thing["metadata"].update(annotations={names.DEVICES_ANNOTATION: 7}),
             id="no text",
         ),
-        pytest.param(lambda it: it["metadata"].update(annotations={}), id="none"),
+        pytest.param(lambda thing: thing["metadata"].update(annotations={}), id="none"),
     ],
 )
 def test_a_choice_not_sealed_for_that_pod_and_node_is_ignored(forge):

@@ -72,9 +72,9 @@ class Led:
 
     def events(self, reason, text=""):
         return [
-            it["involvedObject"]["name"]
-            for it in self.api.under("/api/v1/namespaces/n/events")
-            if it["reason"] == reason and text in it["message"]
+            event["involvedObject"]["name"]
+            for event in self.api.under("/api/v1/namespaces/n/events")
+            if event["reason"] == reason and text in event["message"]
         ]
 
 
@@ -219,7 +219,7 @@ def test_preempt_answers_which_victims_would_help(led):
     one = [name for name in "abcd" if device_of[name] == f"GPU-{NODE}-0"]
     victims = {NODE: {"Pods": [{"UID": f"uid-{one[0]}"}]}}
     found = led.ask("preempt", Pod=pod, NodeNameToMetaVictims=victims)["NodeNameToMetaVictims"]
-    uids = {it["UID"] for it in found[NODE]["Pods"]}
+    uids = {victim["UID"] for victim in found[NODE]["Pods"]}
     assert uids == {f"uid-{name}" for name in one}  # 60 need both of one device
     never = {"node-9": {"Pods": [{"UID": "uid-x"}]}}
     assert led.ask("preempt", Pod=pod, NodeNameToMetaVictims=never) == {

@@ -302,7 +302,7 @@ def test_freed_returns_only_pods_that_may_fit():
     made.freed(0)
     assert made.freed(0) == []
     known.see_pod("team/a", running("a", 0, 40))
-    assert [it.key for it in made.freed(0)] == ["team/high", "team/low"]
+    assert [freed.key for freed in made.freed(0)] == ["team/high", "team/low"]
     assert made.freed(0) == []
     known.see_pod("team/large", None)
     known.see_pod("team/b", None)
@@ -354,14 +354,16 @@ def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
     good = [
         subset
         for size in range(len(those) + 1)
-        for subset in itertools.combinations([it for it in those if it.priority < 100], size)
+        for subset in itertools.combinations(
+            [candidate for candidate in those if candidate.priority < 100], size
+        )
         if place.find(without(stand, subset), wanted)
     ]
     if not good:
         assert plan is None
         return
     assert plan is not None
-    best = min((max((it.priority for it in one), default=-1), len(one)) for one in good)
+    best = min((max((victim.priority for victim in one), default=-1), len(one)) for one in good)
     assert best == (
         max((victim.priority for victim in plan.victims), default=-1),
         len(plan.victims),
@@ -377,7 +379,7 @@ def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
 
 
 def without(stand, pods_):
-    gone = {it.uid for it in pods_}
+    gone = {pod.uid for pod in pods_}
     held = [
         it.held for uid, it in stand.tenants.items() if uid not in gone and it.held is not None
     ]

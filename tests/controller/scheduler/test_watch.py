@@ -45,8 +45,8 @@ def follow(cluster):
         return made[-1]
 
     yield begin
-    for it in made:
-        it.stop.set()
+    for follower in made:
+        follower.stop.set()
 
 
 def bind(api, name, node="node-1", device=0):
@@ -127,7 +127,7 @@ def test_a_heartbeat_of_a_node_is_no_change(cluster, follow):
     api.put("/api/v1/nodes/node-1", {**node, "status": {"beat": 1}})
     api.put("/api/v1/nodes/node-2", make.node("node-2"))
     waiting.wait_until(lambda: followed.freed > before)
-    assert [it[0] for it in seen] == ["node-2"]
+    assert [seen_node[0] for seen_node in seen] == ["node-2"]
     assert followed.freed == before + 1
 
 

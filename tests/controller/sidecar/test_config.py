@@ -111,7 +111,9 @@ def default_of(field):
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, frozenset | tuple):
-        words = (": ".join(it) if isinstance(it, tuple) else it for it in value)
+        words = (
+            ": ".join(element) if isinstance(element, tuple) else element for element in value
+        )
         return ", ".join(sorted(words)) or "none"
     return str(value)
 

@@ -66,7 +66,7 @@ def test_a_done_pod_gets_one_write_and_one_event(small, begin):
     assert image(api) == SETTINGS.fast_exit.image
     assert api.asked.count(("PATCH", POD)) == 1
     waiting.wait_until(lambda: len(api.under(EVENTS)) == 2)
-    said = {(it["involvedObject"]["uid"], it["reason"]) for it in api.under(EVENTS)}
+    said = {(event["involvedObject"]["uid"], event["reason"]) for event in api.under(EVENTS)}
     assert said == {("uid-1", "SidecarsEnding"), ("uid-2", "SidecarsEnding")}
     assert len(api.under(EVENTS)) == 2
 
@@ -98,7 +98,7 @@ def test_a_lost_event_is_created_by_the_next_controller(small, begin):
     api.refusing = {}
     begin()  # without any state but the pod
     waiting.wait_until(lambda: api.under(EVENTS))
-    assert [it["reason"] for it in api.under(EVENTS)] == ["SidecarsEnding"]
+    assert [event["reason"] for event in api.under(EVENTS)] == ["SidecarsEnding"]
 
 
 @pytest.mark.row(15)
@@ -241,15 +241,15 @@ def many(api):
 
 
 def writes(api):
-    return [it for it in api.asked if it[0] in ("POST", "PATCH")]
+    return [call for call in api.asked if call[0] in ("POST", "PATCH")]
 
 
 def written(api):
     return [
-        it
-        for it in api.under("/api/v1/pods")
-        if it["metadata"]["name"].startswith("p")
-        and it["spec"]["containers"][1]["image"] == SETTINGS.fast_exit.image
+        pod
+        for pod in api.under("/api/v1/pods")
+        if pod["metadata"]["name"].startswith("p")
+        and pod["spec"]["containers"][1]["image"] == SETTINGS.fast_exit.image
     ]
 
 

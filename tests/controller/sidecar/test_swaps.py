@@ -218,7 +218,9 @@ def test_a_forged_swapped_annotation_is_no_request(kept):
     """At most it restores an image: a user that may write annotations may write images, too."""
     decision = decide(pod(annotations={"pyvgpu.io/swapped": kept}), images={"evil": True})
     images = [
-        it for it in (decision.patch.operations if decision.patch else ()) if "image" in it["path"]
+        operation
+        for operation in (decision.patch.operations if decision.patch else ())
+        if "image" in operation["path"]
     ]
     assert [image["value"] for image in images] == (["evil"] if "evil" in kept else [])
 

@@ -90,7 +90,7 @@ def test_problems_name_their_object(shown):
 
 def test_events_are_shown_newest_first(shown):
     found = shown.document({})["events"]
-    assert [it["reason"] for it in found] == ["VGPUWaits", "VGPUDeviceUnhealthy"]
+    assert [event["reason"] for event in found] == ["VGPUWaits", "VGPUDeviceUnhealthy"]
     assert found[0]["object"] == "ada/sweep-12"
 
 
@@ -138,30 +138,31 @@ def test_changes_appear_at_the_next_refresh(empty):
 
     status_cluster.put_node(api, "late")
     status_cluster.put_agent(api, "late")
-    status_cluster.until(shown, lambda it: states(it) == {"late": ("healthy", "")})
+    status_cluster.until(shown, lambda document: states(document) == {"late": ("healthy", "")})
     api.delete(f"/api/v1/namespaces/{status_cluster.AGENTS}/pods/agent-late")
     gone = {"late": ("trouble", "its agent does not run")}
-    status_cluster.until(shown, lambda it: states(it) == gone)
+    status_cluster.until(shown, lambda document: states(document) == gone)
     api.delete("/api/v1/nodes/late")
-    status_cluster.until(shown, lambda it: states(it) == {})
+    status_cluster.until(shown, lambda document: states(document) == {})
 
 
 def test_a_pending_pod_that_fits_says_so(empty):
     api, shown = empty
     status_cluster.put_node(api, "n")
     # A reason found before the node is known would be cached for WHY_SECONDS.
-    status_cluster.until(shown, lambda it: it["totals"]["nodes"])
+    status_cluster.until(shown, lambda document: document["totals"]["nodes"])
     api.put(scheduling_api.path("p"), scheduling_api.pod("p"))
     hint = "1 node would do, such as n; kube-scheduler has not looked since"
     status_cluster.until(
-        shown, lambda it: any(row["why"].startswith(hint) for row in it["waiting"]["rows"])
+        shown,
+        lambda document: any(row["why"].startswith(hint) for row in document["waiting"]["rows"]),
     )
 
 
 def test_a_pending_pod_with_an_invalid_request_says_so(empty):
     api, shown = empty
     api.put(scheduling_api.path("p"), scheduling_api.pod("p", vcore=130, units=4))
-    found = status_cluster.until(shown, lambda it: it["waiting"]["rows"])
+    found = status_cluster.until(shown, lambda document: document["waiting"]["rows"])
     assert "130" in found["waiting"]["rows"][0]["why"]
 
 

@@ -51,7 +51,10 @@ def test_a_node_that_has_published_nothing_is_unknown():
 
 def test_allocations_are_counted_per_device():
     row = rows.row_of(stand("a", device(), device(1), placed=placed(30)), "")
-    assert [(it.promised, it.memory) for it in row.devices] == [(pytest.approx(0.3), 0.25), (0, 0)]
+    assert [(shown.promised, shown.memory) for shown in row.devices] == [
+        (pytest.approx(0.3), 0.25),
+        (0, 0),
+    ]
     assert row.pods == 1
     found = row.document()
     assert (found["promised"], found["promisedBytes"]) == (0.3, 4 * GIB)
@@ -68,8 +71,8 @@ def test_without_an_agent_allocations_are_still_listed():
 
 
 def test_nodes_are_in_natural_order():
-    named = [rows.row_of(stand(it, device()), "") for it in ("n-10", "n-9", "b", "n-9a", "7")]
-    assert [it.name for it in sorted(named, key=lambda it: it.order)] == [
+    named = [rows.row_of(stand(name, device()), "") for name in ("n-10", "n-9", "b", "n-9a", "7")]
+    assert [row.name for row in sorted(named, key=lambda candidate: candidate.order)] == [
         "7",
         "b",
         "n-9",
@@ -81,11 +84,15 @@ def test_nodes_are_in_natural_order():
 MANY = sorted(
     (
         rows.row_of(
-            stand(f"node-{it}", *devices(f"node-{it}", unhealthy="x" if it % 100 == 7 else "")), ""
+            stand(
+                f"node-{number}",
+                *devices(f"node-{number}", unhealthy="x" if number % 100 == 7 else ""),
+            ),
+            "",
         )
-        for it in range(5000)
+        for number in range(5000)
     ),
-    key=lambda it: it.order,
+    key=lambda row: row.order,
 )
 
 

@@ -23,7 +23,7 @@ KNOWN = st.sampled_from(
 AMOUNTS = st.sampled_from(["0", "1", "30", "99", "100", "150", "2k", "1.5", "x"])
 RESOURCES = st.sampled_from(
     [*gpu.OURS, *gpu.GAIA, "cpu"]
-    + [f"nvidia.com/{it}" for it in ("gpu", "gpumem", "gpumem-percentage", "gpucores")]
+    + [f"nvidia.com/{suffix}" for suffix in ("gpu", "gpumem", "gpumem-percentage", "gpucores")]
 )
 ANNOTATIONS = st.dictionaries(
     st.sampled_from(

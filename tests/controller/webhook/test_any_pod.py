@@ -84,14 +84,14 @@ def check(pod):
     assert spec["containers"]
     everyone = [*spec["containers"], *(spec.get("initContainers") or ())]
     volumes = [volume["name"] for volume in spec.get("volumes") or ()]
-    for found in ([it["name"] for it in everyone], volumes):
+    for found in ([part["name"] for part in everyone], volumes):
         assert len(found) == len(set(found))
     for container in everyone:
         mounts = container.get("volumeMounts") or ()
         paths = [mount["mountPath"] for mount in mounts]
         assert len(paths) == len(set(paths))
         assert {mount["name"] for mount in mounts} <= {*volumes, "mine"}
-        assert all(it.get("name") for it in container.get("env") or ())
+        assert all(variable.get("name") for variable in container.get("env") or ())
 
 
 @settings(max_examples=300)

@@ -62,7 +62,7 @@ class Cluster:
 def find(pod, name):
     spec = pod["spec"]
     everyone = [*spec["containers"], *spec.get("initContainers", ())]
-    (found,) = (it for it in everyone if it["name"] == name)
+    (found,) = (container for container in everyone if container["name"] == name)
     return found
 
 

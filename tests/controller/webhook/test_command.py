@@ -44,8 +44,8 @@ def start(small, tmp_path):
         return made[-1]
 
     yield begin
-    for it in made:
-        it.close()
+    for webhook in made:
+        webhook.close()
 
 
 def pod():
@@ -56,7 +56,9 @@ def pod():
 
 def test_webhook_answers_counts_and_terminates(start):
     webhook = start().until_ready()
-    assert [it["path"] for it in webhook.ask(pod())][-1].endswith("pyvgpu.io~1sidecars")
+    assert [operation["path"] for operation in webhook.ask(pod())][-1].endswith(
+        "pyvgpu.io~1sidecars"
+    )
     webhook.until_it_counts('pyvgpu_webhook_reviews_total{path="/sidecars",result="changed"} 1.0')
     code, said = webhook.end()
     assert code == 0
@@ -97,7 +99,7 @@ def test_sidecars_become_native_if_every_kubelet_supports_it(small, start, relea
     small[0].put("/api/v1/nodes/n", node)
     webhook = start("--convert-to-native", "team-*").until_ready()
     small[0].wait_for("WATCH", "/api/v1/nodes")
-    paths = [it["path"] for it in webhook.ask(pod())]
+    paths = [operation["path"] for operation in webhook.ask(pod())]
     assert ("/spec/initContainers" in paths) is native
 
 

@@ -180,7 +180,7 @@ def test_each_container_has_its_device_count():
     )
     changed = convert(pod, HAMI)
     assert noted(changed) == {"pyvgpu.io/device-count": "a=2,b=3"}
-    assert [gpu.asked(changed, it) for it in "abc"] == [(60, 32), (30, 48), (50, 8)]
+    assert [gpu.asked(changed, name) for name in "abc"] == [(60, 32), (30, 48), (50, 8)]
 
 
 @pytest.mark.parametrize(

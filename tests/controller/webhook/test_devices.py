@@ -301,12 +301,12 @@ def test_other_requests_are_admitted_unchanged(more):
     pod = gpu.pod(gpu.container("a", 150), nodeName="n", annotations={"pyvgpu.io/devices": ""})
     asked = review.Request(**{"uid": "u", "operation": "CREATE", "resource": "pods",
                               "namespace": "team", "thing": pod, **more})  # fmt: skip
-    for it in (
+    for door in (
         devices.mutation(EVERYTHING, lambda: BOTH, gpu.no_claims),
         devices.validation(EVERYTHING, lambda: BOTH),
         devices.ephemeral(EVERYTHING),
     ):
-        assert it(asked) == review.Answer()
+        assert door(asked) == review.Answer()
 
 
 @pytest.mark.parametrize(
@@ -322,8 +322,11 @@ def test_an_internal_error_refuses_the_pod_for_now():
     def broken():
         raise ZeroDivisionError
 
-    for it in (devices.mutation(RULES, broken, gpu.no_claims), devices.validation(RULES, broken)):
-        answer = it(request(gpu.pod(gpu.container("a", 50, 8))))
+    for door in (
+        devices.mutation(RULES, broken, gpu.no_claims),
+        devices.validation(RULES, broken),
+    ):
+        answer = door(request(gpu.pod(gpu.container("a", 50, 8))))
         assert (answer.failed, answer.code) == (True, review.FAILED)
         assert "refused for now" in answer.refusal
 

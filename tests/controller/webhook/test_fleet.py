@@ -26,7 +26,7 @@ def node(*devices, name="n", unit=UNIT, release="v1.36.3", text=None):
 
 
 def sizes(found):
-    return sorted(it.memory_bytes // GIB for it in found)
+    return sorted(gpu.memory_bytes // GIB for gpu in found)
 
 
 def test_devices_of_one_kind_are_merged():

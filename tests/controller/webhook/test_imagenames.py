@@ -107,7 +107,11 @@ def ask(rules, thing, former=None, resource="pods", operation="CREATE"):
 
 
 def images(pod):
-    return {it["name"]: it["image"] for part in pod["spec"].values() for it in part}
+    return {
+        container["name"]: container["image"]
+        for part in pod["spec"].values()
+        for container in part
+    }
 
 
 def test_all_containers_of_a_new_pod_are_renamed(rules):

@@ -164,8 +164,8 @@ def test_a_silent_connection_does_not_block_others(running):
     silent = [socket.create_connection(running.address) for _ in range(20)]
     client = running.connect()
     assert post(client, make.asked(job()))["patch"]
-    for it in (*silent, client):
-        it.close()
+    for connection in (*silent, client):
+        connection.close()
 
 
 def test_a_silent_connection_is_closed_after_a_timeout(monkeypatch):

@@ -95,9 +95,10 @@ def test_grant_records_its_claim_and_pod():
     assert grant.owner.label == "team/p/mine"
     assert grant.owner.uid == "p1"
     assert grant.claim.uid == "u1"
-    assert [(it.request, it.device, it.share_id) for it in grant.claim.results] == [
-        ("main", "gpu-a", "s-gpu-a")
-    ]
+    assert [
+        (allocated.request, allocated.device, allocated.share_id)
+        for allocated in grant.claim.results
+    ] == [("main", "gpu-a", "s-gpu-a")]
     assert not grant.over
     assert grant.ended().over
 

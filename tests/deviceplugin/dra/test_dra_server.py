@@ -17,10 +17,10 @@ class Refusing:
     """Prepares nothing."""
 
     def prepare(self, named):
-        return {it.uid: f"no {it.namespace}/{it.name}" for it in named}
+        return {claim.uid: f"no {claim.namespace}/{claim.name}" for claim in named}
 
     def unprepare(self, named):
-        return {it.uid: "" for it in named}
+        return {claim.uid: "" for claim in named}
 
     def stop(self):
         pass

@@ -143,10 +143,10 @@ def test_each_claim_of_a_pod_is_a_quota(node, cluster, claiming, start, uuids):
         "spec": {
             "nodeName": "node-1",
             "resourceClaims": [
-                {"name": it, "resourceClaimName": f"claim-{it}"} for it in ("u1", "u2")
+                {"name": name, "resourceClaimName": f"claim-{name}"} for name in ("u1", "u2")
             ],
             "containers": [
-                {"name": it, "resources": {"claims": [{"name": it}]}} for it in ("u1", "u2")
+                {"name": name, "resources": {"claims": [{"name": name}]}} for name in ("u1", "u2")
             ],
         },
     }
@@ -287,7 +287,7 @@ def test_cluster_without_sharing_gets_whole_devices_and_a_warning(
     start()
     node.until(lambda: set(devices(cluster)) == {uuids[0].lower()})
     said = [line for line in node.log.read_text().splitlines() if "does not support" in line]
-    assert [it for it in said if "DRAConsumableCapacity" in it and "no shares" in it]
+    assert [line for line in said if "DRAConsumableCapacity" in line and "no shares" in line]
     one = result(uuids[0], 30, "4Gi")
     del one["consumedCapacity"]  # as that cluster's scheduler does
     (given,) = claiming.prepare(put(cluster, claim("u1", one)))["u1"]

@@ -65,7 +65,7 @@ def preparer(room, server):
 
 def given(preparer, named):
     found = preparer.prepare([named])[named.uid]
-    return found if isinstance(found, str) else [it.cdi for it in found]
+    return found if isinstance(found, str) else [device.cdi for device in found]
 
 
 def test_concurrent_prepares_of_a_claim_get_one_grant(room, server, preparer):

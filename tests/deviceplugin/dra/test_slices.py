@@ -16,7 +16,7 @@ NODE = {"name": "node-1", "uid": "n"}
 
 
 def seen(index, *linked, **more):
-    links = {UUID.format(it): facts.Link(nvlinks=4) for it in linked}
+    links = {UUID.format(peer): facts.Link(nvlinks=4) for peer in linked}
     one = device.Device(UUID.format(index), index, "NVIDIA H100", 80 * GIB + 5, GIB // 2)
     return inventory.Seen(one, index, 1, links, "fast", "9.0", "pci0000:00", **more)
 
@@ -25,7 +25,7 @@ ALL = slices.Able()
 
 
 def devices(*found, able=ALL, **fields):
-    known = [dataclasses.replace(it.fact(), **fields) for it in found]
+    known = [dataclasses.replace(sighting.fact(), **fields) for sighting in found]
     return slices.devices_of(found, known, DRIVER, able)
 
 
@@ -139,7 +139,7 @@ def test_slice_is_owned_by_its_node_and_is_one_pool():
 
 
 def test_longest_node_name_gives_a_valid_slice_name():
-    names = {slices.name_of("n" * 251 + it) for it in ("aa", "ab")}
+    names = {slices.name_of("n" * 251 + suffix) for suffix in ("aa", "ab")}
     assert len(names) == 2
     assert all(len(name) <= 253 for name in names)
 

@@ -65,7 +65,7 @@ def test_container_without_devices_in_the_same_pod_has_no_driver(space, agent):
 
 def test_ephemeral_container_has_no_driver(space, agent):
     space.create("pods", rig.pod("p", container("a", 30, 8, "/client; sleep 60")))
-    space.until("pods", "p", lambda it: rig.runs(it, "a"))
+    space.until("pods", "p", lambda current: rig.runs(current, "a"))
     debug = {
         "name": "debug",
         "image": agents.CLIENT,
@@ -95,7 +95,7 @@ def test_nvml_shows_a_container_its_own_quota(space, agent):
 
 def test_exec_in_a_pod_has_the_quota_of_its_container(space, agent):
     space.create("pods", rig.pod("p", container("a", 30, 8, "while true; do sleep 0.1; done")))
-    space.until("pods", "p", lambda it: rig.runs(it, "a"))
+    space.until("pods", "p", lambda pod: rig.runs(pod, "a"))
     command = ["kubectl", "--namespace", space.name, "exec", "p", "--", "/client"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert f"total {8 * UNIT}\n" in text
@@ -115,7 +115,7 @@ def test_exec_in_a_pod_has_the_quota_of_its_container(space, agent):
     ],
 )
 def test_containers_library_is(space, idle, vcore, units, library):
-    files = " ".join(f"/usr/lib{it}/libcuda.so.1" for it in ("64", f"/{agents.TRIPLET}"))
+    files = " ".join(f"/usr/lib{suffix}/libcuda.so.1" for suffix in ("64", f"/{agents.TRIPLET}"))
     script = f"/bin/busybox sha256sum {files} /usr/local/pyvgpu/lib64/libcuda.so.1"
     ended = run(space, container("a", vcore, units, f"{script} > /dev/termination-log"))
     text = rig.state(ended, "a")["state"]["terminated"]["message"]

@@ -38,10 +38,10 @@ def upgraded(agent):
 
 def test_new_driver_is_for_new_pods_while_running_pods_keep_theirs(space, agent, upgraded):
     space.create("pods", rig.pod("old", container("a", 30, 8, STAYS), restartPolicy="Always"))
-    space.until("pods", "old", lambda it: rig.runs(it, "a"))
+    space.until("pods", "old", lambda current: rig.runs(current, "a"))
     upgraded()
     space.create("pods", rig.pod("new", container("a", 30, 8, STAYS), restartPolicy="Always"))
-    space.until("pods", "new", lambda it: rig.runs(it, "a"))
+    space.until("pods", "new", lambda current: rig.runs(current, "a"))
     for pod, release in (("old", simulator.DRIVER_RELEASE), ("new", NEW)):
         assert f"libcuda.so.{release}" in executed(space, pod, "ls", "-R", "/usr/local/pyvgpu")
         assert f"total {8 * UNIT}\n" in executed(space, pod, "/client")
@@ -79,13 +79,13 @@ def test_pod_whose_device_is_lost_before_its_start_is_evicted_or_gets_an_event(s
     template = rig.pod("p", container("a", 30, 8), **spec)
     space.create("pods", rig.pod("bare", container("a", 30, 8), **spec))
     space.create("jobs", rig.job("j", template, backoffLimit=0))
-    space.until("pods", "bare", lambda it: rig.runs(it, "i"))
-    agent.wait(lambda: [it for it in space.pods_of("j") if rig.runs(it, "i")])
+    space.until("pods", "bare", lambda pod: rig.runs(pod, "i"))
+    agent.wait(lambda: [pod for pod in space.pods_of("j") if rig.runs(pod, "i")])
     simulator.set_faults(agent.machine, "lost 0", "lost 1")
     agent.wait(lambda: vcore(agent) == "0")
     (folder / "on").touch()
     space.until_event("bare", "VGPURefused", "device is unhealthy")
-    space.until("jobs", "j", lambda it: rig.condition(it, "Failed"))
+    space.until("jobs", "j", lambda job: rig.condition(job, "Failed"))
     assert not rig.has_ended(space.read("pods", "bare"))
 
 
@@ -105,7 +105,7 @@ def other_plugin(agent):
 
 def test_another_gpu_plugin_stops_new_pods_and_keeps_running_ones(space, agent, other_plugin):
     space.create("pods", rig.pod("old", container("a", 30, 8, STAYS), restartPolicy="Always"))
-    space.until("pods", "old", lambda it: rig.runs(it, "a"))
+    space.until("pods", "old", lambda pod: rig.runs(pod, "a"))
     other_plugin("2")
     agent.wait(lambda: vcore(agent) == "30")
     rig.as_admin().until_event(agent.place.node, "VGPUNotOffered", "nvidia.com/gpu: 2")

@@ -25,7 +25,7 @@ def test_container_with_its_own_driver_is_limited_before_it_starts(space, agent)
 
 def test_driver_limit_is_in_the_metrics(space, agent):
     space.create("pods", rig.pod("p", container("a", 20, 8, "exec /stays")))
-    space.until("pods", "p", lambda it: rig.runs(it, "a"))
+    space.until("pods", "p", lambda pod: rig.runs(pod, "a"))
     figure = f'driver_limit_bytes{{namespace="{space.name}",pod="p",container="a"'
     shown = [line for line in agent.ask("/metrics").splitlines() if figure in line]
-    assert [float(it.split()[-1]) for it in shown] == [LIMIT]
+    assert [float(line.split()[-1]) for line in shown] == [LIMIT]

@@ -33,7 +33,7 @@ def run(space, *containers, **spec):
 def test_two_containers_of_a_job_have_their_own_quotas(space, agent):
     template = rig.pod("p", container("small", 30, 8), container("large", 70, 24))
     space.create("jobs", rig.job("j", template))
-    space.until("jobs", "j", lambda it: rig.condition(it, "Complete"))
+    space.until("jobs", "j", lambda job: rig.condition(job, "Complete"))
     (pod,) = space.pods_of("j")
     assert (quota(pod, "small"), quota(pod, "large")) == (8, 24)
 
@@ -80,8 +80,8 @@ def test_whole_device_uses_the_driver_itself(space, idle):
 
 def test_container_can_open_only_its_devices(space, idle):
     script = (
-        "for it in nvidia0 nvidia1 nvidiactl nvidia-uvm; do"
-        " if [ -c /dev/$it ]; then echo has $it; (: < /dev/$it) && echo opens $it; fi; done"
+        "for dev in nvidia0 nvidia1 nvidiactl nvidia-uvm; do"
+        " if [ -c /dev/$dev ]; then echo has $dev; (: < /dev/$dev) && echo opens $dev; fi; done"
         " > /dev/termination-log 2>&1; true"
     )
     space.create("pods", rig.pod("none", rig.container("a", script)))
@@ -104,7 +104,7 @@ def stays(space, name, vcore, units):
     space.create(
         "pods", rig.pod(name, container("a", vcore, units, STAYS), restartPolicy="Always")
     )
-    return space.until("pods", name, lambda it: rig.runs(it, "a"))
+    return space.until("pods", name, lambda pod: rig.runs(pod, "a"))
 
 
 def sees(agent, space, name, units):
@@ -118,7 +118,11 @@ def test_pod_with_a_killed_sandbox_gets_its_quota_again(space, agent, runtime):
     sees(agent, space, "p", 8)
     (seen,) = runtime.seen(pod["metadata"]["uid"])
     agents.kill_sandbox(seen.pod)
-    space.until("pods", "p", lambda it: rig.runs(it, "a") and rig.state(it, "a")["restartCount"])
+    space.until(
+        "pods",
+        "p",
+        lambda current: rig.runs(current, "a") and rig.state(current, "a")["restartCount"],
+    )
     sees(agent, space, "p", 8)
 
 
@@ -135,7 +139,7 @@ def test_recreated_pod_of_the_same_name_has_its_new_quota(space, agent):
         },
     }
     space.create("statefulsets", made)
-    first = space.until("pods", "web-0", lambda it: rig.runs(it, "a"))
+    first = space.until("pods", "web-0", lambda pod: rig.runs(pod, "a"))
     sees(agent, space, "web-0", 8)
     new = space.read("statefulsets", "web")
     limits = new["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
@@ -144,7 +148,7 @@ def test_recreated_pod_of_the_same_name_has_its_new_quota(space, agent):
     space.until(
         "pods",
         "web-0",
-        lambda it: it["metadata"]["uid"] != first["metadata"]["uid"] and rig.runs(it, "a"),
+        lambda pod: pod["metadata"]["uid"] != first["metadata"]["uid"] and rig.runs(pod, "a"),
     )
     sees(agent, space, "web-0", 16)
     space.server.call("DELETE", space.path("statefulsets", "web"))
@@ -159,7 +163,9 @@ def test_container_restarted_before_the_agent_registers_has_its_quota(space, age
     (seen,) = runtime.seen(pod["metadata"]["uid"])
     runtime.stop(seen.id, 1, kill=True)
     again = space.until(
-        "pods", "p", lambda it: rig.runs(it, "a") and rig.state(it, "a")["restartCount"]
+        "pods",
+        "p",
+        lambda current: rig.runs(current, "a") and rig.state(current, "a")["restartCount"],
     )
     sees(agent, space, "p", 8)
     agent.start()
@@ -218,7 +224,7 @@ def test_owned_pod_that_can_never_start_is_evicted(space, agent):
     template = rig.pod("p", container("a", 30, 0))
     space.create("jobs", rig.job("j", template, backoffLimit=0))
     space.until_event_of("VGPURefused", "without vmemory")
-    space.until("jobs", "j", lambda it: rig.condition(it, "Failed"))
+    space.until("jobs", "j", lambda job: rig.condition(job, "Failed"))
 
 
 # --- a node that is full ----------------------------------------------------------------------
@@ -258,7 +264,7 @@ def test_deployments_only_pod_waits_until_there_is_room(space, full):
     selector = {"matchLabels": {"app": "d"}}
     spec = {"replicas": 1, "selector": selector, "template": template}
     space.create("deployments", {"metadata": {"name": "d"}, "spec": spec})
-    made = space.until_any("pods", "app=d", lambda it: it["spec"].get("nodeName"))
+    made = space.until_any("pods", "app=d", lambda current: current["spec"].get("nodeName"))
     name, uid = made["metadata"]["name"], made["metadata"]["uid"]
     event = space.until_event(name, "VGPUWaits", NO_ROOM)
     for device, holder in (("gpu0", "p0"), ("gpu1", "p1")):
@@ -266,7 +272,7 @@ def test_deployments_only_pod_waits_until_there_is_room(space, full):
         assert words in event["message"]
     is_refused_again(full, 3)  # about 40 s: kubelet pauses 10 to 15 s
     found = [pod for pod in space.pods() if pod["metadata"]["name"] not in ("p0", "p1")]
-    assert [it["metadata"]["uid"] for it in found] == [uid]
+    assert [pod["metadata"]["uid"] for pod in found] == [uid]
     query = {"fieldSelector": f"involvedObject.name={name},reason=VGPUWaits"}
     events, _ = space.server.items(space.path("events"), query)
     assert len(events) == 1  # one event, however often kubelet retries
@@ -275,7 +281,7 @@ def test_deployments_only_pod_waits_until_there_is_room(space, full):
     assert f"waits for: room on a device of {agents.NODE}" in text
     assert f"{agents.NODE}  gpu1    a          needs 70 vcore, has 40 free" in text
     make_room(space)
-    space.until("pods", name, lambda it: rig.runs(it, "a"))
+    space.until("pods", name, lambda current: rig.runs(current, "a"))
     sees(full, space, name, 8)
     assert space.read("pods", name)["metadata"]["uid"] == uid
     space.server.call("DELETE", space.path("deployments", "d"))
@@ -291,6 +297,6 @@ def test_job_waits_for_room_without_failing(space, full):
     assert waits["metadata"]["uid"] == made["metadata"]["uid"]
     assert not rig.condition(space.read("jobs", "j"), "Failed")
     make_room(space)
-    space.until("jobs", "j", lambda it: rig.condition(it, "Complete"))
+    space.until("jobs", "j", lambda job: rig.condition(job, "Complete"))
     (pod,) = space.pods_of("j")
     assert quota(pod, "a") == 8

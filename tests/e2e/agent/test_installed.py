@@ -93,7 +93,7 @@ def test_agent_opens_device_nodes_without_privilege(installed):
     assert said == [f"{node} opens" for node in NODES]
     status = installed.execute("agent", "print(open('/proc/self/status').read())")
     facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    assert {facts[it] for it in ("CapEff", "CapBnd", "CapPrm")} == {"0" * 16}
+    assert {facts[name] for name in ("CapEff", "CapBnd", "CapPrm")} == {"0" * 16}
     assert (facts["NoNewPrivs"], facts["Seccomp"]) == ("1", "2")
     assert "device-plugin" in installed.execute("agent", COMMANDS)
     with pytest.raises(AssertionError, match="Read-only file system"):
@@ -122,10 +122,10 @@ def test_agents_account_has_exactly_the_listed_permissions(installed):
 def test_rollout_of_the_agent_does_not_disturb_containers(space, agent, installed):
     script = "/client; trap 'exit 0' TERM; while true; do sleep 0.1; done"
     space.create("pods", rig.pod("p", container("a", 30, 8, script), restartPolicy="Always"))
-    before = space.until("pods", "p", lambda it: rig.runs(it, "a"))
+    before = space.until("pods", "p", lambda pod: rig.runs(pod, "a"))
     agent_set.kubectl("rollout", "restart", "daemonset/control-nodes", "daemonset/agent")
-    for it in ("control-nodes", "agent"):
-        installed.roll_out(it)
+    for name in ("control-nodes", "agent"):
+        installed.roll_out(name)
     agent.wait_for_offers()
     space.create("pods", rig.pod("q", container("a", 60, 16)))
     ended = space.until("pods", "q", rig.has_ended)

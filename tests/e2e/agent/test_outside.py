@@ -20,7 +20,7 @@ NODE_PATH = f"/api/v1/nodes/{NODE}"
 
 def stays(space, name="p", script=STAYS, **spec):
     space.create("pods", rig.pod(name, container("a", 30, 8, script), **spec))
-    return space.until("pods", name, lambda it: rig.runs(it, "a"))
+    return space.until("pods", name, lambda pod: rig.runs(pod, "a"))
 
 
 def figures(agent, pod):

@@ -30,7 +30,7 @@ def staying(space, agent):
     for units in SIZES:
         create(space, units)
     for units in SIZES:
-        space.until("pods", f"p{units}", lambda it: rig.runs(it, "a"))
+        space.until("pods", f"p{units}", lambda pod: rig.runs(pod, "a"))
         sees(space, agent, units)
     return space
 
@@ -51,7 +51,7 @@ def runs_again(space, agent, units, before):
     space.until(
         "pods",
         f"p{units}",
-        lambda it: rig.runs(it, "a") and rig.state(it, "a")["containerID"] not in before,
+        lambda pod: rig.runs(pod, "a") and rig.state(pod, "a")["containerID"] not in before,
     )
     sees(space, agent, units)
 
@@ -128,7 +128,7 @@ def test_lost_kubelet_checkpoint_takes_nothing_from_running_containers(staying, 
     assert rig.phase(new) == "Succeeded", new["status"]
     assert grants <= agent.present()
     has_its_own(staying)
-    assert {it for it in ids(staying) if it in before} == before
+    assert {container_id for container_id in ids(staying) if container_id in before} == before
     for pod in staying.pods():
         path = staying.path("pods", pod["metadata"]["name"])
         staying.server.call("DELETE", path, body={"gracePeriodSeconds": 0})
@@ -151,7 +151,7 @@ def was_refused(space, units):
     ended_or_runs = space.until(
         "pods",
         f"p{units}",
-        lambda it: rig.has_ended(it) or rig.state(it, "a")["restartCount"],
+        lambda pod: rig.has_ended(pod) or rig.state(pod, "a")["restartCount"],
     )
     if not rig.has_ended(ended_or_runs):
         return False

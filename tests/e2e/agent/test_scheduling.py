@@ -72,7 +72,7 @@ def test_gpu_manager_pods_run_unchanged(gaia, running):
     assert seen["path"].split(":")[0] == "/usr/local/nvidia/lib64"
     assert seen["nodes"] == "nvidia1"
     noted = gaia.until(
-        "pods", "share", lambda it: "tencent.com/gpu-assigned" in it["metadata"]["annotations"]
+        "pods", "share", lambda pod: "tencent.com/gpu-assigned" in pod["metadata"]["annotations"]
     )["metadata"]["annotations"]
     assert noted["tencent.com/gpu-assigned"] == "true"
     assert noted["tencent.com/predicate-gpu-idx-0"] == "1"
@@ -121,7 +121,7 @@ def test_pods_run_on_chosen_devices_and_others_are_evicted(scheduled, running):
         ("absent", absent, "it has no pyvgpu.io/devices"),
     ):
         scheduled.until_event(made["metadata"]["name"], "VGPURefused", words)
-        scheduled.until("jobs", job, lambda it: rig.condition(it, "Failed"))
+        scheduled.until("jobs", job, lambda current: rig.condition(current, "Failed"))
     node = scheduled.server.call("GET", f"/api/v1/nodes/{NODE}")
     text = node["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION]
     published = annotations.read_node(text)

@@ -34,13 +34,16 @@ def create_training(space, meeting):
 
 def is_running(space, rank):
     labels = f"{sidecars.JOB}=training,batch.kubernetes.io/job-completion-index={rank}"
-    return space.until_any("pods", labels, lambda it: rig.runs(it, "rank"))
+    return space.until_any("pods", labels, lambda pod: rig.runs(pod, "rank"))
 
 
 def is_refused(pod):
     """Return whether the scheduler has found no node for a pod."""
     found = pod["status"].get("conditions") or ()
-    return any((it["type"], it["status"]) == ("PodScheduled", "False") for it in found)
+    return any(
+        (condition["type"], condition["status"]) == ("PodScheduled", "False")
+        for condition in found
+    )
 
 
 def test_quota_of_a_finished_job_is_free_for_the_next_pod(space, idle, parts, tmp_path):
@@ -64,9 +67,12 @@ def test_quota_of_a_finished_job_is_free_for_the_next_pod(space, idle, parts, tm
         if rig.has_ended(pod):
             break
     assert rig.phase(pod) == "Succeeded", pod["status"]
-    assert [rig.phase(it) for it in space.pods_of("training")] == ["Succeeded", "Succeeded"]
-    for it in space.pods_of("training"):
-        assert agents.said(it, "rank")["refused"] == "2"
+    assert [rig.phase(member) for member in space.pods_of("training")] == [
+        "Succeeded",
+        "Succeeded",
+    ]
+    for member in space.pods_of("training"):
+        assert agents.said(member, "rank")["refused"] == "2"
     idle.wait(lambda: not before & idle.present())
     assert list(at) == ["free", "given"]
     seconds = at["given"] - at["free"]

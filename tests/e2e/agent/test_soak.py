@@ -76,7 +76,7 @@ def test_each_pod_has_its_quota_despite_kills(eight):
         for number in range(4):
             space.create("pods", rig.pod(f"stays{number}", stays, restartPolicy="Always"))
         for number in range(4):
-            space.until("pods", f"stays{number}", lambda it: rig.runs(it, "a"))
+            space.until("pods", f"stays{number}", lambda pod: rig.runs(pod, "a"))
         killer.kill(["containerd", "agent", "kubelet"])
         eight.wait(lambda: equals_the_truth(space, eight))
     soak.say("pods")

@@ -69,5 +69,9 @@ def test_tampering_with_the_ledger_is_reported(space, context):
 
     assert rig.runs(space.read("pods", "honest"), "a")
     events = space.server.items(space.path("events"), {})[0]
-    reasons = {it["reason"] for it in events if it["involvedObject"]["name"] == "honest"}
+    reasons = {
+        happening["reason"]
+        for happening in events
+        if happening["involvedObject"]["name"] == "honest"
+    }
     assert not reasons & {"VGPUTampered", "VGPUQuotaBypassed"}

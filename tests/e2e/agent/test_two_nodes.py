@@ -57,13 +57,13 @@ def test_pods_have_devices_of_their_own_node(space, agent, other):
     for number in range(3):
         for one in (agent, other):
             name = f"{one.place.node}-{number}"
-            space.until("pods", name, lambda it: rig.runs(it, "a"))
+            space.until("pods", name, lambda pod: rig.runs(pod, "a"))
             one.wait(lambda name=name: "returned 1" in agents.logs(space, name, "a"))
             assert f"total {(4 + 4 * number) * UNIT}\n" in agents.logs(space, name, "a")
     for one in (agent, other):
-        found = [limits for it in one.present() for limits in one.limits(it)]
-        assert sorted(it.vmemory // UNIT for it in found) == [4, 8, 12]
-        assert {it.uuid for it in found} <= uuids(one)
+        found = [limits for grant in one.present() for limits in one.limits(grant)]
+        assert sorted(limit.vmemory // UNIT for limit in found) == [4, 8, 12]
+        assert {limit.uuid for limit in found} <= uuids(one)
     assert not uuids(agent) & uuids(other)
 
 

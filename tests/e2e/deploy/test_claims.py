@@ -72,14 +72,14 @@ def rewriting(ours):
 
 def logs():
     return "".join(
-        made.kubectl("logs", f"--selector=app={it}", "--tail=-1", "--prefix")
-        for it in ("webhook", "claim-controller")
+        made.kubectl("logs", f"--selector=app={app}", "--tail=-1", "--prefix")
+        for app in ("webhook", "claim-controller")
     )
 
 
 def clean(text):
     """Return whether the logs have no refused request and no failure."""
-    return not any(it in text for it in (" 403 ", "denied request", "Traceback"))
+    return not any(word in text for word in (" 403 ", "denied request", "Traceback"))
 
 
 def total(space, name):
@@ -95,7 +95,7 @@ def test_driver_serves_both_apis_or_dra_only_and_limits_become_claims(
     agent.wait(lambda: agent.allocatable().get("pyvgpu.io/vcore") == "100")
     claimed.start(space, "claim", DRIVEN, claimed.request(30, "3Gi", kind="vgpu"))
     space.create("pods", rig.pod("counted", container("main", 30, 8, DRIVEN)))
-    assert [total(space, it) for it in ("claim", "counted")] == [12 * UNIT, 8 * UNIT]
+    assert [total(space, pod) for pod in ("claim", "counted")] == [12 * UNIT, 8 * UNIT]
     agent.until_idle()
 
     parts.install(DRA, "--allocation-switch-delay=1")

@@ -22,7 +22,7 @@ def resources():
     """Yield the group and the name of every resource of this API server."""
     command = ["kubectl", "api-resources", "--no-headers", "--output=name"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    for name, _, group in (it.partition(".") for it in listed):
+    for name, _, group in (resource.partition(".") for resource in listed):
         if group not in OF_ALL_USERS:
             yield group, name
     yield from (
@@ -48,7 +48,7 @@ def may(api, account, namespace, verb, group, resource):
 
 def granted(rendered, account, namespace):
     """Return the verbs that the manifests grant an account on resources without resourceNames."""
-    documents = [it for it in yaml.safe_load_all(rendered) if it]
+    documents = [thing for thing in yaml.safe_load_all(rendered) if thing]
     found = set()
     for binding in documents:
         if not binding["kind"].endswith("RoleBinding") or not any(
@@ -125,7 +125,7 @@ def test_node_agent_may_write_only_its_nodes_lease(as_node):
 def test_node_agent_may_change_no_pod_even_as_cluster_admin(space, as_node):
     space.create("pods", rig.pod("here", rig.container("main", "sleep 1000")))
     space.create("pods", rig.pod("there", rig.container("main", ""), nodeName="node-2"))
-    space.until("pods", "here", lambda it: rig.runs(it, "main"))
+    space.until("pods", "here", lambda pod: rig.runs(pod, "main"))
     for name in ("here", "there"):
         path = space.path("pods", name)
         body = {"metadata": {"annotations": {"pyvgpu.io/x": "y"}}}

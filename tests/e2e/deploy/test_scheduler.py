@@ -37,7 +37,7 @@ def parts_of_it(verb, *options):
 def replicas(ours):
     """Return the scheduler's pods, except terminating ones."""
     found, _ = ours.server.items(ours.path("pods"), {"labelSelector": "app=scheduler"})
-    return [it for it in found if not it["metadata"].get("deletionTimestamp")]
+    return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
 
 
 def leaders(ours):
@@ -99,7 +99,7 @@ def chosen(pod, name="a"):
 def test_pods_get_their_chosen_devices_also_from_the_next_leader(space, scheduler, agent):
     at = {it.uuid: f"nvidia{index}" for index, it in enumerate(agent.machine.devices)}
     space.create("pods", rig.pod("stays", container("a", 60, 8, "sleep 1000")))
-    held = chosen(space.until("pods", "stays", lambda it: rig.runs(it, "a")))
+    held = chosen(space.until("pods", "stays", lambda current: rig.runs(current, "a")))
     space.create("pods", rig.pod("sees", container("a", 60, 8, SEES)))
     other = space.until("pods", "sees", rig.has_ended)
     assert {held, chosen(other)} == set(at)

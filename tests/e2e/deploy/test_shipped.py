@@ -66,7 +66,7 @@ def test_process_sees_the_same_arguments(space, shipped):
     pod = sidecars.has_ended(space)
     assert pod["spec"]["containers"][2]["command"][0] == "$(START_COMMAND_0)"
     seen = ["", "a b", "$v", "$(X)", "$$", "é\n\t'\"", "$(UNSET)", "-c"]
-    length = sum(len(it.encode()) + 1 for it in seen)
+    length = sum(len(argument.encode()) + 1 for argument in seen)
     assert int(rig.state(pod, "main")["state"]["terminated"]["message"].split()[0]) == length
 
 

@@ -66,7 +66,7 @@ def test_program_is_swapped_with_the_image(space, shipped):
     space.create("pods", rig.pod("p", MAIN, side))
     space.until("pods", "p", runs(rig.BUSYBOX, 0))
     ask(space, {"side": {"image": OTHER, "program": "/bin/false"}})
-    space.until("pods", "p", lambda it: rig.exit_code(it, "side") == 1)
+    space.until("pods", "p", lambda pod: rig.exit_code(pod, "side") == 1)
 
 
 def test_swap_waits_until_the_node_has_the_image(space, shipped):

@@ -34,13 +34,13 @@ def test_third_tenant_of_a_device_waits_until_there_is_room(space, agent):
             more = {"priorityClassName": "system-cluster-critical"} if name == "c" else {}
             claimed.start(space, name, STAYS, request(vcore, vmemory, kind="first"), **more)
             if name != "c":
-                space.until("pods", name, lambda it: rig.runs(it, "main"))
+                space.until("pods", name, lambda pod: rig.runs(pod, "main"))
         sees(agent, space, "a", 4096)
         sees(agent, space, "b", 8192)
         space.until_event("c", "FailedScheduling", "cannot allocate all claims")
-        assert all(rig.runs(space.read("pods", it), "main") for it in ("a", "b"))
+        assert all(rig.runs(space.read("pods", pod), "main") for pod in ("a", "b"))
         name = claimed.claim_of(space.read("pods", "a"))
-        one = space.until("resourceclaims", name, lambda it: it["status"].get("devices"))
+        one = space.until("resourceclaims", name, lambda claim: claim["status"].get("devices"))
         (reported,) = one["status"]["devices"]
         (result,) = one["status"]["allocation"]["devices"]["results"]
         assert (reported["device"], reported["shareID"]) == (result["device"], result["shareID"])
@@ -48,15 +48,15 @@ def test_third_tenant_of_a_device_waits_until_there_is_room(space, agent):
         data = reported["data"]
         assert (data["uuid"], data["vcore"], data["vmemory"]) == (first, 30, "4Gi")
         space.server.call("DELETE", space.path("pods", "b"))
-        space.until("pods", "c", lambda it: rig.runs(it, "main"))
+        space.until("pods", "c", lambda pod: rig.runs(pod, "main"))
         sees(agent, space, "c", 1024)
         (limits,) = agent.limits(data["grant"])
         assert (limits.uuid, limits.vcore) == (first, 30)
         with lost(agent, 0):  # kubelet and the scheduler learn of it
             agent.wait(lambda: claimed.published()[first] == ["pyvgpu.io/unhealthy"])
-            space.until("pods", "c", lambda it: health(it) == {"Unhealthy"})
+            space.until("pods", "c", lambda pod: health(pod) == {"Unhealthy"})
         agent.wait(lambda: claimed.published()[first] == [])
-        space.until("pods", "c", lambda it: health(it) == {"Healthy"})
+        space.until("pods", "c", lambda pod: health(pod) == {"Healthy"})
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def lost(agent, index):
 def health(pod):
     """Return the device health that kubelet reports for a pod's container."""
     found = rig.state(pod, "main").get("allocatedResourcesStatus", ())
-    return {each["health"] for it in found for each in it["resources"]}
+    return {each["health"] for status in found for each in status["resources"]}
 
 
 def test_claim_is_one_quota_unless_containers_name_its_requests(space, agent):
@@ -81,14 +81,17 @@ def test_claim_is_one_quota_unless_containers_name_its_requests(space, agent):
     space.create("pods", claimed.pod("together", *both, of="one"))
     parts = [request(30, "4Gi", name="x"), request(20, "2Gi", name="y")]
     space.create("resourceclaimtemplates", claimed.template("two", *parts))
-    own = [container(it, DRIVEN, part=it) for it in ("x", "y")]
+    own = [container(name, DRIVEN, part=name) for name in ("x", "y")]
     space.create("pods", claimed.pod("apart", *own, of="two"))
     mixed = [container("x", DRIVEN, part="x"), container("y", DRIVEN)]
     space.create("pods", claimed.pod("mixed", *mixed, of="two"))
     ended = space.until("pods", "apart", rig.has_ended)
-    assert [said(ended, it)["total"] for it in ("x", "y")] == [str(4096 * MIB), str(2048 * MIB)]
+    assert [said(ended, name)["total"] for name in ("x", "y")] == [
+        str(4096 * MIB),
+        str(2048 * MIB),
+    ]
     ended = space.until("pods", "together", rig.has_ended)
-    totals = [said(ended, it) for it in ("x", "y")]
+    totals = [said(ended, name) for name in ("x", "y")]
     assert [total["total"] for total in totals] == [str(4096 * MIB)] * 2
     # Each allocates all it can get; together they get no more than the quota.
     space.until_event("mixed", "FailedPrepareDynamicResources", "either all containers name")
@@ -100,12 +103,12 @@ def test_two_devices_are_one_claim_with_constraints(space, agent):
     made = claimed.template("gang", request(40, "2Gi", count=2), constraints=[constraint, apart])
     space.create("resourceclaimtemplates", made)
     space.create("pods", claimed.pod("gang", container("main", STAYS), of="gang"))
-    space.until("pods", "gang", lambda it: rig.runs(it, "main"))
+    space.until("pods", "gang", lambda pod: rig.runs(pod, "main"))
     agent.wait(lambda: "returned" in agents.logs(space, "gang", "main"))
     (grant,) = agent.present()
     found = agent.limits(grant)
-    assert {it.uuid for it in found} == {device.uuid for device in agent.machine.devices}
-    assert {(it.vcore, it.vmemory) for it in found} == {(40, 2048 * MIB)}
+    assert {limit.uuid for limit in found} == {device.uuid for device in agent.machine.devices}
+    assert {(limit.vcore, limit.vmemory) for limit in found} == {(40, 2048 * MIB)}
     space.server.call("DELETE", space.path("pods", "gang"))
     agent.until_idle()
 
@@ -127,7 +130,7 @@ def test_admin_access_takes_nothing_of_a_device(space, agent):
         {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}},
     )
     claimed.start(space, "tenant", STAYS, request(90, "8Gi"))
-    space.until("pods", "tenant", lambda it: rig.runs(it, "main"))
+    space.until("pods", "tenant", lambda pod: rig.runs(pod, "main"))
     before = agent.present()
     look = request(1, "1Gi", name="look", allocationMode="All", adminAccess=True)
     claimed.start(space, "looker", "/nvml-client > /dev/termination-log 2>&1", look)
@@ -139,7 +142,7 @@ def test_admin_access_takes_nothing_of_a_device(space, agent):
 
 def test_prepared_claims_survive_kills(space, agent, runtime):
     claimed.start(space, "p", STAYS, request(30, "4Gi"), restartPolicy="Always")
-    pod = space.until("pods", "p", lambda it: rig.runs(it, "main"))
+    pod = space.until("pods", "p", lambda current: rig.runs(current, "main"))
     agent.stop(signal.SIGKILL)
     agents.restart_kubelet()
     before = claimed.registrations(agent)
@@ -147,16 +150,18 @@ def test_prepared_claims_survive_kills(space, agent, runtime):
     agent.wait(lambda: claimed.registrations(agent) > before)
     agent.wait(lambda: len(claimed.published()) == 2)  # kubelet has deleted the slice
     claimed.start(space, "q", STAYS, request(20, "3Gi"))
-    space.until("pods", "q", lambda it: rig.runs(it, "main"))
+    space.until("pods", "q", lambda current: rig.runs(current, "main"))
     sees(agent, space, "q", 3072)
     killing.cluster("restart", "containerd")
     assert rig.state(space.read("pods", "p"), "main")["restartCount"] == 0
     claimed.start(space, "r", STAYS, request(10, "1Gi"))
-    space.until("pods", "r", lambda it: rig.runs(it, "main"))
+    space.until("pods", "r", lambda current: rig.runs(current, "main"))
     (seen,) = runtime.seen(pod["metadata"]["uid"])
     agents.kill_sandbox(seen.pod)
     space.until(
-        "pods", "p", lambda it: rig.runs(it, "main") and rig.state(it, "main")["restartCount"]
+        "pods",
+        "p",
+        lambda current: rig.runs(current, "main") and rig.state(current, "main")["restartCount"],
     )
     sees(agent, space, "p", 4096)
     now = {"gracePeriodSeconds": 0}

@@ -34,8 +34,8 @@ def test_overfilled_device_plugin_and_dra_refuse_no_bound_pod(space, running):
 
     agent.wait(lambda: running_pods() == ["claims"] * 2 + ["counted"] * 2)
     waiting = [pod for pod in space.pods() if not rig.runs(pod, "main")]
-    assert [rig.phase(it) for it in waiting] == ["Pending"] * 4
-    assert not any(it["spec"].get("nodeName") for it in waiting)
+    assert [rig.phase(pod) for pod in waiting] == ["Pending"] * 4
+    assert not any(pod["spec"].get("nodeName") for pod in waiting)
     held = {}
     for grant in agent.present():
         (limits,) = agent.limits(grant)

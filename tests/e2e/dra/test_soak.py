@@ -45,7 +45,9 @@ def made(space, number, draw):
         requests = [request(draw.choice((10, 20, 40)), f"{sizes[0]}Mi")]
         asked = dict.fromkeys("ab" if shape == "two" else "a", sizes[0] * MIB)
     space.create("resourceclaimtemplates", claimed.template(name, *requests))
-    containers = [container(it, works, part=it if shape == "parts" else "") for it in asked]
+    containers = [
+        container(letter, works, part=letter if shape == "parts" else "") for letter in asked
+    ]
     return soaking.Task(name, claimed.pod("", *containers, of=name), asked)
 
 

@@ -47,7 +47,9 @@ def space():
 
 
 def listed(space):
-    return {it["metadata"]["name"] for it in space.server.items(space.path(KIND), {})[0]}
+    return {
+        template["metadata"]["name"] for template in space.server.items(space.path(KIND), {})[0]
+    }
 
 
 KIND = "resourceclaimtemplates"
@@ -56,7 +58,7 @@ HALF = claimants.pod("half", container("main", 50, 32))
 
 def has(space, pod, name):
     """Wait until a pod's claim is allocated; return its devices and amounts."""
-    made = space.until("pods", pod, lambda it: name in claimants.claim_names(it))
+    made = space.until("pods", pod, lambda current: name in claimants.claim_names(current))
     return consumed(space.until("resourceclaims", claimants.claim_names(made)[name], consumed))
 
 
@@ -88,9 +90,9 @@ def test_limits_become_claims_with_collected_templates(space, tmp_path):
     )
     made = space.create("pods", several)
     held = {
-        it["name"]: [one["name"] for one in it["resources"]["claims"]]
+        holder["name"]: [one["name"] for one in holder["resources"]["claims"]]
         for part in ("containers", "initContainers")
-        for it in made["spec"][part]
+        for holder in made["spec"][part]
     }
     assert held == {
         "big": ["vgpu-big"],
@@ -152,7 +154,9 @@ def test_pod_may_request_whole_devices_by_a_limit_or_a_claim(space):
     space.create("pods", claimants.pod("whole", container("main", 100)))
     (device,) = has(space, "whole", "vgpu-main")
     assert device[1:] == ("100", "16Gi")
-    one = space.until("pods", "limit", lambda it: it["status"].get("extendedResourceClaimStatus"))
+    one = space.until(
+        "pods", "limit", lambda pod: pod["status"].get("extendedResourceClaimStatus")
+    )
     name = one["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
     (other,) = consumed(space.until("resourceclaims", name, consumed))
     assert other[1:] == ("100", "16Gi")
@@ -287,7 +291,7 @@ def test_namespace_limits_each_claim(space):
 
     counted = {"vgpu.deviceclass.resource.k8s.io/devices": "2"}
     space.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": counted}})
-    space.until("resourcequotas", "q", lambda it: it["status"].get("used"))
+    space.until("resourcequotas", "q", lambda current: current["status"].get("used"))
     assert admits(create, make.request(100, "16Gi", count=2))  # counts devices, not amounts
     assert "exceeded quota: q" in webhooks.refused(create, make.request(1, "1Gi", count=3))
     space.server.call("DELETE", space.path("resourcequotas", "q"))
@@ -344,7 +348,7 @@ def test_namespace_limits_its_claims_together(space):
     assert "must be said, such as 8Gi" in webhooks.refused(create, "dry", whole, webhooks.DRY)
     third = make.request(30, "1Gi")
     with concurrent.futures.ThreadPoolExecutor(12) as pool:  # all at once
-        made = list(pool.map(lambda it: admits(create, it, third, busy=True), range(12)))
+        made = list(pool.map(lambda index: admits(create, index, third, busy=True), range(12)))
     claims = api.items(space.path("resourceclaims"), {})[0]
     assert len(claims) == sum(made) <= 3
     while admits(create, f"late{len(claims)}", third):  # requests refused because of concurrency

@@ -33,7 +33,7 @@ def release(images, folder, monitoring_kinds):
     wanted = charts.values(
         scheduler={"mode": "second", "clusterIP": "10.96.0.50"},
         kubeScheduler={"image": image},
-        monitoring={it: {"enabled": True} for it in ("rules", "podMonitor", "dashboard")},
+        monitoring={kind: {"enabled": True} for kind in ("rules", "podMonitor", "dashboard")},
     )
     file = charts.write(folder / "release.yaml", wanted)
     charts.clear()

@@ -48,8 +48,8 @@ def test_doctor_tells_a_pod_without_devices_which_limits_to_set(release, space):
 def secret_values():
     """Yield the confidential values of the cluster's Secrets, plain and base64-encoded."""
     found = json.loads(charts.run("kubectl", "get", "secrets", "-A", "-o", "json"))["items"]
-    for it in found:
-        for key, value in it.get("data", {}).items():
+    for secret in found:
+        for key, value in secret.get("data", {}).items():
             plain = base64.b64decode(value)
             if not key.endswith(PUBLIC) and len(plain) > SHORT:
                 yield plain, value.encode()
@@ -64,13 +64,17 @@ def test_support_bundle_has_the_cluster_and_no_secret(release, space, tmp_path):
     spoken = agents.container("a", 10, 4, "sleep 1000")
     spoken["env"] = [{"name": "WORD", "value": word.decode()}]
     space.create("pods", rig.pod("holds", spoken, restartPolicy="Always"))
-    space.until("pods", "holds", lambda it: rig.runs(it, "a"))
+    space.until("pods", "holds", lambda pod: rig.runs(pod, "a"))
     packed = tmp_path / "help.tar.gz"
     state = json.loads(release.read_text())["agent"]["state"]
     kubeconfig = ("--kubeconfig", os.environ["KUBECONFIG"])
     charts.run(runner.PYVGPU, "support-bundle", "--output", packed, "--state", state, *kubeconfig)
     with tarfile.open(packed) as archive:
-        files = {it.name: archive.extractfile(it).read() for it in archive if it.isfile()}
+        files = {
+            member.name: archive.extractfile(member).read()
+            for member in archive
+            if member.isfile()
+        }
     content = b"\n".join(files.values())
     (pods,) = [files[file] for file in files if file.endswith("cluster/pods.json")]
     assert "holds" in {load["metadata"]["name"] for load in json.loads(pods)}

@@ -37,7 +37,7 @@ def reader(image, space, tmp_path):
 def test_training_job_ends_although_its_log_shipper_does_not(reader, space):
     reader.follow("training-job.yaml")
     (pod,) = space.pods_of("training")
-    codes = [rig.exit_code(pod, it) for it in ("train", "ship")]
+    codes = [rig.exit_code(pod, name) for name in ("train", "ship")]
     assert (rig.phase(pod), codes) == ("Succeeded", [0, 0])
 
 
@@ -74,17 +74,17 @@ def asked(addresses):
         return count
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        found = [pool.submit(go_on, it) for it in addresses for _ in range(ASKED_AT_ONCE)]
+        found = [pool.submit(go_on, server) for server in addresses for _ in range(ASKED_AT_ONCE)]
         try:
             yield
         finally:
             over.set()
-        assert all(it.result() for it in found)
+        assert all(future.result() for future in found)
 
 
 def test_two_servers_share_one_device_by_their_limits(reader, space):
     reader.follow("inference-servers.yaml")
-    addresses = {it: space.read("services", it)["spec"]["clusterIP"] for it in HELD}
+    addresses = {service: space.read("services", service)["spec"]["clusterIP"] for service in HELD}
     held = shares(reader)
     assert {key: (it["vcore"], it["vmemoryBytes"]) for key, it in held.items()} == HELD
     assert held["small"]["uuid"] == held["large"]["uuid"]
@@ -123,7 +123,7 @@ def test_gang_ranks_run_together_or_not_at_all(operator, reader, space):
     space.create(
         "pods", rig.pod("first", rig.container("a", rig.RUNS, resources={"limits": taken}))
     )
-    space.until("pods", "first", lambda it: rig.runs(it, "a"))
+    space.until("pods", "first", lambda pod: rig.runs(pod, "a"))
     reader.do(create)
     for name in ("gang-master-0", "gang-worker-0"):
         space.until_event(name, "FailedScheduling")

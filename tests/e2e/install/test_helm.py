@@ -25,7 +25,7 @@ REMOVED = "install.md"
 UNITS = 16  # memory units of the pod that runs throughout
 HELD = 1 << 30  # bytes that its process holds
 STAYS = "trap 'exit 0' TERM; /stays & while true; do sleep 0.1; done"
-PROCESSES = "for it in /proc/[0-9]*; do read -r stat < $it/stat && echo $stat; done"
+PROCESSES = "for process in /proc/[0-9]*; do read -r stat < $process/stat && echo $stat; done"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def running(space):
     space.create(
         "pods", rig.pod("stays", container("a", 30, UNITS, STAYS), restartPolicy="Always")
     )
-    pod = space.until("pods", "stays", lambda it: rig.runs(it, "a"))
+    pod = space.until("pods", "stays", lambda current: rig.runs(current, "a"))
     wait_until(lambda: "[0, " in agents.logs(space, "stays", "a"))
     return pod, processes(space)
 
@@ -60,10 +60,10 @@ def processes(space):
 
 def has_devices(resources=device_ids.OURS, vcore=0, units=0):
     """Wait until both simulated devices are allocatable, except for these amounts."""
-    memory = sum(it.memory_bytes // UNIT for it in simulator.parse_machine("h100:2"))
+    memory = sum(device.memory_bytes // UNIT for device in simulator.parse_machine("h100:2"))
     counts = (str(200 - vcore), str(memory - units))
     wanted = dict(zip((resource.name for resource in resources), counts, strict=True))
-    rig.until_node(NODE, lambda it: wanted.items() <= it["status"]["allocatable"].items())
+    rig.until_node(NODE, lambda node: wanted.items() <= node["status"]["allocatable"].items())
 
 
 def secrets():
@@ -74,7 +74,7 @@ def secrets():
         ("secret/pyvgpu-placement", charts.AGENTS),
     )
     found = [charts.run("kubectl", "get", it, "-n", where, "-o", "json") for it, where in kept]
-    return [json.loads(it)["data"] for it in found]
+    return [json.loads(secret)["data"] for secret in found]
 
 
 def is_untouched(space, running):
@@ -172,7 +172,7 @@ def test_notes_write_kube_schedulers_configuration(release, folder):
     _, kept, _ = secrets()
     tls = extender["tlsConfig"]
     assert [tls["caData"], tls["certData"], tls["keyData"]] == [
-        kept[it] for it in ("ca.crt", "client.crt", "client.key")
+        kept[key] for key in ("ca.crt", "client.crt", "client.key")
     ]
 
 
@@ -223,7 +223,7 @@ def test_removal_leaves_only_running_pods(space, running, release, folder):
     is_untouched(space, running)
     (node,) = json.loads(charts.run("kubectl", "get", "nodes", "--output=json"))["items"]
     noted = {**node["metadata"].get("annotations", {}), **node["metadata"]["labels"]}
-    assert not [it for it in noted if it.startswith(("pyvgpu.io/", "gaia.tencent.com/"))]
+    assert not [name for name in noted if name.startswith(("pyvgpu.io/", "gaia.tencent.com/"))]
     left = charts.things("leases,configmaps,secrets,serviceaccounts,pods")
     assert left == {"configmap/kube-root-ca.crt", "serviceaccount/default"}
 

@@ -49,7 +49,7 @@ KILLS = {
     "the extender": kill,
     "the API server": lambda _: extenders.restart("kube-apiserver"),
     "etcd": lambda _: extenders.restart("etcd"),
-    "kube-scheduler": lambda it: extenders.restart_scheduler(it.config),
+    "kube-scheduler": lambda extender: extenders.restart_scheduler(extender.config),
 }
 
 

@@ -42,11 +42,11 @@ def test_pods_see_their_chosen_devices(space, agent):
     pods.append(rig.pod("small", container("a", 30, 4, SEES), container("b", 10, 2, SEES)))
     # A choice written by a user is ignored.
     pods[0]["metadata"]["annotations"] = forged(agent.machine.devices[1].uuid)
-    for it in pods:
-        space.create("pods", it)
+    for wanted in pods:
+        space.create("pods", wanted)
     used = dict.fromkeys(at, 0)
-    for it in pods:
-        pod = space.until("pods", it["metadata"]["name"], rig.has_ended)
+    for wanted in pods:
+        pod = space.until("pods", wanted["metadata"]["name"], rig.has_ended)
         for name, shares in extenders.choice(pod).containers.items():
             seen = said(pod, name)
             assert seen["nodes"] == " ".join(f"nvidia{at[share.uuid]}" for share in shares)
@@ -74,14 +74,14 @@ def resize(space, name, amounts):
 def test_waiting_pod_is_bound_soon_after_another_is_deleted(space, agent):
     for name in ("one", "two"):
         space.create("pods", rig.pod(name, container("a", 60, 8, "sleep 1000")))
-        space.until("pods", name, lambda it: rig.phase(it) == "Running")
+        space.until("pods", name, lambda pod: rig.phase(pod) == "Running")
     space.create("pods", rig.pod("waits", container("a", 60, 8, "sleep 1000")))
     space.until(
         "pods",
         "waits",
-        lambda it: any(
+        lambda pod: any(
             each["type"] == "PodScheduled" and each["status"] == "False"
-            for each in it["status"].get("conditions", ())
+            for each in pod["status"].get("conditions", ())
         ),
     )
     for resource in (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE):
@@ -92,4 +92,4 @@ def test_waiting_pod_is_bound_soon_after_another_is_deleted(space, agent):
     space.server.call("DELETE", space.path("pods", "one"), body={"gracePeriodSeconds": 1})
     assert space.until_gone("pods", "one")
     # kube-scheduler alone would retry only after 5 min.
-    space.until("pods", "waits", lambda it: it["spec"].get("nodeName"))
+    space.until("pods", "waits", lambda pod: pod["spec"].get("nodeName"))

@@ -40,7 +40,7 @@ def doctor(config):
     command = [runner.PYVGPU, "doctor", "--json", "--scheduler-config", config]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     rows = json.loads(done.stdout)["checks"]
-    (row,) = (it for it in rows if it["check"] == "kube-scheduler")
+    (row,) = (line for line in rows if line["check"] == "kube-scheduler")
     return row["remedy"]
 
 
@@ -58,6 +58,6 @@ def test_pod_that_fits_only_on_an_unsampled_node_waits(space, extender, tmp_path
         assert sampling.REMEDY not in doctor(extender.config)
         with scheduler(extender, tmp_path, 100):
             space.create("pods", extenders.pod("all"))
-            pod = space.until("pods", "all", lambda it: it["spec"].get("nodeName"))
+            pod = space.until("pods", "all", lambda current: current["spec"].get("nodeName"))
             assert pod["spec"]["nodeName"] == GOOD
             assert not was_refused(pod)

@@ -102,7 +102,7 @@ def event(space):
 
 
 def test_api_server_authorizes_viewers_and_provides_the_content(space, page):
-    viewer, stranger = (token_of(space, it) for it in ("viewer", "stranger"))
+    viewer, stranger = (token_of(space, name) for name in ("viewer", "stranger"))
     space.create("events", event(space))
     with extenders.fake_nodes("shown-1", "shown-2"), seeing(space, "viewer"):
         space.create(
@@ -118,7 +118,7 @@ def test_api_server_authorizes_viewers_and_provides_the_content(space, page):
                     row["pod"] == f"{space.name}/p" and row["why"]
                     for row in found["waiting"]["rows"]
                 )
-                and any(it["object"] == f"{space.name}/p" for it in found["events"])
+                and any(entry["object"] == f"{space.name}/p" for entry in found["events"])
             )
 
         waiting.wait_until(shows, seconds=60, found=lambda: page(viewer))

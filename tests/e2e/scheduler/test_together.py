@@ -48,7 +48,7 @@ def only(name):
 
 
 def test_pod_of_higher_priority_preempts_where_no_device_has_room(space, extender, classes):
-    low, high = ({"priorityClassName": f"pyvgpu-test-{it}"} for it in ("low", "high"))
+    low, high = ({"priorityClassName": f"pyvgpu-test-{level}"} for level in ("low", "high"))
     with extenders.fake_nodes("alone", gibibytes=16):
         for name in ("low-0", "low-1"):
             space.create("pods", extenders.pod(name, 60, 4, **low, **only("alone")))
@@ -66,7 +66,7 @@ def test_pod_of_higher_priority_preempts_where_no_device_has_room(space, extende
 
 
 def test_scheduler_preempts_victims_where_node_totals_are_short(space, extender, classes):
-    low, high = ({"priorityClassName": f"pyvgpu-test-{it}"} for it in ("low", "high"))
+    low, high = ({"priorityClassName": f"pyvgpu-test-{level}"} for level in ("low", "high"))
     with extenders.fake_nodes("short", gibibytes=16):
         for name, vcore in (("a", 60), ("b", 60), ("c", 40), ("d", 40)):
             space.create("pods", extenders.pod(name, vcore, 4, **low, **only("short")))
@@ -102,7 +102,7 @@ def test_two_competing_gangs_are_bound_one_after_the_other(space, extender):
         ]
         extenders.create_all(space, pods)
         extenders.until_bound(space, 4)
-        first = {it.partition("-")[0] for it in extenders.bound(space)}
+        first = {pod_name.partition("-")[0] for pod_name in extenders.bound(space)}
         assert len(first) == 1
         (winner,) = first
         (other,) = {"red", "blue"} - first
@@ -112,7 +112,7 @@ def test_two_competing_gangs_are_bound_one_after_the_other(space, extender):
         for n in range(4):
             extenders.bury(space, f"{winner}-{n}")
         extenders.until_bound(space, 4)
-        assert {it.partition("-")[0] for it in extenders.bound(space)} == {other}
+        assert {pod_name.partition("-")[0] for pod_name in extenders.bound(space)} == {other}
 
 
 def test_waiting_pods_are_retried_soon_after_room_was_freed(space, extender):
@@ -132,7 +132,7 @@ def test_waiting_pods_are_retried_soon_after_room_was_freed(space, extender):
 def test_resource_quotas_and_kubectl_describe_count_allocations(space, extender):
     hard = {f"requests.{names.VCORE_RESOURCE}": "100"}
     space.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
-    space.until("resourcequotas", "q", lambda it: "hard" in it.get("status", {}))
+    space.until("resourcequotas", "q", lambda quota: "hard" in quota.get("status", {}))
     with extenders.fake_nodes("counted"):
         space.create("pods", extenders.pod("one", 60, 4))
         space.until("pods", "one", is_bound)

@@ -18,7 +18,9 @@ def stopping(space, parts, seconds=LONG, **spec):
     side = sidecars.sidecar(rig.IGNORES_TERM, EXITS_ZERO="true")
     main = rig.container("main", "sleep 1", **spec.pop("main", {}))
     sidecars.create_job(space, main, side, terminationGracePeriodSeconds=seconds, **spec)
-    pod = space.until_any("pods", f"{sidecars.JOB}=j", lambda it: rig.exit_code(it, "main") == 0)
+    pod = space.until_any(
+        "pods", f"{sidecars.JOB}=j", lambda current: rig.exit_code(current, "main") == 0
+    )
     parts.wait_for_mark(rig.state(pod, "side")["containerID"])
     return space.read("pods", pod["metadata"]["name"])
 
@@ -40,8 +42,8 @@ def end_of(space, pod, begin):
 
 def was_left_to_kubelet(pod, seen):
     """Return whether its containers stayed unchanged after the pod's deletion timestamp."""
-    gone = [it for it in seen if it["metadata"].get("deletionTimestamp")]
-    return gone and all(it["spec"]["containers"] == pod["spec"]["containers"] for it in gone)
+    gone = [state for state in seen if state["metadata"].get("deletionTimestamp")]
+    return gone and all(state["spec"]["containers"] == pod["spec"]["containers"] for state in gone)
 
 
 def test_deletion_during_a_stop_keeps_its_grace_period(space, parts):
@@ -111,7 +113,7 @@ def test_pod_can_be_preempted_during_a_stop(space, parts, classes):
 
         def preempt():
             space.create("pods", urgent)
-            space.until("pods", name, lambda it: it["metadata"].get("deletionTimestamp"))
+            space.until("pods", name, lambda current: current["metadata"].get("deletionTimestamp"))
             space.delete_job("j")
 
         seen = end_of(space, pod, preempt)

@@ -173,7 +173,7 @@ def test_node_agent_killed_during_a_stop_continues_it(space, parts, said):
 def test_restarted_controller_ends_sidecars_of_work_done_meanwhile(space, parts):
     parts.kill("controller")
     sidecars.create_job(space, rig.container("main", MAIN), sidecars.sidecar(rig.IGNORES_TERM))
-    space.until_any("pods", f"{sidecars.JOB}=j", lambda it: rig.exit_code(it, "main") == 0)
+    space.until_any("pods", f"{sidecars.JOB}=j", lambda pod: rig.exit_code(pod, "main") == 0)
     parts.drop_lease()
     parts.start_controller()
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"

@@ -33,7 +33,7 @@ def ask(space, tmp_path):
 def test_explain_names_the_blocker_and_unreadable_objects(space, ask):
     side = sidecars.sidecar(rig.ENDS_WITH_143)  # its command is not transformed
     space.create("pods", rig.pod("p", rig.container("main", "sleep 1"), side))
-    space.until("pods", "p", lambda it: rig.exit_code(it, "main") == 0 and rig.runs(it, "side"))
+    space.until("pods", "p", lambda pod: rig.exit_code(pod, "main") == 0 and rig.runs(pod, "side"))
     code, said, complaint = ask("p")
     assert (code, complaint) == (0, "")
     lines = said.splitlines()

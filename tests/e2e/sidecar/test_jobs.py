@@ -99,7 +99,7 @@ def change(space, spec):
 def test_suspended_and_resumed_job_ends(space, parts):
     main = rig.container("main", "sleep 3")
     sidecars.create_job(space, main, shipper())
-    space.until_any("pods", f"{sidecars.JOB}=j", lambda it: rig.runs(it, "side"))
+    space.until_any("pods", f"{sidecars.JOB}=j", lambda pod: rig.runs(pod, "side"))
     change(space, {"suspend": True})
     space.until("jobs", "j", is_over("Suspended"))
     change(space, {"suspend": False})

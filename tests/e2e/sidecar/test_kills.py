@@ -86,12 +86,17 @@ def test_killed_api_server_loses_no_pod(space, parts, runtime):
             sidecars.sidecar(rig.ENDS_WITH_143),
             name=f"j{number}",
         )
-    space.until_any("pods", f"{sidecars.JOB}=j2", lambda it: rig.runs(it, "main"))
+    space.until_any("pods", f"{sidecars.JOB}=j2", lambda current: rig.runs(current, "main"))
     uids = [pod["metadata"]["uid"] for pod in space.pods()]
 
     def mains_have_ended():
-        found = [it for uid in uids for it in runtime.seen(uid) if it.name == "main"]
-        return len(found) == len(uids) and all(it.exited for it in found)
+        found = [
+            container
+            for uid in uids
+            for container in runtime.seen(uid)
+            if container.name == "main"
+        ]
+        return len(found) == len(uids) and all(container.exited for container in found)
 
     cluster("stop", "kube-apiserver")
     waiting.wait_until(mains_have_ended)
@@ -194,7 +199,7 @@ def test_kills_at_random_moments_lose_no_job_and_repeat_no_work(space, parts, tm
             volumes=[work],
         )
     for name in jobs:
-        space.until_any("pods", f"{sidecars.JOB}={name}", lambda it: rig.runs(it, "side"))
+        space.until_any("pods", f"{sidecars.JOB}={name}", lambda pod: rig.runs(pod, "side"))
     (tmp_path / "go").touch()
     for _ in range(KILLS):
         time.sleep(chance.uniform(0, 2))
@@ -207,14 +212,14 @@ def test_kills_at_random_moments_lose_no_job_and_repeat_no_work(space, parts, tm
             (parts.launch_node if name == "node" else parts.launch_controller)()
     wait_for_the_api(space)
     for name in jobs:
-        space.until("jobs", name, lambda it: rig.condition(it, "Complete"))
+        space.until("jobs", name, lambda job: rig.condition(job, "Complete"))
     whole = 0
     for states in seen.close():
         well = [state for state in states if rig.exit_code(state, "main") == 0]
         if any(map(lost_by_the_runtime, states)):
             continue
         assert {rig.exit_code(state, "main") for state in states} <= {None, 0}
-        assert len({rig.state(it, "main")["containerID"] for it in well}) == 1
+        assert len({rig.state(state, "main")["containerID"] for state in well}) == 1
         assert all(rig.exit_code(state, "main") == 0 for state in states[states.index(well[0]) :])
         assert rig.phase(states[-1]) == "Succeeded"
         whole += 1

@@ -151,7 +151,7 @@ def test_record_of_another_pod_with_the_same_name_is_ignored(space, parts):
     assert space.read("pods", "p")["spec"]["containers"][1]["image"] == rig.BUSYBOX
     paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
     uid = new["metadata"]["uid"]
-    done = space.until("pods", "p", lambda it: sidecars.record(it).get("uid") == uid)
+    done = space.until("pods", "p", lambda pod: sidecars.record(pod).get("uid") == uid)
     assert done["spec"]["containers"][1]["image"] == rig.FAST_EXIT
 
 
@@ -228,5 +228,5 @@ def test_record_written_by_a_user_is_ignored(space, parts):
     pod["metadata"]["annotations"] = {names.STOP_ANNOTATION: json.dumps(made_up)}
     space.create("pods", pod)
     paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
-    done = space.until("pods", "p", lambda it: sidecars.record(it).get("uid") != "x")
+    done = space.until("pods", "p", lambda current: sidecars.record(current).get("uid") != "x")
     assert set(sidecars.record(done)["containers"]) == {"side"}

@@ -45,7 +45,7 @@ def test_pytorch_job_ends_when_its_work_is_done(space, parts, operator):
     for replica in ("master-0", "worker-0", "worker-1"):
         pod = space.until("pods", f"train-{replica}", rig.has_ended, seconds=150)
         assert (rig.phase(pod), rig.exit_code(pod, "side")) == ("Succeeded", 0)
-    done = space.until("pytorchjobs", "train", lambda it: rig.condition(it, "Succeeded"))
+    done = space.until("pytorchjobs", "train", lambda job: rig.condition(job, "Succeeded"))
     assert done["status"]["replicaStatuses"]["Worker"]["succeeded"] == 2
 
 

@@ -24,7 +24,7 @@ def test_sidecar_is_left_alone_until_the_main_container_has_succeeded(space, par
     again = space.until_any(
         "pods",
         f"{sidecars.JOB}=j",
-        lambda it: rig.state(it, "main")["restartCount"] and rig.runs(it, "side"),
+        lambda current: rig.state(current, "main")["restartCount"] and rig.runs(current, "side"),
     )
     assert not sidecars.record(again)
     pod = sidecars.has_ended(space)
@@ -97,7 +97,7 @@ def test_sidecar_that_does_not_start_does_not_block_its_job(space, parts, script
     space.until_any(
         "pods",
         f"{sidecars.JOB}=j",
-        lambda it: rig.state(it, "side")["state"].get("waiting", {}).get("reason") == reason,
+        lambda pod: rig.state(pod, "side")["state"].get("waiting", {}).get("reason") == reason,
     )
     assert rig.phase(sidecars.has_ended(space)) == "Succeeded"
 
@@ -131,11 +131,11 @@ def test_native_sidecars_init_and_debug_containers_block_nothing(space, parts):
     side = sidecars.sidecar(rig.ENDS_WITH_143)
     pod = rig.pod("p", rig.container("main", "sleep 6"), side, initContainers=[init, native])
     space.create("pods", sidecars.admitted(space, pod))
-    space.until("pods", "p", lambda it: rig.runs(it, "main"))
+    space.until("pods", "p", lambda current: rig.runs(current, "main"))
     debug = rig.container("debug", rig.IGNORES_TERM)
     change = {"op": "add", "path": "/spec/ephemeralContainers", "value": [debug]}
     space.patch("p", change, part="/ephemeralcontainers")
-    space.until("pods", "p", lambda it: it["status"].get("ephemeralContainerStatuses"))
+    space.until("pods", "p", lambda current: current["status"].get("ephemeralContainerStatuses"))
     ended = space.until("pods", "p", rig.has_ended)
     assert set(sidecars.record(ended)["containers"]) == {"side"}
     assert (rig.phase(ended), rig.exit_code(ended, "native")) == ("Succeeded", 137)

@@ -68,7 +68,7 @@ def are_done(space, name):
         space.until_any(
             "pods",
             f"{sidecars.JOB}=training,batch.kubernetes.io/job-completion-index={rank}",
-            lambda it: rig.exit_code(it, name) == 0,
+            lambda pod: rig.exit_code(pod, name) == 0,
         )
         for rank in RANKS
     ]
@@ -89,15 +89,15 @@ def test_training_job_hangs_without_pyvgpu_and_ends_and_frees_its_quota_with_it(
         are_done(space, "rank")
         create_next(space)
         with pytest.raises(rig.NotSeenError):
-            space.until("jobs", "next", lambda it: it["status"].get("succeeded"), seconds=6)
+            space.until("jobs", "next", lambda job: job["status"].get("succeeded"), seconds=6)
         held = [rig.phase(pod) for pod in space.pods_of("training")]
         assert held == ["Running", "Running"]
     finally:
         parts.start_controller()
         parts.start_node()
-    space.until("jobs", "training", lambda it: rig.condition(it, "Complete"))
+    space.until("jobs", "training", lambda job: rig.condition(job, "Complete"))
     assert [rig.phase(pod) for pod in space.pods_of("training")] == ["Succeeded", "Succeeded"]
-    space.until("jobs", "next", lambda it: rig.condition(it, "Complete"))
+    space.until("jobs", "next", lambda job: rig.condition(job, "Complete"))
     for rank in RANKS:
         assert grants.usage(rank).slots == ()
         begun = said_by(meeting, rank)[0]
@@ -112,12 +112,12 @@ def test_finished_training_job_frees_its_quota_for_the_next(space, parts, grants
         space.until_any(
             "pods",
             f"{sidecars.JOB}=training,batch.kubernetes.io/job-completion-index={rank}",
-            lambda it: rig.runs(it, "rank"),
+            lambda pod: rig.runs(pod, "rank"),
         )
         for rank in RANKS
     ]
     assert len(running) == len(RANKS)
     create_next(space)
-    space.until("jobs", "training", lambda it: rig.condition(it, "Complete"))
-    space.until("jobs", "next", lambda it: rig.condition(it, "Complete"))
+    space.until("jobs", "training", lambda job: rig.condition(job, "Complete"))
+    space.until("jobs", "next", lambda job: rig.condition(job, "Complete"))
     assert space.read("jobs", "training")["status"].get("failed", 0) == 0

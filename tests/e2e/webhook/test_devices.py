@@ -210,12 +210,12 @@ def test_certificate_can_come_from_a_cluster_signer_or_a_folder(space, webhook, 
 def converting(space, webhook, tmp_path):
     """Run the webhook with the chart's conversions and image rules."""
     base, wanted = (
-        {it["kind"]: it for it in charted.part(["webhook/"], values={"webhook": values})}
+        {thing["kind"]: thing for thing in charted.part(["webhook/"], values={"webhook": values})}
         for values in ({}, CONVERTING)
     )
     kind = "MutatingWebhookConfiguration"
-    known = {it["name"] for it in base[kind]["webhooks"]}
-    entries = [it for it in wanted[kind]["webhooks"] if it["name"] not in known]
+    known = {hook["name"] for hook in base[kind]["webhooks"]}
+    entries = [hook for hook in wanted[kind]["webhooks"] if hook["name"] not in known]
     rules = tmp_path / "rules.yaml"
     rules.write_text(wanted["ConfigMap"]["data"]["rules.yaml"])
     arguments = webhooks.arguments(base["Deployment"])
@@ -224,7 +224,7 @@ def converting(space, webhook, tmp_path):
         for argument in webhooks.arguments(wanted["Deployment"])
         if argument not in arguments
     )
-    more = [it.replace("/rules/rules.yaml", str(rules)) for it in added]
+    more = [argument.replace("/rules/rules.yaml", str(rules)) for argument in added]
     put = [{"op": "add", "path": "/webhooks/-", "value": entry} for entry in entries]
     path = webhooks.PLACE.mutating
     space.server.call("PATCH", path, body=put, kind=apiserver.JSON_PATCH)

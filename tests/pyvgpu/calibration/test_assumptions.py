@@ -13,7 +13,7 @@ def lines(tmp_path):
     def compare(**stages):
         found = record.load(kit_records.write(tmp_path / "record.json", **stages))
         seen = assumptions.Seen(found, measured.values(found), measured.model(found))
-        return {it.title: it for it in assumptions.compare(seen)}
+        return {line.title: line for line in assumptions.compare(seen)}
 
     return compare
 

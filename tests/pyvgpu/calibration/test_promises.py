@@ -17,7 +17,7 @@ def judged(tmp_path):
 
     def judge(**stages):
         found = record.load(kit_records.write(tmp_path / "record.json", **stages))
-        return {it.name: it for it in promises.judge(found)}
+        return {promise.name: promise for promise in promises.judge(found)}
 
     return judge
 
@@ -26,7 +26,7 @@ def verdicts(found):
     return {name: it.verdict for name, it in found.items() if it.outcomes}
 
 
-@pytest.mark.parametrize("check", promises.CHECKS[:-1], ids=lambda it: it.name)
+@pytest.mark.parametrize("check", promises.CHECKS[:-1], ids=lambda check: check.name)
 def test_promises_quote_their_documents(check):
     assert check.words
     assert check.words in " ".join((ROOT / check.source).read_text().split())
@@ -94,7 +94,7 @@ def test_a_promise_of_the_kit_belongs_to_one_of_ours(judged, said, name):
 
 
 def test_untested_promises_are_not_reported_as_kept(judged):
-    assert {it.verdict for it in judged().values()} == {"not tried"}
+    assert {promise.verdict for promise in judged().values()} == {"not tried"}
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,27 @@ def test_a_missing_record_is_a_usage_error(tmp_path):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        pytest.param(lambda it: it.update(version=2), "of version 2: must be 1", id="version"),
-        pytest.param(lambda it: it.update(format="else"), "not a record: ", id="format"),
-        pytest.param(lambda it: it.pop("kit"), "are damaged", id="no kit"),
-        pytest.param(lambda it: it["stages"].update(more={"state": "odd"}), "damaged", id="state"),
         pytest.param(
-            lambda it: it["stages"].update(more={"state": "done"}), "damaged", id="empty stage"
+            lambda document: document.update(version=2), "of version 2: must be 1", id="version"
         ),
         pytest.param(
-            lambda it: it["stages"]["events"]["figures"].append({"name": "x", "value": "many"}),
+            lambda document: document.update(format="else"), "not a record: ", id="format"
+        ),
+        pytest.param(lambda document: document.pop("kit"), "are damaged", id="no kit"),
+        pytest.param(
+            lambda document: document["stages"].update(more={"state": "odd"}),
+            "damaged",
+            id="state",
+        ),
+        pytest.param(
+            lambda document: document["stages"].update(more={"state": "done"}),
+            "damaged",
+            id="empty stage",
+        ),
+        pytest.param(
+            lambda document: document["stages"]["events"]["figures"].append(
+                {"name": "x", "value": "many"}
+            ),
             "damaged",
             id="figure",
         ),

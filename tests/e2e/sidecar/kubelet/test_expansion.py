@@ -34,7 +34,7 @@ def seen(space, elements):
 
 def test_kubelet_expands_as_recorded(space):
     elements = [element for element, _ in RECORD["rows"]]
-    rows = [list(it) for it in zip(elements, seen(space, elements), strict=True)]
+    rows = [list(pair) for pair in zip(elements, seen(space, elements), strict=True)]
     if os.environ.get("RECORD"):
         FILE.write_text(written({**RECORD, "rows": rows}))
     assert rows == RECORD["rows"]

@@ -33,7 +33,7 @@ def test_swap_with_the_program_in_an_annotation_succeeds_with_any_policy(space, 
     )
     pod = by_hand.started_job(space, template)
     by_hand.swap(space, pod, program="/pyvgpu-exit")
-    space.until("jobs", "j", lambda it: rig.condition(it, "Complete"))
+    space.until("jobs", "j", lambda job: rig.condition(job, "Complete"))
     ended = space.read("pods", pod["metadata"]["name"])
     assert (rig.exit_code(ended, "side"), rig.phase(ended)) == (0, "Succeeded")
     side = rig.state(ended, "side")
@@ -45,7 +45,9 @@ def test_changed_annotation_alone_restarts_nothing(space):
         rig.pod("p", rig.container("main", "sleep 6"), by_hand.moved(rig.ENDS_WITH_0))
     )
     space.create("pods", pod)
-    running = space.until("pods", "p", lambda it: rig.runs(it, "side") and rig.runs(it, "main"))
+    running = space.until(
+        "pods", "p", lambda current: rig.runs(current, "side") and rig.runs(current, "main")
+    )
     change = {"op": "replace", "path": "/metadata/annotations/program", "value": "/none"}
     space.patch("p", change)
     done = space.until("pods", "p", by_hand.main_is_done)
@@ -55,7 +57,7 @@ def test_changed_annotation_alone_restarts_nothing(space):
 def test_failed_main_container_stays_failed_after_a_swap(space):
     main = rig.container("main", "sleep 1; exit 3")
     space.create("pods", by_hand.with_program(rig.pod("p", main, by_hand.moved(rig.ENDS_WITH_0))))
-    pod = space.until("pods", "p", lambda it: rig.exit_code(it, "main") == 3)
+    pod = space.until("pods", "p", lambda current: rig.exit_code(current, "main") == 3)
     by_hand.swap(space, pod, program="/pyvgpu-exit")
     ended = space.until("pods", "p", rig.has_ended)
     assert (rig.exit_code(ended, "side"), rig.phase(ended)) == (0, "Failed")
@@ -83,7 +85,7 @@ def test_sidecar_without_its_image_keeps_a_pod_pending_until_swapped(space):
     space.create(
         "pods", by_hand.with_program(rig.pod("p", rig.container("main", by_hand.MAIN), side))
     )
-    pod = space.until("pods", "p", lambda it: rig.exit_code(it, "main") == 0)
+    pod = space.until("pods", "p", lambda current: rig.exit_code(current, "main") == 0)
     assert rig.phase(pod) == "Pending"
     by_hand.swap(space, pod, program="/pyvgpu-exit")
     assert rig.phase(space.until("pods", "p", rig.has_ended)) == "Succeeded"
@@ -100,9 +102,9 @@ def test_crash_looping_sidecar_is_ended_by_a_swap(space):
     pod = space.until(
         "pods",
         "p",
-        lambda it: (
-            rig.exit_code(it, "main") == 0
-            and rig.state(it, "side")["state"].get("waiting", {}).get("reason")
+        lambda current: (
+            rig.exit_code(current, "main") == 0
+            and rig.state(current, "side")["state"].get("waiting", {}).get("reason")
             == "CrashLoopBackOff"
         ),
     )

@@ -23,10 +23,10 @@ def test_written_phase_completes_a_job_while_its_sidecar_runs(space):
     for _ in range(10):  # kubelet may overwrite it before the Job controller reads it
         space.patch(name, change, part="/status")
         with contextlib.suppress(rig.NotSeenError):
-            space.until("jobs", "j", lambda it: rig.condition(it, "Complete"), seconds=3)
+            space.until("jobs", "j", lambda job: rig.condition(job, "Complete"), seconds=3)
             break
     assert rig.condition(space.read("jobs", "j"), "Complete")
-    pod = space.until("pods", name, lambda it: rig.phase(it) == "Running")
+    pod = space.until("pods", name, lambda current: rig.phase(current) == "Running")
     assert rig.runs(pod, "side")
 
 
@@ -66,7 +66,7 @@ def test_native_sidecar_ends_last_and_its_exit_code_does_not_count(space):
     native = rig.container("side", rig.IGNORES_TERM, restartPolicy="Always")
     template = rig.pod("p", rig.container("main", by_hand.MAIN), initContainers=[native])
     space.create("jobs", rig.job("j", template, backoffLimit=0))
-    space.until("jobs", "j", lambda it: rig.condition(it, "Complete"))
+    space.until("jobs", "j", lambda job: rig.condition(job, "Complete"))
     (pod,) = space.pods_of("j")
     assert (rig.exit_code(pod, "side"), rig.phase(pod)) == (137, "Succeeded")
 
@@ -77,5 +77,5 @@ def test_job_with_a_sidecar_hangs_without_pyvgpu(space):
     )
     pod = by_hand.started_job(space, template)
     with pytest.raises(rig.NotSeenError):
-        space.until("jobs", "j", lambda it: it["status"].get("succeeded"), seconds=8)
+        space.until("jobs", "j", lambda job: job["status"].get("succeeded"), seconds=8)
     assert rig.phase(space.read("pods", pod["metadata"]["name"])) == "Running"

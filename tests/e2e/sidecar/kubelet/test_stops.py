@@ -47,7 +47,8 @@ def test_job_with_never_runs_its_work_twice_if_its_sidecar_is_killed(space, runt
     second = space.until_any(
         "pods",
         "batch.kubernetes.io/job-name=j",
-        lambda it: by_hand.main_is_done(it) and it["metadata"]["uid"] != first["metadata"]["uid"],
+        lambda pod: by_hand.main_is_done(pod)
+        and pod["metadata"]["uid"] != first["metadata"]["uid"],
     )
     assert rig.exit_code(second, "main") == 0
     assert space.read("jobs", "j")["status"]["failed"] == 1
@@ -66,7 +67,8 @@ def test_ignore_rule_only_replaces_the_pod(space, runtime):
     space.until_any(
         "pods",
         "batch.kubernetes.io/job-name=j",
-        lambda it: by_hand.main_is_done(it) and it["metadata"]["uid"] != first["metadata"]["uid"],
+        lambda pod: by_hand.main_is_done(pod)
+        and pod["metadata"]["uid"] != first["metadata"]["uid"],
     )
     job = space.read("jobs", "j")
     assert job["status"].get("failed", 0) == 0
@@ -78,7 +80,7 @@ def test_sidecar_that_exits_with_0_completes_a_job(space, runtime):
         "p", rig.container("main", by_hand.MAIN), rig.container("side", rig.ENDS_WITH_0)
     )
     by_hand.stop(runtime, by_hand.started_job(space, template), "side")
-    job = space.until("jobs", "j", lambda it: rig.condition(it, "Complete"))
+    job = space.until("jobs", "j", lambda current: rig.condition(current, "Complete"))
     assert job["status"]["succeeded"] == 1
 
 
@@ -91,7 +93,9 @@ def test_killed_sidecar_restarts_with_on_failure(space, runtime):
     )
     by_hand.stop(runtime, pod, "side", 1)
     again = space.until(
-        "pods", "p", lambda it: rig.runs(it, "side") and rig.state(it, "side")["restartCount"]
+        "pods",
+        "p",
+        lambda current: rig.runs(current, "side") and rig.state(current, "side")["restartCount"],
     )
     assert rig.phase(again) == "Running"
     assert rig.state(again, "side")["lastState"]["terminated"]["exitCode"] == 137
@@ -105,7 +109,7 @@ def test_restart_of_the_sidecar_fails_a_finished_job_without_retries(space, runt
         restartPolicy="OnFailure",
     )
     by_hand.stop(runtime, by_hand.started_job(space, template, backoffLimit=0), "side")
-    job = space.until("jobs", "j", lambda it: rig.condition(it, "Failed"))
+    job = space.until("jobs", "j", lambda current: rig.condition(current, "Failed"))
     reasons = [
         condition["reason"]
         for condition in job["status"]["conditions"]
@@ -121,7 +125,7 @@ def test_native_sidecar_stopped_early_restarts(space, runtime):
     main = rig.container("main", "until [ -e /seen/twice ]; do sleep 0.1; done", **mounted)
     seen = {"name": "seen", "emptyDir": {}}
     space.create("pods", rig.pod("p", main, initContainers=[native], volumes=[seen]))
-    pod = space.until("pods", "p", lambda it: rig.runs(it, "main"))
+    pod = space.until("pods", "p", lambda current: rig.runs(current, "main"))
     by_hand.stop(runtime, pod, "side")
     ended = space.until("pods", "p", rig.has_ended)
     assert (rig.phase(ended), rig.state(ended, "side")["restartCount"]) == ("Succeeded", 1)
@@ -130,8 +134,10 @@ def test_native_sidecar_stopped_early_restarts(space, runtime):
 def test_stopped_container_restarts_with_always(space, runtime):
     side = rig.container("side", rig.ENDS_WITH_0)
     space.create("pods", rig.pod("p", side, restartPolicy="Always"))
-    pod = space.until("pods", "p", lambda it: rig.runs(it, "side"))
+    pod = space.until("pods", "p", lambda current: rig.runs(current, "side"))
     by_hand.stop(runtime, pod, "side")
     space.until(
-        "pods", "p", lambda it: rig.runs(it, "side") and rig.state(it, "side")["restartCount"]
+        "pods",
+        "p",
+        lambda current: rig.runs(current, "side") and rig.state(current, "side")["restartCount"],
     )

@@ -84,7 +84,9 @@ def pod(name: str) -> dict[str, Any]:
 def main() -> None:
     """Serve until the parent process stops it or ends."""
     folder = Path(sys.argv[1])
-    bundle = certificates.make(certificates.Wanted((HOST,)), datetime.datetime.now(datetime.UTC))
+    bundle = certificates.make(
+        certificates.CertificateSpec((HOST,)), datetime.datetime.now(datetime.UTC)
+    )
     pem = folder / "server.pem"
     pem.write_text(bundle.key + bundle.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -16,16 +16,16 @@ from pyvgpu.allocator import explain, facts, place
 GIB = 1 << 30
 
 
-def machine(count: int) -> tuple[facts.Device, ...]:
+def machine(count: int) -> tuple[facts.NodeDevice, ...]:
     """Return *count* devices: two to a switch, four to a NUMA node."""
 
-    def link(one: int, other: int) -> facts.Link:
-        path = facts.Path.SWITCH if one // 2 == other // 2 else facts.Path.SYSTEM
-        return facts.Link(path)
+    def link(one: int, other: int) -> facts.DeviceLink:
+        path = facts.LinkPath.SWITCH if one // 2 == other // 2 else facts.LinkPath.SYSTEM
+        return facts.DeviceLink(path)
 
     uuids = [f"GPU-{index:08x}-0000-0000-0000-000000000000" for index in range(count)]
     return tuple(
-        facts.Device(
+        facts.NodeDevice(
             uuids[index],
             index,
             80 * GIB,
@@ -45,9 +45,9 @@ def shares(count: int, decisions: int) -> tuple[float, int]:
     refused = 0
     spent = 0.0
     for number in range(decisions):
-        need = facts.Need(draw.choice([10, 20, 30, 50, 70]), draw.randrange(1, 40) * GIB)
+        need = facts.ContainerNeed(draw.choice([10, 20, 30, 50, 70]), draw.randrange(1, 40) * GIB)
         pod = facts.Pod((facts.Container("main", need),))
-        node = facts.Node(devices, tuple(live))
+        node = facts.NodeDevices(devices, tuple(live))
         begun = time.perf_counter()
         try:
             placed = place.place(node, pod)
@@ -63,8 +63,8 @@ def shares(count: int, decisions: int) -> tuple[float, int]:
 
 def whole(count: int, wanted: int) -> float:
     """Return the seconds of one decision on *wanted* of *count* devices, the first of its kind."""
-    node = facts.Node(machine(count))
-    pod = facts.Pod((facts.Container("main", facts.Need(facts.WHOLE, 0, wanted)),))
+    node = facts.NodeDevices(machine(count))
+    pod = facts.Pod((facts.Container("main", facts.ContainerNeed(facts.WHOLE, 0, wanted)),))
     begun = time.perf_counter()
     place.place(node, pod)
     return time.perf_counter() - begun

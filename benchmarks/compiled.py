@@ -60,20 +60,20 @@ def best(work: Callable[[], object], times: int) -> float:
     return 1e3 * min(taken)
 
 
-def known_nodes() -> dict[str, node_info.Stand]:
+def known_nodes() -> dict[str, node_info.NodeInfo]:
     """Return nodes with eight devices, and the shares of twenty pods on each."""
     draw, found = random.Random(3), {}
     for number in range(NODES):
         note = world.node(number)["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION]
-        stand = found[world.name_of(number)] = node_info.Stand(world.name_of(number))
+        stand = found[world.name_of(number)] = node_info.NodeInfo(world.name_of(number))
         stand.tell(annotations.read_node(note), "")
         for pod in range(20):
             vcore, size = draw.choice(world.SIZES)
-            share = facts.Share(draw.choice(stand.devices).uuid, vcore, size * GIB)
+            share = facts.NodeShare(draw.choice(stand.devices).uuid, vcore, size * GIB)
             asked = pod_request.read(world.pod(20 * number + pod, vcore, size))
             held = (facts.Holding(share, asked.key),)
-            stand.tenants[asked.uid] = node_info.Promise(
-                asked, stand.name, node_info.State.BOUND, held
+            stand.tenants[asked.uid] = node_info.Reservation(
+                asked, stand.name, node_info.Certainty.BOUND, held
             )
         stand.changed()
     return found
@@ -90,7 +90,7 @@ def of_nodes(times: int) -> dict[str, float]:
     fresh = iter(shapes)
     judged = best(lambda: known.look(next(fresh)), times)
     fresh = iter(shapes)
-    scored = best(lambda: known.score(next(fresh), pod_request.Policy.BINPACK, called), times)
+    scored = best(lambda: known.score(next(fresh), pod_request.NodePolicy.BINPACK, called), times)
     return {"judge": judged, "score": scored}
 
 
@@ -117,7 +117,7 @@ def of_ledgers(times: int) -> dict[str, float]:
     device = Device("GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", 0, "H100", 80 * GIB, 512 << 20)
     with tempfile.TemporaryDirectory(prefix="pyvgpu-bench-") as name:
         folder = os.open(name, os.O_RDONLY)
-        shares = [Share(device, 30, 4 * GIB, quota.Policy.HARD)]
+        shares = [Share(device, 30, 4 * GIB, quota.TimePolicy.HARD)]
         os.close(region.create(folder, "580.65.06", shares))
         os.close(folder)
         held = os.open(f"{name}/{names.USAGE_FILE}", os.O_RDWR)

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pyvgpu.calibration.promises import Share
+    from pyvgpu.calibration.promises import TimeShare
 
 
-def draw_shares(shares: Sequence[Share], path: Path, source: str) -> None:
+def draw_shares(shares: Sequence[TimeShare], path: Path, source: str) -> None:
     """Draw a bar for what each had, grey where nothing was promised, and a mark at its vcore."""
     axes = new_axes([share.tenant for share in shares], ROW_INCHES)
     for place, it in enumerate(shares):

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pyvgpu.calibration.record import Record
+    from pyvgpu.calibration.record import KitRecord
 
 FOLDER = host.RESULTS / "gpu"
 NEVER = "pyvgpu has never run on a GPU."
 
 
-def records(folder: Path = FOLDER) -> list[Record]:
+def records(folder: Path = FOLDER) -> list[KitRecord]:
     """Return all records in *folder*, the last first; DataError for one that is not of a GPU."""
     found = [record.load(path) for path in sorted(folder.glob("*.json"))]
     for it in found:
@@ -30,7 +30,7 @@ def records(folder: Path = FOLDER) -> list[Record]:
     return sorted(found, key=lambda it: it.begun, reverse=True)
 
 
-def text(found: Sequence[Record], picture: str) -> str:
+def text(found: Sequence[KitRecord], picture: str) -> str:
     """Return what the page says of records; *picture* is the name of that of the shares."""
     if not found:
         return (
@@ -45,16 +45,16 @@ def text(found: Sequence[Record], picture: str) -> str:
     return "\n".join([*parts, *(_section(it) for it in found)])
 
 
-def drawn(found: Sequence[Record]) -> list[promises.Share]:
+def drawn(found: Sequence[KitRecord]) -> list[promises.TimeShare]:
     """Return the shares that the picture shows: those of the last record."""
     return list(promises.shares(found[0])) if found else []
 
 
-def _section(of: Record) -> str:
+def _section(of: KitRecord) -> str:
     return "\n".join(_parts(of))
 
 
-def _parts(of: Record) -> Iterator[str]:
+def _parts(of: KitRecord) -> Iterator[str]:
     yield f"## {of.device}, {of.date}\n"
     yield (
         f"Driver {of.driver}, CUDA {_cuda(of)}, Linux {of.fact('facts', 'kernel')}, sandbox: "
@@ -80,13 +80,13 @@ def _parts(of: Record) -> Iterator[str]:
         yield f"Stages that did not come to their end: {', '.join(unfinished)}.\n"
 
 
-def _figures(of: Record) -> Iterator[str]:
+def _figures(of: KitRecord) -> Iterator[str]:
     try:
         model = measured.model(of)
     except errors.UsageError:
         yield "The simulator has no model of this device, so that its figures are not compared.\n"
         return
-    lines = assumptions.compare(assumptions.Seen(of, measured.values(of), model))
+    lines = assumptions.compare(assumptions.RowInputs(of, measured.values(of), model))
     differing = [line for line in lines if line.differs]
     known = sum(line.measured is not None for line in lines)
     yield f"Of {known} figures that are assumed, {len(differing)} are others here.\n"
@@ -105,7 +105,7 @@ def _figures(of: Record) -> Iterator[str]:
         )
 
 
-def _cuda(of: Record) -> str:
+def _cuda(of: KitRecord) -> str:
     version = of.fact("facts", "CUDA version")
     return f"{version // 1000}.{version % 1000 // 10}" if isinstance(version, int) else "unknown"
 

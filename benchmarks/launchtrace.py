@@ -8,7 +8,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.replay.trace import Record, Trace
+from pyvgpu.replay.trace import Trace, TraceRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,9 +38,9 @@ def read(path: Path) -> Trace:
     )
 
 
-def _record(row: dict[str, object]) -> Record:
+def _record(row: dict[str, object]) -> TraceRecord:
     names = (
         "thread", "kind", "stream", "device_start", "kernel", "grid", "block", "ref", "after",
     )  # fmt: skip
     numbers = {name: row[name] or 0 for name in ("start", "duration", "device_duration", "shared")}
-    return Record(**{name: row[name] for name in names}, **numbers)  # type: ignore[arg-type]
+    return TraceRecord(**{name: row[name] for name in names}, **numbers)  # type: ignore[arg-type]

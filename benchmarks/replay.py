@@ -35,7 +35,7 @@ from pyvgpu.replay import plan, stage
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.replay.program import Program
+    from pyvgpu.replay.program import PlayerProgram
     from pyvgpu.replay.trace import Trace
 
 VARIABLE = "PYVGPU_TRACES"
@@ -55,11 +55,11 @@ class Piece:
     """A trace, ready to replay."""
 
     trace: Trace
-    program: Program
+    program: PlayerProgram
 
-    def part(self, vcore: int | None, times: int = 1) -> stage.Part:
+    def part(self, vcore: int | None, times: int = 1) -> stage.PlayedProgram:
         """Return it with a share."""
-        return stage.Part(self.program, vcore, times)
+        return stage.PlayedProgram(self.program, vcore, times)
 
 
 class Player:
@@ -69,7 +69,7 @@ class Player:
         self._law, self._cache = law, cache
         self._bare: dict[tuple[str, int], stage.Played] = {}
 
-    def play(self, *parts: stage.Part, length_ns: int) -> list[stage.Played]:
+    def play(self, *parts: stage.PlayedProgram, length_ns: int) -> list[stage.Played]:
         """Play the parts beside each other; *length_ns*: of the shortest."""
         period = max(50_000, min(LONG_WITNESS_NS, length_ns // WITNESSED))
         return stage.play(parts, self._cache, self._law.device, period)

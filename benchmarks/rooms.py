@@ -11,14 +11,23 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.replay.rooms import MODEL, QUOTA_BYTES, Container, bare, clean, container, place, share
+from pyvgpu.replay.rooms import (
+    MODEL,
+    QUOTA_BYTES,
+    ReplayRoom,
+    bare,
+    clean,
+    container,
+    place,
+    share,
+)
 from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["MODEL", "Container", "Room", "bare", "clean", "container", "make", "place", "share"]
+__all__ = ["MODEL", "ReplayRoom", "Room", "bare", "clean", "container", "make", "place", "share"]
 
 SIDES = ("bare", "shim")
 CHUNK_NS = 43_000  # of 256 MiB, by which a pool grew in 345 us with driver 580.159

@@ -38,7 +38,7 @@ class Term:
         self.verbs = known
 
 
-def read(known: cache.Book, path: Path) -> Iterator[str]:
+def read(known: cache.Cache, path: Path) -> Iterator[str]:
     """Read the lists in a file; what is left of it, line by line, are news."""
     with path.open() as file:
         for line in file:
@@ -50,7 +50,7 @@ def read(known: cache.Book, path: Path) -> Iterator[str]:
         yield from file
 
 
-def see(known: cache.Book, thing: dict[str, Any]) -> None:
+def see(known: cache.Cache, thing: dict[str, Any]) -> None:
     """Update the cache with a node or a pod, as watching.py does."""
     meta = thing["metadata"]
     if "namespace" in meta:
@@ -60,7 +60,7 @@ def see(known: cache.Book, thing: dict[str, Any]) -> None:
         known.see_node(meta["name"], reported.published, reported.trouble)
 
 
-def tell(known: cache.Book, news: Iterator[str], per_second: float) -> None:
+def tell(known: cache.Cache, news: Iterator[str], per_second: float) -> None:
     """Feed watch events to the cache."""
     due = time.monotonic()
     for line in news:
@@ -84,7 +84,7 @@ def memory(field: str) -> int:
 def main() -> None:
     """Load the world, print the address, and serve until the input ends."""
     begun = time.monotonic()
-    known = cache.Book()
+    known = cache.Cache()
     decider = extender.Decider(known)
     news = read(known, Path(sys.argv[1]))
     next(news)
@@ -92,7 +92,7 @@ def main() -> None:
     served = leader.Desk(lambda: None)
     served.begin(Term(dict(answering.all)))  # type: ignore[arg-type]
     door = doors.Door(
-        lambda *where: tls_server.Server(
+        lambda *where: tls_server.TlsServer(
             where[0], served.routes, *where[1:], most_bytes=leader.MOST_BYTES, quick=leader.QUICK
         )
     )

@@ -46,12 +46,12 @@ def node(number: int) -> dict[str, Any]:
     }
 
 
-def _of(device: facts.Device, number: int) -> facts.Device:
+def _of(device: facts.NodeDevice, number: int) -> facts.NodeDevice:
     def named(uuid: str) -> str:
         return f"GPU-{number:08x}-{uuid[13:]}"[:36] + uuid[8:12]
 
     links = {named(uuid): link for uuid, link in device.links.items()}
-    return facts.Device(
+    return facts.NodeDevice(
         named(device.uuid),
         device.index,
         device.memory_bytes,
@@ -125,8 +125,8 @@ def bound(number: int, node: str, uuid: str, size: tuple[int, int]) -> dict[str,
     """Return a pod with its choice, sealed."""
     vcore, gib = size
     found = pod(number, vcore, gib, nodeName=node)
-    share = facts.Share(uuid, vcore, gib * GIB)
-    choice = annotations.Choice(found["metadata"]["uid"], node, {"main": (share,)})
+    share = facts.NodeShare(uuid, vcore, gib * GIB)
+    choice = annotations.DeviceChoice(found["metadata"]["uid"], node, {"main": (share,)})
     found["metadata"]["annotations"][names.DEVICES_ANNOTATION] = annotations.seal(choice, KEY)
     return found
 

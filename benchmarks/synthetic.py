@@ -16,7 +16,7 @@ import random
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.replay.trace import Record, Trace
+from pyvgpu.replay.trace import Trace, TraceRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +136,7 @@ def measure(trace: Trace) -> Figures:
     )
 
 
-def _busy(acts: Sequence[Record]) -> tuple[int, int]:
+def _busy(acts: Sequence[TraceRecord]) -> tuple[int, int]:
     """Return the time in which anything ran, and that in which more than one stream did."""
     edges = sorted(
         edge
@@ -169,7 +169,7 @@ class _Maker:
 
     def __init__(self, pattern: Pattern, seed: str, pace_ns: float) -> None:
         self._pattern, self._chance, self._pace_ns = pattern, random.Random(seed), pace_ns
-        self._records: list[Record] = []
+        self._records: list[TraceRecord] = []
         self._now = 0  # on the launching thread
         self._free = [0] * pattern.streams  # by stream: when its work is done
         self._last: list[int | None] = [None] * pattern.streams
@@ -191,7 +191,7 @@ class _Maker:
         streams = [7, *range(20, 19 + pattern.streams)]
         return Trace(pattern.name, streams, kernels, records, duration)
 
-    def _renumber(self, record: Record, place: dict[int, int]) -> Record:
+    def _renumber(self, record: TraceRecord, place: dict[int, int]) -> TraceRecord:
         ref = None if record.ref is None else place[record.ref]
         after = None if record.after is None else place[record.after]
         return dataclasses.replace(record, ref=ref, after=after)
@@ -303,7 +303,7 @@ class _Maker:
         if after is not None:
             free = max(free, self._records[after].device_end + 2 * US)
         begin = max(self._now + LATENCY_NS, free)
-        record = Record(0, self._now, CALL_NS, name, stream, begin, ns, after=after)
+        record = TraceRecord(0, self._now, CALL_NS, name, stream, begin, ns, after=after)
         if kind is not None:
             record.kernel, record.grid = kind.kernel, (kind.grid, 1, 1)
             record.block, record.shared = (128 * (1 + kind.kernel % 4), 1, 1), 0
@@ -313,18 +313,18 @@ class _Maker:
         return len(self._records) - 1
 
     def _launch_graph(self, kinds: Sequence[_Kind]) -> None:
-        self._add(Record(0, self._now, CALL_NS, "graph", 0))
+        self._add(TraceRecord(0, self._now, CALL_NS, "graph", 0))
         graph = len(self._records) - 1
         at = self._records[graph].start + LATENCY_NS
         for kind in kinds:
-            node = Record(None, 0, 0, "node", 0, at, kind.ns, kind.kernel, (kind.grid, 1, 1))
+            node = TraceRecord(None, 0, 0, "node", 0, at, kind.ns, kind.kernel, (kind.grid, 1, 1))
             node.block, node.ref, node.start = (256, 1, 1), graph, self._records[graph].start
             self._records.append(node)
             at = node.device_end + BETWEEN_NS
         self._free[0] = at
 
     def _call(self, name: str, stream: int | None) -> None:
-        self._add(Record(0, self._now, CALL_NS, name, stream))
+        self._add(TraceRecord(0, self._now, CALL_NS, name, stream))
 
     def _allocate(self) -> None:
         self._call("malloc", None)
@@ -342,7 +342,7 @@ class _Maker:
             self._records[-1].duration = max(CALL_NS, self._free[stream] - self._now + CALL_NS)
             self._now = max(self._now, self._free[stream])
 
-    def _add(self, record: Record) -> None:
+    def _add(self, record: TraceRecord) -> None:
         self._records.append(record)
         self._now += CALL_NS
 
@@ -350,4 +350,4 @@ class _Maker:
         """Let a thread of its own ask for events all the time."""
         for number in range(self._pattern.queries):
             start = round(self._now * number / self._pattern.queries)
-            self._records.append(Record(1, start, CALL_NS, "event_query"))
+            self._records.append(TraceRecord(1, start, CALL_NS, "event_query"))

@@ -38,7 +38,7 @@ from pyvgpu.allocator import annotations, facts  # noqa: E402
 from pyvgpu.cli import webhook  # noqa: E402
 from pyvgpu.controller.certs import serving_certificate  # noqa: E402
 
-PLACE = serving_certificate.Place("pyvgpu", webhook.NAME)
+PLACE = serving_certificate.ServerObjects("pyvgpu", webhook.NAME)
 NODES, DEVICES = 5000, 8
 CHANGES_A_SECOND = 20
 GIB = 1 << 30
@@ -48,7 +48,7 @@ def node(number: int) -> dict[str, Any]:
     """Return a node whose agent has published its devices."""
     size = (16, 40, 80)[number % 3] * GIB
     devices = tuple(
-        facts.Device(f"GPU-{number}-{index}", index, size, f"model {number % 3}")
+        facts.NodeDevice(f"GPU-{number}-{index}", index, size, f"model {number % 3}")
         for index in range(DEVICES)
     )
     published = annotations.publish(annotations.Published(256 << 20, devices))

@@ -30,7 +30,7 @@ class Hands:
     """Functions that execute orders; if one raises a PyVgpuError, nothing has changed."""
 
     grants: Callable[[], Collection[Grant]]  # all grants
-    change: Callable[[Grant, quota.Change], Grant]
+    change: Callable[[Grant, quota.QuotaChange], Grant]
     devices: Callable[[], Collection[str]]  # UUIDs of the node's devices
     cordon: Callable[[str], None]
     uncordon: Callable[[str], bool]  # whether it is offered again

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from pyvgpu import quota
     from pyvgpu.deviceplugin.grants import Grant
-    from pyvgpu.deviceplugin.settings import Settings
+    from pyvgpu.deviceplugin.settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ _FIRST_LOOK_SECONDS = 10.0
 class Agent:
     """One agent, which :meth:`run` runs until :meth:`stop`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         self._parts = components.Parts()
         self._meter = metrics.AgentMeter(require_cdi=settings.require_cdi)
@@ -110,7 +110,9 @@ class Agent:
             granter = manager.GrantManager(
                 kept,
                 made,
-                interfaces.Sources(checkpoint_file.State(settings.plugins), listing),
+                interfaces.KubeletSources(
+                    checkpoint_file.CheckpointFile(settings.plugins), listing
+                ),
                 interfaces.Sizes(
                     settings.unit, settings.packing, settings.bind_seconds, settings.shares
                 ),
@@ -122,14 +124,14 @@ class Agent:
             gates = allocation_moves.DeviceApis(
                 settings.state, settings.apis, settings.switch_seconds
             )
-            watched = stack.enter_context(watch.Watch())
+            watched = stack.enter_context(watch.FolderWatch())
             found = node_devices.Devices(
                 settings, granter, made, kept_out, gates, self._meter.ended, watched.wake
             )
             stack.callback(found.stop)
             stack.callback(found.limits.stop)
             observers.growing.add(found.limits.grow)
-            marks: Callable[[str], display.Marks] = display.no_marks
+            marks: Callable[[str], display.PodOwner] = display.no_marks
             if own and known:
                 marks = self._add_cluster(own, known, granter, found)
             if own is None and not settings.beside_nvidia and not settings.simulate:
@@ -137,7 +139,7 @@ class Agent:
                     "cannot detect another device plugin, such as NVIDIA's, that gives out this "
                     "node's GPUs: that needs the API server (run as a pod, or give --kubeconfig)"
                 )
-            node_of = driver.Node(granter, made, found, gates)
+            node_of = driver.NodeServices(granter, made, found, gates)
             sockets = driver.add(self._parts, settings, own, node_of, self._meter.called)
             ordering = admin_socket.Orders(settings.state, self._hands(granter, made, found))
             stack.callback(ordering.stop)
@@ -167,28 +169,30 @@ class Agent:
         known: pods.Pods,
         granter: manager.GrantManager,
         found: node_devices.Devices,
-    ) -> Callable[[str], display.Marks]:
+    ) -> Callable[[str], display.PodOwner]:
         """Add the components that use the API server; return a lookup of a pod's marks by uid."""
         reports = pod_events.PodEvents(known, own.name, self._written)
         granter.observers.reported.add(reports.tell)
         granter.observers.withdrawn.add(reports.withdraw)
         for name, run in reports.runs.items():
             self._parts.add(name, run, reports.stop)
-        following = pod_annotations.Wishes(known, granter, reports.tell)
+        following = pod_annotations.PodAnnotations(known, granter, reports.tell)
         known.changed.add(following.changed)
         self._parts.add("wishes", following.run, following.stop)
-        noted = cordon.Follower(
+        noted = cordon.CordonWatch(
             own, lambda: {device.uuid for device in granter.devices}, found.follow_cordons
         )
         self._parts.add("cordons", lambda: noted.run(self._parts.wait))
         if not self._settings.beside_nvidia and not self._settings.simulate:
             state_folder = self._settings.state
-            others = other_plugin.Follower(own, state_folder, found.stand_back, reports.tell)
+            others = other_plugin.OtherPluginWatch(
+                own, state_folder, found.stand_back, reports.tell
+            )
             others.look()  # before any device is offered
             self._parts.add("others", lambda: others.run(self._parts.wait))
         return display.marks_by(known.seen)
 
-    def _written(self, what: str, event: events.Event) -> None:
+    def _written(self, what: str, event: events.GrantEvent) -> None:
         self._meter.reported(what, event)
         if what == "event":
             self._recent.tell(event)
@@ -198,7 +202,7 @@ class Agent:
         granter: manager.GrantManager,
         made: backend.GrantBackend,
         found: node_devices.Devices,
-        follower: driver_follower.Follower,
+        follower: driver_follower.DriverFollower,
     ) -> collector.Collector:
         """Add the components that work on the node itself."""
         add, wait = self._parts.add, self._parts.wait
@@ -212,7 +216,7 @@ class Agent:
         return collecting
 
     def _add_plugins(
-        self, granter: manager.GrantManager, offers: dict[device_ids.Kind, Offer]
+        self, granter: manager.GrantManager, offers: dict[device_ids.ResourceKind, Offer]
     ) -> registration.Registrar:
         """Add the components that talk to kubelet."""
         folder, unit = self._settings.plugins, self._settings.unit
@@ -239,7 +243,7 @@ class Agent:
     ) -> admin_socket.Hands:
         """Return the functions that execute the administrator's orders."""
 
-        def change(grant: Grant, wanted: quota.Change) -> Grant:
+        def change(grant: Grant, wanted: quota.QuotaChange) -> Grant:
             return granter.change(
                 grant.id,
                 lambda current: resize.changed(current, wanted, made.devices, self._settings.unit),
@@ -254,20 +258,20 @@ class Agent:
         )
 
     def _follower(
-        self, found: node_devices.Devices, watched: watch.Watch
-    ) -> driver_follower.Follower:
+        self, found: node_devices.Devices, watched: watch.FolderWatch
+    ) -> driver_follower.DriverFollower:
         settings = self._settings
-        mirror = node_mirror.Node(settings.state / _DRIVER, shim.shim_library())
-        files = survey.Finder(settings.driver_root, settings.volumes)
+        mirror = node_mirror.NodeMirror(settings.state / _DRIVER, shim.shim_library())
+        files = survey.RootFinder(settings.driver_root, settings.volumes)
         finder = files if settings.volumes is None else profile.Volumes(files)
-        known: list[node_mirror.State] = []
+        known: list[node_mirror.MirrorState] = []
 
         def tell(news: driver_follower.News) -> None:
             if [news.state] != known or found.outdated:
                 known[:] = [news.state] if found.look(mirror.current(), news.state) else []
             self._looked.set()
 
-        return driver_follower.Follower(finder, mirror, watched, tell)
+        return driver_follower.DriverFollower(finder, mirror, watched, tell)
 
 
 def _connect(

@@ -69,7 +69,7 @@ def parse(words: Iterable[str], default: Api) -> Configured:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stand:
+class ApiState:
     """The current and the configured API of a device."""
 
     now: Api
@@ -93,7 +93,7 @@ class Stand:
 
 def stands(
     uuids: Iterable[str], wanted: Configured, known: Mapping[str, Api], held: Iterable[str]
-) -> dict[str, Stand]:
+) -> dict[str, ApiState]:
     """Return the APIs of each device, by UUID; *known* are the recorded ones.
 
     A device without a record starts at its configured API, unless it is *held*: the device plugin
@@ -101,7 +101,7 @@ def stands(
     """
     given = frozenset(held)
     return {
-        uuid: Stand(
+        uuid: ApiState(
             known.get(uuid, Api.PLUGIN if uuid in given else wanted.api(uuid)),
             wanted.api(uuid),
         )

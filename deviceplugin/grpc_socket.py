@@ -36,7 +36,7 @@ _BACKLOG_SECONDS = 5.0  # for our own server to answer us, on a busy node too
 _UNKNOWN_METHOD = "/pyvgpu.Probe/Answer"
 
 
-class Server:
+class GrpcServer:
     """Serves the services that *add* registers, on a new socket that replaces any file at *path*.
 
     OSError if a socket at *path* is not possible. The socket has the mode that the umask leaves,
@@ -95,7 +95,7 @@ class Server:
 
 def listen(
     path: Path, add: Callable[[grpc.Server], None], *, folder_mode: int | None = None
-) -> Server:
+) -> GrpcServer:
     """Return a running server that replaces any file at *path*.
 
     Missing folders are created with *folder_mode*, if it is given. UnavailableError if the server
@@ -104,7 +104,7 @@ def listen(
     try:
         if folder_mode is not None:
             path.parent.mkdir(folder_mode, parents=True, exist_ok=True)
-        return Server(path, add)
+        return GrpcServer(path, add)
     except OSError as exc:
         raise errors.UnavailableError(
             f"{path}: cannot listen there: {exc.strerror or exc}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.dra import dra_server
     from pyvgpu.deviceplugin.grants.manager import GrantManager
     from pyvgpu.deviceplugin.plugin.registration import Registrar
-    from pyvgpu.deviceplugin.settings import Settings
+    from pyvgpu.deviceplugin.settings import AgentSettings
     from pyvgpu.deviceplugin.telemetry.status_history import Recent
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Inside:
     places: GrantStore
     collecting: Collector
     registrar: Registrar
-    marks: Callable[[str], display.Marks]  # of a pod, by its uid
+    marks: Callable[[str], display.PodOwner]  # of a pod, by its uid
     recent: Recent
     unplaced: Callable[[], str]  # why no pod can be placed here yet
     sockets: dra_server.Sockets | None = None  # on which kubelet asks about claims
@@ -65,14 +65,14 @@ class Inside:
 
 @contextlib.contextmanager
 def showing(
-    settings: Settings, parts: Parts, meter: metrics.AgentMeter, inside: Inside
+    settings: AgentSettings, parts: Parts, meter: metrics.AgentMeter, inside: Inside
 ) -> Iterator[None]:
     """Serve while the block runs, at the addresses in *settings*; add the sampler to *parts*."""
     if settings.listen is None and settings.display is None:
         yield
         return
     using = usage.Uses(inside.places, lambda: inside.granter.known)
-    shown = metrics.Sources(
+    shown = metrics.MetricSources(
         grants=lambda: inside.granter.known.values(),
         devices=lambda: inside.granter.devices,
         answers=lambda: inside.devices.answers,
@@ -85,9 +85,11 @@ def showing(
     )
     parts.add("usage", lambda: using.run(parts.wait, lambda: inside.recent.look(shown)))
     meter.show(shown)
-    theirs = display.Sources(settings.node, shown, lambda: inside.devices.held, inside.marks)
+    theirs = display.DisplaySources(
+        settings.node, shown, lambda: inside.devices.held, inside.marks
+    )
 
-    def status(asked: endpoints.Asked) -> messages.Answer:
+    def status(asked: endpoints.HttpRequest) -> messages.HttpResponse:
         troubles = (
             ("agent", inside.alive()),
             ("kubelet", inside.ready()),

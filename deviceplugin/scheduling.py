@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.components import Parts
     from pyvgpu.deviceplugin.grants import placement, pod_identity
     from pyvgpu.deviceplugin.grants.manager import GrantManager
-    from pyvgpu.deviceplugin.settings import Settings
+    from pyvgpu.deviceplugin.settings import AgentSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Scheduling:
 
 def add(
     parts: Parts,
-    settings: Settings,
+    settings: AgentSettings,
     node: own_node.OwnNode | None,
     known: pods.Pods | None,
     observers: interfaces.Observers,
@@ -63,7 +63,7 @@ def add(
             found |= profile.labels(granter().devices)
         return found
 
-    publisher = node_annotation.Publisher(node, text, labels)
+    publisher = node_annotation.NodePublisher(node, text, labels)
     observers.changed.add(publisher.changed)
     parts.add("publisher", publisher.run, publisher.stop)
     policy = interfaces.StartPolicy(
@@ -77,11 +77,11 @@ def add(
 
 def _chooser(
     parts: Parts,
-    settings: Settings,
+    settings: AgentSettings,
     known: pods.Pods,
     observers: interfaces.Observers,
     minors: predicates.Minors,
-) -> tuple[Callable[[pod_identity.Pod], placement.Chosen], Callable[[], str]]:
+) -> tuple[Callable[[pod_identity.KnownPod], placement.Chosen], Callable[[], str]]:
     """Return what reads a pod's chosen devices, and why it cannot yet, '' if it can."""
     if settings.profile is Profile.GAIA:
         noting = predicates.Predicates(known, settings.node, minors)

@@ -50,7 +50,7 @@ class HealthRules:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class AgentSettings:
     """All settings; each field's default is that of the command's option."""
 
     node: str
@@ -64,7 +64,9 @@ class Settings:
     driver_root: Path = Path("/")
     simulate: str = ""  # a simulated machine, such as h100:2, instead of the node's devices
     kubeconfig: Path | None = None
-    volumes: tuple[volumeconf.Volume, ...] | None = None  # files that containers get; None: all
+    volumes: tuple[volumeconf.ConfiguredVolume, ...] | None = (
+        None  # files that containers get; None: all
+    )
     nodes: tuple[str, ...] = ()  # in /dev, for all containers besides those of devices
     profile: Profile = Profile.PYVGPU
     unit: int = 256 << 20  # bytes of one vmemory

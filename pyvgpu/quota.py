@@ -9,7 +9,7 @@ from typing import Self
 from pyvgpu import errors, quantity
 
 
-class Choice(enum.IntEnum):
+class WordEnum(enum.IntEnum):
     """An enumeration whose values users write as lower-case words."""
 
     @classmethod
@@ -28,14 +28,14 @@ class Choice(enum.IntEnum):
         return errors.UsageError(f"{option} {shown}: must be {valid} or {last}, such as {first}")
 
 
-class Policy(Choice):
+class TimePolicy(WordEnum):
     """Whether a tenant may use idle device time; the numbers are those of the region."""
 
     HARD = 0  # never above vcore
     ELASTIC = 1  # above vcore while the device is otherwise idle
 
 
-class Priority(Choice):
+class Priority(WordEnum):
     """Priority among the tenants of a device."""
 
     LOW = -1  # only the time that others leave, at most its vcore
@@ -58,7 +58,7 @@ class Quota:
 
     vcore: int | None = None  # percent of a device's time
     vmemory: int | None = None  # bytes
-    policy: Policy = Policy.HARD
+    policy: TimePolicy = TimePolicy.HARD
     vcore_limit: int | None = None  # the most that elastic may reach, vcore to 100
     priority: Priority = Priority.NORMAL
 
@@ -80,11 +80,11 @@ class Quota:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Change:
+class QuotaChange:
     """A change of an existing quota; None keeps the old value."""
 
     vcore: int | None = None
     vmemory: int | None = None
-    policy: Policy | None = None
+    policy: TimePolicy | None = None
     vcore_limit: int | None = None
     priority: Priority | None = None

@@ -16,7 +16,7 @@ class Share:
     device: device.Device
     vcore: int  # percent of the device's time
     vmemory: int  # bytes
-    policy: quota.Policy = quota.Policy.HARD
+    policy: quota.TimePolicy = quota.TimePolicy.HARD
     ceiling: int | None = None  # most percent for elastic; None: the whole device
     priority: quota.Priority = quota.Priority.NORMAL
 
@@ -45,14 +45,14 @@ class Share:
     @property
     def vcore_limit(self) -> int:
         """The most that the share may reach while no other tenant wants the device's time."""
-        if self.policy is quota.Policy.HARD:
+        if self.policy is quota.TimePolicy.HARD:
             return self.vcore
         return quantity.WHOLE_DEVICE if self.ceiling is None else self.ceiling
 
     def _check_ceiling(self) -> None:
         if self.ceiling is None:
             return
-        if self.policy is not quota.Policy.ELASTIC:
+        if self.policy is not quota.TimePolicy.ELASTIC:
             raise errors.UsageError(
                 f"vcore limit {self.ceiling}: needs the policy elastic, such as "
                 f"--policy elastic --vcore-limit {self.ceiling}"
@@ -75,10 +75,10 @@ def fit(asked: quota.Quota, chosen: device.Device) -> Share:
     return Share(chosen, vcore, vmemory, asked.policy, asked.vcore_limit, asked.priority)
 
 
-def change(held: Share, wanted: quota.Change) -> Share:
+def change(held: Share, wanted: quota.QuotaChange) -> Share:
     """Return *held* with the change *wanted*."""
     policy = held.policy if wanted.policy is None else wanted.policy
-    ceiling = held.ceiling if policy is quota.Policy.ELASTIC else None
+    ceiling = held.ceiling if policy is quota.TimePolicy.ELASTIC else None
     return Share(
         held.device,
         held.vcore if wanted.vcore is None else wanted.vcore,

@@ -49,7 +49,7 @@ _SUFFIX = ".json"  # by which a runtime recognizes the format
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class CdiNode:
     """A device node, identified by its numbers."""
 
     name: str  # in /dev
@@ -61,7 +61,7 @@ class Node:
         return {"path": f"/dev/{self.name}", "type": "c", "major": self.major, "minor": self.minor}
 
 
-def nodes(within: Path) -> tuple[Node, ...]:
+def nodes(within: Path) -> tuple[CdiNode, ...]:
     """Return the driver's device nodes below the root *within*, else the machine's own."""
     for folder in dict.fromkeys((root.Root(within).outside("/dev"), Path("/dev"))):
         found = tuple(_nodes(folder))
@@ -70,7 +70,7 @@ def nodes(within: Path) -> tuple[Node, ...]:
     return ()
 
 
-def _nodes(folder: Path) -> Iterator[Node]:
+def _nodes(folder: Path) -> Iterator[CdiNode]:
     try:
         names = sorted(path.name for path in folder.iterdir())
     except OSError:
@@ -80,14 +80,14 @@ def _nodes(folder: Path) -> Iterator[Node]:
             continue
         status = (folder / name).lstat()
         if stat.S_ISCHR(status.st_mode):
-            yield Node(name, os.major(status.st_rdev), os.minor(status.st_rdev))
+            yield CdiNode(name, os.major(status.st_rdev), os.minor(status.st_rdev))
 
 
 def specification(
     tree: Path,
     entries: Iterable[mirror_plan.Entry],
-    volumes: Iterable[installation.Volume],
-    nodes: Iterable[Node],
+    volumes: Iterable[installation.DriverVolume],
+    nodes: Iterable[CdiNode],
 ) -> dict[str, Any]:
     """Return the specification of the published *tree*, which holds *entries*.
 

@@ -33,7 +33,7 @@ LONGEST_SECONDS = 60.0
 IDLE_SECONDS = 300.0  # after which everything is scanned again, even without changes
 
 
-class Finder(Protocol):
+class DriverFinder(Protocol):
     """Looks for a driver."""
 
     def find(self) -> installation.Installation:
@@ -47,18 +47,18 @@ class Finder(Protocol):
 class News:
     """The result of a scan."""
 
-    state: node_mirror.State
+    state: node_mirror.MirrorState
     removed: tuple[Path, ...] = ()  # unused trees
 
 
-class Follower:
+class DriverFollower:
     """Mirrors the driver that the finder finds, until it is stopped."""
 
     def __init__(
         self,
-        finder: Finder,
-        mirror: node_mirror.Node,
-        watched: watch.Watch,
+        finder: DriverFinder,
+        mirror: node_mirror.NodeMirror,
+        watched: watch.FolderWatch,
         tell: Callable[[News], None],
     ) -> None:
         self._finder = finder
@@ -80,13 +80,13 @@ class Follower:
             self._watch.watch(self._finder.folders())  # first, so that no change is missed
             state = self._mirror()
             self._tell(News(state, self._collect()))
-            again = state.driver is node_mirror.Driver.UNUSABLE or state.specification
+            again = state.driver is node_mirror.DriverState.UNUSABLE or state.specification
             changed = self._watch.wait(retry if again else IDLE_SECONDS)
             if changed:
                 self._wait_for_quiet()
             retry = min(2 * retry, LONGEST_SECONDS) if again and not changed else RETRY_SECONDS
 
-    def _mirror(self) -> node_mirror.State:
+    def _mirror(self) -> node_mirror.MirrorState:
         try:
             return self._node.mirror(self._finder.find())
         except errors.PyVgpuError as exc:

@@ -80,7 +80,9 @@ class Originals:
     release: str  # driver release, such as 580.65.06
     libcuda: Path
     libnvidia_ml: Path
-    found_by: searching.Step = dataclasses.field(default=searching.Step.NAMED, kw_only=True)
+    found_by: searching.SearchStep = dataclasses.field(
+        default=searching.SearchStep.NAMED, kw_only=True
+    )
 
     @property
     def folder(self) -> Path:

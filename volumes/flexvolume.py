@@ -36,7 +36,7 @@ class FlexVolumeError(errors.UsageError):
     """A request of kubelet, or of the pod through it, is not valid."""
 
 
-def answer(mirror: node_mirror.Node, operation: str, arguments: Sequence[str]) -> Answer:
+def answer(mirror: node_mirror.NodeMirror, operation: str, arguments: Sequence[str]) -> Answer:
     """Carry out *operation* with *arguments* and return the response for kubelet."""
     known = _OPERATIONS.get(operation)
     if known is None:
@@ -54,13 +54,13 @@ def answer(mirror: node_mirror.Node, operation: str, arguments: Sequence[str]) -
         return {"status": "Failure", "message": f"{where}: {exc.strerror}"}
 
 
-def _init(_: node_mirror.Node) -> Answer:
+def _init(_: node_mirror.NodeMirror) -> Answer:
     """Disable capabilities: above all, a pod's fsGroup or label must not change a file."""
     cannot = ("attach", "fsGroup", "requiresFSResize", "selinuxRelabel", "supportsMetrics")
     return {"capabilities": dict.fromkeys(cannot, False)}
 
 
-def _mount(mirror: node_mirror.Node, folder: str, given: str) -> Answer:
+def _mount(mirror: node_mirror.NodeMirror, folder: str, given: str) -> Answer:
     target = _target(folder)
     source = _source(mirror, _options(given))
     if target in mounts.points():
@@ -75,7 +75,7 @@ def _mount(mirror: node_mirror.Node, folder: str, given: str) -> Answer:
     return {}
 
 
-def _unmount(_: node_mirror.Node, folder: str) -> Answer:
+def _unmount(_: node_mirror.NodeMirror, folder: str) -> Answer:
     target = _target(folder)
     if target in mounts.points():
         mounts.unmount(target)
@@ -89,7 +89,7 @@ def _target(folder: str) -> Path:
     return path.parent.resolve() / path.name
 
 
-def _source(mirror: node_mirror.Node, options: Mapping[str, str]) -> Path:
+def _source(mirror: node_mirror.NodeMirror, options: Mapping[str, str]) -> Path:
     tree = mirror.current()
     if tree is None:
         raise errors.UnavailableError(

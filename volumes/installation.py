@@ -33,7 +33,7 @@ class InstalledFile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Volume:
+class DriverVolume:
     """A folder of driver files that containers get as a whole."""
 
     name: str
@@ -53,11 +53,11 @@ class Installation:
 
     root: Path
     release: str  # driver release, such as 580.65.06
-    volumes: tuple[Volume, ...]
+    volumes: tuple[DriverVolume, ...]
     remarks: tuple[str, ...] = ()  # a line each: what was left out, and why
-    found_by: search.Step = search.Step.NAMED
+    found_by: search.SearchStep = search.SearchStep.NAMED
 
 
-def volumes_of(files: tuple[InstalledFile, ...]) -> tuple[Volume, ...]:
+def volumes_of(files: tuple[InstalledFile, ...]) -> tuple[DriverVolume, ...]:
     """Return the default volumes."""
-    return Volume(SHARED, True, files), Volume(EXCLUSIVE, False, files)
+    return DriverVolume(SHARED, True, files), DriverVolume(EXCLUSIVE, False, files)

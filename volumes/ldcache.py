@@ -58,7 +58,7 @@ class CacheError(errors.DataError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """One line of the cache."""
 
     name: str  # the library's name, such as libcuda.so.1
@@ -67,7 +67,7 @@ class Entry:
     hwcap: str | None = None  # its folder of glibc-hwcaps, or "legacy"
 
 
-def read(path: Path) -> tuple[Entry, ...]:
+def read(path: Path) -> tuple[CacheEntry, ...]:
     """Return the entries of the cache *path*, in its order; CacheError, or OSError."""
     data = root.read_regular(path, _MOST_BYTES)
     try:
@@ -76,7 +76,7 @@ def read(path: Path) -> tuple[Entry, ...]:
         raise CacheError(f"{exc}; run ldconfig to rebuild it") from exc
 
 
-def parse(data: bytes) -> tuple[Entry, ...]:
+def parse(data: bytes) -> tuple[CacheEntry, ...]:
     """Return the entries of a cache with the content *data*."""
     if data.startswith(_NEW):
         return _parse_new(data, 0)
@@ -92,11 +92,12 @@ def parse(data: bytes) -> tuple[Entry, ...]:
     entries = (_OLD_ENTRY.unpack_from(data, start + i * _OLD_ENTRY.size) for i in range(count))
     texts = _Texts(data, text, text)
     return tuple(
-        Entry(texts.at(name), texts.at(path), _machine(flags)) for flags, name, path in entries
+        CacheEntry(texts.at(name), texts.at(path), _machine(flags))
+        for flags, name, path in entries
     )
 
 
-def _parse_new(data: bytes, head: int) -> tuple[Entry, ...]:
+def _parse_new(data: bytes, head: int) -> tuple[CacheEntry, ...]:
     """Return the entries of the new table whose head is at *head*."""
     _, count, length, endianness, extensions = _unpack(_NEW_HEAD, data, head)
     if endianness not in _LITTLE or (not endianness and _is_swapped(data, head, count)):
@@ -109,7 +110,7 @@ def _parse_new(data: bytes, head: int) -> tuple[Entry, ...]:
     hwcaps = _read_hwcaps(data, extensions, texts) if extensions else ()
     entries = (_NEW_ENTRY.unpack_from(data, start + i * _NEW_ENTRY.size) for i in range(count))
     return tuple(
-        Entry(texts.at(name), texts.at(path), _machine(flags), _hwcap(hwcap, hwcaps))
+        CacheEntry(texts.at(name), texts.at(path), _machine(flags), _hwcap(hwcap, hwcaps))
         for flags, name, path, _, hwcap in entries
     )
 

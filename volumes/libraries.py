@@ -35,7 +35,7 @@ _KEPT_SUBFOLDERS = ("vdpau",)  # programs look for these libraries in a folder o
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class DriverLibraries:
     """The 64-bit and 32-bit libraries of a driver, and remarks on those left out."""
 
     files: tuple[installation.InstalledFile, ...]
@@ -47,7 +47,7 @@ def collect(
     folders: Sequence[Path],
     driver: find.Originals,
     prefixes: Iterable[str] = (),
-) -> Found:
+) -> DriverLibraries:
     """Return the libraries of *driver* in *folders*, and those with a name in *prefixes*.
 
     Raises DriverUnreadableError if we may not read a library of the release: a mirror without it
@@ -65,7 +65,7 @@ def collect(
         collector.search(folder)
         for name in catalogue.SUBFOLDERS:
             collector.search(folder / name)
-    return Found(tuple(collector.files()), tuple(collector.remarks))
+    return DriverLibraries(tuple(collector.files()), tuple(collector.remarks))
 
 
 class _Collector:

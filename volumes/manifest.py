@@ -26,7 +26,7 @@ _LAYOUT = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """One entry of a tree, at the time when the tree was finished."""
 
     target: str | None  # of a symbolic link; the other fields are for files
@@ -48,19 +48,21 @@ class Entry:
 class Manifest:
     """All entries of a tree, by their path in it."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TreeEntry]
 
     @classmethod
-    def observe(cls, tree: Path, intent: mirror_plan.Plan, digests: Mapping[str, str]) -> Manifest:
+    def observe(
+        cls, tree: Path, intent: mirror_plan.MirrorPlan, digests: Mapping[str, str]
+    ) -> Manifest:
         """Describe a *tree* just created from *intent*; *digests* are by path, for its files."""
         entries = {}
         for entry in intent.entries:
             found = (tree / entry.path).lstat()
             if stat.S_ISLNK(found.st_mode):
-                entries[entry.path] = Entry(str((tree / entry.path).readlink()))
+                entries[entry.path] = TreeEntry(str((tree / entry.path).readlink()))
                 continue
             content = entry.file if isinstance(entry, mirror_plan.OtherName) else entry.path
-            entries[entry.path] = Entry(
+            entries[entry.path] = TreeEntry(
                 None, found.st_ino, found.st_size, found.st_mtime_ns, digests[content]
             )
         return cls(entries)
@@ -72,7 +74,7 @@ class Manifest:
             document: Any = json.loads((tree / FILE).read_bytes())
             if document["layout"] != _LAYOUT:
                 return None
-            return cls({path: Entry(**fields) for path, fields in document["entries"].items()})
+            return cls({path: TreeEntry(**fields) for path, fields in document["entries"].items()})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -84,7 +86,7 @@ class Manifest:
             file.flush()
             os.fsync(file.fileno())
 
-    def fits(self, tree: Path, intent: mirror_plan.Plan) -> bool:
+    def fits(self, tree: Path, intent: mirror_plan.MirrorPlan) -> bool:
         """Return whether *tree* has exactly the entries of *intent*, unchanged since its creation.
 
         Only the shim is read; other files are compared by inode, size and time.

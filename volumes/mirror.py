@@ -16,7 +16,7 @@ _REMEDY = "name another folder in XDG_CACHE_HOME"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tree:
+class MirrorTree:
     """A finished mirror."""
 
     path: Path
@@ -34,10 +34,10 @@ class Tree:
 
 def ensure(
     driver: find.Driver, shim: Path, cache: Path, progress: mirror_store.Progress | None = None
-) -> Tree:
+) -> MirrorTree:
     """Return the mirror of *driver* with *shim*, created below *cache* if it does not exist.
 
     Raises like :meth:`store.Store.ensure`.
     """
     trees = mirror_store.Store(cache / "mirror", _REMEDY)
-    return Tree(trees.ensure(mirror_plan.plan(driver, shim), progress))
+    return MirrorTree(trees.ensure(mirror_plan.plan(driver, shim), progress))

@@ -40,7 +40,7 @@ class PlanError(errors.DataError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class File:
+class PlannedFile:
     """A regular file of the tree, with the content of *source*."""
 
     path: str  # within the tree
@@ -57,18 +57,18 @@ class OtherName:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Link:
+class PlannedLink:
     """A relative symbolic link to another entry of the tree."""
 
     path: str
     target: str
 
 
-Entry: TypeAlias = File | OtherName | Link
+Entry: TypeAlias = PlannedFile | OtherName | PlannedLink
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class MirrorPlan:
     """A mirror as data: paths are unique, and links come after their targets."""
 
     release: str
@@ -85,26 +85,26 @@ class Plan:
         return (*found, *self.empty)
 
     @property
-    def files(self) -> tuple[File, ...]:
+    def files(self) -> tuple[PlannedFile, ...]:
         """The entries with content from outside the tree."""
-        return tuple(entry for entry in self.entries if isinstance(entry, File))
+        return tuple(entry for entry in self.entries if isinstance(entry, PlannedFile))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodePlan:
     """The plan of a node's mirror, with remarks."""
 
-    plan: Plan
+    plan: MirrorPlan
     remarks: tuple[str, ...]  # a line each: what was left out, and why
 
 
-def plan(driver: find.Driver, shim: Path) -> Plan:
+def plan(driver: find.Driver, shim: Path) -> MirrorPlan:
     """Return the mirror of *driver* with *shim* in place of its CUDA and NVML."""
     files = [
         installation.InstalledFile(file.path, LIB64, file.name, (file.soname,))
         for file in driver.files
     ]
-    return Plan(driver.release, tuple(_Folder("").with_shim(files, driver.release, shim)))
+    return MirrorPlan(driver.release, tuple(_Folder("").with_shim(files, driver.release, shim)))
 
 
 def plan_node(found: installation.Installation, shim: Path) -> NodePlan:
@@ -135,7 +135,7 @@ def plan_node(found: installation.Installation, shim: Path) -> NodePlan:
                 )
         entries += folder.with_shim(files, found.release, shim)
     empty = tuple(f"{volume.name}/{REGION}" for volume in found.volumes if volume.shared)
-    return NodePlan(Plan(found.release, tuple(entries), empty), tuple(remarks))
+    return NodePlan(MirrorPlan(found.release, tuple(entries), empty), tuple(remarks))
 
 
 class _Folder:
@@ -149,7 +149,7 @@ class _Folder:
         self, files: Sequence[installation.InstalledFile], release: str, shim: Path
     ) -> Iterable[Entry]:
         first, *others = (f"{self._prefix}{LIB64}/{name}" for name in names.SHIM_NAMES)
-        self._put(File(first, shim, ours=True))
+        self._put(PlannedFile(first, shim, ours=True))
         for name in others:
             self._put(OtherName(name, first))
         originals = _originals(release)
@@ -202,10 +202,10 @@ class _Folder:
                     self._put_link(path, target)
 
     def _put_file(self, folder: str, file: installation.InstalledFile) -> None:
-        self._put(File(f"{self._prefix}{folder}/{file.name}", file.path))
+        self._put(PlannedFile(f"{self._prefix}{folder}/{file.name}", file.path))
 
     def _put_link(self, path: str, target: str) -> None:
-        self._put(Link(f"{self._prefix}{path}", target))
+        self._put(PlannedLink(f"{self._prefix}{path}", target))
 
     def _put(self, entry: Entry) -> None:
         self._entries.setdefault(entry.path, entry)

@@ -55,7 +55,7 @@ class Store:
     folder: Path
     remedy: str  # for errors, such as "name another folder in X"
 
-    def ensure(self, intent: mirror_plan.Plan, progress: Progress | None = None) -> Path:
+    def ensure(self, intent: mirror_plan.MirrorPlan, progress: Progress | None = None) -> Path:
         """Return the tree of *intent*, created if it does not exist.
 
         Any number of processes may call this concurrently. *progress* is called only if files must
@@ -102,14 +102,14 @@ class Store:
             _sweep(self.folder)
 
     @contextlib.contextmanager
-    def failures(self, intent: mirror_plan.Plan | None = None) -> Iterator[None]:
+    def failures(self, intent: mirror_plan.MirrorPlan | None = None) -> Iterator[None]:
         """Turn file system errors in this context into errors with a remedy."""
         try:
             yield
         except OSError as exc:
             raise self._explain(exc, intent) from exc
 
-    def _explain(self, exc: OSError, intent: mirror_plan.Plan | None) -> errors.PyVgpuError:
+    def _explain(self, exc: OSError, intent: mirror_plan.MirrorPlan | None) -> errors.PyVgpuError:
         where = exc.filename2 or exc.filename or self.folder
         if exc.errno in _NO_ROOM:
             takes = f", which needs up to {(_size(intent) >> 20) + 1} MiB" if intent else ""
@@ -125,7 +125,7 @@ class Store:
         return MirrorError(f"{where}: the driver's mirror cannot be created: {reason}")
 
 
-def _recognise(store: Path, intent: mirror_plan.Plan) -> Path | None:
+def _recognise(store: Path, intent: mirror_plan.MirrorPlan) -> Path | None:
     """Return the intact tree that was created from these files, without reading them."""
     link = store / "known" / _fingerprint(intent)
     try:
@@ -135,12 +135,12 @@ def _recognise(store: Path, intent: mirror_plan.Plan) -> Path | None:
     return tree if _is_sound(tree, intent) else None
 
 
-def _is_sound(tree: Path, intent: mirror_plan.Plan) -> bool:
+def _is_sound(tree: Path, intent: mirror_plan.MirrorPlan) -> bool:
     said = manifest.Manifest.read(tree)
     return said is not None and said.fits(tree, intent)
 
 
-def _make(store: Path, intent: mirror_plan.Plan, progress: Progress | None) -> Path:
+def _make(store: Path, intent: mirror_plan.MirrorPlan, progress: Progress | None) -> Path:
     """Find the tree by content, or create it; the caller holds the lock."""
     _sweep(store)
     before = _stamps(intent)
@@ -162,7 +162,7 @@ def _make(store: Path, intent: mirror_plan.Plan, progress: Progress | None) -> P
     return tree
 
 
-def _read(files: Iterable[mirror_plan.File]) -> dict[str, str]:
+def _read(files: Iterable[mirror_plan.PlannedFile]) -> dict[str, str]:
     """Return the digest of each file, by its path in the tree; every source is read once."""
     from concurrent import futures  # lazy: not needed for an existing tree
 
@@ -174,14 +174,14 @@ def _read(files: Iterable[mirror_plan.File]) -> dict[str, str]:
 
 
 def _build(
-    draft: Path, intent: mirror_plan.Plan, digests: Mapping[str, str], copier: _Copier
+    draft: Path, intent: mirror_plan.MirrorPlan, digests: Mapping[str, str], copier: _Copier
 ) -> None:
     atomic_files.make(draft)
     for folder in intent.folders:
         atomic_files.make(draft / folder)
     for entry in intent.entries:
         path = draft / entry.path
-        if isinstance(entry, mirror_plan.File):
+        if isinstance(entry, mirror_plan.PlannedFile):
             copier.put(entry, digests[entry.path], path)
         elif isinstance(entry, mirror_plan.OtherName):
             link_or_copy.name_again(draft / entry.file, path)
@@ -201,7 +201,7 @@ class _Copier:
         self._done = 0
         self._total = total
 
-    def put(self, file: mirror_plan.File, digest: str, path: Path) -> None:
+    def put(self, file: mirror_plan.PlannedFile, digest: str, path: Path) -> None:
         def advance(count: int) -> None:
             # If links are impossible, a file of two volumes is copied twice.
             self._done = min(self._done + count, self._total)
@@ -254,32 +254,34 @@ def _locked_at_once(store: Path) -> AbstractContextManager[None]:
     return atomic_files.locked(store, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _fingerprint(intent: mirror_plan.Plan) -> str:
+def _fingerprint(intent: mirror_plan.MirrorPlan) -> str:
     """Return the fingerprint of the plan and the identities of its files."""
     text = hashlib.sha256(repr(intent.empty).encode())
     for entry in intent.entries:
         text.update(repr(entry).encode(errors="surrogateescape"))
-        if isinstance(entry, mirror_plan.File):
+        if isinstance(entry, mirror_plan.PlannedFile):
             text.update(repr(root.identity(entry.source.stat())).encode())
     return text.hexdigest()
 
 
-def _digest(intent: mirror_plan.Plan, digests: Mapping[str, str]) -> str:
+def _digest(intent: mirror_plan.MirrorPlan, digests: Mapping[str, str]) -> str:
     """Return the digest of the tree's content, independent of the files' origin."""
     text = hashlib.sha256(repr(intent.empty).encode())
     for entry in intent.entries:
-        content = digests[entry.path] if isinstance(entry, mirror_plan.File) else repr(entry)
+        content = (
+            digests[entry.path] if isinstance(entry, mirror_plan.PlannedFile) else repr(entry)
+        )
         text.update(repr((entry.path, content)).encode(errors="surrogateescape"))
     return text.hexdigest()
 
 
-def _stamps(intent: mirror_plan.Plan) -> list[tuple[int, int]]:
+def _stamps(intent: mirror_plan.MirrorPlan) -> list[tuple[int, int]]:
     """Return values that change when a file is written to, but not when it is hard-linked."""
     found = [file.source.stat() for file in intent.files]
     return [(each.st_size, each.st_mtime_ns) for each in found]
 
 
-def _size(intent: mirror_plan.Plan) -> int:
+def _size(intent: mirror_plan.MirrorPlan) -> int:
     """Return the total size of the driver's files; files that have vanished count as 0."""
     sizes = 0
     for source in {file.source for file in intent.files if not file.ours}:

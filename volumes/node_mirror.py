@@ -37,7 +37,7 @@ _REMEDY = "name another folder with --output"
 _GRACE_SECONDS = 60.0
 
 
-class Driver(enum.StrEnum):
+class DriverState(enum.StrEnum):
     """The state of the driver on the node."""
 
     PRESENT = "present"
@@ -46,10 +46,10 @@ class Driver(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class MirrorState:
     """The state of a node's driver and mirror."""
 
-    driver: Driver
+    driver: DriverState
     release: str = ""  # of the current tree
     tree: str = ""  # the current tree's name; empty: there never was one
     reason: str = ""  # why the driver is not present, in one line
@@ -58,7 +58,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class NodeMirror:
     """The mirror in one folder of the node."""
 
     output: Path
@@ -83,7 +83,7 @@ class Node:
 
     def mirror(
         self, found: installation.Installation, progress: mirror_store.Progress | None = None
-    ) -> State:
+    ) -> MirrorState:
         """Create the mirror of *found* if it does not exist, and make it the current one.
 
         Raises plan.PlanError, store.MirrorError or store.MirrorRefusedError. An error of the CDI
@@ -94,8 +94,8 @@ class Node:
         if self.current() != tree:
             with self._store.failures(), atomic_files.locked(self.output):
                 atomic_files.link(self.output / CURRENT, tree.name)
-        state = State(
-            Driver.PRESENT,
+        state = MirrorState(
+            DriverState.PRESENT,
             found.release,
             tree.name,
             remarks=made.remarks,
@@ -104,12 +104,12 @@ class Node:
         self._write(state)
         return state
 
-    def mark(self, exc: errors.PyVgpuError) -> State:
+    def mark(self, exc: errors.PyVgpuError) -> MirrorState:
         """Record that there is no driver to mirror, because of *exc*; the last tree stays."""
         missing = isinstance(exc, find.DriverMissingError)
         tree = self.current()
-        state = State(
-            Driver.MISSING if missing else Driver.UNUSABLE,
+        state = MirrorState(
+            DriverState.MISSING if missing else DriverState.UNUSABLE,
             tree.name.rpartition("-")[0] if tree else "",
             tree.name if tree else "",
             root.shown(str(exc)),
@@ -119,15 +119,15 @@ class Node:
                 self._write(state)
         return state
 
-    def state(self) -> State | None:
+    def state(self) -> MirrorState | None:
         """Return the last recorded state; None if there is no valid one."""
         try:
             document: Any = json.loads((self.output / STATE).read_bytes())
             if document.pop("layout") != _LAYOUT:
                 return None
             del document["since"]
-            driver, remarks = Driver(document.pop("driver")), tuple(document.pop("remarks"))
-            return State(driver, remarks=remarks, **document)
+            driver, remarks = DriverState(document.pop("driver")), tuple(document.pop("remarks"))
+            return MirrorState(driver, remarks=remarks, **document)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -156,7 +156,7 @@ class Node:
             return unused
 
     def _specify(
-        self, found: installation.Installation, made: mirror_plan.Plan, tree: Path
+        self, found: installation.Installation, made: mirror_plan.MirrorPlan, tree: Path
     ) -> str:
         """Write the CDI specification of *tree* if requested; return the error, if any."""
         if self.specification is None:
@@ -174,7 +174,7 @@ class Node:
             return b"" if self.specification is None else self.specification.read_bytes()
         return b""
 
-    def _write(self, state: State) -> None:
+    def _write(self, state: MirrorState) -> None:
         """Record *state* if it has changed."""
         if state == self.state():
             return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Step(enum.StrEnum):
+class SearchStep(enum.StrEnum):
     """How a driver's folder was found."""
 
     NAMED = "as given"
@@ -33,7 +33,9 @@ class Searched:
     """Where the driver of a root may be."""
 
     within: root.Root
-    steps: Mapping[Path, Step]  # folders of libraries, in the loader's order; some may not exist
+    steps: Mapping[
+        Path, SearchStep
+    ]  # folders of libraries, in the loader's order; some may not exist
     cache: str  # path of the loader's cache, with the error if it cannot be used
     remarks: tuple[str, ...] = ()
 
@@ -80,25 +82,25 @@ def _patterns(cache: _Cache) -> Iterator[Path]:
             yield cache.within.path / pattern
 
 
-STEPS: tuple[tuple[Step, Callable[[_Cache], Iterable[Path]]], ...] = (
-    (Step.CACHE, lambda cache: cache.folders),
-    (Step.USUAL, _usual),
-    (Step.CONFIGURATION, _configured),
-    (Step.PATTERN, _patterns),
+STEPS: tuple[tuple[SearchStep, Callable[[_Cache], Iterable[Path]]], ...] = (
+    (SearchStep.CACHE, lambda cache: cache.folders),
+    (SearchStep.USUAL, _usual),
+    (SearchStep.CONFIGURATION, _configured),
+    (SearchStep.PATTERN, _patterns),
 )
 
 
 def search(within: root.Root = root.HOST) -> Searched:
     """Return the folders in which the driver of a root may be."""
     cache = _Cache(within)
-    found: dict[Path, Step] = {}
+    found: dict[Path, SearchStep] = {}
     for step, folders in STEPS:
         for folder in folders(cache):
             found.setdefault(folder, step)
     return Searched(within, found, cache.label, cache.remarks)
 
 
-def _cached_folders(entries: Iterable[ldcache.Entry], within: root.Root) -> Iterator[Path]:
+def _cached_folders(entries: Iterable[ldcache.CacheEntry], within: root.Root) -> Iterator[Path]:
     """Yield the folders of the driver's libraries, beginning with the loader's libcuda.
 
     Folders of glibc-hwcaps come last: NVIDIA has none.

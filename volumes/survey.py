@@ -25,11 +25,11 @@ _REMEDY = "Name its root with --driver-root DIR, such as /run/nvidia/driver"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Finder:
+class RootFinder:
     """Finds the driver below a root, repeatedly; see :mod:`.follow`."""
 
     root: Path
-    volumes: tuple[volumeconf.Volume, ...] | None = None
+    volumes: tuple[volumeconf.ConfiguredVolume, ...] | None = None
 
     def find(self) -> installation.Installation:
         """Return the driver that is installed now."""
@@ -41,7 +41,7 @@ class Finder:
 
 
 def find_installation(
-    path: Path, volumes: Sequence[volumeconf.Volume] | None = None
+    path: Path, volumes: Sequence[volumeconf.ConfiguredVolume] | None = None
 ) -> installation.Installation:
     """Return the current driver below *path*, with the files that *volumes* select.
 
@@ -151,8 +151,8 @@ def _released(within: root.Root, folder: Path) -> Iterator[Path]:
 
 
 def _select(
-    volume: volumeconf.Volume, files: Iterable[installation.InstalledFile]
-) -> installation.Volume:
+    volume: volumeconf.ConfiguredVolume, files: Iterable[installation.InstalledFile]
+) -> installation.DriverVolume:
     """Return *volume* with the *files* that it selects; a shared one always has the originals."""
     selected = tuple(
         file
@@ -161,4 +161,4 @@ def _select(
         or (file.folder.startswith("lib") and volume.wants_library(file.name))
         or (volume.shared and file.folder == "lib64" and file.name.startswith(_SHIMS_OWN))
     )
-    return installation.Volume(volume.name, volume.shared, selected)
+    return installation.DriverVolume(volume.name, volume.shared, selected)

@@ -39,7 +39,7 @@ class VolumeConfigError(errors.DataError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Volume:
+class ConfiguredVolume:
     """One configured volume."""
 
     name: str
@@ -58,7 +58,7 @@ class Volume:
         return name.startswith(self.libraries)
 
 
-def read(path: Path) -> tuple[Volume, ...]:
+def read(path: Path) -> tuple[ConfiguredVolume, ...]:
     """Return the volumes of the file *path*, in its order; VolumeConfigError if it has none."""
     name = root.shown(path)
     try:
@@ -73,7 +73,7 @@ def read(path: Path) -> tuple[Volume, ...]:
         raise VolumeConfigError(f"{name}: {exc}") from exc
 
 
-def parse(document: object) -> tuple[Volume, ...]:
+def parse(document: object) -> tuple[ConfiguredVolume, ...]:
     """Return the volumes of *document*, a decoded ``volume.conf``."""
     listed = _field(document, "volume", list, "the document")
     if not listed:
@@ -85,7 +85,7 @@ def parse(document: object) -> tuple[Volume, ...]:
     return volumes
 
 
-def _parse_volume(document: object, where: str) -> Volume:
+def _parse_volume(document: object, where: str) -> ConfiguredVolume:
     name = _field(document, "name", str, where)
     if not find.is_plain(name) or name[0] in ".+":
         raise VolumeConfigError(f"{where}.name={name!r}: must be the name of a folder")
@@ -103,7 +103,7 @@ def _parse_volume(document: object, where: str) -> Volume:
         if kind not in _KINDS:
             log.warning("ignored %s.components.%r: neither binaries nor libraries", where, kind)
     binaries, libraries = (_names(components, kind, f"{where}.components") for kind in _KINDS)
-    return Volume(name, base, mode, binaries, libraries)
+    return ConfiguredVolume(name, base, mode, binaries, libraries)
 
 
 def _names(components: Mapping[str, object], kind: str, where: str) -> tuple[str, ...]:

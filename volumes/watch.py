@@ -28,7 +28,7 @@ LOOK_SECONDS = 5.0
 POLL_SECONDS = 2.0  # the same without inotify
 
 
-class Watch:
+class FolderWatch:
     """Watches folders, not recursively. :meth:`wake` ends a wait from outside."""
 
     def __init__(self, *, inotify: bool = True) -> None:
@@ -38,7 +38,7 @@ class Watch:
         self._seen: dict[Path, object] = {}
         self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> FolderWatch:
         return self
 
     def __exit__(

@@ -37,7 +37,7 @@ class Bundle:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class CertificateSpec:
     """The certificate to make."""
 
     hosts: tuple[str, ...]  # DNS names of the server; the first is its common name
@@ -45,7 +45,7 @@ class Wanted:
     lasting: bool = False  # one CA signs all, for ten years
 
 
-def make(wanted: Wanted, now: datetime.datetime, older: Bundle | None = None) -> Bundle:
+def make(wanted: CertificateSpec, now: datetime.datetime, older: Bundle | None = None) -> Bundle:
     """Make a bundle; the CAs of *older* that are still valid stay in it."""
     older = older or Bundle()
     begin = now - EARLIER
@@ -133,7 +133,7 @@ def expiry(bundle: Bundle) -> datetime.datetime:
     return _one(bundle.certificate).not_valid_after_utc
 
 
-def is_due(bundle: Bundle, wanted: Wanted, now: datetime.datetime) -> bool:
+def is_due(bundle: Bundle, wanted: CertificateSpec, now: datetime.datetime) -> bool:
     """Tell whether *bundle* needs replacing: invalid, other hosts, or 2/3 of its life over."""
     try:
         certificate = _one(bundle.certificate)

@@ -32,13 +32,13 @@ _ABSENT, _CONFLICT = 404, 409
 
 def source(
     api: apiserver.ApiServer,
-    place: serving_certificate.Place,
+    place: serving_certificate.ServerObjects,
     signer: str,
     authorities: Callable[[], str],
     now: Callable[[], datetime.datetime] = serving_certificate.utc,
 ) -> serving_certificate.Source:
     """Return the source that requests certificates of *signer*; *authorities* verify them."""
-    wanted = certificates.Wanted((place.host,))
+    wanted = certificates.CertificateSpec((place.host,))
 
     def ask(served: certificates.Bundle) -> certificates.Bundle:
         secret = serving_certificate.read_secret(api, place)
@@ -79,7 +79,7 @@ def source(
 
 
 def _answer(
-    api: apiserver.ApiServer, place: serving_certificate.Place, signer: str, key: str
+    api: apiserver.ApiServer, place: serving_certificate.ServerObjects, signer: str, key: str
 ) -> str | None:
     """Return the signed certificate; None if it is pending, empty if the request failed."""
     name = _name(place, key)
@@ -97,7 +97,7 @@ def _answer(
 
 
 def _make(
-    api: apiserver.ApiServer, place: serving_certificate.Place, signer: str, key: str
+    api: apiserver.ApiServer, place: serving_certificate.ServerObjects, signer: str, key: str
 ) -> dict[str, Any]:
     name = _name(place, key)
     subject = (place.host, "")
@@ -120,6 +120,6 @@ def _make(
     return made
 
 
-def _name(place: serving_certificate.Place, key: str) -> str:
+def _name(place: serving_certificate.ServerObjects, key: str) -> str:
     """Return the name of the request for *key*."""
     return f"{place.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"

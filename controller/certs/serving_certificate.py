@@ -45,7 +45,7 @@ def utc() -> datetime.datetime:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class ServerObjects:
     """The objects of a server; its Secret, Service and configurations share one name."""
 
     namespace: str
@@ -162,7 +162,7 @@ class Identity:
 
 def own(
     api: apiserver.ApiServer,
-    place: Place,
+    place: ServerObjects,
     *,
     hosts: Sequence[str] = (),
     lasting: bool = False,
@@ -172,7 +172,7 @@ def own(
 
     *hosts* are names besides that of the Service. *lasting*: one CA signs for ten years.
     """
-    wanted = certificates.Wanted((place.host, *hosts), lasting=lasting)
+    wanted = certificates.CertificateSpec((place.host, *hosts), lasting=lasting)
 
     def make(served: certificates.Bundle) -> certificates.Bundle:
         secret = read_secret(api, place)
@@ -196,7 +196,7 @@ def own(
     return make
 
 
-def read_secret(api: apiserver.ApiServer, place: Place) -> dict[str, Any]:
+def read_secret(api: apiserver.ApiServer, place: ServerObjects) -> dict[str, Any]:
     """Return the Secret of *place*; create it if it is absent and permissions allow."""
     try:
         return api.call("GET", place.secret)
@@ -227,7 +227,7 @@ def read_text(secret: objects.Object, name: str) -> str:
 
 def keep(
     api: apiserver.ApiServer,
-    place: Place,
+    place: ServerObjects,
     secret: dict[str, Any],
     bundle: certificates.Bundle,
     **more: str,

@@ -22,7 +22,7 @@ ATTEMPTS = 8  # to write the ledger, on conflicts
 SECONDS = 3.0  # timeout of a request; the API server waits for our admission review meanwhile
 
 
-class Keeper:
+class ClaimAdmitter:
     """Admits claims within the totals of their namespaces."""
 
     def __init__(self, api: apiserver.ApiServer, namespace: str) -> None:

@@ -27,10 +27,10 @@ _Place = tuple[str, str]  # the pool and the name of a device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class ClaimRequest:
     """What one claim requests of our devices."""
 
-    parts: tuple[pod_request.Part, ...]  # one for each request
+    parts: tuple[pod_request.ContainerRequest, ...]  # one for each request
     unjudged: tuple[str, ...] = ()  # further conditions, which this module does not evaluate
 
 
@@ -54,7 +54,7 @@ def slices(listed: Iterable[Object]) -> list[Object]:
 
 def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
     """Return the devices in *found*, the result of :func:`slices`, by node."""
-    devices: dict[str, list[facts.Device]] = {}
+    devices: dict[str, list[facts.NodeDevice]] = {}
     for resource_slice in found:
         spec = objects.section(resource_slice, "spec")
         there = devices.setdefault(str(spec.get("nodeName") or ""), [])
@@ -63,7 +63,7 @@ def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
     return {name: notes.Published(MEBIBYTE, tuple(those)) for name, those in devices.items()}
 
 
-def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[pod_request.Pod]:
+def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[pod_request.PodRequest]:
     """Return the holders of devices in the slices *found*: pods, or claims that no pod uses."""
     places = {place: where for resource_slice in found for place, where in _places(resource_slice)}
     held: dict[tuple[str, str], list[facts.Holding]] = {}
@@ -79,16 +79,16 @@ def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[pod_reque
             held.setdefault((node, holder), []).append(facts.Holding(share, holder))
             uids[node, holder] = uid
     return [
-        pod_request.Pod(
-            holder, uids[node, holder], pod_request.Shape(()), (), node=node, held=tuple(those)
+        pod_request.PodRequest(
+            holder, uids[node, holder], pod_request.PodShape(()), (), node=node, held=tuple(those)
         )
         for (node, holder), those in held.items()
     ]
 
 
-def wanted(spec: Object, classes: Mapping[str, Object]) -> Wanted:
+def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
     """Return what a claim's *spec* requests of our devices; UsageError if that can never fit."""
-    parts: list[pod_request.Part] = []
+    parts: list[pod_request.ContainerRequest] = []
     unjudged: list[str] = []
     for request in objects.entries(objects.section(spec, "devices"), "requests"):
         name = str(request.get("name"))
@@ -121,7 +121,7 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> Wanted:
         for key, value in entry.items()
         if key in ("matchAttribute", "distinctAttribute")
     ]
-    return Wanted(tuple(parts), tuple(unjudged))
+    return ClaimRequest(tuple(parts), tuple(unjudged))
 
 
 def whole_devices(pod: Object) -> int:
@@ -139,7 +139,7 @@ def allocated(claim: Object) -> tuple[str, ...]:
     return tuple(f"{result.get('pool')}/{result.get('device')}" for result in _results(claim))
 
 
-def _device(one: Object, index: int) -> facts.Device:
+def _device(one: Object, index: int) -> facts.NodeDevice:
     attributes, capacity = objects.section(one, "attributes"), objects.section(one, "capacity")
 
     def said(name: str, kind: str, default: Any) -> Any:
@@ -149,7 +149,7 @@ def _device(one: Object, index: int) -> facts.Device:
     least = objects.section(memory, "requestPolicy", "validRange").get("min")
     taints = {str(entry.get("key")): entry for entry in objects.entries(one, "taints")}
     others = [key for key in taints if key != names.DRA_CORDONED_TAINT]
-    return facts.Device(
+    return facts.NodeDevice(
         uuid=str(said(names.DRA_UUID, "string", one.get("name"))),
         index=index,
         memory_bytes=_bytes(memory.get("value")),
@@ -162,7 +162,7 @@ def _device(one: Object, index: int) -> facts.Device:
     )
 
 
-def _places(found: Object) -> Iterator[tuple[_Place, tuple[str, facts.Device]]]:
+def _places(found: Object) -> Iterator[tuple[_Place, tuple[str, facts.NodeDevice]]]:
     spec = objects.section(found, "spec")
     pool = str(objects.section(spec, "pool").get("name"))
     for one in objects.entries(spec, "devices"):
@@ -184,18 +184,18 @@ def _holder(claim: Object) -> tuple[str, str]:
     return f"{meta.get('namespace')}/claim {meta.get('name')}", str(meta.get("uid"))
 
 
-def _share(consumed: Object, device: facts.Device) -> facts.Share:
+def _share(consumed: Object, device: facts.NodeDevice) -> facts.NodeShare:
     """Return what was consumed of a device; a capacity that is not given counts as all of it."""
     vcore = _capacity(consumed, names.DRA_VCORE)
     vmemory = _capacity(consumed, names.DRA_VMEMORY)
-    return facts.Share(
+    return facts.NodeShare(
         device.uuid,
         facts.WHOLE if vcore is None else min(max(_number(vcore), 1), facts.WHOLE),
         max(device.memory_bytes if vmemory is None else _bytes(vmemory), 1),
     )
 
 
-def _part(asked: Object, name: str) -> pod_request.Part:
+def _part(asked: Object, name: str) -> pod_request.ContainerRequest:
     """Return one request; one that leaves out a capacity takes the whole device."""
     wished = objects.section(asked, "capacity", "requests")
     vcore, vmemory = (
@@ -210,9 +210,9 @@ def _part(asked: Object, name: str) -> pod_request.Part:
         )
     units = 0 if vmemory is None else -(-_bytes(vmemory) // MEBIBYTE)
     if each == facts.WHOLE:
-        return pod_request.Part(facts.Kind.APP, each * count, units * count)
-    return pod_request.Part(
-        facts.Kind.APP, each * count, units * count, count if count > 1 else None
+        return pod_request.ContainerRequest(facts.ContainerKind.APP, each * count, units * count)
+    return pod_request.ContainerRequest(
+        facts.ContainerKind.APP, each * count, units * count, count if count > 1 else None
     )
 
 
@@ -239,7 +239,9 @@ def _number(value: object) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
-def named(wants: Mapping[str, Wanted]) -> tuple[tuple[str, ...], tuple[pod_request.Part, ...]]:
+def named(
+    wants: Mapping[str, ClaimRequest],
+) -> tuple[tuple[str, ...], tuple[pod_request.ContainerRequest, ...]]:
     """Return the names and the parts of all *wants* (by claim name) of one pod."""
     found = [
         (name if len(want.parts) == 1 else f"{name} ({at})", part)

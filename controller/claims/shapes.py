@@ -34,24 +34,24 @@ _TOGETHER = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
+class ClaimShape:
     """What one claim requests."""
 
-    need: facts.Need
+    need: facts.ContainerNeed
     selector: facts.Selector = facts.ANY
     nearness: facts.Nearness = facts.Nearness.PREFERRED
-    wish: elastic.Wish | None = None  # for spare device time; None: no configuration
+    wish: elastic.TimeSharing | None = None  # for spare device time; None: no configuration
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Claim:
+class PodClaim:
     """One claim of a pod, and the containers that use it."""
 
-    need: facts.Need
+    need: facts.ContainerNeed
     containers: tuple[str, ...]
 
 
-def name_of(spec: Object, need: facts.Need) -> str:
+def name_of(spec: Object, need: facts.ContainerNeed) -> str:
     """Return the name of the template that has *spec*."""
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -63,7 +63,7 @@ def is_ours(name: object) -> bool:
     return isinstance(name, str) and name.startswith((SHARE, WHOLE))
 
 
-def claims_of(containers: Iterable[facts.Container]) -> tuple[Claim, ...]:
+def claims_of(containers: Iterable[facts.Container]) -> tuple[PodClaim, ...]:
     """Return the claims that *containers* of a pod need, each with the containers that use it.
 
     A pod holds all its claims for its whole life. So an init container uses the claim of an app
@@ -71,10 +71,14 @@ def claims_of(containers: Iterable[facts.Container]) -> tuple[Claim, ...]:
     containers share one claim per device count, with the maximum that any of them requests.
     """
     listed = list(containers)
-    claims = [Claim(one.need, (one.name,)) for one in listed if one.kind is not facts.Kind.INIT]
-    apps = {one.name for one in listed if one.kind is facts.Kind.APP}
-    alone: dict[int, Claim] = {}  # by the number of devices
-    for init in (one for one in listed if one.kind is facts.Kind.INIT):
+    claims = [
+        PodClaim(one.need, (one.name,))
+        for one in listed
+        if one.kind is not facts.ContainerKind.INIT
+    ]
+    apps = {one.name for one in listed if one.kind is facts.ContainerKind.APP}
+    alone: dict[int, PodClaim] = {}  # by the number of devices
+    for init in (one for one in listed if one.kind is facts.ContainerKind.INIT):
         enough = [
             at
             for at, claim in enumerate(claims)
@@ -84,12 +88,12 @@ def claims_of(containers: Iterable[facts.Container]) -> tuple[Claim, ...]:
             at = min(enough, key=lambda i: (claims[i].need.vcore, claims[i].need.vmemory))
             claims[at] = _joined(claims[at], init)
         else:
-            one = alone.get(init.need.count, Claim(init.need, ()))
+            one = alone.get(init.need.count, PodClaim(init.need, ()))
             alone[init.need.count] = _joined(one, init)
     return (*claims, *alone.values())
 
 
-def spec_of(shape: Shape) -> dict[str, Any]:
+def spec_of(shape: ClaimShape) -> dict[str, Any]:
     """Return the spec of claims of this shape, including the API server's defaults.
 
     UsageError if a selector is longer than a claim allows.
@@ -118,18 +122,18 @@ def spec_of(shape: Shape) -> dict[str, Any]:
     return {"devices": devices}
 
 
-def _covers(had: facts.Need, need: facts.Need) -> bool:
+def _covers(had: facts.ContainerNeed, need: facts.ContainerNeed) -> bool:
     enough = had.whole or (not need.whole and had.vmemory >= need.vmemory)
     return had.count == need.count and had.vcore >= need.vcore and enough
 
 
-def _joined(claim: Claim, container: facts.Container) -> Claim:
+def _joined(claim: PodClaim, container: facts.Container) -> PodClaim:
     one, two = claim.need, container.need
-    most = facts.Need(max(one.vcore, two.vcore), max(one.vmemory, two.vmemory), one.count)
-    return Claim(most, (*claim.containers, container.name))
+    most = facts.ContainerNeed(max(one.vcore, two.vcore), max(one.vmemory, two.vmemory), one.count)
+    return PodClaim(most, (*claim.containers, container.name))
 
 
-def _constraints(shape: Shape) -> Iterator[dict[str, str]]:
+def _constraints(shape: ClaimShape) -> Iterator[dict[str, str]]:
     if shape.need.count < 2:
         return
     if not shape.need.whole:  # otherwise one device could be chosen twice
@@ -138,7 +142,7 @@ def _constraints(shape: Shape) -> Iterator[dict[str, str]]:
         yield {"matchAttribute": f"{names.DRA_DRIVER}/{_TOGETHER[shape.nearness]}"}
 
 
-def _expressions(shape: Shape) -> Iterator[str]:
+def _expressions(shape: ClaimShape) -> Iterator[str]:
     """Yield the conditions on devices in CEL; a missing optional attribute is not an error."""
     chosen = shape.selector
     uuid = f"{_ATTRIBUTES}.{names.DRA_UUID}"

@@ -22,7 +22,7 @@ Key = tuple[str, str, str, str]  # namespace, pod, container, UUID
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Report:
+class AgentMetrics:
     """The metrics of one agent."""
 
     containers: Mapping[Key, Mapping[str, float]]  # by the metric's name without its prefix
@@ -42,7 +42,7 @@ class Report:
         return sums
 
 
-def memory(report: Report, namespace: str, pod: str) -> list[dict[str, object]]:
+def memory(report: AgentMetrics, namespace: str, pod: str) -> list[dict[str, object]]:
     """Return the memory limits of each container of a pod by device; sizes are bytes."""
     return [
         {
@@ -56,7 +56,7 @@ def memory(report: Report, namespace: str, pod: str) -> list[dict[str, object]]:
     ]
 
 
-def read(text: str) -> Report:
+def read(text: str) -> AgentMetrics:
     """Parse the text of /metrics; DataError if it cannot be parsed."""
     with errors.needing("prometheus-client", "kubernetes"):
         from prometheus_client import parser
@@ -83,4 +83,4 @@ def read(text: str) -> Report:
                 audits = bool(sample.value)
     except (ValueError, KeyError, IndexError) as exc:
         raise errors.DataError(f"/metrics: cannot be read: {exc!r}") from exc
-    return Report(containers, devices, findings, audits)
+    return AgentMetrics(containers, devices, findings, audits)

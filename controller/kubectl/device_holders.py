@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterObjects:
     """The objects read of a cluster; kinds that we may not list are empty."""
 
     pods: Sequence[Object]
@@ -33,7 +33,7 @@ class Seen:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class HeldShare:
     """The allocation of one container, or one claim, on one device."""
 
     namespace: str
@@ -55,14 +55,14 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
+class ClusterDevices:
     """The devices of a cluster and their allocations."""
 
-    devices: Mapping[str, Mapping[str, facts.Device]]  # by node, by UUID
-    parts: Sequence[Part]  # in the order of namespace, pod, container, node, device
+    devices: Mapping[str, Mapping[str, facts.NodeDevice]]  # by node, by UUID
+    parts: Sequence[HeldShare]  # in the order of namespace, pod, container, node, device
 
 
-def read(found: Seen) -> Held:
+def read(found: ClusterObjects) -> ClusterDevices:
     """Return the devices, and what the *found* pods hold of them."""
     slices = seen.slices(found.slices)
     published = seen.nodes(slices) | {
@@ -78,14 +78,14 @@ def read(found: Seen) -> Held:
     parts = [part for pod in found.pods for part in _of_pod(pod, there, placed)]
     parts += _of_claims(found, slices, there)
     parts.sort(key=lambda part: (part.namespace, part.pod, part.container, part.node, part.device))
-    return Held(there, parts)
+    return ClusterDevices(there, parts)
 
 
 def _of_pod(
     pod: Object,
-    there: Mapping[str, Mapping[str, facts.Device]],
+    there: Mapping[str, Mapping[str, facts.NodeDevice]],
     placed: Mapping[str, notes.Shares],
-) -> Iterator[Part]:
+) -> Iterator[HeldShare]:
     meta, spec = objects.section(pod, "metadata"), objects.section(pod, "spec")
     phase = objects.section(pod, "status").get("phase")
     node, uid = str(spec.get("nodeName") or ""), str(meta.get("uid"))
@@ -108,8 +108,10 @@ def _chosen(noted: Object, uid: str, node: str) -> notes.Shares:
 
 
 def _of_claims(
-    found: Seen, slices: Sequence[Object], there: Mapping[str, Mapping[str, facts.Device]]
-) -> Iterator[Part]:
+    found: ClusterObjects,
+    slices: Sequence[Object],
+    there: Mapping[str, Mapping[str, facts.NodeDevice]],
+) -> Iterator[HeldShare]:
     pods = {str(objects.section(pod, "metadata").get("uid")): pod for pod in found.pods}
     for tenant in seen.tenants(slices, found.claims):
         pod = pods.get(tenant.uid)
@@ -124,11 +126,11 @@ def _part(
     meta: Object,
     container: str,
     node: str,
-    share: facts.Share,
-    there: Mapping[str, Mapping[str, facts.Device]],
-) -> Part:
+    share: facts.NodeShare,
+    there: Mapping[str, Mapping[str, facts.NodeDevice]],
+) -> HeldShare:
     device = there.get(node, {}).get(share.uuid)
-    return Part(
+    return HeldShare(
         namespace=str(meta.get("namespace")),
         pod=str(meta.get("name")),
         container=container,
@@ -146,10 +148,10 @@ def _part(
 def _policy(noted: Object) -> str:
     said = noted.get(names.VCORE_POLICY_ANNOTATION)
     limits = (names.VCORE_LIMIT_ANNOTATION, names.GAIA_LIMIT_ANNOTATION)
-    elastic = quota.Policy.ELASTIC.name.lower()
+    elastic = quota.TimePolicy.ELASTIC.name.lower()
     if said is None and any(noted.get(limit) for limit in limits):
         return elastic
-    return elastic if said == elastic else quota.Policy.HARD.name.lower()
+    return elastic if said == elastic else quota.TimePolicy.HARD.name.lower()
 
 
 def _priority(noted: Object) -> str:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyvgpu.allocator import facts
-    from pyvgpu.controller.kubectl.agent_metrics import Report
-    from pyvgpu.controller.kubectl.device_holders import Part
+    from pyvgpu.controller.kubectl.agent_metrics import AgentMetrics
+    from pyvgpu.controller.kubectl.device_holders import HeldShare
     from pyvgpu.kube.objects import Object
 
     Rows = list[dict[str, object]]
@@ -35,12 +35,12 @@ KINDS = {
 _LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
-def held(parts: Iterable[Part]) -> Rows:
+def held(parts: Iterable[HeldShare]) -> Rows:
     """Return the rows of allocations."""
     return [_part(part) for part in parts]
 
 
-def used(parts: Iterable[Part], reports: Mapping[str, Report | None]) -> Rows:
+def used(parts: Iterable[HeldShare], reports: Mapping[str, AgentMetrics | None]) -> Rows:
     """Return the rows of usage beside allocation; *reports* is by node."""
     rows = []
     for part in parts:
@@ -60,12 +60,12 @@ def used(parts: Iterable[Part], reports: Mapping[str, Report | None]) -> Rows:
 
 
 def devices(
-    there: Mapping[str, Mapping[str, facts.Device]],
-    parts: Iterable[Part],
-    reports: Mapping[str, Report | None],
+    there: Mapping[str, Mapping[str, facts.NodeDevice]],
+    parts: Iterable[HeldShare],
+    reports: Mapping[str, AgentMetrics | None],
 ) -> Rows:
     """Return the rows of allocation and usage of each device."""
-    holders: dict[tuple[str, str], list[Part]] = {}
+    holders: dict[tuple[str, str], list[HeldShare]] = {}
     for part in parts:
         holders.setdefault((part.node, part.uuid), []).append(part)
     rows: Rows = []
@@ -112,7 +112,7 @@ def events(listed: Iterable[Object], now: datetime.datetime) -> Rows:
     return [row for _, row in sorted(found, key=lambda pair: pair[0])]
 
 
-def audits(reports: Mapping[str, Report | None]) -> Rows:
+def audits(reports: Mapping[str, AgentMetrics | None]) -> Rows:
     """Return the current audit findings by node; None: the agent did not answer."""
     rows: Rows = []
     for node, agent in sorted(reports.items()):
@@ -142,7 +142,7 @@ def last_seen(event: Object) -> datetime.datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
-def _part(part: Part) -> dict[str, object]:
+def _part(part: HeldShare) -> dict[str, object]:
     found = dataclasses.asdict(part)
     found["vmemoryBytes"] = found.pop("vmemory")
     return {key: value or None for key, value in found.items()}

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller.scheduler.node_info import PASSING, State
+from pyvgpu.controller.scheduler.node_info import PASSING, Certainty
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(slots=True)
-class Answer:
+class FilterResult:
     """The requested nodes that fit, and the others by reason."""
 
     fitting: Sequence[str] = dataclasses.field(default_factory=list)
@@ -29,13 +29,13 @@ class Answer:
 
 
 def judged(
-    known: cache.Book,
+    known: cache.Cache,
     made: index.Index,
-    pod: pod_request.Pod,
+    pod: pod_request.PodRequest,
     names: Sequence[str],
     *,
     every_reason: bool = True,
-) -> Answer:
+) -> FilterResult:
     """Return which of the nodes called *names* fit *pod*.
 
     Without *every_reason*, reasons are left out where any node fits.
@@ -45,13 +45,13 @@ def judged(
         # It may be bound there already, unknown to us: no other node is possible.
         return only(promise.node, names, f"not {promise.node}, to which it is being bound")
     fitting, refusing = made.look(pod.shape).split(names, every_reason=every_reason)
-    answer = Answer(fitting, {why.value: refused for why, refused in refusing.items()})
+    answer = FilterResult(fitting, {why.value: refused for why, refused in refusing.items()})
     if promise is not None and promise.node in names and promise.node not in fitting:
         _let(answer, known, pod, promise.node)
     return answer
 
 
-def _let(answer: Answer, known: cache.Book, pod: pod_request.Pod, node: str) -> None:
+def _let(answer: FilterResult, known: cache.Cache, pod: pod_request.PodRequest, node: str) -> None:
     """Accept a refused node if the reservation of *pod* there suffices."""
     if fits_without_itself(known, pod, node):
         answer.fitting = [*answer.fitting, node]
@@ -61,24 +61,24 @@ def _let(answer: Answer, known: cache.Book, pod: pod_request.Pod, node: str) -> 
         answer.failed = {why: names for why, names in without.items() if names}
 
 
-def only(node: str, names: Collection[str], text: str) -> Answer:
+def only(node: str, names: Collection[str], text: str) -> FilterResult:
     """Accept *node* alone, if it was asked about; *text* refuses the others."""
-    answer = Answer([node] if node in names else [])
+    answer = FilterResult([node] if node in names else [])
     answer.refuse((name for name in names if name != node), text)
     return answer
 
 
-def expect(known: cache.Book, pod: pod_request.Pod, node: str, now: float) -> None:
+def expect(known: cache.Cache, pod: pod_request.PodRequest, node: str, now: float) -> None:
     """Reserve on *node* what *pod* would get there, for a while; nothing if it does not fit."""
     try:
         shares = known.choose(pod, node)
     except errors.UnavailableError:
         return
     until = now + known.settings.expect_seconds
-    known.promise(known.promised(pod, node, shares, State.EXPECTED, until))
+    known.promise(known.promised(pod, node, shares, Certainty.EXPECTED, until))
 
 
-def fits_without_itself(known: cache.Book, pod: pod_request.Pod, node: str) -> bool:
+def fits_without_itself(known: cache.Cache, pod: pod_request.PodRequest, node: str) -> bool:
     """Tell whether a pod fits on *node* if its own reservation counts as free."""
     try:
         known.choose(pod, node)

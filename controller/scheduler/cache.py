@@ -19,43 +19,45 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors
 from pyvgpu.allocator import explain, facts, place
 from pyvgpu.controller.scheduler import choices, pod_request
-from pyvgpu.controller.scheduler.node_info import PASSING, Promise, Stand, State
+from pyvgpu.controller.scheduler.node_info import PASSING, Certainty, NodeInfo, Reservation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pyvgpu.allocator import annotations as notes
 
-    Shares = Mapping[str, tuple[facts.Share, ...]]
+    Shares = Mapping[str, tuple[facts.NodeShare, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class SchedulerSettings:
     """Options that an administrator may set."""
 
-    policy: pod_request.Policy = pod_request.Policy.BINPACK  # of pods that name none
+    policy: pod_request.NodePolicy = pod_request.NodePolicy.BINPACK  # of pods that name none
     expect_seconds: float = 5.0  # how long a pod's probable devices are kept free
     bind_seconds: float = 15.0  # after which an unanswered bind is in doubt
     claim_seconds: float = 120.0  # how long a preempting pod's claim lasts
     resync_seconds: float = 300.0  # between comparisons with the API server
 
-    def packing(self, pod: pod_request.Pod) -> facts.Packing:
+    def packing(self, pod: pod_request.PodRequest) -> facts.Packing:
         """Return how *pod* chooses among the devices of a node."""
-        spread = (pod.policy or self.policy) is pod_request.Policy.SPREAD
+        spread = (pod.policy or self.policy) is pod_request.NodePolicy.SPREAD
         return pod.packing or (facts.Packing.SPREAD if spread else facts.Packing.BINPACK)
 
 
-class Book:
+class Cache:
     """The scheduler cache; every method may be called by any thread."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, settings: SchedulerSettings | None = None) -> None:
+        self.settings = settings or SchedulerSettings()
         self.lock = threading.RLock()
-        self.stands: dict[str, Stand] = {}
-        self.pods: dict[str, pod_request.Pod] = {}  # by namespace/name; few of them have ended
-        self.gangs: dict[str, dict[str, pod_request.Pod]] = {}  # their pods, by uid
-        self._promises: dict[str, Promise] = {}  # by uid
-        self._pending: dict[str, Promise] = {}  # those that are not BOUND
+        self.stands: dict[str, NodeInfo] = {}
+        self.pods: dict[
+            str, pod_request.PodRequest
+        ] = {}  # by namespace/name; few of them have ended
+        self.gangs: dict[str, dict[str, pod_request.PodRequest]] = {}  # their pods, by uid
+        self._promises: dict[str, Reservation] = {}  # by uid
+        self._pending: dict[str, Reservation] = {}  # those that are not BOUND
         self._listeners: list[Callable[[str], None]] = []
 
     def listen(self, changed: Callable[[str], None]) -> None:
@@ -76,7 +78,7 @@ class Book:
         """Note that a node is gone; pods that are bound to it stay until they are deleted."""
         self.see_node(name, None)
 
-    def see_pod(self, key: str, pod: pod_request.Pod | None) -> None:
+    def see_pod(self, key: str, pod: pod_request.PodRequest | None) -> None:
         """Update the pod called *key*; None: there is none that has devices of ours.
 
         A known pod of the same name and another uid is gone.
@@ -103,29 +105,29 @@ class Book:
                 promise.pod = pod
                 if pod.leaving and promise.state in PASSING:
                     self._end(pod.uid)
-                elif promise.state is State.BOUND:
+                elif promise.state is Certainty.BOUND:
                     self._doubt(promise)
 
     # Reservations.
 
-    def reserve(self, pod: pod_request.Pod, node: str, now: float) -> Shares:
+    def reserve(self, pod: pod_request.PodRequest, node: str, now: float) -> Shares:
         """Reserve devices of *node* for binding *pod* there; return the shares.
 
         Idempotent. explain.Refused, or UnavailableError, if that is impossible.
         """
         with self.lock:
             promise = self._promises.get(pod.uid)
-            if promise is not None and promise.state in (State.BINDING, State.BOUND):
+            if promise is not None and promise.state in (Certainty.BINDING, Certainty.BOUND):
                 if promise.node != node or promise.shares is None:
                     raise errors.UnavailableError(
                         f"{pod.key} is {promise.state.value} on {promise.node} already"
                     )
-                if promise.state is State.BINDING:
+                if promise.state is Certainty.BINDING:
                     promise.until = now + self.settings.bind_seconds
                 return promise.shares
             shares = self._again(promise, node) or self.choose(pod, node)
             until = now + self.settings.bind_seconds
-            self._put(self.promised(pod, node, shares, State.BINDING, until))
+            self._put(self.promised(pod, node, shares, Certainty.BINDING, until))
             return shares
 
     def minors(self, node: str) -> Mapping[str, int]:
@@ -134,7 +136,7 @@ class Book:
             stand = self.stands.get(node)
             return stand.minors if stand is not None else {}
 
-    def choose(self, pod: pod_request.Pod, node: str, but: tuple[str, ...] = ()) -> Shares:
+    def choose(self, pod: pod_request.PodRequest, node: str, but: tuple[str, ...] = ()) -> Shares:
         """Return the shares that *pod* would get on *node* if the pods *but* held none there.
 
         explain.Refused if it does not fit.
@@ -145,29 +147,34 @@ class Book:
             stand = self.stands.get(node)
             if stand is None or not stand.unit:
                 text = "the node has published no devices"
-                raise explain.Refused([explain.Reason("", "", "", text)])
+                raise explain.Refused([explain.DeviceReason("", "", "", text)])
             wanted = stand.wanted(pod, self.settings.packing(pod))
             found = place.find(stand.without((pod.uid, *but)), wanted)
             if found is None:
-                seen = facts.Node(stand.devices, tuple(stand.held((pod.uid, *but))))
+                seen = facts.NodeDevices(stand.devices, tuple(stand.held((pod.uid, *but))))
                 raise explain.Refused(explain.reasons(seen, pod_request.called(pod, wanted)))
             return pod_request.named(pod, found)
 
     def promised(
-        self, pod: pod_request.Pod, node: str, shares: Shares, state: State, until: float
-    ) -> Promise:
+        self,
+        pod: pod_request.PodRequest,
+        node: str,
+        shares: Shares,
+        state: Certainty,
+        until: float,
+    ) -> Reservation:
         """Build the reservation of *shares*; nothing is stored."""
         kinds = {name: part.kind for name, part in zip(pod.names, pod.shape.parts, strict=True)}
-        return Promise(pod, node, state, choices.peak(kinds, shares, pod.key), shares, until)
+        return Reservation(pod, node, state, choices.peak(kinds, shares, pod.key), shares, until)
 
-    def promise(self, promise: Promise) -> None:
+    def promise(self, promise: Reservation) -> None:
         """Store a reservation that is EXPECTED or CLAIMED; it expires."""
         with self.lock:
             before = self._promises.get(promise.pod.uid)
             if before is None or before.state in PASSING:
                 self._put(promise)
 
-    def find(self, uid: str) -> Promise | None:
+    def find(self, uid: str) -> Reservation | None:
         """Return the reservation of a pod."""
         return self._promises.get(uid)
 
@@ -175,10 +182,10 @@ class Book:
         """Drop the reservation of a pod that no request sent so far has bound or can bind."""
         with self.lock:
             promise = self._promises.get(uid)
-            if promise is not None and promise.state is not State.BOUND:
+            if promise is not None and promise.state is not Certainty.BOUND:
                 self._end(uid)
 
-    def expire(self, now: float) -> list[pod_request.Pod]:
+    def expire(self, now: float) -> list[pod_request.PodRequest]:
         """Drop the reservations that have expired by *now*; return their pods."""
         with self.lock:
             late = [
@@ -190,16 +197,16 @@ class Book:
                 self._end(promise.pod.uid)
             return [expired.pod for expired in late]
 
-    def doubtful(self, now: float) -> list[Promise]:
+    def doubtful(self, now: float) -> list[Reservation]:
         """Return the reservations whose bind is past its deadline by *now*."""
         with self.lock:
             return [
                 promise
                 for promise in self._pending.values()
-                if promise.state is State.BINDING and promise.until <= now
+                if promise.state is Certainty.BINDING and promise.until <= now
             ]
 
-    def differences(self, other: Book) -> list[str]:
+    def differences(self, other: Cache) -> list[str]:
         """Describe each difference from *other*, a cache built from the same objects.
 
         Reservations that the API server does not know yet are ignored.
@@ -209,7 +216,7 @@ class Book:
 
     # Internals.
 
-    def _differences(self, other: Book) -> Iterator[str]:
+    def _differences(self, other: Cache) -> Iterator[str]:
         for name in self.stands.keys() | other.stands.keys():
             one, two = self.stands.get(name), other.stands.get(name)
             if (one.devices if one else ()) != (two.devices if two else ()):
@@ -228,7 +235,7 @@ class Book:
         if pod is None:
             return "unknown"
         promise = self._promises.get(pod.uid)
-        if promise is None or promise.state is not State.BOUND:
+        if promise is None or promise.state is not Certainty.BOUND:
             return f"{pod.uid} without a node"
         parts = sorted(
             f"{holding.share.uuid} {holding.share.vcore}/{holding.share.vmemory}"
@@ -236,10 +243,10 @@ class Book:
         )
         return f"{pod.uid} on {promise.node} with {', '.join(parts) or 'unknown devices'}"
 
-    def _bound(self, pod: pod_request.Pod, promise: Promise | None) -> None:
+    def _bound(self, pod: pod_request.PodRequest, promise: Reservation | None) -> None:
         if (
             promise is not None
-            and promise.state is State.BOUND
+            and promise.state is Certainty.BOUND
             and (promise.node, promise.held) == (pod.node, pod.held)
         ):
             promise.pod = pod
@@ -247,32 +254,32 @@ class Book:
         shares = None
         if promise is not None and promise.node == pod.node and promise.held == pod.held:
             shares = promise.shares
-        self._put(Promise(pod, pod.node, State.BOUND, pod.held, shares))
+        self._put(Reservation(pod, pod.node, Certainty.BOUND, pod.held, shares))
 
-    def _doubt(self, promise: Promise) -> None:
+    def _doubt(self, promise: Reservation) -> None:
         """Put the bind of a pod in doubt that was bound and is not any more.
 
         That happens where the API server's data was restored from a backup.
         """
-        promise.state, promise.until = State.BINDING, -math.inf
+        promise.state, promise.until = Certainty.BINDING, -math.inf
         self._pending[promise.pod.uid] = promise
 
-    def _again(self, promise: Promise | None, node: str) -> Shares | None:
+    def _again(self, promise: Reservation | None, node: str) -> Shares | None:
         """Return the shares that are reserved already, if they still fit."""
         if promise is None or promise.node != node or promise.shares is None:
             return None
         stand, pod = self.stands[node], promise.pod
         if not stand.unit:
             return None
-        seen = facts.Node(stand.devices, tuple(stand.held((pod.uid,))))
+        seen = facts.NodeDevices(stand.devices, tuple(stand.held((pod.uid,))))
         numbered = {str(at): promise.shares[name] for at, name in enumerate(pod.names)}
         return None if place.complaint(seen, stand.wanted(pod), numbered) else promise.shares
 
-    def _put(self, promise: Promise) -> None:
+    def _put(self, promise: Reservation) -> None:
         uid = promise.pod.uid
         self._end(uid)
         self._promises[uid] = promise
-        if promise.state is not State.BOUND:
+        if promise.state is not Certainty.BOUND:
             self._pending[uid] = promise
         stand = self._stand(promise.node)
         stand.tenants[uid] = promise
@@ -290,22 +297,22 @@ class Book:
         self._tidy(stand)
         self._changed(promise.node)
 
-    def _forget(self, pod: pod_request.Pod) -> None:
+    def _forget(self, pod: pod_request.PodRequest) -> None:
         self._leave_gang(pod)
         del self.pods[pod.key]
         self._end(pod.uid)
 
-    def _leave_gang(self, pod: pod_request.Pod) -> None:
+    def _leave_gang(self, pod: pod_request.PodRequest) -> None:
         if pod.gang:
             members = self.gangs[pod.gang.name]
             del members[pod.uid]
             if not members:
                 del self.gangs[pod.gang.name]
 
-    def _stand(self, name: str) -> Stand:
-        return self.stands.setdefault(name, Stand(name))
+    def _stand(self, name: str) -> NodeInfo:
+        return self.stands.setdefault(name, NodeInfo(name))
 
-    def _tidy(self, stand: Stand) -> None:
+    def _tidy(self, stand: NodeInfo) -> None:
         """Forget a node of which nothing is known and which has no pods."""
         if not (stand.unit or stand.trouble or stand.tenants):
             del self.stands[stand.name]

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from pyvgpu.kube.objects import Object
 
-    Shares = Mapping[str, Sequence[facts.Share]]  # by container
+    Shares = Mapping[str, Sequence[facts.NodeShare]]  # by container
 
 
 def read(
     noted: Object,
     keys: Sequence[bytes] | None,
     pod: tuple[str, str, str],
-    kinds: Mapping[str, facts.Kind],
+    kinds: Mapping[str, facts.ContainerKind],
 ) -> tuple[facts.Holding, ...] | None:
     """Return what a pod holds by the choice in its annotations *noted*; None if there is none.
 
@@ -43,16 +43,16 @@ def read(
 
 
 def peak(
-    kinds: Mapping[str, facts.Kind], shares: Shares, holder: str
+    kinds: Mapping[str, facts.ContainerKind], shares: Shares, holder: str
 ) -> tuple[facts.Holding, ...]:
     """Return the most that containers with *shares* hold of each device at the same time.
 
     A container of unknown kind is assumed to run all the time.
     """
-    need = facts.Need(facts.WHOLE, 0)  # not used here
+    need = facts.ContainerNeed(facts.WHOLE, 0)  # not used here
     order = {name: at for at, name in enumerate(kinds)}
     containers = [
-        facts.Container(name, need, kinds.get(name, facts.Kind.SIDECAR))
+        facts.Container(name, need, kinds.get(name, facts.ContainerKind.SIDECAR))
         for name in sorted(shares, key=lambda name: order.get(name, -1))
     ]
     return place.holdings(containers, shares, holder)

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu.controller.scheduler import answers, gang_state, index, preempting, wait_reasons
-from pyvgpu.controller.scheduler.node_info import State
+from pyvgpu.controller.scheduler.node_info import Certainty
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Decider:
     """Answers from the scheduler cache."""
 
-    def __init__(self, known: cache.Book) -> None:
+    def __init__(self, known: cache.Cache) -> None:
         self.book = known
         self.moved = threading.Condition(known.lock)  # on which pods of a gang wait for the others
         self._index = index.Index(known.stands)
@@ -33,12 +33,17 @@ class Decider:
         self.nominated = self._preempting.nominated
         self.in_vain = self._preempting.in_vain
         self._touched: set[str] = set()  # nodes that have changed since the last freed()
-        self._refused: dict[str, pod_request.Pod] = {}  # by uid, pods that no node fitted
+        self._refused: dict[str, pod_request.PodRequest] = {}  # by uid, pods that no node fitted
         known.listen(self._touched.add)
 
     def filter(
-        self, pod: pod_request.Pod, names: Sequence[str], now: float, *, every_reason: bool = True
-    ) -> answers.Answer:
+        self,
+        pod: pod_request.PodRequest,
+        names: Sequence[str],
+        now: float,
+        *,
+        every_reason: bool = True,
+    ) -> answers.FilterResult:
         """Return which of the nodes called *names* fit *pod*, and why the others do not.
 
         Without *every_reason*, reasons are given only where none fits: else they are not needed.
@@ -59,7 +64,7 @@ class Decider:
                 self._refused[pod.uid] = pod
         return answer
 
-    def freed(self, now: float) -> list[pod_request.Pod]:
+    def freed(self, now: float) -> list[pod_request.PodRequest]:
         """Return refused pods that may fit now, each once, by descending priority.
 
         And those whose victims did not terminate in time: others may be evicted for them.
@@ -94,7 +99,7 @@ class Decider:
             found, key=lambda candidate: (-candidate.priority, candidate.created, candidate.uid)
         )
 
-    def _kept(self, pod: pod_request.Pod, touched: frozenset[str]) -> bool | None:
+    def _kept(self, pod: pod_request.PodRequest, touched: frozenset[str]) -> bool | None:
         """Tell whether the reservation of *pod* fits; None if there is none, or no change."""
         promise = self.book.find(pod.uid)
         if promise is None or promise.node not in touched:
@@ -102,8 +107,8 @@ class Decider:
         return answers.fits_without_itself(self.book, pod, promise.node)
 
     def _filtered(
-        self, pod: pod_request.Pod, names: Sequence[str], now: float, *, every_reason: bool
-    ) -> answers.Answer:
+        self, pod: pod_request.PodRequest, names: Sequence[str], now: float, *, every_reason: bool
+    ) -> answers.FilterResult:
         if pod.gang:
             found = self._gathering.filter(pod, pod.gang, names, now)
             if found is not None:
@@ -113,7 +118,9 @@ class Decider:
             answers.expect(self.book, pod, answer.fitting[0], now)
         return answer
 
-    def prioritize(self, pod: pod_request.Pod, names: Sequence[str], now: float) -> listed.Codes:
+    def prioritize(
+        self, pod: pod_request.PodRequest, names: Sequence[str], now: float
+    ) -> listed.Codes:
         """Return a score from 0 to 10 for each of *names*.
 
         The pod will probably go to the best one, so that is reserved for it for a while.
@@ -124,11 +131,11 @@ class Decider:
         with self.book.lock:
             scores = self._index.score(pod.shape, policy, names)
             promise = self.book.find(pod.uid)
-            if promise is None or (promise.state is State.EXPECTED and not pod.gang):
+            if promise is None or (promise.state is Certainty.EXPECTED and not pod.gang):
                 answers.expect(self.book, pod, names[scores.index(max(scores))], now)
         return scores
 
-    def arrive(self, pod: pod_request.Pod, node: str, now: float) -> float | None:
+    def arrive(self, pod: pod_request.PodRequest, node: str, now: float) -> float | None:
         """Note a bind request of *pod* for *node*; return None if it may be bound now.
 
         Otherwise the pod has to wait for its gang: on *moved*, at most until the returned time,
@@ -150,7 +157,7 @@ class Decider:
             return None
         return wait_reasons.look(self.book, pod, names, every_device=every_device)
 
-    def broken(self, now: float) -> list[pod_request.Pod]:
+    def broken(self, now: float) -> list[pod_request.PodRequest]:
         """Return the bound pods of gangs whose other pods could not be bound in time.
 
         Their devices are of no use to them, so they have to be evicted.

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.controller.scheduler import answers, gangs
-from pyvgpu.controller.scheduler.node_info import PASSING, State
+from pyvgpu.controller.scheduler.node_info import PASSING, Certainty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyvgpu.controller.scheduler import cache, index, pod_request
-    from pyvgpu.controller.scheduler.node_info import Stand
+    from pyvgpu.controller.scheduler.node_info import NodeInfo
 
 
 WAIT_SECONDS = 20.0  # that a bind waits for its gang; kube-scheduler's timeout is longer
@@ -37,7 +37,7 @@ class _InVain:
 class Gathering:
     """Reserves devices for gangs; the caller holds the lock of the cache."""
 
-    def __init__(self, known: cache.Book, made: index.Index) -> None:
+    def __init__(self, known: cache.Cache, made: index.Index) -> None:
         self._book = known
         self._index = made
         self._assemblies: dict[str, gangs.Assembly] = {}
@@ -45,8 +45,8 @@ class Gathering:
         self._in_vain: dict[str, _InVain] = {}
 
     def filter(
-        self, pod: pod_request.Pod, gang: pod_request.Gang, names: Sequence[str], now: float
-    ) -> answers.Answer | None:
+        self, pod: pod_request.PodRequest, gang: pod_request.Gang, names: Sequence[str], now: float
+    ) -> answers.FilterResult | None:
         """Return the one node reserved for *pod*; None if its gang has enough bound pods.
 
         Devices are reserved for all of its gang, or for none.
@@ -61,7 +61,7 @@ class Gathering:
                 text = f"waits for its gang: {there} of {found.size} pods are there"
             else:
                 text = f"its gang has {found.size} pods already, which come first"
-            return answers.Answer(failed={text: names} if names else {})
+            return answers.FilterResult(failed={text: names} if names else {})
         node = self._node_of(pod, gang, names, now)
         if node is None and not self._is_in_vain(gang, found, names, now):
             node = self._place(found, pod, names, now)
@@ -73,12 +73,12 @@ class Gathering:
         return answers.only(node, names, "not the node that is reserved for it and its gang")
 
     def arrive(
-        self, pod: pod_request.Pod, gang: pod_request.Gang, node: str, now: float
+        self, pod: pod_request.PodRequest, gang: pod_request.Gang, node: str, now: float
     ) -> float | None:
         """Note a bind request for *pod*; return until when it must wait, None if it need not."""
         found = self._members(pod, gang)
         promise = self._book.find(pod.uid)
-        if found.whole or (promise is not None and promise.state is State.BINDING):
+        if found.whole or (promise is not None and promise.state is Certainty.BINDING):
             return None
         assembly = self._assembly(gang, now)
         if assembly is None or promise is None or promise.node != node:
@@ -108,13 +108,13 @@ class Gathering:
             self._in_vain[name].owed = False
         return found
 
-    def broken(self, now: float) -> list[pod_request.Pod]:
+    def broken(self, now: float) -> list[pod_request.PodRequest]:
         """Return the bound pods of gangs that have been partly bound for too long."""
         self._assemblies = {name: it for name, it in self._assemblies.items() if it.until > now}
         self._in_vain = {
             name: it for name, it in self._in_vain.items() if name in self._book.gangs
         }
-        late: list[pod_request.Pod] = []
+        late: list[pod_request.PodRequest] = []
         torn: dict[str, float] = {}
         for name, pods in self._book.gangs.items():
             if not any(pod.node for pod in pods.values()) or not any(
@@ -148,17 +148,17 @@ class Gathering:
     def _about(self, found: gangs.Members, names: Sequence[str]) -> tuple[object, ...]:
         return self._index.version, found.waiting, frozenset(names)  # names come in any order
 
-    def _members(self, pod: pod_request.Pod, gang: pod_request.Gang) -> gangs.Members:
+    def _members(self, pod: pod_request.PodRequest, gang: pod_request.Gang) -> gangs.Members:
         """Return the pods of a gang, including *pod*, which the cache may not have yet."""
         known = {**self._book.gangs.get(gang.name, {}), pod.uid: pod}
         return gangs.members(known.values(), self._binding(known.values()))
 
-    def _binding(self, pods: Iterable[pod_request.Pod]) -> set[str]:
+    def _binding(self, pods: Iterable[pod_request.PodRequest]) -> set[str]:
         promises = (self._book.find(pod.uid) for pod in pods)
         return {
             promise.pod.uid
             for promise in promises
-            if promise is not None and promise.state is State.BINDING
+            if promise is not None and promise.state is Certainty.BINDING
         }
 
     def _assembly(self, gang: pod_request.Gang, now: float) -> gangs.Assembly | None:
@@ -169,17 +169,17 @@ class Gathering:
         return assembly
 
     def _node_of(
-        self, pod: pod_request.Pod, gang: pod_request.Gang, names: Sequence[str], now: float
+        self, pod: pod_request.PodRequest, gang: pod_request.Gang, names: Sequence[str], now: float
     ) -> str | None:
         """Return the node reserved for *pod*, if it is one of *names*."""
         promise = self._book.find(pod.uid)
-        kept = promise is not None and promise.state is State.EXPECTED
+        kept = promise is not None and promise.state is Certainty.EXPECTED
         if self._assembly(gang, now) is None or not kept or promise is None:
             return None
         return promise.node if promise.node in names else None
 
     def _place(
-        self, found: gangs.Members, pod: pod_request.Pod, names: Sequence[str], now: float
+        self, found: gangs.Members, pod: pod_request.PodRequest, names: Sequence[str], now: float
     ) -> str | None:
         """Reserve room for all pods whose bind has not arrived; return the node of *pod*."""
         gang = pod.gang
@@ -192,7 +192,7 @@ class Gathering:
         ]
         own = {it.node for one in moving if (it := self._book.find(one.uid)) is not None}
 
-        def candidates(one: pod_request.Pod) -> list[Stand]:
+        def candidates(one: pod_request.PodRequest) -> list[NodeInfo]:
             fits = self._index.look(one.shape).fits
             fitting = [node_name for node_name in names if fits(node_name) or node_name in own]
             policy = one.policy or self._book.settings.policy
@@ -209,19 +209,19 @@ class Gathering:
         self._assemblies[gang.name] = assembly
         for one in moving:
             node, shares = placed[one.uid]
-            promise = self._book.promised(one, node, shares, State.EXPECTED, assembly.until)
+            promise = self._book.promised(one, node, shares, Certainty.EXPECTED, assembly.until)
             self._book.promise(promise)
         return placed[pod.uid][0]
 
     def _refused(
-        self, found: gangs.Members, pod: pod_request.Pod, names: Sequence[str]
-    ) -> answers.Answer:
+        self, found: gangs.Members, pod: pod_request.PodRequest, names: Sequence[str]
+    ) -> answers.FilterResult:
         answer = answers.judged(self._book, self._index, pod, names)
         fitting, answer.fitting = answer.fitting, []
         answer.refuse(fitting, f"room for it, but not on all nodes for its gang of {found.size}")
         return answer
 
-    def _give_up(self, gang: pod_request.Gang, waiting: Iterable[pod_request.Pod]) -> None:
+    def _give_up(self, gang: pod_request.Gang, waiting: Iterable[pod_request.PodRequest]) -> None:
         """Drop the reservations of a gang."""
         self._assemblies.pop(gang.name, None)
         for pod in waiting:

@@ -16,9 +16,9 @@ from pyvgpu.controller.scheduler import pod_request
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler.node_info import Stand
+    from pyvgpu.controller.scheduler.node_info import NodeInfo
 
-    Shares = Mapping[str, tuple[facts.Share, ...]]
+    Shares = Mapping[str, tuple[facts.NodeShare, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Members:
     """The pods of a gang."""
 
     size: int  # pods that the gang must have
-    running: tuple[pod_request.Pod, ...]  # bound, being bound, or succeeded
-    waiting: tuple[pod_request.Pod, ...]  # as many as are missing, in order of precedence
+    running: tuple[pod_request.PodRequest, ...]  # bound, being bound, or succeeded
+    waiting: tuple[pod_request.PodRequest, ...]  # as many as are missing, in order of precedence
     spare: tuple[
-        pod_request.Pod, ...
+        pod_request.PodRequest, ...
     ] = ()  # beyond the size of the gang: they come after the others
 
     @property
@@ -58,7 +58,7 @@ class Members:
         )
 
 
-def members(pods: Iterable[pod_request.Pod], binding: Collection[str] = ()) -> Members:
+def members(pods: Iterable[pod_request.PodRequest], binding: Collection[str] = ()) -> Members:
     """Sort the known *pods* of one gang, at least one.
 
     *binding* are the uids of those that are being bound.
@@ -84,9 +84,9 @@ class Assembly:
 
 
 def plan(
-    pods: Sequence[pod_request.Pod],
-    candidates: Callable[[pod_request.Pod], Sequence[Stand]],
-    packing: Callable[[pod_request.Pod], facts.Packing],
+    pods: Sequence[pod_request.PodRequest],
+    candidates: Callable[[pod_request.PodRequest], Sequence[NodeInfo]],
+    packing: Callable[[pod_request.PodRequest], facts.Packing],
 ) -> dict[str, tuple[str, Shares]] | None:
     """Return a node and shares for each of *pods*, by uid; None if not all fit.
 
@@ -94,8 +94,8 @@ def plan(
     counts as free. The largest pods choose first, each the best node that still has room.
     """
     trial = _Trial({member.uid for member in pods})
-    nodes: dict[pod_request.Shape, Iterator[Stand]] = {}
-    first: dict[pod_request.Shape, Stand | None] = {}
+    nodes: dict[pod_request.PodShape, Iterator[NodeInfo]] = {}
+    first: dict[pod_request.PodShape, NodeInfo | None] = {}
     found: dict[str, tuple[str, Shares]] = {}
     for pod in sorted(pods, key=_largest):
         if pod.shape not in nodes:
@@ -113,7 +113,7 @@ def plan(
     return found
 
 
-def _largest(pod: pod_request.Pod) -> tuple[int, int, float, str]:
+def _largest(pod: pod_request.PodRequest) -> tuple[int, int, float, str]:
     vcore = sum(part.vcore for part in pod.shape.parts)
     return -vcore, -sum(part.units for part in pod.shape.parts), pod.created, pod.uid
 
@@ -124,15 +124,17 @@ class _Trial:
     def __init__(self, uids: set[str]) -> None:
         self._uids = uids
         self._held: dict[str, tuple[facts.Holding, ...]] = {}
-        self._patience = place.Patience()
+        self._patience = place.SearchBudget()
 
-    def place(self, stand: Stand, pod: pod_request.Pod, packing: facts.Packing) -> Shares | None:
+    def place(
+        self, stand: NodeInfo, pod: pod_request.PodRequest, packing: facts.Packing
+    ) -> Shares | None:
         """Place *pod* on a node, and count it there from now on; None if it does not fit."""
         held = self._held.get(stand.name)
         if held is None:
             held = self._held[stand.name] = tuple(stand.held(self._uids))
         wanted = stand.wanted(pod, packing)
-        room = free_capacity.of(facts.Node(stand.devices, held))
+        room = free_capacity.of(facts.NodeDevices(stand.devices, held))
         placed = place.find(room, wanted, self._patience)
         if placed is None:
             return None

@@ -19,13 +19,13 @@ from pyvgpu.controller.scheduler import listed, pod_request, score
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler.node_info import Stand
+    from pyvgpu.controller.scheduler.node_info import NodeInfo
 
 MOST_SHAPES = 64  # cached at once; the least recently used are dropped
 MOST_GONE = 1024  # deleted nodes whose names are kept
 
 
-class Reason(enum.Enum):
+class RefusalReason(enum.Enum):
     """Why a node refuses a pod: few words, shown after the number of such nodes."""
 
     UNKNOWN = "no devices published (does its agent run?)"
@@ -45,10 +45,12 @@ class Reason(enum.Enum):
         return self in _PASSING
 
 
-_PASSING = frozenset({Reason.TAKEN, Reason.FEW, Reason.APART, Reason.TOGETHER})
+_PASSING = frozenset(
+    {RefusalReason.TAKEN, RefusalReason.FEW, RefusalReason.APART, RefusalReason.TOGETHER}
+)
 
 
-_REASONS = {getattr(codes, reason.name): reason for reason in Reason}
+_REASONS = {getattr(codes, reason.name): reason for reason in RefusalReason}
 _UNSCORED = 255  # more than any score
 
 
@@ -57,7 +59,7 @@ class Meaning:
 
     __slots__ = ("_asks", "_pods", "_shape")
 
-    def __init__(self, shape: pod_request.Shape) -> None:
+    def __init__(self, shape: pod_request.PodShape) -> None:
         self._shape = shape
         self._pods: dict[int, facts.Pod | None] = {}  # by the bytes of a node's unit
         self._asks: dict[int, capacity.Ask | None] = {}
@@ -92,8 +94,8 @@ class Meaning:
         return any(container.need.count > 1 for pod in pods for container in pod.containers)
 
     def judge(
-        self, stand: Stand, patience: place.Patience, own: Collection[str] = ()
-    ) -> Reason | None:
+        self, stand: NodeInfo, patience: place.SearchBudget, own: Collection[str] = ()
+    ) -> RefusalReason | None:
         """Return why a node does not fit, None if it does.
 
         *patience* is shared by several nodes. Reservations of the pods *own*, by uid, count as
@@ -106,7 +108,11 @@ class Meaning:
         return _REASONS.get(self.settle(said[0], stand, free, patience))
 
     def settle(
-        self, code: int, stand: Stand, free: Sequence[free_capacity.Room], patience: place.Patience
+        self,
+        code: int,
+        stand: NodeInfo,
+        free: Sequence[free_capacity.FreeCapacity],
+        patience: place.SearchBudget,
     ) -> int:
         """Return the final code of a node for which the numbers give *code*."""
         if code == codes.UNKNOWN and stand.trouble:
@@ -127,29 +133,29 @@ class Scores:
         self.outdated = set(range(nodes))  # numbers of nodes that have changed since
 
 
-class Known:
+class ShapeResults:
     """Cached results of all nodes for one shape."""
 
     __slots__ = ("_roll", "at", "fitting", "meaning", "scores")
 
-    def __init__(self, shape: pod_request.Shape, roll: listed.Roll) -> None:
+    def __init__(self, shape: pod_request.PodShape, roll: listed.Roll) -> None:
         self.meaning = Meaning(shape)
         self._roll = roll
         self.fitting = bytearray()  # a code, by node number
         self.at = 0  # changes included
-        self.scores: dict[pod_request.Policy, Scores] = {}
+        self.scores: dict[pod_request.NodePolicy, Scores] = {}
 
     def fits(self, name: str) -> bool:
         """Tell whether a node fits."""
         return self._code(name) == codes.FITS
 
-    def why(self, name: str) -> Reason | None:
+    def why(self, name: str) -> RefusalReason | None:
         """Return why a node does not fit; None if it does."""
         return _REASONS.get(self._code(name))
 
     def split(
         self, names: Sequence[str], *, every_reason: bool = True
-    ) -> tuple[Sequence[str], dict[Reason, Sequence[str]]]:
+    ) -> tuple[Sequence[str], dict[RefusalReason, Sequence[str]]]:
         """Return those of *names* that fit, and the others by reason.
 
         Without *every_reason* the others are left out where any node fits.
@@ -179,11 +185,13 @@ def _reach(found: bytearray, count: int, code: int) -> None:
 class Index:
     """Knows which nodes fit each shape; called by one thread at a time."""
 
-    def __init__(self, stands: Mapping[str, Stand]) -> None:
+    def __init__(self, stands: Mapping[str, NodeInfo]) -> None:
         self._stands = stands
         self._changes: list[str] = []  # names of changed nodes, the latest last
         self._forgotten = 0  # how many came before those
-        self._known: collections.OrderedDict[pod_request.Shape, Known] = collections.OrderedDict()
+        self._known: collections.OrderedDict[pod_request.PodShape, ShapeResults] = (
+            collections.OrderedDict()
+        )
         self._begin()
 
     def _begin(self) -> None:
@@ -205,7 +213,7 @@ class Index:
         if len(self._changes) > 2 * len(self._stands) + 1024:
             self._forget_changes()
 
-    def look(self, shape: pod_request.Shape) -> Known:
+    def look(self, shape: pod_request.PodShape) -> ShapeResults:
         """Return the results for *shape*, brought up to date."""
         if len(self._roll) > 2 * len(self._stands) + MOST_GONE:
             self._begin()
@@ -215,7 +223,7 @@ class Index:
             self._follow(self._since(self._at))
         known = self._known.get(shape)
         if known is None:
-            known = self._known[shape] = Known(shape, self._roll)
+            known = self._known[shape] = ShapeResults(shape, self._roll)
             while len(self._known) > MOST_SHAPES:
                 self._known.popitem(last=False)
             self._judge(known, range(len(self._numbers)))
@@ -230,7 +238,7 @@ class Index:
         return known
 
     def score(
-        self, shape: pod_request.Shape, policy: pod_request.Policy, names: Sequence[str]
+        self, shape: pod_request.PodShape, policy: pod_request.NodePolicy, names: Sequence[str]
     ) -> listed.Codes:
         """Return the score of each of *names* for *shape*, from 0 to 10 (best)."""
         known = self.look(shape)
@@ -259,11 +267,11 @@ class Index:
             self._numbers[number] = None if stand is None else stand.capacity
         self._at = self.version
 
-    def _score(self, known: Known, policy: pod_request.Policy, scores: Scores) -> None:
+    def _score(self, known: ShapeResults, policy: pod_request.NodePolicy, scores: Scores) -> None:
         """Score changed nodes; by nearness only on demand."""
         fitting, points = known.fitting, scores.points
         _reach(points, len(self._numbers), 0)
-        if known.meaning.asks_several and policy is pod_request.Policy.TOPOLOGY:
+        if known.meaning.asks_several and policy is pod_request.NodePolicy.TOPOLOGY:
             for number in scores.outdated:  # each is slow: scored only on request
                 points[number] = _UNSCORED if fitting[number] == codes.FITS else 0
         else:
@@ -271,27 +279,27 @@ class Index:
                 self._numbers,
                 scores.outdated,
                 known.meaning.asked,
-                policy is pod_request.Policy.SPREAD,
+                policy is pod_request.NodePolicy.SPREAD,
                 fitting,
                 points,
             )
         scores.outdated.clear()
 
-    def fits_one_of(self, shape: pod_request.Shape, names: Collection[str]) -> bool:
+    def fits_one_of(self, shape: pod_request.PodShape, names: Collection[str]) -> bool:
         """Tell whether *shape* fits one of a few nodes; adds nothing to the index."""
         if shape in self._known:
             return any(map(self.look(shape).fits, names))
-        meaning, patience = Meaning(shape), place.Patience()
+        meaning, patience = Meaning(shape), place.SearchBudget()
         stands = (self._stands.get(name) for name in names)
         return any(stand and meaning.judge(stand, patience) is None for stand in stands)
 
-    def shapes(self) -> Iterator[pod_request.Shape]:
+    def shapes(self) -> Iterator[pod_request.PodShape]:
         """Yield the cached shapes."""
         yield from self._known
 
-    def _judge(self, known: Known, numbers: Collection[int]) -> None:
+    def _judge(self, known: ShapeResults, numbers: Collection[int]) -> None:
         """Judge nodes again."""
-        meaning, fitting, patience = known.meaning, known.fitting, place.Patience()
+        meaning, fitting, patience = known.meaning, known.fitting, place.SearchBudget()
         _reach(fitting, len(self._numbers), codes.UNKNOWN)
         capacity.judge_all(self._numbers, numbers, meaning.asked, fitting)
         searched = meaning.is_searched

@@ -101,7 +101,7 @@ class Roll:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
-        self._table = nodenames.Table()
+        self._table = nodenames.NameTable()
 
     def __len__(self) -> int:
         """Return how many names there are."""

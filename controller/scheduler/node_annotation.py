@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Report:
+class NodeReport:
     """What a node publishes of itself."""
 
     digest: bytes  # of the text
@@ -23,10 +23,10 @@ class Report:
     trouble: str = ""  # why the text is invalid
 
 
-NOTHING = Report(b"", None)
+NOTHING = NodeReport(b"", None)
 
 
-def read(node: Object, before: Report | None = None) -> Report:
+def read(node: Object, before: NodeReport | None = None) -> NodeReport:
     """Return what a node publishes; *before* is returned if the text has not changed since."""
     noted = objects.section(node, "metadata", "annotations")
     text = str(noted.get(names.NODE_DEVICES_ANNOTATION) or "")
@@ -36,6 +36,6 @@ def read(node: Object, before: Report | None = None) -> Report:
     if before is not None and before.digest == digest:
         return before
     try:
-        return Report(digest, notes.read_node(text))
+        return NodeReport(digest, notes.read_node(text))
     except errors.DataError as exc:
-        return Report(digest, None, str(exc))
+        return NodeReport(digest, None, str(exc))

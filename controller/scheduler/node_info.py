@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NONE: frozenset[str] = frozenset()
 
 
-class State(enum.Enum):
+class Certainty(enum.Enum):
     """How certain it is that a pod runs where its reservation is."""
 
     EXPECTED = "expected"  # it will probably be bound there
@@ -32,22 +32,24 @@ class State(enum.Enum):
     BOUND = "bound"  # the API server says that it is bound there
 
 
-PASSING = frozenset({State.EXPECTED, State.CLAIMED})  # these expire
+PASSING = frozenset({Certainty.EXPECTED, Certainty.CLAIMED})  # these expire
 
 
 @dataclasses.dataclass(slots=True)
-class Promise:
+class Reservation:
     """The reservation of one pod on one node."""
 
-    pod: pod_request.Pod
+    pod: pod_request.PodRequest
     node: str
-    state: State
+    state: Certainty
     held: tuple[facts.Holding, ...] | None  # None: bound to unknown devices
-    shares: Mapping[str, tuple[facts.Share, ...]] | None = None  # by container; None: not known
+    shares: Mapping[str, tuple[facts.NodeShare, ...]] | None = (
+        None  # by container; None: not known
+    )
     until: float = math.inf  # seconds; then it expires, or is in doubt if BINDING
 
 
-class Stand:
+class NodeInfo:
     """One node: its devices and the pods that hold shares of them."""
 
     __slots__ = (
@@ -66,12 +68,12 @@ class Stand:
     def __init__(self, name: str) -> None:
         self.name = name
         self.unit = 0  # bytes of one vmemory; 0: nothing is published
-        self.devices: tuple[facts.Device, ...] = ()
+        self.devices: tuple[facts.NodeDevice, ...] = ()
         self.minors: Mapping[str, int] = {}  # by UUID, where known
         self.trouble = ""  # why its annotation is invalid
         self.placed: Mapping[str, choices.Shares] = {}  # what its agent reports, by uid
-        self.tenants: dict[str, Promise] = {}  # by uid
-        self._free: tuple[free_capacity.Room, ...] | None = None
+        self.tenants: dict[str, Reservation] = {}  # by uid
+        self._free: tuple[free_capacity.FreeCapacity, ...] | None = None
         self._capacity: capacity.Capacity | None = None
         self._strays: dict[str, tuple[facts.Holding, ...]] = {}
 
@@ -89,20 +91,20 @@ class Stand:
         self._free = self._capacity = None
 
     @property
-    def free(self) -> tuple[free_capacity.Room, ...]:
+    def free(self) -> tuple[free_capacity.FreeCapacity, ...]:
         """The free capacity of each device."""
         if self._free is None:
             self._strays = {}
             known = tuple(self._known(_NONE))
-            patience = place.Patience(0)  # least effort: this runs after every change
+            patience = place.SearchBudget(0)  # least effort: this runs after every change
             for uid, wanted in self._lost():
-                room = free_capacity.of(facts.Node(self.devices, known))
+                room = free_capacity.of(facts.NodeDevices(self.devices, known))
                 placed = place.find(room, wanted, patience)
                 if placed:
                     holder = self.tenants[uid].pod.key
                     self._strays[uid] = place.holdings(wanted.containers, placed, holder)
                     known = (*known, *self._strays[uid])
-            self._free = free_capacity.of(facts.Node(self.devices, known))
+            self._free = free_capacity.of(facts.NodeDevices(self.devices, known))
         return self._free
 
     @property
@@ -112,11 +114,11 @@ class Stand:
             self._capacity = free_capacity.numbers(self.unit, self.free)
         return self._capacity
 
-    def without(self, uids: Collection[str]) -> tuple[free_capacity.Room, ...]:
+    def without(self, uids: Collection[str]) -> tuple[free_capacity.FreeCapacity, ...]:
         """Return the free capacity of each device if these pods held nothing here."""
         if not any(uid in self.tenants or uid in self.placed for uid in uids):
             return self.free
-        return free_capacity.of(facts.Node(self.devices, tuple(self.held(uids))))
+        return free_capacity.of(facts.NodeDevices(self.devices, tuple(self.held(uids))))
 
     def held(self, but: Collection[str] = _NONE) -> Iterator[facts.Holding]:
         """Yield what is held here, except by the pods *but*."""
@@ -138,7 +140,9 @@ class Stand:
         _ = self.free
         return self._strays.get(uid, ())
 
-    def wanted(self, pod: pod_request.Pod, packing: facts.Packing | None = None) -> facts.Pod:
+    def wanted(
+        self, pod: pod_request.PodRequest, packing: facts.Packing | None = None
+    ) -> facts.Pod:
         """Return the request of *pod* in this node's units; UsageError if that is invalid."""
         chosen = pod.packing or packing or facts.Packing.BINPACK
         return pod_request.pod_of(pod.shape, max(self.unit, 1), chosen)

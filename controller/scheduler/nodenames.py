@@ -157,7 +157,7 @@ def _copy(source: bytes, first: int, end: int, out: bytearray, to: int) -> int:
     return to
 
 
-class Table:
+class NameTable:
     """A hash table from names, as written in a text, to numbers."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Parse a pod's device request into a small record.
 
 A record is small since there may be a hundred thousand pods. The request is stored apart from the
-pod: pods of the same :class:`Shape` are judged alike, so they share one object, and with it the
+pod: pods of the same :class:`PodShape` are judged alike, so they share one object, and with it the
 results for each node.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.kube.objects import Object
 
-    Shares = Mapping[str, Sequence[facts.Share]]  # by container
+    Shares = Mapping[str, Sequence[facts.NodeShare]]  # by container
 
 RESOURCES = (  # a container requests one of these pairs: compute, memory
     (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE),
@@ -39,7 +39,7 @@ OVER = frozenset({SUCCEEDED, "Failed"})
 ALWAYS, NEVER = "Always", "Never"
 
 
-class Policy(enum.Enum):
+class NodePolicy(enum.Enum):
     """Which node with room a pod prefers."""
 
     BINPACK = "binpack"  # the fullest, so that others stay empty
@@ -48,20 +48,20 @@ class Policy(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class ContainerRequest:
     """The request of one container, in the numbers of its resources."""
 
-    kind: facts.Kind
+    kind: facts.ContainerKind
     vcore: int
     units: int  # of vmemory
     count: int | None = None  # of devices to spread it over; None: requests.read decides
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
+class PodShape:
     """The request of a pod, without the names of its containers."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ContainerRequest, ...]
     selector: facts.Selector = facts.ANY
     nearness: facts.Nearness = facts.Nearness.PREFERRED
 
@@ -76,18 +76,18 @@ class Gang:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pod:
+class PodRequest:
     """The record of a pod that requests devices."""
 
     key: str  # namespace/name
     uid: str
-    shape: Shape
+    shape: PodShape
     names: tuple[str, ...]  # of the containers, in the order of the shape
     node: str = ""  # empty: not bound
     nominated: str = ""  # the node on which kube-scheduler preempts others for it
     priority: int = 0
     created: float = 0.0  # seconds, by the API server's clock
-    policy: Policy | None = None  # None: the configuration's
+    policy: NodePolicy | None = None  # None: the configuration's
     packing: facts.Packing | None = None
     gang: Gang | None = None
     held: tuple[facts.Holding, ...] | None = None  # by a sealed choice; None: has none
@@ -105,7 +105,9 @@ class Pod:
         return not (self.node or self.over or self.leaving or self.gated)
 
 
-def read(pod: Object, keys: Sequence[bytes] | None = (), *, unit: int | None = None) -> Pod | None:
+def read(
+    pod: Object, keys: Sequence[bytes] | None = (), *, unit: int | None = None
+) -> PodRequest | None:
     """Return the record of *pod*; None if it requests no device of ours.
 
     Any of *keys* may have sealed its choice; None: the choice is believed without a seal, which
@@ -125,10 +127,10 @@ def read(pod: Object, keys: Sequence[bytes] | None = (), *, unit: int | None = N
     try:
         asked = _asked(asking, noted, namespace, unit)
     except errors.UsageError as exc:
-        asked = _Asked(names=tuple(name for name, _, _ in asking), trouble=str(exc))
+        asked = _Parsed(names=tuple(name for name, _, _ in asking), trouble=str(exc))
     if not asked.names:  # its requests are all zero
         return None
-    return Pod(
+    return PodRequest(
         key=key,
         uid=uid,
         shape=asked.shape,
@@ -191,7 +193,9 @@ def is_of_gaia(container: Object) -> bool:
 
 
 @functools.lru_cache(maxsize=8192)
-def pod_of(shape: Shape, unit: int, packing: facts.Packing = facts.Packing.BINPACK) -> facts.Pod:
+def pod_of(
+    shape: PodShape, unit: int, packing: facts.Packing = facts.Packing.BINPACK
+) -> facts.Pod:
     """Return the request of *shape* where a unit of vmemory is *unit* bytes.
 
     Its containers are named by their numbers. UsageError if it is invalid in that unit.
@@ -209,12 +213,12 @@ def pod_of(shape: Shape, unit: int, packing: facts.Packing = facts.Packing.BINPA
     )
 
 
-def named(pod: Pod, shares: Shares) -> dict[str, tuple[facts.Share, ...]]:
+def named(pod: PodRequest, shares: Shares) -> dict[str, tuple[facts.NodeShare, ...]]:
     """Return *shares*, keyed by container number, keyed by the names in *pod*."""
     return {pod.names[int(number)]: tuple(own) for number, own in shares.items()}
 
 
-def called(pod: Pod, wanted: facts.Pod) -> facts.Pod:
+def called(pod: PodRequest, wanted: facts.Pod) -> facts.Pod:
     """Return *wanted* with the container names of *pod* for numbers, for messages."""
     containers = (
         dataclasses.replace(it, name=name)
@@ -223,19 +227,19 @@ def called(pod: Pod, wanted: facts.Pod) -> facts.Pod:
     return dataclasses.replace(wanted, containers=tuple(containers))
 
 
-_Asking = tuple[str, facts.Kind, "Object"]  # a container: name, kind, whole object
-_NOTHING = Shape(())
+_Asking = tuple[str, facts.ContainerKind, "Object"]  # a container: name, kind, whole object
+_NOTHING = PodShape(())
 _ASKED_FOR = frozenset(name for pair in RESOURCES for name in pair)
 _SECTIONS = ("limits", "requests")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Asked:
+class _Parsed:
     """The request of a pod, or why it is invalid."""
 
-    shape: Shape = _NOTHING
+    shape: PodShape = _NOTHING
     names: tuple[str, ...] = ()
-    policy: Policy | None = None
+    policy: NodePolicy | None = None
     packing: facts.Packing | None = None
     gang: Gang | None = None
     trouble: str = ""
@@ -249,14 +253,14 @@ def _asking(spec: Object) -> Iterator[_Asking]:
                 not _ASKED_FOR.isdisjoint(objects.section(entry, "resources", section))
                 for section in _SECTIONS
             ):
-                kind = facts.Kind.APP
+                kind = facts.ContainerKind.APP
                 if part != "containers":
                     always = entry.get("restartPolicy") == ALWAYS
-                    kind = facts.Kind.SIDECAR if always else facts.Kind.INIT
+                    kind = facts.ContainerKind.SIDECAR if always else facts.ContainerKind.INIT
                 yield str(entry.get("name") or ""), kind, entry
 
 
-def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int | None) -> _Asked:
+def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int | None) -> _Parsed:
     wish = device_selector.read(noted)
     found = []
     for name, kind, entry in asking:
@@ -268,7 +272,7 @@ def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int |
                 if unit is not None:
                     memory = RESOURCES[is_of_gaia(entry)][1]
                     amounts.check_units(units, unit, need.count, memory)
-                found.append((name, Part(kind, vcore, units, count)))
+                found.append((name, ContainerRequest(kind, vcore, units, count)))
         except errors.UsageError as exc:
             raise errors.UsageError(f"container {name}: {exc}") from exc
     if len(found) > MOST_CONTAINERS:
@@ -277,7 +281,7 @@ def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int |
             "one pod; valid would be several pods, such as of one gang"
         )
     parts = tuple(part for _, part in found)
-    return _Asked(
+    return _Parsed(
         _shape(parts, wish.selector, wish.nearness or facts.Nearness.PREFERRED),
         _kept(tuple(name for name, _ in found)),
         _policy(noted),
@@ -287,10 +291,12 @@ def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int |
 
 
 @functools.lru_cache(maxsize=4096)
-def _shape(parts: tuple[Part, ...], selector: facts.Selector, nearness: facts.Nearness) -> Shape:
+def _shape(
+    parts: tuple[ContainerRequest, ...], selector: facts.Selector, nearness: facts.Nearness
+) -> PodShape:
     """Return the shared object of this shape."""
     # Comparing selectors is slow, and most are this one.
-    return Shape(parts, facts.ANY if selector == facts.ANY else selector, nearness)
+    return PodShape(parts, facts.ANY if selector == facts.ANY else selector, nearness)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -299,15 +305,15 @@ def _kept(listed: tuple[str, ...]) -> tuple[str, ...]:
     return listed
 
 
-def _policy(noted: Object) -> Policy | None:
+def _policy(noted: Object) -> NodePolicy | None:
     text = noted.get(names.PLACEMENT_ANNOTATION)
     return None if text is None else read_policy(str(text), names.PLACEMENT_ANNOTATION)
 
 
-def read_policy(text: str, option: str) -> Policy:
+def read_policy(text: str, option: str) -> NodePolicy:
     """Return the policy called *text*; UsageError, which names *option*, if there is none."""
     try:
-        return Policy(text)
+        return NodePolicy(text)
     except ValueError as exc:
         raise errors.UsageError(
             f"{option} {text[:40]!r}: must be binpack, spread or topology"

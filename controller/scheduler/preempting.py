@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.controller.scheduler import victim_timeout, victims
-from pyvgpu.controller.scheduler.node_info import State
+from pyvgpu.controller.scheduler.node_info import Certainty
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pyvgpu.controller.scheduler import cache, index, pod_request
-    from pyvgpu.controller.scheduler.node_info import Stand
+    from pyvgpu.controller.scheduler.node_info import NodeInfo
 
 MOST_PLANS = 100  # to compare, like kube-scheduler
 
@@ -34,15 +34,19 @@ class Proposal:
 class Preempting:
     """Finds victims in the cache."""
 
-    def __init__(self, known: cache.Book, made: index.Index) -> None:
+    def __init__(self, known: cache.Cache, made: index.Index) -> None:
         self._book = known
         self._index = made
         self._lingering = victim_timeout.Lingering(known)
         self._proposals: dict[str, Proposal] = {}  # by the uid of the preempting pod
 
     def plan(
-        self, pod: pod_request.Pod, names: Collection[str], budgets: victims.Budgets, now: float
-    ) -> victims.Plan | None:
+        self,
+        pod: pod_request.PodRequest,
+        names: Collection[str],
+        budgets: victims.Budgets,
+        now: float,
+    ) -> victims.PreemptionPlan | None:
         """Return the victims for *pod* on one of the nodes *names*, and claim what they free.
 
         None if no victims would help, or *pod* holds or claims devices already.
@@ -68,14 +72,14 @@ class Preempting:
         """Return the uids of pods whose victims did not terminate in time, each once."""
         return self._lingering.overdue(now)
 
-    def in_vain(self, pod: pod_request.Pod) -> str:
+    def in_vain(self, pod: pod_request.PodRequest) -> str:
         """Say for which victims *pod* has waited in vain; empty if for none."""
         with self._book.lock:
             return self._lingering.message(pod)
 
     def spare(
         self,
-        pod: pod_request.Pod,
+        pod: pod_request.PodRequest,
         proposed: Mapping[str, Sequence[str]],
         budgets: victims.Budgets,
         now: float,
@@ -97,7 +101,7 @@ class Preempting:
             self._proposals[pod.uid] = Proposal(until, going)
         return going
 
-    def nominated(self, pod: pod_request.Pod, now: float) -> bool:
+    def nominated(self, pod: pod_request.PodRequest, now: float) -> bool:
         """Claim for *pod* what is being freed on its nominated node; tell whether it worked."""
         with self._book.lock:
             proposal = self._proposals.get(pod.uid)
@@ -114,8 +118,8 @@ class Preempting:
             return plan is not None
 
     def _best(
-        self, stands: Iterable[Stand], pod: pod_request.Pod, budgets: victims.Budgets
-    ) -> victims.Plan | None:
+        self, stands: Iterable[NodeInfo], pod: pod_request.PodRequest, budgets: victims.Budgets
+    ) -> victims.PreemptionPlan | None:
         """Return the cheapest of the first MOST_PLANS plans."""
         best = None
         found = 0
@@ -131,7 +135,7 @@ class Preempting:
                 break
         return best
 
-    def _helpful(self, pod: pod_request.Pod, names: Collection[str]) -> Sequence[Stand]:
+    def _helpful(self, pod: pod_request.PodRequest, names: Collection[str]) -> Sequence[NodeInfo]:
         """Return the nodes where evicting pods could help."""
         if not pod.preempts or pod.trouble or pod.gang:
             return ()
@@ -145,18 +149,18 @@ class Preempting:
                 if (why := known.why(name)) is not None and why.passes
             ]
 
-    def _has_something(self, pod: pod_request.Pod) -> bool:
+    def _has_something(self, pod: pod_request.PodRequest) -> bool:
         """Tell whether *pod* holds devices already, or claims some."""
         promise = self._book.find(pod.uid)
-        return promise is not None and promise.state is not State.EXPECTED
+        return promise is not None and promise.state is not Certainty.EXPECTED
 
     def _choose(
         self,
-        stand: Stand | None,
-        pod: pod_request.Pod,
+        stand: NodeInfo | None,
+        pod: pod_request.PodRequest,
         budgets: victims.Budgets,
         going: Collection[str] = (),
-    ) -> victims.Plan | None:
+    ) -> victims.PreemptionPlan | None:
         if stand is None or not stand.unit or pod.trouble:
             return None
         try:
@@ -164,8 +168,10 @@ class Preempting:
         except errors.UsageError:  # invalid in this node's units
             return None
 
-    def _claim(self, pod: pod_request.Pod, plan: victims.Plan, now: float) -> None:
+    def _claim(
+        self, pod: pod_request.PodRequest, plan: victims.PreemptionPlan, now: float
+    ) -> None:
         until = now + self._book.settings.claim_seconds
-        promised = self._book.promised(pod, plan.node, plan.shares, State.CLAIMED, until)
+        promised = self._book.promised(pod, plan.node, plan.shares, Certainty.CLAIMED, until)
         self._book.promise(promised)
         self._lingering.expect(pod, plan.node, plan.ending, until)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyvgpu.allocator import facts, free_capacity
 
 
-def by_nearness(free: Sequence[free_capacity.Room], pod: facts.Pod) -> int:
+def by_nearness(free: Sequence[free_capacity.FreeCapacity], pod: facts.Pod) -> int:
     """Return 10 for devices that are all linked by NVLink, 2 less for each level farther apart."""
     placed = place.find(free, pod)
     if placed is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class _Wait:
     """A preempting pod and the victims that it waits for."""
 
-    pod: pod_request.Pod
+    pod: pod_request.PodRequest
     node: str
     ending: Mapping[str, str]  # the victims: keys by uid
     until: float
@@ -30,12 +30,12 @@ class _Wait:
 class Lingering:
     """Tracks victims that are waited for; the caller holds the lock of the cache."""
 
-    def __init__(self, known: cache.Book) -> None:
+    def __init__(self, known: cache.Cache) -> None:
         self._book = known
         self._waits: dict[str, _Wait] = {}  # by the uid of the preempting pod
         self._nodes: dict[str, str] = {}  # of overdue victims, by uid
         self._failed: dict[
-            str, tuple[pod_request.Pod, str]
+            str, tuple[pod_request.PodRequest, str]
         ] = {}  # by uid: preempting pod, message
         self._owed: set[str] = set()  # uids that overdue() has yet to return
 
@@ -45,7 +45,9 @@ class Lingering:
         self._nodes = {uid: at for uid, at in self._nodes.items() if self._is_ending(uid, at)}
         return frozenset(self._nodes)
 
-    def expect(self, pod: pod_request.Pod, node: str, uids: Iterable[str], until: float) -> None:
+    def expect(
+        self, pod: pod_request.PodRequest, node: str, uids: Iterable[str], until: float
+    ) -> None:
         """Note that *pod* waits for the pods *uids* to terminate on *node*, and until when."""
         tenants = self._book.stands[node].tenants
         there = {uid: tenants[uid].pod.key for uid in uids if uid in tenants}
@@ -57,7 +59,7 @@ class Lingering:
         owed, self._owed = self._owed, set()
         return owed
 
-    def message(self, pod: pod_request.Pod) -> str:
+    def message(self, pod: pod_request.PodRequest) -> str:
         """Say for which victims *pod* has waited in vain; empty if for none."""
         _, text = self._failed.get(pod.uid, (pod, ""))
         return text
@@ -85,6 +87,6 @@ class Lingering:
         promise = stand.tenants.get(uid) if stand is not None else None
         return promise is not None and promise.pod.leaving
 
-    def _is_waiting(self, pod: pod_request.Pod) -> bool:
+    def _is_waiting(self, pod: pod_request.PodRequest) -> bool:
         known = self._book.pods.get(pod.key)
         return known is not None and known.uid == pod.uid and known.waits

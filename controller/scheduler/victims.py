@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 from pyvgpu.allocator import facts, place
 from pyvgpu.controller.scheduler import pod_request
-from pyvgpu.controller.scheduler.node_info import State
+from pyvgpu.controller.scheduler.node_info import Certainty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler.node_info import Stand
+    from pyvgpu.controller.scheduler.node_info import NodeInfo
 
 MOST_TRIES = (
     2000  # sets of pods, times the containers to place; then a set that is good enough will do
 )
 
 
-def _in_no_budget(_pod: pod_request.Pod) -> Collection[str]:
+def _in_no_budget(_pod: pod_request.PodRequest) -> Collection[str]:
     return ()
 
 
@@ -33,14 +33,14 @@ def _in_no_budget(_pod: pod_request.Pod) -> Collection[str]:
 class Budgets:
     """Pods that must not be evicted, by PodDisruptionBudgets, or that fail to terminate."""
 
-    of: Callable[[pod_request.Pod], Collection[str]] = (
+    of: Callable[[pod_request.PodRequest], Collection[str]] = (
         _in_no_budget  # the budgets that select a pod
     )
     allowed: Mapping[str, int] = dataclasses.field(default_factory=dict)  # by budget
     protected: frozenset[str] = frozenset()  # uids never to evict, whatever the budgets
     lingering: frozenset[str] = frozenset()  # uids of victims that overstay
 
-    def permit(self, pods: Iterable[pod_request.Pod]) -> bool:
+    def permit(self, pods: Iterable[pod_request.PodRequest]) -> bool:
         """Tell whether all of *pods* may be evicted."""
         left = dict(self.allowed)
         for pod in pods:
@@ -57,13 +57,13 @@ NO_BUDGETS = Budgets()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class PreemptionPlan:
     """A pod's node, shares and victims; without any, enough pods are terminating already."""
 
     node: str
-    victims: tuple[pod_request.Pod, ...]
+    victims: tuple[pod_request.PodRequest, ...]
     ending: frozenset[str]  # uids of the victims, and of pods that terminate anyway
-    shares: Mapping[str, tuple[facts.Share, ...]]
+    shares: Mapping[str, tuple[facts.NodeShare, ...]]
 
     @property
     def cost(self) -> tuple[int, int, int, float]:
@@ -72,12 +72,12 @@ class Plan:
 
 
 def choose(
-    stand: Stand,
-    pod: pod_request.Pod,
+    stand: NodeInfo,
+    pod: pod_request.PodRequest,
     packing: facts.Packing,
     budgets: Budgets = NO_BUDGETS,
     going: Collection[str] = (),
-) -> Plan | None:
+) -> PreemptionPlan | None:
     """Return the victims on a node for *pod*; None if evicting pods of lower priority is no help.
 
     *going* are the uids of pods that will terminate anyway.
@@ -89,7 +89,7 @@ def choose(
     may = [
         it.pod
         for uid, it in stand.tenants.items()
-        if it.state is State.BOUND
+        if it.state is Certainty.BOUND
         and it.pod.priority < pod.priority
         and uid not in never
         and budgets.permit([it.pod])
@@ -101,19 +101,21 @@ def choose(
     placed = place.find(stand.without(ending), wanted)
     if placed is None:
         return None
-    return Plan(stand.name, found, frozenset(ending - {pod.uid}), pod_request.named(pod, placed))
+    return PreemptionPlan(
+        stand.name, found, frozenset(ending - {pod.uid}), pod_request.named(pod, placed)
+    )
 
 
 def _fewest(
-    stand: Stand,
+    stand: NodeInfo,
     wanted: facts.Pod,
     ending: set[str],
-    may: Sequence[pod_request.Pod],
+    may: Sequence[pod_request.PodRequest],
     budgets: Budgets,
-) -> tuple[pod_request.Pod, ...] | None:
-    patience = place.Patience()
+) -> tuple[pod_request.PodRequest, ...] | None:
+    patience = place.SearchBudget()
 
-    def fits(victims: Iterable[pod_request.Pod]) -> bool:
+    def fits(victims: Iterable[pod_request.PodRequest]) -> bool:
         return place.fits(
             stand.without(ending | {victim.uid for victim in victims}), wanted, patience
         )
@@ -128,7 +130,7 @@ def _fewest(
         if not fits(pool):
             continue
         for size in range(1, len(pool) + 1):
-            good: list[tuple[pod_request.Pod, ...]] = []
+            good: list[tuple[pod_request.PodRequest, ...]] = []
             for victims in _sets(stand, wanted, pool, size):
                 tries += len(wanted.containers)  # the time for one set grows with them
                 if tries > MOST_TRIES:
@@ -145,13 +147,13 @@ def _fewest(
 
 
 def _sets(
-    stand: Stand, wanted: facts.Pod, pool: Sequence[pod_request.Pod], size: int
-) -> Iterator[tuple[pod_request.Pod, ...]]:
+    stand: NodeInfo, wanted: facts.Pod, pool: Sequence[pod_request.PodRequest], size: int
+) -> Iterator[tuple[pod_request.PodRequest, ...]]:
     """Yield sets of *size* pods; where one device is requested, of pods that share one."""
     if len(wanted.containers) > 1 or wanted.containers[0].need.count > 1:
         yield from itertools.combinations(pool, size)
         return
-    there: dict[str, list[pod_request.Pod]] = {}
+    there: dict[str, list[pod_request.PodRequest]] = {}
     for pod in pool:
         for holding in stand.held_by(pod.uid):
             there.setdefault(holding.share.uuid, []).append(pod)
@@ -160,8 +162,9 @@ def _sets(
 
 
 def _spared(
-    pool: Sequence[pod_request.Pod], fits: Callable[[Iterable[pod_request.Pod]], bool]
-) -> tuple[pod_request.Pod, ...]:
+    pool: Sequence[pod_request.PodRequest],
+    fits: Callable[[Iterable[pod_request.PodRequest]], bool],
+) -> tuple[pod_request.PodRequest, ...]:
     """Return the victims that remain after sparing pods one by one while the rest suffices."""
     victims = list(pool)
     for pod in sorted(pool, key=lambda candidate: (-candidate.priority, candidate.created)):
@@ -171,7 +174,7 @@ def _spared(
     return tuple(victims)
 
 
-def _cost(victims: Sequence[pod_request.Pod]) -> tuple[int, int, int, float]:
+def _cost(victims: Sequence[pod_request.PodRequest]) -> tuple[int, int, int, float]:
     priorities = [victim.priority for victim in victims]
     oldest = min((victim.created for victim in victims), default=0.0)
     return max(priorities, default=-(1 << 31)), len(victims), sum(priorities), -oldest

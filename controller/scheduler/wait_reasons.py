@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from pyvgpu.controller.scheduler import cache
-    from pyvgpu.controller.scheduler.node_info import Stand
+    from pyvgpu.controller.scheduler.node_info import NodeInfo
 
 MOST_EVENT_BYTES = 1024  # of an event's message, by Kubernetes' rule
 AT_ONCE = 50  # nodes judged before other threads may take the lock
@@ -52,7 +52,7 @@ class Why:
     refusing: dict[str, tuple[str, ...]]  # nodes by reason
     kept: str = ""  # the node reserved for it
     near: Near | None = None
-    lines: dict[str, tuple[explain.Reason, ...]] = dataclasses.field(default_factory=dict)
+    lines: dict[str, tuple[explain.DeviceReason, ...]] = dataclasses.field(default_factory=dict)
 
     def event(self) -> str:
         """Return it within the limit of an event's message."""
@@ -123,8 +123,8 @@ class Why:
 
 
 def look(
-    known: cache.Book,
-    pod: pod_request.Pod,
+    known: cache.Cache,
+    pod: pod_request.PodRequest,
     names: Collection[str] | None = None,
     *,
     every_device: bool = False,
@@ -140,14 +140,14 @@ def look(
     asked = list(known.stands if names is None else names)
     fitting: list[str] = []
     refusing: dict[str, list[str]] = {}
-    lines: dict[str, tuple[explain.Reason, ...]] = {}
-    best: tuple[float, str, free_capacity.Room] | None = None
-    meaning, patience = index.Meaning(pod.shape), place.Patience()
+    lines: dict[str, tuple[explain.DeviceReason, ...]] = {}
+    best: tuple[float, str, free_capacity.FreeCapacity] | None = None
+    meaning, patience = index.Meaning(pod.shape), place.SearchBudget()
     for some in _some(asked):
         with known.lock:
             for name in some:
                 stand = known.stands.get(name)
-                why = index.Reason.UNKNOWN
+                why = index.RefusalReason.UNKNOWN
                 if stand is not None:
                     found = meaning.judge(stand, patience, (pod.uid,))
                     if found is None:
@@ -181,8 +181,8 @@ def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _lacking(
-    stand: Stand, pod: pod_request.Pod, wanted: facts.Pod
-) -> Iterator[tuple[float, free_capacity.Room]]:
+    stand: NodeInfo, pod: pod_request.PodRequest, wanted: facts.Pod
+) -> Iterator[tuple[float, free_capacity.FreeCapacity]]:
     """Yield the fraction of each device that it lacks for the largest container."""
     need = max(
         (container.need for container in wanted.containers),
@@ -206,7 +206,7 @@ def _lacking(
 
 
 def _near(
-    known: cache.Book, pod: pod_request.Pod, name: str, room: free_capacity.Room
+    known: cache.Cache, pod: pod_request.PodRequest, name: str, room: free_capacity.FreeCapacity
 ) -> Near | None:
     with known.lock:
         stand = known.stands.get(name)
@@ -229,7 +229,7 @@ def _near(
     return Near(name, room.device.label, text, remedies)
 
 
-def _ending(stand: Stand, pod: pod_request.Pod) -> tuple[str, ...]:
+def _ending(stand: NodeInfo, pod: pod_request.PodRequest) -> tuple[str, ...]:
     """Return the pods whose end would make *pod* fit, whatever the priorities."""
     above = dataclasses.replace(pod, priority=ABOVE_ALL)
     try:
@@ -241,16 +241,22 @@ def _ending(stand: Stand, pod: pod_request.Pod) -> tuple[str, ...]:
     return (f"{' and '.join(victim.key for victim in plan.victims)} ended",)
 
 
-def _lines(stand: Stand, pod: pod_request.Pod, why: index.Reason) -> tuple[explain.Reason, ...]:
+def _lines(
+    stand: NodeInfo, pod: pod_request.PodRequest, why: index.RefusalReason
+) -> tuple[explain.DeviceReason, ...]:
     """Return why each device of a node refuses *pod*."""
-    if why in (index.Reason.UNKNOWN, index.Reason.DAMAGED, index.Reason.NONSENSE):
+    if why in (
+        index.RefusalReason.UNKNOWN,
+        index.RefusalReason.DAMAGED,
+        index.RefusalReason.NONSENSE,
+    ):
         text = f"{why.value}: {stand.trouble}" if stand.trouble else why.value
-        return (explain.Reason("", "", "", text),)
-    node = facts.Node(stand.devices, tuple(stand.held({pod.uid})))
+        return (explain.DeviceReason("", "", "", text),)
+    node = facts.NodeDevices(stand.devices, tuple(stand.held({pod.uid})))
     return explain.reasons(node, pod_request.called(pod, stand.wanted(pod)))
 
 
-def _asked(known: cache.Book, pod: pod_request.Pod) -> str:
+def _asked(known: cache.Cache, pod: pod_request.PodRequest) -> str:
     """Return the request of *pod* in words, with the memory unit of any known node."""
     unit = next((stand.unit for stand in list(known.stands.values()) if stand.unit), 0)
     several = len(pod.names) > 1
@@ -261,7 +267,7 @@ def _asked(known: cache.Book, pod: pod_request.Pod) -> str:
     return ", ".join(parts)
 
 
-def _part(part: pod_request.Part, unit: int) -> str:
+def _part(part: pod_request.ContainerRequest, unit: int) -> str:
     size = quantity.format_size(part.units * unit) if unit else f"{part.units} units"
     text = f"{part.vcore} vcore" + (f" and {size}" if part.units else "")
     if part.count is not None and part.count > 1:

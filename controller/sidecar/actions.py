@@ -31,7 +31,7 @@ class Patch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Event:
+class SidecarEvent:
     """A Kubernetes Event on the pod."""
 
     name: str  # the API server refuses a duplicate, which is fine
@@ -56,7 +56,7 @@ class Wake:
     seconds: float
 
 
-Action = Patch | Event | Count | Wake
+Action = Patch | SidecarEvent | Count | Wake
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def set_image(container: pods.Container, image: str) -> list[Operation]:
     return [objects.expect(container.name, *path, "name"), objects.put(image, *path, "image")]
 
 
-def event(pod: pods.Pod, reason: str, message: str, *, warning: bool = False) -> Event:
+def event(pod: pods.Pod, reason: str, message: str, *, warning: bool = False) -> SidecarEvent:
     """Return an event on *pod*."""
     digest = hashlib.sha256(f"{pod.uid} {reason} {message}".encode()).hexdigest()[:16]
-    return Event(f"{pod.name[:200]}.{digest}", warning, reason, message)
+    return SidecarEvent(f"{pod.name[:200]}.{digest}", warning, reason, message)

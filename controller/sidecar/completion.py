@@ -26,7 +26,7 @@ KUBELETS = {  # conditions of pods that kubelet ends or restarts as a whole
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Moment:
+class MainsState:
     """The state of a pod's main containers."""
 
     done: bool
@@ -40,16 +40,16 @@ class Moment:
         return self.since.isoformat() if self.since else ""
 
 
-def look(pod: pods.Pod, mains: Sequence[pods.Container]) -> Moment:
+def look(pod: pods.Pod, mains: Sequence[pods.Container]) -> MainsState:
     """Return whether *mains*, the main containers of *pod*, are done."""
     if why := refused(pod):
-        return Moment(done=False, why=why)
+        return MainsState(done=False, why=why)
     for main in mains:
         if not main.ended_for_good:
-            return Moment(done=False, why=_waits_for(main))
+            return MainsState(done=False, why=_waits_for(main))
     if not mains:
-        return Moment(done=False, why="the pod has no main container")
-    return Moment(
+        return MainsState(done=False, why="the pod has no main container")
+    return MainsState(
         done=True,
         why="every main container is done",
         succeeded=all(main.exit_code == 0 for main in mains),

@@ -75,19 +75,19 @@ def _programs(value: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def _policies(value: Any) -> tuple[marking.Policy, ...]:
+def _policies(value: Any) -> tuple[marking.MarkingPolicy, ...]:
     if not isinstance(value, list):
         raise _WrongError
     return tuple(map(_policy, value))
 
 
-def _policy(value: Any) -> marking.Policy:
+def _policy(value: Any) -> marking.MarkingPolicy:
     if not isinstance(value, Mapping) or value.keys() - {"containers", "namespace", "labels"}:
         raise _WrongError
     containers = _texts(value.get("containers"))
     if not containers:
         raise _WrongError
-    return marking.Policy(
+    return marking.MarkingPolicy(
         containers, _text(value.get("namespace", "*")), _pairs(value.get("labels", {}))
     )
 
@@ -261,22 +261,22 @@ FIELDS: tuple[Field, ...] = (
 )
 
 
-def load(path: Path) -> settings.Settings:
+def load(path: Path) -> settings.SidecarSettings:
     """Read the settings from a file."""
     return _settings(yaml_file.read(path, "--config"), str(path))
 
 
-def parse(text: str, name: str) -> settings.Settings:
+def parse(text: str, name: str) -> settings.SidecarSettings:
     """Parse settings from YAML or JSON; *name* is for error messages."""
     return _settings(yaml_file.parse(text, name), name)
 
 
-def _settings(document: Any, name: str) -> settings.Settings:
+def _settings(document: Any, name: str) -> settings.SidecarSettings:
     if document is None:
         document = {}
     if not isinstance(document, dict):
         raise errors.DataError(f"{name}: must be settings and their values, such as insist: true")
-    found = settings.Settings()
+    found = settings.SidecarSettings()
     known = {field.name: field for field in FIELDS}
     for key, value in document.items():
         field = known.get(key) if isinstance(key, str) else None
@@ -286,7 +286,9 @@ def _settings(document: Any, name: str) -> settings.Settings:
     return found
 
 
-def _set(found: settings.Settings, field: Field, value: Any, name: str) -> settings.Settings:
+def _set(
+    found: settings.SidecarSettings, field: Field, value: Any, name: str
+) -> settings.SidecarSettings:
     try:
         read = field.read(value)
     except _WrongError as exc:

@@ -36,7 +36,7 @@ class RuntimeRefusedError(errors.UnavailableError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class RuntimeContainer:
     """A container as the runtime lists it."""
 
     id: str  # without the runtime's name as a prefix
@@ -49,7 +49,7 @@ class Seen:
     annotations: Mapping[str, str]
 
 
-class Runtime:
+class RuntimeClient:
     """A connection to a runtime; thread-safe."""
 
     def __init__(self, socket: str) -> None:
@@ -71,11 +71,11 @@ class Runtime:
             self._name = self._version().runtime_name
         return f"{self._name}://"
 
-    def seen(self, uid: str) -> Sequence[Seen]:
+    def seen(self, uid: str) -> Sequence[RuntimeContainer]:
         """Return the containers of a pod, the newest of each name."""
-        newest: dict[str, Seen] = {}
+        newest: dict[str, RuntimeContainer] = {}
         for entry in self._list(api.ContainerFilter(label_selector={POD_UID: uid})):
-            one = Seen(
+            one = RuntimeContainer(
                 entry.id,
                 entry.pod_sandbox_id,
                 entry.labels.get(CONTAINER_NAME, ""),
@@ -89,7 +89,7 @@ class Runtime:
                 newest[one.name] = one
         return tuple(newest.values())
 
-    def containers(self, found: Sequence[Seen]) -> Sequence[node.Running]:
+    def containers(self, found: Sequence[RuntimeContainer]) -> Sequence[node.Running]:
         """Return the containers that run or have ended, for comparison with a record.
 
         One that was created and not started yet is left out.
@@ -100,7 +100,7 @@ class Runtime:
             if one.running or one.exited
         )
 
-    def end_of(self, one: Seen) -> tuple[int | None, float]:
+    def end_of(self, one: RuntimeContainer) -> tuple[int | None, float]:
         """Return a container's exit code, and its end in seconds since the epoch."""
         if not one.exited:
             return None, 0.0

@@ -32,7 +32,7 @@ class End:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Claim:
+class ExitReport:
     """A report that all main containers of a pod are done."""
 
     uid: str
@@ -40,8 +40,8 @@ class Claim:
 
 
 def see(
-    pod: pods.Pod, runtime: Sequence[node.Running], policies: Sequence[marking.Policy] = ()
-) -> Claim | None:
+    pod: pods.Pod, runtime: Sequence[node.Running], policies: Sequence[marking.MarkingPolicy] = ()
+) -> ExitReport | None:
     """Return the exit report of a pod by its *runtime* containers; None while it is not done."""
     marks = marking.mark(pod, policies)
     found = {entry.name: entry for entry in runtime}
@@ -50,10 +50,10 @@ def see(
     if node.not_done(marks, found):
         return None
     ends = {main.name: _end(found[main.name]) for main in marks.mains}
-    return Claim(pod.uid, {name: end for name, end in ends.items() if end})
+    return ExitReport(pod.uid, {name: end for name, end in ends.items() if end})
 
 
-def is_news(pod: pods.Pod, policies: Sequence[marking.Policy] = ()) -> bool:
+def is_news(pod: pods.Pod, policies: Sequence[marking.MarkingPolicy] = ()) -> bool:
     """Return whether the controller cannot know yet that the main containers are done."""
     marks = marking.mark(pod, policies)
     return (
@@ -61,7 +61,7 @@ def is_news(pod: pods.Pod, policies: Sequence[marking.Policy] = ()) -> bool:
     )
 
 
-def believe(pod: pods.Pod, claim: Claim | None) -> pods.Pod:
+def believe(pod: pods.Pod, claim: ExitReport | None) -> pods.Pod:
     """Return *pod* as it will be once kubelet reports what *claim* does.
 
     A claim must match the pod's uid and the container IDs in its status: all of them, or the claim
@@ -72,17 +72,17 @@ def believe(pod: pods.Pod, claim: Claim | None) -> pods.Pod:
     containers = []
     for container in pod.containers:
         end = claim.mains.get(container.name)
-        if end is None or container.state is pods.State.ENDED:
+        if end is None or container.state is pods.ContainerState.ENDED:
             containers.append(container)
-        elif container.state is pods.State.RUNNING and container.id == end.id:
-            ended = {"state": pods.State.ENDED, "exit_code": end.code, "ended_at": end.at}
+        elif container.state is pods.ContainerState.RUNNING and container.id == end.id:
+            ended = {"state": pods.ContainerState.ENDED, "exit_code": end.code, "ended_at": end.at}
             containers.append(dataclasses.replace(container, **ended))  # type: ignore[arg-type]
         else:
             return pod
     return dataclasses.replace(pod, containers=tuple(containers))
 
 
-def write(claims: Mapping[str, Claim]) -> str:
+def write(claims: Mapping[str, ExitReport]) -> str:
     """Format the annotation; *claims* are by namespace/name of the pod."""
     return json.dumps(
         {
@@ -99,12 +99,12 @@ def write(claims: Mapping[str, Claim]) -> str:
     )
 
 
-def read(text: str | None) -> dict[str, Claim]:
+def read(text: str | None) -> dict[str, ExitReport]:
     """Parse an annotation; empty if it is malformed."""
     try:
         document: Any = json.loads(text or "{}")
         return {
-            str(key): Claim(
+            str(key): ExitReport(
                 str(entry["uid"]),
                 {str(name): _parse(end) for name, end in entry["mains"].items()},
             )

@@ -11,7 +11,7 @@ from pyvgpu.controller.sidecar import completion, how, marking, pods, reconcile,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.controller.sidecar.settings import SidecarSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +59,10 @@ class Explanation:
 
 
 def explain(
-    pod: pods.Pod, around: how.Surroundings, moment: reconcile.Moment, settings: Settings
+    pod: pods.Pod,
+    around: how.Surroundings,
+    moment: reconcile.DecisionMoment,
+    settings: SidecarSettings,
 ) -> Explanation:
     """Explain each container, and what the pod waits for now."""
     marks = marking.mark(pod, settings.policies)
@@ -79,7 +82,7 @@ def _sidecar(
     entry: pods.Container,
     marks: marking.Marking,
     around: how.Surroundings,
-    settings: Settings,
+    settings: SidecarSettings,
 ) -> ContainerExplanation:
     state = _state(entry)
     if marks.why_not or completion.refused(pod):

@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 LEAST_SECONDS = 2  # minimum left after the hook, as in kubelet
 
 
-def run(runtime: cri.Runtime, seen: cri.Seen, command: str, seconds: float) -> float:
+def run(
+    runtime: cri.RuntimeClient, seen: cri.RuntimeContainer, command: str, seconds: float
+) -> float:
     """Run the hooks of a container; return what is left of its grace period of *seconds*."""
     begun = time.monotonic()
     for hook in (read(seen), {"exec": {"command": ["/bin/sh", "-c", command]}} if command else {}):
@@ -41,7 +43,7 @@ def run(runtime: cri.Runtime, seen: cri.Seen, command: str, seconds: float) -> f
     return max(left, min(LEAST_SECONDS, seconds))
 
 
-def read(seen: cri.Seen) -> Object:
+def read(seen: cri.RuntimeContainer) -> Object:
     """Return the preStop hook that kubelet stored in the container's annotations."""
     try:
         hook = json.loads(seen.annotations.get(cri.PRE_STOP) or "{}")
@@ -50,7 +52,9 @@ def read(seen: cri.Seen) -> Object:
     return hook if isinstance(hook, dict) else {}
 
 
-def _run(runtime: cri.Runtime, seen: cri.Seen, hook: Object, seconds: float) -> None:
+def _run(
+    runtime: cri.RuntimeClient, seen: cri.RuntimeContainer, hook: Object, seconds: float
+) -> None:
     command = objects.words(objects.section(hook, "exec"), "command")
     if command:
         code = runtime.execute(seen.id, command, seconds)
@@ -62,7 +66,9 @@ def _run(runtime: cri.Runtime, seen: cri.Seen, hook: Object, seconds: float) -> 
         time.sleep(min(float(objects.section(hook, "sleep").get("seconds") or 0), seconds))
 
 
-def _get(runtime: cri.Runtime, seen: cri.Seen, request: Object, seconds: float) -> None:
+def _get(
+    runtime: cri.RuntimeClient, seen: cri.RuntimeContainer, request: Object, seconds: float
+) -> None:
     host = str(request.get("host") or "") or runtime.address(seen.pod) or "127.0.0.1"
     port = _port(seen, request.get("port"))
     if request.get("scheme") == "HTTPS":
@@ -83,7 +89,7 @@ def _get(runtime: cri.Runtime, seen: cri.Seen, request: Object, seconds: float) 
         connection.close()
 
 
-def _port(seen: cri.Seen, port: Any) -> int:
+def _port(seen: cri.RuntimeContainer, port: Any) -> int:
     """Return the number of a port, which may be the name of one of the container's ports."""
     if str(port).isdecimal():
         return int(port)

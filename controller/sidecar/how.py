@@ -18,12 +18,12 @@ from pyvgpu.controller.sidecar import marking, pods
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.controller.sidecar.marking import Marking, Wishes
-    from pyvgpu.controller.sidecar.nodes import Node
-    from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.controller.sidecar.marking import Marking, SidecarOptions
+    from pyvgpu.controller.sidecar.nodes import NodeState
+    from pyvgpu.controller.sidecar.settings import SidecarSettings
 
 
-class Path(enum.Enum):
+class Method(enum.Enum):
     """The action taken on a sidecar."""
 
     NOTHING = "nothing"
@@ -38,13 +38,13 @@ class Path(enum.Enum):
 
 
 IN_WORDS = {  # for events
-    Path.STOP: "is stopped the way kubelet stops containers",
-    Path.SWAP: "gets an image that ends at once with 0",
-    Path.HYBRID: "gets an image that ends at once with 0, and is killed when its own time is over",
+    Method.STOP: "is stopped the way kubelet stops containers",
+    Method.SWAP: "gets an image that ends at once with 0",
+    Method.HYBRID: "gets an image that ends at once with 0, and is killed when its own time is over",
 }
 
-SWAPS = frozenset({Path.SWAP, Path.HYBRID})
-ACTING = SWAPS | {Path.STOP}  # begun with a write to the pod
+SWAPS = frozenset({Method.SWAP, Method.HYBRID})
+ACTING = SWAPS | {Method.STOP}  # begun with a write to the pod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,26 +68,26 @@ class Situation:
     tight: bool = False  # one more restart may fail the Job
     may_raise: bool = False  # the settings allow raising the Job's backoffLimit
     insist: bool = False  # settings.insist
-    forbidden: frozenset[Path] = frozenset()  # not allowed by the settings
-    tried: frozenset[Path] = frozenset()
+    forbidden: frozenset[Method] = frozenset()  # not allowed by the settings
+    tried: frozenset[Method] = frozenset()
 
-    def may(self, path: Path) -> bool:
+    def may(self, path: Method) -> bool:
         """Return whether *path* is allowed and was not tried yet."""
         return path not in self.tried and path not in self.forbidden
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class DecisionRow:
     """A row of the decision table."""
 
     condition: str
-    path: Path
+    path: Method
     because: str
     applies: Callable[[Situation], bool]
 
 
 def _is_swap_possible(s: Situation) -> bool:
-    return s.swappable and s.image_ready and s.may(Path.SWAP) and Path.HYBRID not in s.tried
+    return s.swappable and s.image_ready and s.may(Method.SWAP) and Method.HYBRID not in s.tried
 
 
 def can_swap(s: Situation) -> bool:
@@ -100,92 +100,92 @@ def can_follow(s: Situation) -> bool:
     return _is_swap_possible(s) and (not s.tight or s.may_raise)
 
 
-TABLE: tuple[Row, ...] = (
-    Row(
+TABLE: tuple[DecisionRow, ...] = (
+    DecisionRow(
         "it is a native sidecar (an init container with `restartPolicy: Always`)",
-        Path.NOTHING,
+        Method.NOTHING,
         "kubelet ends it after the main containers, and its code does not count",
         lambda s: s.native,
     ),
-    Row(
+    DecisionRow(
         "the pod is being created, its namespace enables native sidecars, and the order rules "
         "allow it",
-        Path.CONVERT,
+        Method.CONVERT,
         "a native sidecar needs no help from us",
         lambda s: s.creating and s.convertible,
     ),
-    Row(
+    DecisionRow(
         "the pod is being created",
-        Path.TRANSFORM,
+        Method.TRANSFORM,
         "its command can be made changeable only at creation",
         lambda s: s.creating,
     ),
-    Row(
+    DecisionRow(
         "it has ended, and kubelet will not start it again",
-        Path.NOTHING,
+        Method.NOTHING,
         "there is nothing left to end",
         lambda s: s.ended,
     ),
-    Row(
+    DecisionRow(
         "kubelet restarts it even after code 0, or restarts the whole pod when it ends",
-        Path.LEAVE,
+        Method.LEAVE,
         "its own restartPolicy or restartPolicyRules must change first",
         lambda s: s.eternal,
     ),
-    Row(
+    DecisionRow(
         "it is on a virtual node, and the provider's own switch is set",
-        Path.PROVIDER,
+        Method.PROVIDER,
         "the provider ends it, or ignores its exit code",
-        lambda s: s.virtual and s.provider_switch and Path.PROVIDER not in s.tried,
+        lambda s: s.virtual and s.provider_switch and Method.PROVIDER not in s.tried,
     ),
-    Row(
+    DecisionRow(
         "our node part is alive there, the sidecar runs and is known to exit with code 0",
-        Path.STOP,
+        Method.STOP,
         "that is the shortest way, and changes nothing in the pod",
-        lambda s: s.live and s.running and s.clean and s.may(Path.STOP),
+        lambda s: s.live and s.running and s.clean and s.may(Method.STOP),
     ),
-    Row(
+    DecisionRow(
         "it could be swapped, but its restart may be one too many for the `backoffLimit` of its "
         "Job (`OnFailure`)",
-        Path.RAISE,
+        Method.RAISE,
         "the restarts that we cause must not fail the Job; it is swapped next",
         lambda s: s.tight and s.may_raise and _is_swap_possible(s),
     ),
-    Row(
+    DecisionRow(
         "it can be swapped, our node part is alive there, it runs, and its own grace period is "
         "shorter than the pod's or is over",
-        Path.HYBRID,
+        Method.HYBRID,
         "it ends with code 0 after its own grace period; kubelet alone would wait for the pod's",
-        lambda s: s.live and s.running and s.hurried and s.may(Path.HYBRID) and can_swap(s),
+        lambda s: s.live and s.running and s.hurried and s.may(Method.HYBRID) and can_swap(s),
     ),
-    Row(
+    DecisionRow(
         "it can be swapped (also on virtual nodes and nodes without a live node part)",
-        Path.SWAP,
+        Method.SWAP,
         "it ends with code 0, also if it never started or ignores every signal",
         can_swap,
     ),
-    Row(
+    DecisionRow(
         "our node part is alive there, the sidecar runs, and `insist` is set",
-        Path.STOP,
+        Method.STOP,
         "the pod ends, but Failed if the sidecar's code is not 0",
-        lambda s: s.insist and s.live and s.running and s.may(Path.STOP),
+        lambda s: s.insist and s.live and s.running and s.may(Method.STOP),
     ),
-    Row(
+    DecisionRow(
         "otherwise",
-        Path.LEAVE,
+        Method.LEAVE,
         "to stop it would make finished work fail and run again",
         lambda _: True,
     ),
 )
 
 
-def choose(situation: Situation) -> Row:
+def choose(situation: Situation) -> DecisionRow:
     """Return the first row that applies."""
     return next(row for row in TABLE if row.applies(situation))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Job:
+class OwningJob:
     """The fields of a pod's batch Job that matter; pods of other controllers have none."""
 
     backoff_limit: int
@@ -216,8 +216,8 @@ class Job:
 class Surroundings:
     """A pod's node and Job."""
 
-    node: Node
-    job: Job | None = None
+    node: NodeState
+    job: OwningJob | None = None
     clean_images: frozenset[str] = frozenset()  # observed to exit with 0 before
 
 
@@ -226,12 +226,12 @@ def situate(
     container: pods.Container,
     marks: Marking,
     around: Surroundings,
-    settings: Settings,
+    settings: SidecarSettings,
 ) -> Situation:
     """Return the situation of a sidecar in a pod whose main containers are done."""
     node = around.node
     wishes = marks.wishes[container.name]
-    running = container.state is pods.State.RUNNING
+    running = container.state is pods.ContainerState.RUNNING
     grace = wishes.grace_seconds
     cramped = not pod.has_room(record_bytes(marks))
     return Situation(
@@ -262,7 +262,7 @@ def record_bytes(marks: Marking) -> int:
     return 512 + sum(640 + 6 * len(marks.wishes[one.name].command) for one in marks.sidecars)
 
 
-def growth_bytes(pod: pods.Pod, container: pods.Container, settings: Settings) -> int:
+def growth_bytes(pod: pods.Pod, container: pods.Container, settings: SidecarSettings) -> int:
     """Return by how many bytes the pod's annotations grow when *container* is swapped."""
     if not container.program_annotation:
         return 0
@@ -270,19 +270,21 @@ def growth_bytes(pod: pods.Pod, container: pods.Container, settings: Settings) -
     return len(settings.fast_exit.program.encode()) - len(before.encode())
 
 
-def is_full(pod: pods.Pod, marks: Marking, settings: Settings) -> bool:
+def is_full(pod: pods.Pod, marks: Marking, settings: SidecarSettings) -> bool:
     """Return whether the pod's annotations lack room even for swaps without a record."""
     grown = (max(growth_bytes(pod, one, settings), 0) for one in marks.sidecars)
     return not pod.has_room(sum(grown))
 
 
-def _fits(pod: pods.Pod, container: pods.Container, marks: Marking, settings: Settings) -> bool:
+def _fits(
+    pod: pods.Pod, container: pods.Container, marks: Marking, settings: SidecarSettings
+) -> bool:
     """Return whether its new program fits; the bytes of its arguments can be reused."""
     grown = growth_bytes(pod, container, settings)
     return grown <= container.argument_bytes or not is_full(pod, marks, settings)
 
 
-def is_clean(wishes: Wishes) -> bool:
+def is_clean(wishes: SidecarOptions) -> bool:
     """Return whether its options declare that a sidecar exits with 0 when it is stopped."""
     return wishes.exits_zero or bool(wishes.command)
 
@@ -294,7 +296,7 @@ def is_eternal(container: pods.Container) -> bool:
     )
 
 
-def is_swappable(container: pods.Container, settings: Settings) -> bool:
+def is_swappable(container: pods.Container, settings: SidecarSettings) -> bool:
     """Return whether, with the fast-exit image, the container would run that image's program."""
     if container.image == settings.fast_exit.image:
         return False  # already swapped

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyvgpu.controller.sidecar.meters import ControllerMeter
-    from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.controller.sidecar.settings import SidecarSettings
     from pyvgpu.kube import rate_limit
     from pyvgpu.kube.objects import Operation
 
@@ -41,7 +41,7 @@ class Sweep:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        settings: Settings,
+        settings: SidecarSettings,
         may_act: Callable[[], bool],
         turns: rate_limit.Pace,
         meter: ControllerMeter,

@@ -40,7 +40,7 @@ OTHERS_OWN = ("workflows.argoproj.io/",)  # labels of pods whose controller ends
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wishes:
+class SidecarOptions:
     """A sidecar's options, from environment variables that begin with SIDECAR_TERMINATION."""
 
     grace_seconds: int | None = None  # _GRACE_SECONDS; None: the pod's
@@ -55,7 +55,7 @@ class Wishes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Policy:
+class MarkingPolicy:
     """Marks containers without a mark of their own; patterns are shell globs."""
 
     containers: tuple[str, ...]
@@ -80,17 +80,17 @@ class Marking:
 
     sidecars: tuple[pods.Container, ...]
     mains: tuple[pods.Container, ...]
-    wishes: Mapping[str, Wishes]  # by sidecar name
+    wishes: Mapping[str, SidecarOptions]  # by sidecar name
     warnings: tuple[str, ...]
     why_not: str  # a sentence; empty if the controller handles the pod
 
 
-def mark(pod: pods.Pod, policies: Sequence[Policy] = ()) -> Marking:
+def mark(pod: pods.Pod, policies: Sequence[MarkingPolicy] = ()) -> Marking:
     """Classify the containers of *pod*."""
     warnings: list[str] = []
     sidecars: list[pods.Container] = []
     mains: list[pods.Container] = []
-    wishes: dict[str, Wishes] = {}
+    wishes: dict[str, SidecarOptions] = {}
     for container in pod.containers:
         said = _said(container, warnings)
         if said is None:
@@ -158,7 +158,7 @@ def _said(container: pods.Container, warnings: list[str]) -> bool | None:
     return True if any(said.values()) else None
 
 
-def _wishes(container: pods.Container, warnings: list[str]) -> Wishes:
+def _wishes(container: pods.Container, warnings: list[str]) -> SidecarOptions:
     def find(variable: str) -> str:
         found = [
             text or "" for name, text in container.environment.items() if name.upper() == variable
@@ -181,7 +181,7 @@ def _wishes(container: pods.Container, warnings: list[str]) -> Wishes:
         )
         return None
 
-    return Wishes(
+    return SidecarOptions(
         grace_seconds=number(GRACE_SECONDS, 0, 86400),
         order=number(ORDER, -1000, 1000) or 0,
         command=find(COMMAND),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import names
 from pyvgpu.controller.sidecar import completion, how, marking, pods, records
-from pyvgpu.controller.sidecar.how import Path
+from pyvgpu.controller.sidecar.how import Method
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class Stop:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class NodeStops:
     """The stops to carry out now, or why there are none."""
 
     stops: tuple[Stop, ...]
@@ -75,60 +75,62 @@ def check(
     node: str,
     runtime: Sequence[Running],
     replacing: frozenset[str],
-    policies: Sequence[marking.Policy] = (),
-) -> Answer:
+    policies: Sequence[marking.MarkingPolicy] = (),
+) -> NodeStops:
     """Decide which stops of the record in *pod* to carry out on this *node*.
 
     *replacing* has the IDs of containers that kubelet is killing because their definition changed.
     A stop before that would end the container for good in a pod with ``Never``.
     """
     if pod.node != node:
-        return Answer((), "the pod is on another node")
+        return NodeStops((), "the pod is on another node")
     marks = marking.mark(pod, policies)
     if pod.deleted:
         return _hasten(pod, marks, runtime, replacing)
     if marks.why_not:
-        return Answer((), marks.why_not)
+        return NodeStops((), marks.why_not)
     moment = completion.look(pod, marks.mains)
     if not moment.done:
-        return Answer((), moment.why)
+        return NodeStops((), moment.why)
     record = records.read(pod, moment.ended_text)
     if record is None:
-        return Answer((), "there is no record of this end of the main containers")
+        return NodeStops((), "there is no record of this end of the main containers")
     found = {entry.name: entry for entry in runtime}
     if why := not_done(marks, found):
-        return Answer((), why, waits=True)
+        return NodeStops((), why, waits=True)
     sidecars = {entry.name: entry for entry in marks.sidecars}
     stoppable = [
         (entry.order, _stop(sidecars[name], entry, replacing, marks.wishes[name]))
         for name, entry in record.entries.items()
         if name in sidecars
-        and entry.path in (Path.STOP, Path.HYBRID)
+        and entry.path in (Method.STOP, Method.HYBRID)
         and name in found
         and (found[name].id, found[name].exit_code) == (entry.id, None)
     ]
     if not stoppable:
-        return Answer((), "no container of the record is running")
+        return NodeStops((), "no container of the record is running")
     first = min(order for order, _ in stoppable)
     swapped = [
         name
         for name, entry in record.entries.items()
-        if entry.path is Path.SWAP
+        if entry.path is Method.SWAP
         and entry.order < first
         and name in found
         and (found[name].id, found[name].exit_code) == (entry.id, None)
     ]
     if swapped:
-        return Answer((), f"kubelet has not ended {swapped[0]} yet, which comes first", waits=True)
+        return NodeStops(
+            (), f"kubelet has not ended {swapped[0]} yet, which comes first", waits=True
+        )
     stops = tuple(stop for order, stop in stoppable if order == first and stop)
     if not stops:
-        return Answer((), "kubelet has not begun to replace it", waits=True)
-    return Answer(stops, "")
+        return NodeStops((), "kubelet has not begun to replace it", waits=True)
+    return NodeStops(stops, "")
 
 
 def _hasten(
     pod: pods.Pod, marks: marking.Marking, runtime: Sequence[Running], replacing: frozenset[str]
-) -> Answer:
+) -> NodeStops:
     """Decide what to stop in a pod that is being deleted.
 
     Kubelet ends the pod, with one exception: it gives a container that it is replacing the pod's
@@ -157,15 +159,17 @@ def _hasten(
         for name, identity in running.items()
         if identity in replacing
     )
-    return Answer(stops, "" if stops else completion.refused(pod), waits=len(stops) < len(running))
+    return NodeStops(
+        stops, "" if stops else completion.refused(pod), waits=len(stops) < len(running)
+    )
 
 
 def foresee(
     pod: pods.Pod,
     node: str,
     runtime: Sequence[Running],
-    policies: Sequence[marking.Policy] = (),
-) -> Answer:
+    policies: Sequence[marking.MarkingPolicy] = (),
+) -> NodeStops:
     """Decide which sidecars of *pod* to stop without waiting for the controller.
 
     A sidecar that is known to exit with 0 is signaled as soon as the runtime reports that the main
@@ -173,21 +177,21 @@ def foresee(
     the signal has no effect, the controller decides what follows.
     """
     if pod.node != node:
-        return Answer((), "the pod is on another node")
+        return NodeStops((), "the pod is on another node")
     if names.STOP_ANNOTATION in pod.annotations:
-        return Answer((), "the controller has decided")
+        return NodeStops((), "the controller has decided")
     marks = marking.mark(pod, policies)
     refused = marks.why_not or completion.refused(pod)
     found = {entry.name: entry for entry in runtime}
     if refused or (refused := is_kubelets_to_say(pod) or not_done(marks, found)):
-        return Answer((), refused)
+        return NodeStops((), refused)
     running = [
         entry
         for entry in marks.sidecars
         if entry.name in found and found[entry.name].exit_code is None
     ]
     first = min((marks.wishes[entry.name].order for entry in running), default=0)
-    return Answer(
+    return NodeStops(
         tuple(
             Stop(
                 entry.name,
@@ -225,11 +229,11 @@ def not_done(marks: marking.Marking, found: Mapping[str, Running]) -> str:
 
 def _stop(
     container: pods.Container,
-    entry: records.Entry,
+    entry: records.ActionRecord,
     replacing: frozenset[str],
-    wishes: marking.Wishes,
+    wishes: marking.SidecarOptions,
 ) -> Stop | None:
-    replaced = entry.path is Path.HYBRID
+    replaced = entry.path is Method.HYBRID
     # Stopped before kubelet replaces it, it would not restart with Never. With OnFailure kubelet
     # would restart it with the old image if it has not seen the new one, and then once more with
     # the new one: a Job counts both restarts.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyvgpu.controller.sidecar.meters import NodeMeter
-    from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.controller.sidecar.settings import SidecarSettings
     from pyvgpu.kube.objects import Object
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _REPLACED = "definition changed"  # in kubelet's event, in every release since 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class NodePart:
     """The node and the state folder of a node part."""
 
     node: str  # its name
@@ -54,19 +54,19 @@ class Task:
     """A stop, with the container as the runtime listed it at the decision."""
 
     stop: node.Stop
-    seen: cri.Seen
+    seen: cri.RuntimeContainer
     ended_at: float  # when the last main container ended
 
 
-class Keeper:
+class NodeAgent:
     """Watches the pods of one node and stops their containers."""
 
     def __init__(
         self,
         api: apiserver.ApiServer,
-        runtime: cri.Runtime,
-        place: Place,
-        settings: Settings,
+        runtime: cri.RuntimeClient,
+        place: NodePart,
+        settings: SidecarSettings,
         meter: NodeMeter,
     ) -> None:
         self._api = api
@@ -80,7 +80,7 @@ class Keeper:
         self._lock = threading.Lock()
         self._runtime_says = "the container runtime was not queried yet"
         self._has = ""  # the fast-exit image, if the node has it
-        self._claims: dict[str, exit_reports.Claim] = {}
+        self._claims: dict[str, exit_reports.ExitReport] = {}
         self._images: dict[str, bool] = {}  # requested by swaps: whether the node has them
         self._published = ("", "")  # never equal at first: overwrites an earlier process's reports
         self._news = threading.Event()
@@ -236,7 +236,7 @@ class Keeper:
                 replacing = self._replacing(pod, found)
                 self._gate.passed()
                 answer = node.check(pod, self._place.node, running, replacing, policies)
-        elif how.Path.STOP.value in self._settings.paths:
+        elif how.Method.STOP.value in self._settings.paths:
             answer = node.foresee(pod, self._place.node, running, policies)
         else:
             return
@@ -248,7 +248,7 @@ class Keeper:
             soon = 0 <= time.time() - ended_at < _SOON_SECONDS
             self._queue.add(key, _AGAIN_SOON_SECONDS if soon else AGAIN_SECONDS)
 
-    def _tell(self, key: str, claim: exit_reports.Claim | None) -> None:
+    def _tell(self, key: str, claim: exit_reports.ExitReport | None) -> None:
         """Report to the controller that a pod's main containers are done; None: withdraw that."""
         if claim is None:
             self._claims.pop(key, None)
@@ -256,7 +256,7 @@ class Keeper:
             self._claims[key] = claim
             self._news.set()
 
-    def _replacing(self, pod: pods.Pod, seen: Sequence[cri.Seen]) -> frozenset[str]:
+    def _replacing(self, pod: pods.Pod, seen: Sequence[cri.RuntimeContainer]) -> frozenset[str]:
         """Return the IDs of containers that kubelet is killing because their definition changed.
 
         Kubelet's event has only the container's name, and an older container of that name may

@@ -13,7 +13,7 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.controller.sidecar.settings import SidecarSettings
     from pyvgpu.kube.objects import Object
 
 Release = tuple[int, int]
@@ -26,7 +26,7 @@ _KEPT_SECONDS = 86_400
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class NodeState:
     """The state of a node."""
 
     name: str
@@ -64,9 +64,9 @@ def read(
     node: Object,
     lease: Object | None,
     now: datetime.datetime,
-    settings: Settings,
+    settings: SidecarSettings,
     age_seconds: float | None = None,
-) -> Node:
+) -> NodeState:
     """Read a node and its node part's lease (None: it has none).
 
     *age_seconds* is how long ago the renewal was seen; without it, renewTime is compared to *now*.
@@ -84,7 +84,7 @@ def read(
         image for entry in objects.entries(status, "images") for image in entry.get("names") or ()
     }
     reported = objects.section(lease or {}, "metadata", "annotations")
-    return Node(
+    return NodeState(
         name=str(metadata.get("name") or ""),
         virtual=virtual,
         live=live and not virtual,
@@ -115,9 +115,9 @@ def read_images(text: str | None) -> dict[str, bool]:
     return {image: here for image, here in said.items() if isinstance(here, bool)}
 
 
-def absent(name: str) -> Node:
+def absent(name: str) -> NodeState:
     """Return a node whose object was deleted, with nothing known about it."""
-    return Node(
+    return NodeState(
         name,
         virtual=False,
         live=False,
@@ -127,14 +127,14 @@ def absent(name: str) -> Node:
     )
 
 
-def oldest(found: Iterable[Node]) -> Release | None:
+def oldest(found: Iterable[NodeState]) -> Release | None:
     """Return the oldest kubelet release among real nodes; None if any is unknown."""
     releases = [node.kubelet for node in found if not node.virtual]
     known = [release for release in releases if release is not None]
     return min(known) if known and len(known) == len(releases) else None
 
 
-def is_virtual(labels: Object, taints: tuple[str, ...], settings: Settings) -> bool:
+def is_virtual(labels: Object, taints: tuple[str, ...], settings: SidecarSettings) -> bool:
     """Return whether a node with these labels and taint keys is virtual."""
     known = settings.virtual
     return any(labels.get(key) == value for key, value in known.labels) or any(

@@ -47,7 +47,7 @@ GPUS: Mapping[str, float] = {  # devices per unit of each resource
 }
 
 
-class State(enum.Enum):
+class ContainerState(enum.Enum):
     """A container's state as kubelet last reported it."""
 
     UNKNOWN = "unknown"  # not reported
@@ -84,7 +84,7 @@ class Container:
     pull_policy: str
     restart_policy: str  # its own, else the pod's
     restart_rules: tuple[RestartRule, ...]
-    state: State
+    state: ContainerState
     id: str  # kubelet's containerID; empty before the first start
     exit_code: int | None  # of the last run; None while running
     ended_at: datetime.datetime | None
@@ -110,7 +110,7 @@ class Container:
     def ended_for_good(self) -> bool:
         """Whether it has ended and kubelet will not restart it."""
         return (
-            self.state is State.ENDED
+            self.state is ContainerState.ENDED
             and self.exit_code is not None
             and not self.will_restart(self.exit_code)
         )
@@ -221,9 +221,9 @@ def read_container(
     state = _state(now)
     ended = (
         objects.section(now, "terminated")
-        if state is State.ENDED
+        if state is ContainerState.ENDED
         else objects.section(before, "terminated")
-        if state is State.WAITING
+        if state is ContainerState.WAITING
         else {}
     )
     own_policy = _text(spec, "restartPolicy")
@@ -322,15 +322,15 @@ def _rules(spec: Object) -> tuple[RestartRule, ...]:
     return tuple(rules)
 
 
-def _state(now: Object) -> State:
+def _state(now: Object) -> ContainerState:
     for name, state in (
-        ("running", State.RUNNING),
-        ("terminated", State.ENDED),
-        ("waiting", State.WAITING),
+        ("running", ContainerState.RUNNING),
+        ("terminated", ContainerState.ENDED),
+        ("waiting", ContainerState.WAITING),
     ):
         if now.get(name) is not None:
             return state
-    return State.UNKNOWN
+    return ContainerState.UNKNOWN
 
 
 def _time(text: Any) -> datetime.datetime | None:

@@ -22,7 +22,7 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.controller.sidecar.settings import SidecarSettings
     from pyvgpu.kube.objects import Object
 
 
@@ -40,10 +40,10 @@ class Over:
 
     uid: str
     gpus: float
-    figures: termination_metrics.Figures | None
+    figures: termination_metrics.TerminationMetrics | None
 
 
-def pod(thing: Object, settings: Settings) -> Live | Over:
+def pod(thing: Object, settings: SidecarSettings) -> Live | Over:
     """Project a pod."""
     read = pods.read(thing)
     if read.phase in completion.TERMINAL:
@@ -60,11 +60,11 @@ def job_of(thing: Object) -> str:
     return ""
 
 
-def job(thing: Object, live: Sequence[pods.Pod]) -> how.Job:
+def job(thing: Object, live: Sequence[pods.Pod]) -> how.OwningJob:
     """Project a Job whose unfinished pods are *live*."""
     metadata = objects.section(thing, "metadata")
     limit = objects.section(thing, "spec").get("backoffLimit")
-    return how.Job(
+    return how.OwningJob(
         6 if limit is None else int(limit),
         sum(pod.restarts for pod in live),
         len(live),
@@ -74,7 +74,7 @@ def job(thing: Object, live: Sequence[pods.Pod]) -> how.Job:
     )
 
 
-def node(thing: Object, settings: Settings) -> Object:
+def node(thing: Object, settings: SidecarSettings) -> Object:
     """Project a node."""
     metadata, status = objects.section(thing, "metadata"), objects.section(thing, "status")
     labels = objects.section(metadata, "labels")
@@ -102,7 +102,7 @@ class Lease:
     """A node part's lease."""
 
     thing: Object
-    ended: Mapping[str, exit_reports.Claim]  # by namespace/name of the pod
+    ended: Mapping[str, exit_reports.ExitReport]  # by namespace/name of the pod
 
     @property
     def renewed(self) -> str:

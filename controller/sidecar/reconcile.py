@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import names
 from pyvgpu.controller.sidecar import actions, completion, how, marking, pods, records, swaps
-from pyvgpu.controller.sidecar.how import Path
+from pyvgpu.controller.sidecar.how import Method
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.controller.sidecar.settings import SidecarSettings
     from pyvgpu.kube.objects import Operation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Moment:
+class DecisionMoment:
     """The time of a decision, and its source of randomness."""
 
     now: datetime.datetime
@@ -42,11 +42,11 @@ class Case:
 
     pod: pods.Pod
     marks: marking.Marking
-    mains: completion.Moment
-    record: records.Record | None
+    mains: completion.MainsState
+    record: records.PodRecord | None
     around: how.Surroundings
-    moment: Moment
-    settings: Settings
+    moment: DecisionMoment
+    settings: SidecarSettings
 
     @property
     def step(self) -> int:
@@ -61,22 +61,22 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class SidecarPlan:
     """The decision about one sidecar."""
 
     container: pods.Container
-    wishes: marking.Wishes
+    wishes: marking.SidecarOptions
     situation: how.Situation
-    row: how.Row
+    row: how.DecisionRow
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Method:
         """The path of its row."""
         return self.row.path
 
 
 def reconcile(
-    pod: pods.Pod, around: how.Surroundings, moment: Moment, settings: Settings
+    pod: pods.Pod, around: how.Surroundings, moment: DecisionMoment, settings: SidecarSettings
 ) -> actions.Decision:
     """Decide what to do about *pod* at this *moment*."""
     marks = marking.mark(pod, settings.policies)
@@ -100,19 +100,19 @@ def reconcile(
     ]
     acting = [plan for plan in plans if plan.path in how.ACTING]
     if case.step <= min(settings.most_writes, records.MOST_STEPS):
-        if any(plan.path is Path.RAISE for plan in plans):
+        if any(plan.path is Method.RAISE for plan in plans):
             return _raise(case)
         if acting:
             return _begin(case, acting)
     return _wait(case, plans, waiting)
 
 
-def _entry(case: Case, container: pods.Container) -> records.Entry | None:
+def _entry(case: Case, container: pods.Container) -> records.ActionRecord | None:
     """Return the action in progress on *container*; None if there is none."""
     if case.record and container.name in case.record.entries:
         return case.record.entries[container.name]
     if container.image == case.settings.fast_exit.image:
-        return records.Entry(Path.SWAP, "")  # swapped, and the record was removed
+        return records.ActionRecord(Method.SWAP, "")  # swapped, and the record was removed
     return None
 
 
@@ -122,9 +122,9 @@ def _due(case: Case, container: pods.Container) -> datetime.datetime | None:
     if entry is None:
         return None
     came_back = (  # kubelet restarted it after the stop, because its exit code was not 0
-        entry.path is Path.STOP
+        entry.path is Method.STOP
         and container.id != entry.id
-        and container.state is not pods.State.ENDED
+        and container.state is not pods.ContainerState.ENDED
     )
     if came_back:
         return None
@@ -134,22 +134,22 @@ def _due(case: Case, container: pods.Container) -> datetime.datetime | None:
     return (case.mains.since or case.moment.now) + patience
 
 
-def _plan(case: Case, container: pods.Container) -> Plan:
+def _plan(case: Case, container: pods.Container) -> SidecarPlan:
     wishes = case.marks.wishes[container.name]
     entry = _entry(case, container)
     situation = how.situate(case.pod, container, case.marks, case.around, case.settings)
     tried = entry.tried | {entry.path} if entry else frozenset()
     if case.moment.now >= case.provider_until:
-        tried |= {Path.PROVIDER}
+        tried |= {Method.PROVIDER}
     situation = dataclasses.replace(
         situation,
         tried=tried,
         hurried=situation.hurried or bool(entry),  # its grace period is over
     )
-    return Plan(container, wishes, situation, how.choose(situation))
+    return SidecarPlan(container, wishes, situation, how.choose(situation))
 
 
-def _begin(case: Case, plans: Sequence[Plan]) -> actions.Decision:
+def _begin(case: Case, plans: Sequence[SidecarPlan]) -> actions.Decision:
     """Begin *plans*: patch and event; after a crash, the event is made from the record."""
     again = case.step > 1
     said = ", ".join(f"{plan.container.name} by {plan.path.value}" for plan in plans)
@@ -172,7 +172,7 @@ def _begin(case: Case, plans: Sequence[Plan]) -> actions.Decision:
     )
 
 
-def _begun_event(pod: pods.Pod, step: int, begun: Mapping[str, Path]) -> actions.Event:
+def _begun_event(pod: pods.Pod, step: int, begun: Mapping[str, Method]) -> actions.SidecarEvent:
     """Return the event about the paths *begun* by write *step*."""
     words = "; ".join(f"sidecar {name} {how.IN_WORDS[begun[name]]}" for name in sorted(begun))
     if step > 1:
@@ -213,7 +213,7 @@ def _raise(case: Case) -> actions.Decision:
     )
 
 
-def _operations(case: Case, plans: Sequence[Plan]) -> list[Operation]:
+def _operations(case: Case, plans: Sequence[SidecarPlan]) -> list[Operation]:
     operations: list[Operation] = []
     entries = dict(case.record.entries) if case.record else {}
     changes: dict[str, str | None] = {}
@@ -228,7 +228,7 @@ def _operations(case: Case, plans: Sequence[Plan]) -> list[Operation]:
                 if full:  # the fast-exit program needs no arguments
                     changes |= dict.fromkeys(case.pod.arguments_of(plan.container))
     begun = [entries[plan.container.name] for plan in plans]
-    record = records.Record(
+    record = records.PodRecord(
         uid=case.pod.uid,
         mains_ended=case.mains.ended_text,
         step=case.step,
@@ -241,21 +241,23 @@ def _operations(case: Case, plans: Sequence[Plan]) -> list[Operation]:
     return operations + objects.annotate(case.pod.annotations, changes)
 
 
-def _begun(pod: pods.Pod, plan: Plan, before: records.Entry | None) -> records.Entry:
+def _begun(
+    pod: pods.Pod, plan: SidecarPlan, before: records.ActionRecord | None
+) -> records.ActionRecord:
     own = plan.wishes.grace_seconds
-    return records.Entry(
+    return records.ActionRecord(
         path=plan.path,
-        id=plan.container.id if plan.container.state is pods.State.RUNNING else "",
+        id=plan.container.id if plan.container.state is pods.ContainerState.RUNNING else "",
         grace_seconds=0 if before else pod.grace_seconds if own is None else own,
         # A stop that times out is followed by a swap, and only then KILL, so the last code is 0.
-        kill=not (plan.path is Path.STOP and how.can_follow(plan.situation)),
+        kill=not (plan.path is Method.STOP and how.can_follow(plan.situation)),
         order=plan.wishes.order,
         command="" if before else plan.wishes.command,
         tried=before.tried | {before.path} if before else frozenset(),
     )
 
 
-def _patience(case: Case, begun: Sequence[records.Entry]) -> float:
+def _patience(case: Case, begun: Sequence[records.ActionRecord]) -> float:
     """Return how many seconds the paths just begun may take.
 
     Groups of equal order end one after the other. A swap takes kubelet's own grace period (the
@@ -268,15 +270,15 @@ def _patience(case: Case, begun: Sequence[records.Entry]) -> float:
     return min(seconds + case.settings.margin_seconds, records.LONGEST_SECONDS)
 
 
-def _order(entry: records.Entry) -> int:
+def _order(entry: records.ActionRecord) -> int:
     return entry.order
 
 
 def _wait(
-    case: Case, plans: Sequence[Plan], waiting: Sequence[datetime.datetime]
+    case: Case, plans: Sequence[SidecarPlan], waiting: Sequence[datetime.datetime]
 ) -> actions.Decision:
     """Report what blocks the pod, and requeue it."""
-    left = [plan for plan in plans if plan.path is not Path.PROVIDER]
+    left = [plan for plan in plans if plan.path is not Method.PROVIDER]
     dues = list(waiting) if len(left) == len(plans) else [*waiting, case.provider_until]
     seconds = min(
         [
@@ -300,7 +302,7 @@ def _wait(
     return actions.Decision("; ".join(said) or "the sidecars are ending", (*events, *counts, wake))
 
 
-def _why_left(case: Case, plan: Plan) -> str:
+def _why_left(case: Case, plan: SidecarPlan) -> str:
     if plan.path in how.ACTING or _entry(case, plan.container):
         return "it did not end in time, and no other path is left"
     return f"{plan.row.because} ({_what_would_help(plan.situation)})"
@@ -309,7 +311,7 @@ def _why_left(case: Case, plan: Plan) -> str:
 def _what_would_help(situation: how.Situation) -> str:
     if situation.eternal:
         return "its restartPolicy decides"
-    if Path.SWAP in situation.forbidden:
+    if Method.SWAP in situation.forbidden:
         return "the settings allow no swap"
     if situation.cramped and not situation.swappable:
         return "the pod's annotations have no room for a record of the stop"

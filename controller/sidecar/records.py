@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar.how import ACTING, Path
+from pyvgpu.controller.sidecar.how import ACTING, Method
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,20 +26,20 @@ LONGEST_SECONDS = 366 * 86400  # maximum from a write to the next path
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class ActionRecord:
     """The action in progress on one sidecar."""
 
-    path: Path
+    path: Method
     id: str  # of the container that was running; empty if none
     grace_seconds: int = 0  # before the runtime may kill it
     kill: bool = True  # after the grace period; false: only signal it
     order: int = 0  # ascending; each group waits for the end of the one before
     command: str = ""  # run in the container before the signal
-    tried: frozenset[Path] = frozenset()  # paths tried before
+    tried: frozenset[Method] = frozenset()  # paths tried before
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Record:
+class PodRecord:
     """A decision about a pod's sidecars."""
 
     uid: str  # of the pod
@@ -47,7 +47,7 @@ class Record:
     step: int  # 1, 2
     at: datetime.datetime
     seconds: float  # from *at* until the next path is due
-    entries: Mapping[str, Entry]  # by container name
+    entries: Mapping[str, ActionRecord]  # by container name
 
     @property
     def due(self) -> datetime.datetime:
@@ -55,13 +55,13 @@ class Record:
         return self.at + datetime.timedelta(seconds=self.seconds)
 
     @property
-    def begun(self) -> dict[str, Path]:
+    def begun(self) -> dict[str, Method]:
         """The paths that the last write began; for a second write, those of retried sidecars."""
         entries = self.entries.items()
         return {name: entry.path for name, entry in entries if entry.tried or self.step == 1}
 
 
-def write(record: Record) -> str:
+def write(record: PodRecord) -> str:
     """Return the text of the annotation."""
     return json.dumps(
         {
@@ -88,13 +88,13 @@ def write(record: Record) -> str:
     )
 
 
-def read(pod: pods.Pod, mains_ended: str) -> Record | None:
+def read(pod: pods.Pod, mains_ended: str) -> PodRecord | None:
     """Return the record of *pod* and this end of its main containers, None if there is none."""
     record = read_any(pod)
     return record if record and record.mains_ended == mains_ended else None
 
 
-def read_any(pod: pods.Pod) -> Record | None:
+def read_any(pod: pods.Pod) -> PodRecord | None:
     """Return the record of *pod*, whichever end it speaks of; None if there is none."""
     text = pod.annotations.get(names.STOP_ANNOTATION)
     if not text:
@@ -106,22 +106,22 @@ def read_any(pod: pods.Pod) -> Record | None:
     return record if record and record.uid == pod.uid else None
 
 
-def _parse(document: Any) -> Record | None:
-    record = Record(
+def _parse(document: Any) -> PodRecord | None:
+    record = PodRecord(
         uid=str(document["uid"]),
         mains_ended=str(document["mainsEnded"]),
         step=int(document["step"]),
         at=datetime.datetime.fromisoformat(document["at"]),
         seconds=float(document["seconds"]),
         entries={
-            str(name): Entry(
-                path=Path(entry["path"]),
+            str(name): ActionRecord(
+                path=Method(entry["path"]),
                 id=str(entry["id"]),
                 grace_seconds=int(entry["graceSeconds"]),
                 kill=bool(entry["kill"]),
                 order=int(entry["order"]),
                 command=str(entry["command"]),
-                tried=frozenset(map(Path, entry["tried"])),
+                tried=frozenset(map(Method, entry["tried"])),
             )
             for name, entry in document["containers"].items()
         },
@@ -137,6 +137,6 @@ def _parse(document: Any) -> Record | None:
     return record if sane else None
 
 
-def _is_sane(item: tuple[str, Entry]) -> bool:
+def _is_sane(item: tuple[str, ActionRecord]) -> bool:
     name, entry = item
     return name.isascii() and entry.path in ACTING and 0 <= entry.grace_seconds <= LONGEST_SECONDS

@@ -10,7 +10,7 @@ from pyvgpu import names
 if TYPE_CHECKING:
     from pyvgpu.controller.sidecar import marking
 
-PATHS = ("stop", "hybrid", "swap")  # the allowed ways to end a sidecar: see how.Path
+PATHS = ("stop", "hybrid", "swap")  # the allowed ways to end a sidecar: see how.Method
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Virtual:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class SidecarSettings:
     """All settings; times in seconds."""
 
-    policies: tuple[marking.Policy, ...] = ()
+    policies: tuple[marking.MarkingPolicy, ...] = ()
     fast_exit: FastExit = dataclasses.field(default_factory=FastExit)
     virtual: Virtual = dataclasses.field(default_factory=Virtual)
     paths: frozenset[str] = frozenset(PATHS)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.sidecar import pods
     from pyvgpu.controller.sidecar.meters import ControllerMeter
-    from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.controller.sidecar.settings import SidecarSettings
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Controller:
         self,
         api: apiserver.ApiServer,
         namespace: str,
-        settings: Settings,
+        settings: SidecarSettings,
         may_act: Callable[[], bool],
         meter: ControllerMeter,
     ) -> None:
@@ -82,7 +82,7 @@ class Controller:
         self._beats = nodes.Beats()  # of the node parts
         self._events = event_recorder.Recorder(
             api,
-            event_recorder.Source(COMPONENT),
+            event_recorder.EventSource(COMPONENT),
             may_act=may_act,
             pace=self._pace,
             gate=self._gate,
@@ -191,7 +191,7 @@ class Controller:
             self._queue.add(key)
 
     def _decide(self, key: str, known: projections.Live) -> None:
-        moment = reconcile.Moment(datetime.datetime.now(datetime.UTC), random.random)
+        moment = reconcile.DecisionMoment(datetime.datetime.now(datetime.UTC), random.random)
         node, claim = self._node_of(key, known.pod, moment.now)
         pod = exit_reports.believe(known.pod, claim)
         around = how.Surroundings(node, self._job(pod, known.job))
@@ -207,7 +207,7 @@ class Controller:
                 path = f"{folder}/{action.resource}/{action.name}"
                 self._write("PATCH", path, list(action.operations), apiserver.JSON_PATCH)
                 log.info("changed %s for pod %s", path, key)
-            case actions.Event():
+            case actions.SidecarEvent():
                 self._events.record(
                     event_recorder.Event(
                         *(pod.uid, pod.namespace, pod.name, action.reason, action.message),
@@ -239,7 +239,7 @@ class Controller:
 
     def _node_of(
         self, key: str, pod: pods.Pod, now: datetime.datetime
-    ) -> tuple[nodes.Node, exit_reports.Claim | None]:
+    ) -> tuple[nodes.NodeState, exit_reports.ExitReport | None]:
         """Return the pod's node, and its node part's report on the pod."""
         called = f"{self._lease_folder}/{leases.NODE}{pod.node}"
         lease, age = self._leases.get(called), self._beats.age(called, time.monotonic())
@@ -249,7 +249,7 @@ class Controller:
         found = nodes.read(thing, lease.thing if lease else None, now, self._settings, age)
         return found, lease.ended.get(key) if lease and found.live else None
 
-    def _job(self, pod: pods.Pod, name: str) -> how.Job | None:
+    def _job(self, pod: pods.Pod, name: str) -> how.OwningJob | None:
         """Return the pod's Job; read from the API server only if the decision depends on it."""
         if not name or pod.restart_policy != "OnFailure":
             return None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
 from pyvgpu.controller.sidecar import actions, completion
-from pyvgpu.controller.sidecar.pods import State
+from pyvgpu.controller.sidecar.pods import ContainerState
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def asked_for(pod: pods.Pod) -> frozenset[str]:
     return frozenset(found)
 
 
-def reconcile(pod: pods.Pod, marks: marking.Marking, node: nodes.Node) -> actions.Decision | None:
+def reconcile(
+    pod: pods.Pod, marks: marking.Marking, node: nodes.NodeState
+) -> actions.Decision | None:
     """Decide what to swap in *pod* on *node*; None if nothing was requested."""
     if not (
         names.SWAP_ANNOTATION in pod.annotations or names.SWAPPED_ANNOTATION in pod.annotations
@@ -83,10 +85,14 @@ def reconcile(pod: pods.Pod, marks: marking.Marking, node: nodes.Node) -> action
 
 
 def _keep_from(
-    pod: pods.Pod, container: pods.Container, target: Image, node: nodes.Node
+    pod: pods.Pod, container: pods.Container, target: Image, node: nodes.NodeState
 ) -> actions.Decision | None:
     """Return the decision that defers a swap while *target* may be missing on the node."""
-    if container.image == target.image or target.pull or container.state is not State.RUNNING:
+    if (
+        container.image == target.image
+        or target.pull
+        or container.state is not ContainerState.RUNNING
+    ):
         return None
     if node.virtual and node.pulls_fast_exit:
         return None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Figures:
+class TerminationMetrics:
     """Observations for the termination metrics; count each pod's uid once."""
 
     paths: tuple[str, ...]  # the last path of each sidecar, sorted by name
@@ -22,7 +22,9 @@ class Figures:
     writes: int
 
 
-def measure(pod: pods.Pod, policies: Sequence[marking.Policy] = ()) -> Figures | None:
+def measure(
+    pod: pods.Pod, policies: Sequence[marking.MarkingPolicy] = ()
+) -> TerminationMetrics | None:
     """Return the figures of a finished pod whose sidecars we ended; None for any other."""
     if pod.phase not in completion.TERMINAL:
         return None
@@ -33,7 +35,7 @@ def measure(pod: pods.Pod, policies: Sequence[marking.Policy] = ()) -> Figures |
     record = records.read(pod, mains.isoformat())
     if record is None:
         return None
-    return Figures(
+    return TerminationMetrics(
         tuple(entry.path.value for _, entry in sorted(record.entries.items())),
         max((sidecars - mains).total_seconds(), 0.0),
         record.step,

@@ -32,7 +32,7 @@ LABEL = "app=agent"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Agent:
+class AgentPod:
     """The pod of one agent."""
 
     node: str
@@ -40,7 +40,7 @@ class Agent:
     ready: bool
 
 
-def read(pod: Object) -> Agent:
+def read(pod: Object) -> AgentPod:
     """Return the agent that runs in *pod*."""
     status = objects.section(pod, "status")
     ready = any(
@@ -48,7 +48,7 @@ def read(pod: Object) -> Agent:
         for condition in objects.entries(status, "conditions")
     )
     node = str(objects.section(pod, "spec").get("nodeName") or "")
-    return Agent(node, str(status.get("podIP") or ""), ready)
+    return AgentPod(node, str(status.get("podIP") or ""), ready)
 
 
 class Agents:
@@ -78,7 +78,7 @@ class Agents:
         self.run = self._pods.run
         self.synced = self._pods.synced
         self._nodes: dict[str, str] = {}  # by pod
-        self._agents: dict[str, dict[str, Agent]] = {}  # by node and pod
+        self._agents: dict[str, dict[str, AgentPod]] = {}  # by node and pod
         self._asking: dict[str, threading.Lock] = {}
         self._kept: dict[str, tuple[float, dict[str, Any]]] = {}
         self._lock = threading.Lock()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyvgpu.http import endpoints, messages
     from pyvgpu.kube import apiserver, informer
 
-    Sort = tuple[pod_request.Shape, tuple[str, ...]]  # pods with the same request
+    Sort = tuple[pod_request.PodShape, tuple[str, ...]]  # pods with the same request
 
 LOOK_SECONDS = 5.0  # refresh interval
 SYNC_SECONDS = 0.1  # poll interval until all lists are read
@@ -45,7 +45,7 @@ _ROOM = "kube-scheduler has not looked since, or something else keeps it from th
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class StatusSettings:
     """Settings of the status page."""
 
     cluster: str  # its name on the page
@@ -59,13 +59,13 @@ class Cluster:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        settings: Settings,
+        settings: StatusSettings,
         counting: informer.Counting | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self.book = cache.Book()
+        self.book = cache.Cache()
         self._watch = watch.Following(api, self.book, lambda: None, _nothing, counting)
         self._agents = agents.Agents(
             api, settings.agent_namespace, settings.agent_port, self._touch, counting
@@ -76,12 +76,12 @@ class Cluster:
         self._lock = threading.Lock()
         self._touched: set[str] = set()
         self.book.listen(self._touch)
-        self._rows: dict[str, rows.Row] = {}
-        self._listed: list[rows.Row] = []
+        self._rows: dict[str, rows.NodeRow] = {}
+        self._listed: list[rows.NodeRow] = []
         self._totals = rows.totals(())
         self._lines: history.History[str] = history.History()
         self._why: dict[Sort, tuple[float, str, str]] = {}  # time, request, reason
-        self._waiting: list[pod_request.Pod] = []
+        self._waiting: list[pod_request.PodRequest] = []
         self._at = 0.0
         self._watched = -math.inf  # time of the last request
         self._hurry = threading.Event()  # set: refresh now
@@ -142,7 +142,7 @@ class Cluster:
         self._lines.add({_ALL: (promised, memory, len(found))})
         self._at = self._clock()
 
-    def _answer(self, asked: endpoints.Asked) -> messages.Answer:
+    def _answer(self, asked: endpoints.HttpRequest) -> messages.HttpResponse:
         verdict = self._guard.judge(asked.fields)
         if verdict.code != 200:
             more = {"WWW-Authenticate": "Bearer"} if verdict.code == 401 else None
@@ -194,7 +194,7 @@ class Cluster:
             more = len(troubled) - MOST_PROBLEMS
             yield documents.problem("nodes", f"{more} more: show only those with a problem")
 
-    def _row(self, pod: pod_request.Pod) -> dict[str, Any]:
+    def _row(self, pod: pod_request.PodRequest) -> dict[str, Any]:
         _, asked, why = self._why.get((pod.shape, pod.names), (0.0, "", ""))
         return {
             "pod": pod.key,

@@ -32,24 +32,26 @@ ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class AccessVerdict:
     """Whether a request may see the page, as an HTTP status."""
 
     code: int  # 200: allowed
     why: str = ""  # if not allowed
 
 
-NO_TOKEN = Verdict(401, "This page requires a token of the cluster.")
-NO_SUCH = Verdict(401, "The cluster does not know this token: it may be expired, or another's.")
-TOO_MANY = Verdict(429, "Too many unknown tokens were sent: try again in some seconds.")
-UNAVAILABLE = Verdict(
+NO_TOKEN = AccessVerdict(401, "This page requires a token of the cluster.")
+NO_SUCH = AccessVerdict(
+    401, "The cluster does not know this token: it may be expired, or another's."
+)
+TOO_MANY = AccessVerdict(429, "Too many unknown tokens were sent: try again in some seconds.")
+UNAVAILABLE = AccessVerdict(
     503, "The API server is unavailable, so this token cannot be reviewed: try again soon."
 )
 
 
 @dataclasses.dataclass(slots=True)
-class _Known:
-    verdict: Verdict
+class _CachedVerdict:
+    verdict: AccessVerdict
     until: float
 
 
@@ -62,10 +64,10 @@ class Guard:
         self._api = api
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: collections.OrderedDict[bytes, _Known] = collections.OrderedDict()
+        self._known: collections.OrderedDict[bytes, _CachedVerdict] = collections.OrderedDict()
         self._new: collections.deque[float] = collections.deque(maxlen=MOST_NEW)
 
-    def judge(self, fields: Mapping[str, str]) -> Verdict:
+    def judge(self, fields: Mapping[str, str]) -> AccessVerdict:
         """Return whether a request with headers *fields* (lower-case names) may see the page."""
         kind, _, token = fields.get("authorization", "").partition(" ")
         token = token.strip()
@@ -89,16 +91,16 @@ class Guard:
         self._new.append(now)
         return True
 
-    def _keep(self, digest: bytes, verdict: Verdict) -> Verdict:
+    def _keep(self, digest: bytes, verdict: AccessVerdict) -> AccessVerdict:
         if verdict is not UNAVAILABLE:
             with self._lock:
-                self._known[digest] = _Known(verdict, self._clock() + KEPT_SECONDS)
+                self._known[digest] = _CachedVerdict(verdict, self._clock() + KEPT_SECONDS)
                 self._known.move_to_end(digest)
                 while len(self._known) > MOST_KEPT:
                     self._known.popitem(last=False)
         return verdict
 
-    def _asked(self, token: str) -> Verdict:
+    def _asked(self, token: str) -> AccessVerdict:
         try:
             status = self._review(TOKENS, "authentication", "TokenReview", {"token": token})
             if status.get("authenticated") is not True:
@@ -117,8 +119,8 @@ class Guard:
             log.warning("could not review a token for the status page: %s", exc)
             return UNAVAILABLE
         if status.get("allowed") is True:
-            return Verdict(200)
-        return Verdict(403, f"{name} may not {VERB} {PATH}; a ClusterRole can grant it.")
+            return AccessVerdict(200)
+        return AccessVerdict(403, f"{name} may not {VERB} {PATH}; a ClusterRole can grant it.")
 
     def _review(self, path: str, group: str, kind: str, spec: Mapping[str, Any]) -> objects.Object:
         body = {"apiVersion": f"{group}.k8s.io/v1", "kind": kind, "spec": spec}

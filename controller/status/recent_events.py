@@ -21,7 +21,7 @@ MOST = 50  # events shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
-class Event:
+class ShownEvent:
     """An event as the page shows it; the newest compares greatest."""
 
     at: str  # in the API server's notation
@@ -31,11 +31,11 @@ class Event:
     text: str
 
 
-def read(event: Object) -> Event:
+def read(event: Object) -> ShownEvent:
     """Return what the page shows of *event*."""
     about = objects.section(event, "involvedObject")
     at = event.get("lastTimestamp") or event.get("eventTime") or ""
-    return Event(
+    return ShownEvent(
         str(at or objects.section(event, "metadata").get("creationTimestamp") or ""),
         f"{about.get('namespace')}/{about.get('name')}",
         str(event.get("type") or ""),
@@ -50,7 +50,7 @@ class RecentEvents:
     def __init__(
         self, api: apiserver.ApiServer, counting: informer.Counting | None = None
     ) -> None:
-        self._events: dict[str, Event] = {}
+        self._events: dict[str, ShownEvent] = {}
         self._lock = threading.Lock()
         self._followed = [
             informer.Informer(

@@ -14,7 +14,7 @@ from pyvgpu.allocator import facts, free_capacity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler.node_info import Stand
+    from pyvgpu.controller.scheduler.node_info import NodeInfo
 
 ON_A_PAGE = 50
 LONGEST_NAME = 253
@@ -31,7 +31,7 @@ class Show(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class DeviceRow:
     """State and allocation of one device."""
 
     label: str
@@ -44,13 +44,13 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class NodeRow:
     """State and allocation of one node."""
 
     name: str
     state: str  # healthy, full, cordoned, unhealthy, trouble or unknown
     why: str
-    devices: tuple[Part, ...]
+    devices: tuple[DeviceRow, ...]
     pods: int
     free: bool  # it has free capacity
 
@@ -108,7 +108,7 @@ def _order(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
 
-def row_of(stand: Stand, agent: str) -> Row:
+def row_of(stand: NodeInfo, agent: str) -> NodeRow:
     """Return the row of a node; *agent* is what is wrong with its agent, or empty."""
     devices = tuple(map(_part, stand.free))
     free = any(
@@ -117,14 +117,14 @@ def row_of(stand: Stand, agent: str) -> Row:
     )
     state, why = _state(stand, devices, agent, free=free)
     pods = len(stand.tenants.keys() | stand.placed.keys())
-    return Row(stand.name, state, why, devices, pods, free)
+    return NodeRow(stand.name, state, why, devices, pods, free)
 
 
-def _part(room: free_capacity.Room) -> Part:
+def _part(room: free_capacity.FreeCapacity) -> DeviceRow:
     device = room.device
     promised = min(max(1 - room.vcore / facts.WHOLE, 0.0), 1.0)
     memory = min(max(1 - room.vmemory / device.memory_bytes, 0.0), 1.0)
-    return Part(
+    return DeviceRow(
         device.label,
         device.model,
         device.state,
@@ -135,7 +135,9 @@ def _part(room: free_capacity.Room) -> Part:
     )
 
 
-def _state(stand: Stand, devices: Sequence[Part], agent: str, *, free: bool) -> tuple[str, str]:
+def _state(
+    stand: NodeInfo, devices: Sequence[DeviceRow], agent: str, *, free: bool
+) -> tuple[str, str]:
     if stand.trouble:
         return "trouble", stand.trouble
     if not stand.unit:
@@ -150,7 +152,7 @@ def _state(stand: Stand, devices: Sequence[Part], agent: str, *, free: bool) -> 
     return ("healthy", "") if free else ("full", "")
 
 
-def without_agent(stand: Stand) -> list[dict[str, Any]]:
+def without_agent(stand: NodeInfo) -> list[dict[str, Any]]:
     """Return a node's devices as its agent would report them, with None for what only it knows."""
     held: dict[str, list[facts.Holding]] = {}
     for holding in stand.held():
@@ -200,7 +202,7 @@ def _holding(held: facts.Holding) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class NodeQuery:
     """The page's query for nodes."""
 
     search: str = ""  # part of the node's name
@@ -208,7 +210,7 @@ class Wanted:
     page: int = 1
 
 
-def read(query: Mapping[str, str]) -> Wanted:
+def read(query: Mapping[str, str]) -> NodeQuery:
     """Parse a query; UsageError if it is not valid."""
     search, show, page = (query.get(key, "") for key in ("search", "show", "page"))
     if len(search) > LONGEST_NAME:
@@ -221,10 +223,10 @@ def read(query: Mapping[str, str]) -> Wanted:
         raise errors.UsageError(f"show {show[:40]!r}: must be one of {known}, such as trouble")
     if page and not (page.isascii() and page.isdecimal() and 1 <= len(page) <= 6 and int(page)):
         raise errors.UsageError(f"page {page[:40]!r}: must be a whole number from 1, such as 2")
-    return Wanted(search.lower(), Show(show or "all"), int(page or 1))
+    return NodeQuery(search.lower(), Show(show or "all"), int(page or 1))
 
 
-def chosen(listed: Sequence[Row], wanted: Wanted) -> dict[str, Any]:
+def chosen(listed: Sequence[NodeRow], wanted: NodeQuery) -> dict[str, Any]:
     """Return one page of the rows that match *wanted*; *listed* is sorted."""
     found = [row for row in listed if wanted.search in row.name.lower() and _is(row, wanted.show)]
     pages = max(-(-len(found) // ON_A_PAGE), 1)
@@ -238,7 +240,7 @@ def chosen(listed: Sequence[Row], wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def _is(row: Row, show: Show) -> bool:
+def _is(row: NodeRow, show: Show) -> bool:
     match show:
         case Show.TROUBLE:
             return row.troubled
@@ -250,7 +252,7 @@ def _is(row: Row, show: Show) -> bool:
             return True
 
 
-def totals(listed: Iterable[Row]) -> dict[str, Any]:
+def totals(listed: Iterable[NodeRow]) -> dict[str, Any]:
     """Return the sums of all nodes."""
     sums: dict[str, Any] = dict.fromkeys(
         ("nodes", "trouble", "devices", "unhealthy", "cordoned", "memoryBytes", "pods"), 0

@@ -57,7 +57,7 @@ def has_share(pod: Object) -> bool:
     return any(template.startswith(shapes.SHARE) for template in templates.named_by(pod))
 
 
-def rewrite(draft: drafts.Draft, asked: pod_request.Pod, unit: int) -> Rewritten:
+def rewrite(draft: drafts.Draft, asked: pod_request.PodRequest, unit: int) -> Rewritten:
     """Replace the pod's device limits by claims; *unit* is the bytes of one vmemory.
 
     *asked* is its valid request. UsageError for a request that claims cannot express.
@@ -76,7 +76,7 @@ def rewrite(draft: drafts.Draft, asked: pod_request.Pod, unit: int) -> Rewritten
     held: dict[str, str] = {}  # the name of each container's claim in the pod
     for claim in shapes.claims_of(containers):
         _check_reach(claim, wish)
-        shape = shapes.Shape(
+        shape = shapes.ClaimShape(
             claim.need,
             choice.selector,
             choice.nearness or facts.Nearness.PREFERRED,
@@ -101,14 +101,14 @@ def rewrite(draft: drafts.Draft, asked: pod_request.Pod, unit: int) -> Rewritten
     return Rewritten(specs, warnings)
 
 
-def _wish_of(annotations: Object) -> elastic.Wish | None:
+def _wish_of(annotations: Object) -> elastic.TimeSharing | None:
     wish, priority = elastic.read(annotations), elastic.read_priority(annotations)
     if priority is None:
         return wish
-    return dataclasses.replace(wish or elastic.Wish(), priority=priority)
+    return dataclasses.replace(wish or elastic.TimeSharing(), priority=priority)
 
 
-def _check_reach(claim: shapes.Claim, wish: elastic.Wish | None) -> None:
+def _check_reach(claim: shapes.PodClaim, wish: elastic.TimeSharing | None) -> None:
     if wish is None or wish.ceiling is None or claim.need.whole:
         return
     if wish.ceiling < claim.need.vcore:

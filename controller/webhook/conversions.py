@@ -68,7 +68,7 @@ class Words(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Asked:
+class _HamiRequest:
     """One container's request in HAMi's resources."""
 
     count: int
@@ -183,7 +183,7 @@ def _priorities(container: Object) -> set[quota.Priority]:
     return {quota.Priority.of_hami(str(text), name) for name, text in said}
 
 
-def _read(container: Object) -> _Asked:
+def _read(container: Object) -> _HamiRequest:
     limits, requests = defaults.amounts(container)
 
     def number(name: str, absent: str, most: int | None = None) -> int:
@@ -195,7 +195,7 @@ def _read(container: Object) -> _Asked:
     written = limits.get(MEMORY, requests.get(MEMORY, "0"))
     mebibytes = amounts.units(written, MEMORY, _MEBIBYTE)
     amounts.check_units(mebibytes, _MEBIBYTE, 1, MEMORY)
-    return _Asked(
+    return _HamiRequest(
         count=number(GPU, "1"),
         mebibytes=mebibytes,
         percentage=number(PERCENTAGE, "0", quantity.WHOLE_DEVICE),
@@ -203,7 +203,7 @@ def _read(container: Object) -> _Asked:
     )
 
 
-def _units(asked: _Asked, memory: defaults.Memory, selector: facts.Selector) -> int:
+def _units(asked: _HamiRequest, memory: defaults.Memory, selector: facts.Selector) -> int:
     """Return the memory on each device, in units."""
     if asked.mebibytes:
         return -(-asked.mebibytes * _MEBIBYTE // memory.unit)

@@ -26,7 +26,7 @@ class Memory:
     """Inputs for the default memory of a share."""
 
     unit: int  # bytes of one vmemory
-    devices: Sequence[facts.Device] = ()  # one of each known kind
+    devices: Sequence[facts.NodeDevice] = ()  # one of each known kind
     fallback: int = 0  # bytes while no device is known; 0: no default
 
     def part(self, percent: int, selector: facts.Selector) -> int | None:
@@ -41,12 +41,16 @@ class Memory:
         return max(device.memory_bytes * percent // 100 // self.unit, least)
 
 
-def smallest(devices: Iterable[facts.Device], selector: facts.Selector) -> facts.Device | None:
+def smallest(
+    devices: Iterable[facts.NodeDevice], selector: facts.Selector
+) -> facts.NodeDevice | None:
     """Return the device with the least memory that *selector* allows."""
     return min(allowed(devices, selector), key=lambda device: device.memory_bytes, default=None)
 
 
-def allowed(devices: Iterable[facts.Device], selector: facts.Selector) -> list[facts.Device]:
+def allowed(
+    devices: Iterable[facts.NodeDevice], selector: facts.Selector
+) -> list[facts.NodeDevice]:
     """Return the kinds that *selector* allows; UUIDs and NUMA nodes do not restrict kinds."""
     nothing: frozenset[str] = frozenset()
     plain = dataclasses.replace(selector, uuids=nothing, not_uuids=nothing, numa=None)

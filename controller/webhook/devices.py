@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyvgpu.allocator import facts
     from pyvgpu.kube.objects import Object
 
-    Devices = Callable[[], Sequence[facts.Device]]  # returns one device of each known kind
+    Devices = Callable[[], Sequence[facts.NodeDevice]]  # returns one device of each known kind
     # Creates claim templates in a namespace; True: dry run. UnavailableError if they cannot be
     # created now, PermissionDeniedError if never.
     Ensure = Callable[[str, claims.Specs, bool], None]
@@ -59,9 +59,9 @@ def mutation(rules: Rules, devices: Devices, ensure: Ensure) -> review.Mutation:
     For a pod that gets claims, it calls *ensure* before it answers.
     """
 
-    def mutate(request: review.Request) -> review.Answer:
+    def mutate(request: review.Request) -> review.Review:
         if (request.resource, request.operation) != _CREATED:
-            return review.Answer()
+            return review.Review()
         draft = drafts.Draft(request.thing)
         forged = state.strip(draft)
         warnings = (_took(forged),) if forged else ()
@@ -71,11 +71,11 @@ def mutation(rules: Rules, devices: Devices, ensure: Ensure) -> review.Mutation:
             if done.specs:
                 ensure(request.namespace, done.specs, request.dry_run)
         except (errors.UsageError, errors.PermissionDeniedError) as exc:
-            return review.Answer(refusal=str(exc))
+            return review.Review(refusal=str(exc))
         except errors.UnavailableError as exc:
             log.warning("refused a pod in namespace %s for now: %s", request.namespace, exc)
-            return review.Answer(refusal=str(exc), code=review.FAILED, failed=True)
-        return review.Answer(tuple(draft.operations), (*warnings, *done.warnings))
+            return review.Review(refusal=str(exc), code=review.FAILED, failed=True)
+        return review.Review(tuple(draft.operations), (*warnings, *done.warnings))
 
     return review.closed(mutate)
 
@@ -83,20 +83,20 @@ def mutation(rules: Rules, devices: Devices, ensure: Ensure) -> review.Mutation:
 def validation(rules: Rules, devices: Devices) -> review.Mutation:
     """Return the validation of new pods, which also sees the changes of other webhooks."""
 
-    def judge(request: review.Request) -> review.Answer:
+    def judge(request: review.Request) -> review.Review:
         if (request.resource, request.operation) != _CREATED:
-            return review.Answer()
+            return review.Review()
         pod = dict(request.thing)
         asked = pod_request.read(pod, unit=rules.unit)
         if asked is None and not claims.has_any(pod):
-            return review.Answer()
+            return review.Review()
         # Static pods, which a node's administrator defines by files, are not refused.
         why = asked.trouble if asked else ""
         if not why and not request.by_a_node:
             why = _why_not(request, asked, rules)
         if why:
-            return review.Answer(refusal=why)
-        return review.Answer(warnings=_too_large(asked, rules, devices()) if asked else ())
+            return review.Review(refusal=why)
+        return review.Review(warnings=_too_large(asked, rules, devices()) if asked else ())
 
     return review.closed(judge)
 
@@ -104,18 +104,18 @@ def validation(rules: Rules, devices: Devices) -> review.Mutation:
 def ephemeral(rules: Rules) -> review.Mutation:
     """Return the validation of ephemeral containers added to a pod with devices."""
 
-    def judge(request: review.Request) -> review.Answer:
+    def judge(request: review.Request) -> review.Review:
         if (request.resource, request.operation) != _DEBUGGED:
-            return review.Answer()
+            return review.Review()
         asked = pod_request.read(request.thing, unit=rules.unit)
         if asked is None and not claims.has_any(request.thing):
-            return review.Answer()
+            return review.Review()
         pod = _with_news_alone(request)
         allowed = rules.confines
         why = confines.why_not_privileged(pod, request.namespace, allowed, _EPHEMERAL)
         if not why and _has_share(request.thing, asked, rules):
             why = confines.why_no_host_path(pod, allowed, _EPHEMERAL)
-        return review.Answer(refusal=why)
+        return review.Review(refusal=why)
 
     return review.closed(judge)
 
@@ -143,7 +143,7 @@ def _claim(draft: drafts.Draft, request: review.Request, rules: Rules) -> claims
     return claims.rewrite(draft, asked, rules.unit)
 
 
-def _why_not(request: review.Request, asked: pod_request.Pod | None, rules: Rules) -> str:
+def _why_not(request: review.Request, asked: pod_request.PodRequest | None, rules: Rules) -> str:
     pod = request.thing
     why = _why_confined(pod, request.namespace, asked, rules)
     if why or not asked:
@@ -153,7 +153,9 @@ def _why_not(request: review.Request, asked: pod_request.Pod | None, rules: Rule
     )
 
 
-def _why_confined(pod: Object, namespace: str, asked: pod_request.Pod | None, rules: Rules) -> str:
+def _why_confined(
+    pod: Object, namespace: str, asked: pod_request.PodRequest | None, rules: Rules
+) -> str:
     allowed = rules.confines
     why = confines.why_no_node(pod, namespace, allowed) or confines.why_not_privileged(
         pod, namespace, allowed
@@ -185,13 +187,15 @@ def _why_not_shared(annotations: Object) -> str:
     return ""
 
 
-def _needs(asked: pod_request.Pod, rules: Rules) -> tuple[tuple[str, facts.Need], ...]:
+def _needs(
+    asked: pod_request.PodRequest, rules: Rules
+) -> tuple[tuple[str, facts.ContainerNeed], ...]:
     found = pod_request.pod_of(asked.shape, rules.unit)
     needs = (container.need for container in found.containers)
     return tuple(zip(asked.names, needs, strict=True))
 
 
-def _has_share(pod: Object, asked: pod_request.Pod | None, rules: Rules) -> bool:
+def _has_share(pod: Object, asked: pod_request.PodRequest | None, rules: Rules) -> bool:
     if claims.has_share(pod):
         return True
     if asked is None or asked.trouble:
@@ -200,7 +204,7 @@ def _has_share(pod: Object, asked: pod_request.Pod | None, rules: Rules) -> bool
 
 
 def _too_large(
-    asked: pod_request.Pod, rules: Rules, devices: Sequence[facts.Device]
+    asked: pod_request.PodRequest, rules: Rules, devices: Sequence[facts.NodeDevice]
 ) -> tuple[str, ...]:
     """Warn of requests larger than any known device; a new node may bring a larger one."""
     if not devices:

@@ -128,12 +128,12 @@ def rename(image: str, namespace: str, rules: Sequence[Rule]) -> str:
 def mutation(rules: Sequence[Rule]) -> review.Mutation:
     """Return the mutation of new pods and of added ephemeral containers."""
 
-    def mutate(request: review.Request) -> review.Answer:
+    def mutate(request: review.Request) -> review.Review:
         if (request.resource, request.operation) not in (
             ("pods", "CREATE"),
             ("pods/ephemeralcontainers", "UPDATE"),
         ):
-            return review.Answer()
+            return review.Review()
         known = _images(request.former)
         draft = drafts.Draft(request.thing)
         spec = objects.section(draft.document, "spec")
@@ -143,7 +143,7 @@ def mutation(rules: Sequence[Rule]) -> review.Mutation:
                 if image and (part, container.get("name")) not in known:
                     renamed = rename(image, request.namespace, rules)
                     draft.put(renamed, "spec", part, place, "image")
-        return review.Answer(tuple(draft.operations))
+        return review.Review(tuple(draft.operations))
 
     return mutate
 

@@ -25,26 +25,26 @@ SINCE = (1, 29)  # enabled by default; an older kubelet restarts it for ever
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class NativeSidecars:
     """The sidecars to move, in start order; and why others stay."""
 
     moves: tuple[pods.Container, ...]
     why_not: Mapping[str, str]
 
 
-def plan(pod: Object, marks: marking.Marking, oldest: Release | None) -> Plan:
+def plan(pod: Object, marks: marking.Marking, oldest: Release | None) -> NativeSidecars:
     """Plan for a pod being created; *oldest* is the oldest kubelet release of the cluster."""
     if oldest is None or oldest < SINCE:
         release = ".".join(map(str, SINCE))
         why = f"native sidecars need kubelets of Kubernetes {release} or later on all nodes"
-        return Plan((), {entry.name: why for entry in marks.sidecars})
+        return NativeSidecars((), {entry.name: why for entry in marks.sidecars})
     specs = objects.entries(objects.section(pod, "spec"), "containers")
     why_not = {entry.name: _why_not(specs[entry.index]) for entry in marks.sidecars}
     moves = [entry for entry in marks.sidecars if not why_not[entry.name]]
     # Kubelet ends them in reverse start order, and the lowest order must end first. The sort is
     # stable: sidecars of equal order start in the order of the spec.
     moves.sort(key=lambda entry: -marks.wishes[entry.name].order)
-    return Plan(tuple(moves), {name: why for name, why in why_not.items() if why})
+    return NativeSidecars(tuple(moves), {name: why for name, why in why_not.items() if why})
 
 
 def move(draft: drafts.Draft, moves: Sequence[pods.Container]) -> None:

@@ -53,7 +53,7 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class Review:
     """The changes to the object, and the messages to the client."""
 
     operations: tuple[Operation, ...] = ()
@@ -63,7 +63,7 @@ class Answer:
     failed: bool = False  # an error of ours: admitted unchanged, or refused for now
 
 
-Mutation = Callable[[Request], Answer]
+Mutation = Callable[[Request], Review]
 
 
 def read(content: bytes) -> Request:
@@ -98,31 +98,31 @@ def read(content: bytes) -> Request:
     )
 
 
-def ask(mutation: Mutation, request: Request) -> Answer:
+def ask(mutation: Mutation, request: Request) -> Review:
     """Return the answer of *mutation*, or an unchanged object if it fails."""
     try:
         return mutation(request)
     except Exception:
         log.exception("failed on %s in namespace %s", request.resource, request.namespace)
         message = "pyvgpu failed on this object and left it as it is; its log says why"
-        return Answer(warnings=(message,), failed=True)
+        return Review(warnings=(message,), failed=True)
 
 
 def closed(mutation: Mutation) -> Mutation:
     """Return *mutation* such that it fails closed: an error refuses the object for now."""
 
-    def strict(request: Request) -> Answer:
+    def strict(request: Request) -> Review:
         try:
             return mutation(request)
         except Exception:
             log.exception("failed on %s in namespace %s", request.resource, request.namespace)
             message = "pyvgpu failed on this object, which is refused for now; its log says why"
-            return Answer(refusal=message, code=FAILED, failed=True)
+            return Review(refusal=message, code=FAILED, failed=True)
 
     return strict
 
 
-def write(request: Request, answer: Answer) -> bytes:
+def write(request: Request, answer: Review) -> bytes:
     """Encode the response."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": not answer.refusal}
     if answer.refusal:

@@ -18,11 +18,11 @@ def mutation(
 ) -> review.Mutation:
     """Return the mutation; it calls *oldest_kubelet* for each request."""
 
-    def mutate(request: review.Request) -> review.Answer:
+    def mutate(request: review.Request) -> review.Review:
         if (request.resource, request.operation) != ("pods", "CREATE"):
-            return review.Answer()
+            return review.Review()
         now = dataclasses.replace(admission, oldest_kubelet=oldest_kubelet())
         done = transform.transform(request.thing, request.namespace, now)
-        return review.Answer(done.operations, done.warnings)
+        return review.Review(done.operations, done.warnings)
 
     return mutate

@@ -25,17 +25,17 @@ _CREATED = ("resourceclaims.resource.k8s.io", "CREATE")
 def validation(why_not: WhyNot) -> review.Mutation:
     """Return the validation that refuses a claim for the reason that *why_not* returns."""
 
-    def judge(request: review.Request) -> review.Answer:
+    def judge(request: review.Request) -> review.Review:
         if (request.resource, request.operation) != _CREATED:
-            return review.Answer()
+            return review.Review()
         uid = str(objects.section(request.thing, "metadata").get("uid") or request.uid)
         try:
             why = why_not(request.namespace, request.thing, uid, request.dry_run)
         except errors.UsageError as exc:
-            return review.Answer(refusal=str(exc))
+            return review.Review(refusal=str(exc))
         except errors.UnavailableError as exc:
             log.warning("refused a claim in namespace %s for now: %s", request.namespace, exc)
-            return review.Answer(refusal=str(exc), code=review.FAILED, failed=True)
-        return review.Answer(refusal=why)
+            return review.Review(refusal=str(exc), code=review.FAILED, failed=True)
+        return review.Review(refusal=why)
 
     return review.closed(judge)

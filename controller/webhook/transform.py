@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import names
 from pyvgpu.controller.sidecar import how, marking, pods
-from pyvgpu.controller.sidecar.settings import Settings
+from pyvgpu.controller.sidecar.settings import SidecarSettings
 from pyvgpu.controller.webhook import argv, drafts, launch, native
 from pyvgpu.kube import objects
 
@@ -51,7 +51,7 @@ class Provider(enum.Enum):
 class Admission:
     """The webhook's settings for pods with sidecars."""
 
-    settings: Settings = dataclasses.field(default_factory=Settings)
+    settings: SidecarSettings = dataclasses.field(default_factory=SidecarSettings)
     native_namespaces: tuple[str, ...] = ()  # patterns; sidecars are converted to native there
     oldest_kubelet: Release | None = None
     virtual_expansion: Expansion = Expansion.NONE
@@ -212,13 +212,13 @@ class _Transformation:
         )
 
 
-def _selects_virtual(pod: Object, settings: Settings) -> bool:
+def _selects_virtual(pod: Object, settings: SidecarSettings) -> bool:
     """Return whether the pod's nodeSelector allows only virtual nodes."""
     selector = objects.section(pod, "spec", "nodeSelector")
     return any(selector.get(key) == value for key, value in settings.virtual.labels)
 
 
-def _tolerates_virtual(pod: Object, settings: Settings) -> bool:
+def _tolerates_virtual(pod: Object, settings: SidecarSettings) -> bool:
     """Return whether the pod tolerates the taint of virtual nodes, so it may run on one."""
     keys = [
         str(entry.get("key") or "")

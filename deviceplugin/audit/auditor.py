@@ -49,7 +49,7 @@ class Means:
     """The auditor's actions and callbacks."""
 
     action: settings.AuditAction = settings.AuditAction.REPORT
-    tell: Callable[[events.Event], None] = lambda _: None
+    tell: Callable[[events.GrantEvent], None] = lambda _: None
     ended: Callable[[], None] = lambda: None  # called for each process that was killed
     # Called in an NVML session with all grants of shares, and the processes of each.
     limit: Callable[[Iterable[Grant], Mapping[str, Collection[int]]], None] = lambda *_: None
@@ -169,7 +169,7 @@ class Auditor:
                 if (uuid, owner.grant) in used:
                     used[uuid, owner.grant] += percents[pid]
         self._times.note(
-            now, {key: device_time.Sample(it, allowed[key]) for key, it in used.items()}
+            now, {key: device_time.TimeSample(it, allowed[key]) for key, it in used.items()}
         )
 
     def look(self) -> None:
@@ -196,13 +196,15 @@ class Auditor:
 
     def _find(
         self, grants: Mapping[str, Grant]
-    ) -> tuple[quota_audit.Seen, list[quota_audit.Finding]]:
+    ) -> tuple[quota_audit.ProcessSnapshot, list[quota_audit.Finding]]:
         """Return the current processes and the findings."""
         held = _held_of({share.uuid for grant in grants.values() for share in grant.shares})
         pids = {pid for by_pid in held.values() for pid in by_pid}
         owners = self._remembered(pids)
         tampered = {grant: found for grant in grants if (found := self._corrections.found(grant))}
-        seen = quota_audit.Seen(held, owners, self._shimmed(owners), self._times.above(), tampered)
+        seen = quota_audit.ProcessSnapshot(
+            held, owners, self._shimmed(owners), self._times.above(), tampered
+        )
         return seen, quota_audit.find(seen, grants, {uuid: _label(uuid) for uuid in held})
 
     def _owners(self, pids: Collection[int]) -> dict[int, process_owner.Whose]:
@@ -232,7 +234,7 @@ class Auditor:
         words: str = "it is not held to its quota",
     ) -> None:
         """Write an event for the pod; the teller suppresses repetitions."""
-        if finding.kind is quota_audit.Kind.TAMPERED:
+        if finding.kind is quota_audit.ViolationKind.TAMPERED:
             reason, words = events.Reason.TAMPERED, "what it lacks is counted all the same"
         if not finding.pod:
             return
@@ -247,7 +249,7 @@ class Auditor:
         )
         namespace, pod = (owner.namespace, owner.pod) if owner else ("", "")
         text = f"{finding.text}: {words}"
-        self._means.tell(events.Event(finding.pod, namespace, pod, text, reason))
+        self._means.tell(events.GrantEvent(finding.pod, namespace, pod, text, reason))
 
     def _end(self, finding: quota_audit.Finding, pid: int, grants: Mapping[str, Grant]) -> None:
         """Kill a process for a finding, if it still holds once the pid cannot be reused."""
@@ -291,9 +293,9 @@ class Auditor:
             return {pid for pid in pids if relatives.may_have_slot(pid, slots)}
 
 
-def _most_percent(grant: Grant, share: facts.Share) -> int:
+def _most_percent(grant: Grant, share: facts.NodeShare) -> int:
     """Return the percentage of a device's time that a container may use at most."""
-    if grant.policy is quota.Policy.ELASTIC:
+    if grant.policy is quota.TimePolicy.ELASTIC:
         return grant.ceiling or quantity.WHOLE_DEVICE
     return share.vcore
 

@@ -118,7 +118,7 @@ class _Region:
         self._found: dict[tuple[str, int, str], tuple[float, Tampering]] = {}
         extra = region.read_extra(quota, len(self._uuids))
         self._reconciler = ledger_reconcile.Reconciler(
-            ledger_reconcile.Sources(
+            ledger_reconcile.ReconcileSources(
                 charges=lambda: region.read_counted_slots(self._usage, len(self._uuids)),
                 measure=lambda: self._held,
                 slot_of=self._owners.slot_of,

@@ -31,7 +31,7 @@ class Above:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sample:
+class TimeSample:
     """A container's usage and limit at one moment, in percent of a device's time."""
 
     used: int
@@ -42,9 +42,9 @@ class Times:
     """The samples of the last minute."""
 
     def __init__(self) -> None:
-        self._samples: dict[tuple[str, str], collections.deque[tuple[float, Sample]]] = {}
+        self._samples: dict[tuple[str, str], collections.deque[tuple[float, TimeSample]]] = {}
 
-    def note(self, now: float, samples: Mapping[tuple[str, str], Sample]) -> None:
+    def note(self, now: float, samples: Mapping[tuple[str, str], TimeSample]) -> None:
         """Record a sample of each container that could exceed its limit, by device and grant."""
         kept = {}
         for key, sample in samples.items():

@@ -28,7 +28,7 @@ TOLERANCE_BYTES = memory_limit.MARGIN_BYTES
 _UNKNOWN = Whose()
 
 
-class Kind(enum.Enum):
+class ViolationKind(enum.Enum):
     """The kind of a violation."""
 
     NO_SHIM = "no-shim"  # a process that uses a shared device without the shim
@@ -39,12 +39,12 @@ class Kind(enum.Enum):
     OUTSIDE = "outside"  # a process outside containers on a device that is granted
 
 
-_OF_CONTAINERS = (Kind.ABOVE, Kind.TIME, Kind.TAMPERED)
-_SEEN_OFTEN = (Kind.TIME, Kind.TAMPERED)  # found over several looks already
+_OF_CONTAINERS = (ViolationKind.ABOVE, ViolationKind.TIME, ViolationKind.TAMPERED)
+_SEEN_OFTEN = (ViolationKind.TIME, ViolationKind.TAMPERED)  # found over several looks already
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class ProcessSnapshot:
     """Processes and their memory on the devices at one moment."""
 
     held: Mapping[str, Mapping[int, int]]  # by UUID: the node's pid -> bytes, as NVML reports
@@ -58,14 +58,14 @@ class Seen:
     )  # by grant
 
 
-NOTHING = Seen({}, {}, ())
+NOTHING = ProcessSnapshot({}, {}, ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
     """A violation by a process or a container."""
 
-    kind: Kind
+    kind: ViolationKind
     uuid: str  # the device
     pids: tuple[int, ...]  # of the processes
     grant: str  # its id; empty: none
@@ -74,13 +74,15 @@ class Finding:
     text: str
 
     @property
-    def key(self) -> tuple[Kind, str, tuple[int, ...], str]:
+    def key(self) -> tuple[ViolationKind, str, tuple[int, ...], str]:
         """Identity of the finding across looks; a container's does not depend on its processes."""
         pids = () if self.kind in _OF_CONTAINERS else self.pids
         return self.kind, self.uuid, pids, self.grant
 
 
-def find(seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]) -> list[Finding]:
+def find(
+    seen: ProcessSnapshot, grants: Mapping[str, Grant], labels: Mapping[str, str]
+) -> list[Finding]:
     """Return all current findings; *labels* are display names of the devices, by UUID."""
     found: list[Finding] = []
     given = {share.uuid for grant in grants.values() for share in grant.shares}
@@ -109,7 +111,7 @@ def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding
 
 
 def doomed(
-    wrong: Iterable[Finding], seen: Seen, grants: Mapping[str, Grant]
+    wrong: Iterable[Finding], seen: ProcessSnapshot, grants: Mapping[str, Grant]
 ) -> list[tuple[Finding, int]]:
     """Return the container processes to kill for the findings *wrong*, if the action is to kill.
 
@@ -118,25 +120,29 @@ def doomed(
     unknown grant are spared: the agent may have lost that grant, and recover it in a moment.
     """
     found = [suspect for suspect in wrong if not suspect.grant or suspect.grant in grants]
-    bare = [suspect for suspect in found if suspect.kind in (Kind.NO_SHIM, Kind.FOREIGN)]
+    bare = [
+        suspect
+        for suspect in found
+        if suspect.kind in (ViolationKind.NO_SHIM, ViolationKind.FOREIGN)
+    ]
     chosen = [(suspect, pid) for suspect in bare for pid in suspect.pids]
     worked = {(suspect.grant, suspect.uuid) for suspect in bare}
     for finding in found:
-        if finding.kind is Kind.ABOVE and (finding.grant, finding.uuid) not in worked:
+        if finding.kind is ViolationKind.ABOVE and (finding.grant, finding.uuid) not in worked:
             held = seen.held.get(finding.uuid, {})
             chosen.append((finding, max(finding.pids, key=lambda pid: held.get(pid, 0))))
     return chosen
 
 
 def _judged(
-    seen: Seen, grants: Mapping[str, Grant], uuid: str, pid: int
-) -> tuple[Kind, str] | None:
+    seen: ProcessSnapshot, grants: Mapping[str, Grant], uuid: str, pid: int
+) -> tuple[ViolationKind, str] | None:
     """Return the kind of violation by a process on a granted device, and words; None if none."""
     whose = seen.whose.get(pid)
     if whose is None:
         return None  # it has ended
     if not whose.inside:
-        return Kind.OUTSIDE, "uses, beside containers,"
+        return ViolationKind.OUTSIDE, "uses, beside containers,"
     grant = grants.get(whose.grant)
     if grant is None:
         # The container of a whole device has no grant folder: only its pod is known, and for a
@@ -148,11 +154,11 @@ def _judged(
         ]
         if any(share.uuid == uuid for candidate in own for share in candidate.shares):
             return None
-        return Kind.FOREIGN, "was not given, and uses,"
+        return ViolationKind.FOREIGN, "was not given, and uses,"
     if all(share.uuid != uuid for share in grant.shares):
-        return Kind.FOREIGN, "was not given, and uses,"
+        return ViolationKind.FOREIGN, "was not given, and uses,"
     if pid not in seen.shimmed and not grant.whole:
-        return Kind.NO_SHIM, "uses without the shim"
+        return ViolationKind.NO_SHIM, "uses without the shim"
     return None
 
 
@@ -160,7 +166,9 @@ def _may_be(grant: Grant, pod: str) -> bool:
     return grant.claim is not None or (grant.owner is not None and grant.owner.uid == pod)
 
 
-def _above(seen: Seen, grants: Mapping[str, Grant], uuid: str, label: str) -> Iterator[Finding]:
+def _above(
+    seen: ProcessSnapshot, grants: Mapping[str, Grant], uuid: str, label: str
+) -> Iterator[Finding]:
     """Yield the containers whose processes together hold more of a device than their quota."""
     held: dict[str, dict[int, int]] = {}
     for pid, size in seen.held[uuid].items():
@@ -176,7 +184,7 @@ def _above(seen: Seen, grants: Mapping[str, Grant], uuid: str, label: str) -> It
         if quota is not None and size > quota + TOLERANCE_BYTES:
             whose = seen.whose[min(by_pid)]
             yield Finding(
-                Kind.ABOVE,
+                ViolationKind.ABOVE,
                 uuid,
                 tuple(sorted(by_pid)),
                 grant_id,
@@ -188,7 +196,7 @@ def _above(seen: Seen, grants: Mapping[str, Grant], uuid: str, label: str) -> It
 
 
 def _above_time(
-    seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]
+    seen: ProcessSnapshot, grants: Mapping[str, Grant], labels: Mapping[str, str]
 ) -> Iterator[Finding]:
     for above in seen.above:
         if above.grant in grants:
@@ -198,11 +206,13 @@ def _above_time(
                 f"{labels.get(above.uuid, above.uuid)} over a minute, as NVML says, and may have "
                 f"{above.allowed}%"
             )
-            yield Finding(Kind.TIME, above.uuid, (), above.grant, _pod(whose, grants), 0, text)
+            yield Finding(
+                ViolationKind.TIME, above.uuid, (), above.grant, _pod(whose, grants), 0, text
+            )
 
 
 def _tampered(
-    seen: Seen, grants: Mapping[str, Grant], labels: Mapping[str, str]
+    seen: ProcessSnapshot, grants: Mapping[str, Grant], labels: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Yield for each container the newest change that was found in its ledger."""
     for grant_id, changes in seen.tampered.items():
@@ -214,7 +224,7 @@ def _tampered(
                 f"than the shim: {newest.text}"
             )
             pod = _pod(whose, grants)
-            yield Finding(Kind.TAMPERED, newest.uuid, newest.pids, grant_id, pod, 0, text)
+            yield Finding(ViolationKind.TAMPERED, newest.uuid, newest.pids, grant_id, pod, 0, text)
 
 
 def _pod(whose: Whose, grants: Mapping[str, Grant]) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from pyvgpu.deviceplugin.grants.events import Event, Reason
+    from pyvgpu.deviceplugin.grants.events import GrantEvent, Reason
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,10 @@ class Eviction:
     namespace: str
     name: str
     why: str
-    of: Event  # that announced it
+    of: GrantEvent  # that announced it
 
 
-class Evictor:
+class PodEvictor:
     """Evicts pods, one after the other, on the thread of :meth:`run`."""
 
     def __init__(self, api: apiserver.ApiServer, done: Callable[[Eviction], object]) -> None:

@@ -32,19 +32,19 @@ PATIENCE_SECONDS = 1.0  # how long the start of a container waits for the write
 
 def text_of(
     unit: int,
-    devices: Iterable[facts.Device],
+    devices: Iterable[facts.NodeDevice],
     minors: Mapping[str, int],
     grants: Iterable[Grant],
 ) -> str:
     """Return the annotation: the devices, and the pods that the agent itself placed on them."""
-    placed: dict[str, dict[str, tuple[facts.Share, ...]]] = {}
+    placed: dict[str, dict[str, tuple[facts.NodeShare, ...]]] = {}
     for grant in grants:
         if grant.owner is not None and not grant.chosen:
             placed.setdefault(grant.owner.uid, {})[grant.owner.container] = _promised(grant, unit)
     return notes.publish(notes.Published(unit, tuple(devices), minors, placed))
 
 
-def _promised(grant: Grant, unit: int) -> tuple[facts.Share, ...]:
+def _promised(grant: Grant, unit: int) -> tuple[facts.NodeShare, ...]:
     """Return a grant's original shares, even where an administrator has lowered them since."""
     if grant.whole:
         return grant.shares
@@ -60,14 +60,14 @@ def _promised(grant: Grant, unit: int) -> tuple[facts.Share, ...]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _State:
+class _NodeObject:
     """The annotation and labels of the node object."""
 
     text: str = ""
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-class Publisher:
+class NodePublisher:
     """Writes the annotation of :func:`text_of`, from :meth:`run` until :meth:`stop`."""
 
     def __init__(
@@ -110,12 +110,12 @@ class Publisher:
 
     def run(self) -> None:
         """Write whenever something has changed."""
-        known, due = _State(), 0.0
+        known, due = _NodeObject(), 0.0
         while (begun := self._wait(due)) is not None:
             try:
                 if time.monotonic() >= due:
                     known, due = self._read(), time.monotonic() + LOOK_SECONDS
-                state = _State(self._text(), dict(self._labels()))
+                state = _NodeObject(self._text(), dict(self._labels()))
                 if state.text != known.text or not state.labels.items() <= known.labels.items():
                     self._write(state)
                 known = state
@@ -144,11 +144,11 @@ class Publisher:
                 self._written = begun
             self._changed.notify_all()
 
-    def _read(self) -> _State:
+    def _read(self) -> _NodeObject:
         meta = self._node.metadata()
         text = (meta.get("annotations") or {}).get(names.NODE_DEVICES_ANNOTATION, "")
-        return _State(str(text), meta.get("labels") or {})
+        return _NodeObject(str(text), meta.get("labels") or {})
 
-    def _write(self, state: _State) -> None:
+    def _write(self, state: _NodeObject) -> None:
         noted = {names.NODE_DEVICES_ANNOTATION: state.text}
         self._node.write({"annotations": noted, "labels": state.labels})

@@ -54,7 +54,7 @@ def _is_positive(amount: str) -> bool:
     return not number.startswith("-") and any(character in "123456789" for character in number)
 
 
-class Follower:
+class OtherPluginWatch:
     """Follows the capacity of a node, on the thread of :meth:`run`."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Follower:
         node: own_node.OwnNode,
         state: Path,
         stand_back: Callable[[str], None],
-        tell: Callable[[events.Event], None],
+        tell: Callable[[events.GrantEvent], None],
     ) -> None:
         self._node = node
         self._file = state / FILE
@@ -115,7 +115,7 @@ class Follower:
             text = f"node {name} offers its devices again: no other device plugin counts its GPUs"
             log.info("%s (before: %s)", text, before)
         reason = events.Reason.NOT_OFFERED if found else events.Reason.OFFERED
-        self._tell(events.Event(self._node.uid, "", name, text, reason, of_node=True))
+        self._tell(events.GrantEvent(self._node.uid, "", name, text, reason, of_node=True))
 
     def _complain(self, text: str) -> None:
         if text != self._complaint:

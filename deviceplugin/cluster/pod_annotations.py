@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0  # between two looks without a change, for containers granted since
 
 
-class Wishes:
+class PodAnnotations:
     """Follows annotations from :meth:`run` until :meth:`stop`."""
 
     def __init__(
-        self, known: pods.Pods, granter: GrantManager, tell: Callable[[events.Event], None]
+        self, known: pods.Pods, granter: GrantManager, tell: Callable[[events.GrantEvent], None]
     ) -> None:
         self._known = known
         self._granter = granter
@@ -72,7 +72,7 @@ class Wishes:
         except errors.UsageError as exc:
             reason = events.Reason.NOT_RESIZED
             self._tell(
-                events.Event(meta["uid"], meta["namespace"], meta["name"], str(exc), reason)
+                events.GrantEvent(meta["uid"], meta["namespace"], meta["name"], str(exc), reason)
             )
         except errors.PyVgpuError as exc:
             log.warning("could not change grant %s: %s", grant.id, exc)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyvgpu.deviceplugin.cluster import pods
-    from pyvgpu.deviceplugin.grants.events import Event, Reason
+    from pyvgpu.deviceplugin.grants.events import GrantEvent, Reason
 
-LIMITS = event_recorder.Limits(least_seconds=10.0, repeat_seconds=600.0)
+LIMITS = event_recorder.EventLimits(least_seconds=10.0, repeat_seconds=600.0)
 
 
 class PodEvents:
@@ -35,24 +35,24 @@ class PodEvents:
         self,
         known: pods.Pods,
         node: str,
-        done: Callable[[str, Event], None] = lambda *_: None,
-        limits: event_recorder.Limits = LIMITS,
+        done: Callable[[str, GrantEvent], None] = lambda *_: None,
+        limits: event_recorder.EventLimits = LIMITS,
     ) -> None:
         self._known = known
         self._done = done
         self._stop = threading.Event()
-        self._evictor = evictions.Evictor(
+        self._evictor = evictions.PodEvictor(
             known.api, lambda eviction: done("eviction", eviction.of)
         )
         self._recorder = event_recorder.Recorder(
             known.api,
-            event_recorder.Source("pyvgpu", node, "pyvgpu.io/device-plugin"),
+            event_recorder.EventSource("pyvgpu", node, "pyvgpu.io/device-plugin"),
             limits,
             look=self._find,
             written=self._written,
         )
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: GrantEvent) -> None:
         """Queue an event, unless the same was just written: retried calls repeat their events."""
         self._recorder.record(
             event_recorder.Event(

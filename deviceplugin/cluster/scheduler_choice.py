@@ -94,7 +94,7 @@ class Keys:
         return ""
 
 
-def pod_of(known: pods.Pods, pod: pod_identity.Pod) -> dict[str, Any]:
+def pod_of(known: pods.Pods, pod: pod_identity.KnownPod) -> dict[str, Any]:
     """Return a pod as the API server has it; WaitsError if the API server is unavailable.
 
     RefusedError, not final, if it has no such pod.
@@ -108,7 +108,7 @@ def pod_of(known: pods.Pods, pod: pod_identity.Pod) -> dict[str, Any]:
     return found
 
 
-def wanted_of(pod: Mapping[str, Any]) -> device_selector.Wanted:
+def wanted_of(pod: Mapping[str, Any]) -> device_selector.DeviceSelector:
     """Return the device selection of a pod's user; RefusedError if it is invalid."""
     try:
         return device_selector.read(pod["metadata"].get("annotations") or {})
@@ -122,7 +122,7 @@ class Wished:
     def __init__(self, known: pods.Pods) -> None:
         self._known = known
 
-    def choose(self, pod: pod_identity.Pod) -> placement.Chosen:
+    def choose(self, pod: pod_identity.KnownPod) -> placement.Chosen:
         """Return *pod*'s selection; none for a static pod that the API server does not know."""
         try:
             found = pod_of(self._known, pod)
@@ -141,7 +141,7 @@ class Sealed:
         self._node = node
         self._keys = keys
 
-    def choose(self, pod: pod_identity.Pod) -> placement.Chosen:
+    def choose(self, pod: pod_identity.KnownPod) -> placement.Chosen:
         """Return the choice for *pod*; RefusedError if there is none, or its seal is invalid.
 
         WaitsError while there is no key to verify the seal: the pod waits without a deadline.

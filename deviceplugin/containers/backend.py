@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyvgpu import device
     from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
-    from pyvgpu.deviceplugin.settings import Settings
+    from pyvgpu.deviceplugin.settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +28,9 @@ class GrantBackend:
         self.store = made
         self._cdi = cdi
         self.guard = usage_file_guard.Guard(made)
-        self.driver: cdi_edits.Driver | None = None
+        self.driver: cdi_edits.NodeDriver | None = None
 
-    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
+    def answer(self, grant_id: str, vcore: int) -> messages.AllocateResponse:
         """Return Allocate's answer: a CDI device that has no specification yet.
 
         Without CDI the answer is all that a container ever gets: the grant's own folder, without a
@@ -38,7 +38,7 @@ class GrantBackend:
         """
         annotations = {names.GRANT_KIND: grant_id}
         if self._cdi:
-            return messages.Answer(annotations, (f"{names.GRANT_KIND}={grant_id}",))
+            return messages.AllocateResponse(annotations, (f"{names.GRANT_KIND}={grant_id}",))
         if vcore >= quantity.WHOLE_DEVICE:
             raise errors.UsageError(
                 f"vcore {vcore}: whole devices need CDI, which this node does not use; valid "
@@ -46,7 +46,7 @@ class GrantBackend:
             )
         driver = self._driver()
         mounts, nodes = cdi_edits.unbound(self.store.prepare(grant_id), driver)
-        return messages.Answer(
+        return messages.AllocateResponse(
             annotations,
             variables=driver.environment,
             mounts=tuple(
@@ -64,22 +64,24 @@ class GrantBackend:
         """Write missing files of a grant whose container may run; its driver stays the same."""
         self.store.mend(grant, self._driver())
 
-    def _driver(self) -> cdi_edits.Driver:
+    def _driver(self) -> cdi_edits.NodeDriver:
         if self.driver is None:
             raise errors.UnavailableError("the node has no driver now")
         return self.driver
 
-    def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
+    def recall(self, grant_id: str) -> tuple[facts.NodeShare, ...]:
         """Return the shares in the files of a grant that is not in the checkpoint."""
         limits = self.store.limits(grant_id)
         if limits:
-            return tuple(facts.Share(limit.uuid, limit.vcore, limit.vmemory) for limit in limits)
+            return tuple(
+                facts.NodeShare(limit.uuid, limit.vcore, limit.vmemory) for limit in limits
+            )
         if self.driver is None:
             return ()
         names_of = {node.name: uuid for uuid, node in self.driver.nodes.items()}
         found = [names_of[name] for name in self.store.whole_nodes(grant_id) if name in names_of]
         return tuple(
-            facts.Share(uuid, quantity.WHOLE_DEVICE, self.driver.devices[uuid].memory_bytes)
+            facts.NodeShare(uuid, quantity.WHOLE_DEVICE, self.driver.devices[uuid].memory_bytes)
             for uuid in found
         )
 
@@ -101,7 +103,7 @@ class GrantBackend:
         return {} if self.driver is None else self.driver.devices
 
     def limits(
-        self, settings: Settings, granted: Callable[[], Mapping[str, Grant]]
+        self, settings: AgentSettings, granted: Callable[[], Mapping[str, Grant]]
     ) -> driver_limits.DriverLimits:
         """Return the memory limits that the driver itself enforces on these grants."""
         return driver_limits.DriverLimits(self.store, settings.state, settings.run, granted)

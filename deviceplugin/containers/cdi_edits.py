@@ -59,16 +59,16 @@ class Hook:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Driver:
+class NodeDriver:
     """The node's driver files, devices and device nodes for containers."""
 
     release: str
     tree: Path  # of the mirror, a published one: never `current`
     contents: Mapping[str, str | None]  # of the tree: paths, and the targets of links
     devices: Mapping[str, device.Device]  # by UUID
-    nodes: Mapping[str, cdi.Node]  # of the devices, by UUID
-    control: tuple[cdi.Node, ...] = ()  # that every container with a device needs
-    whole_control: tuple[cdi.Node, ...] = ()  # that only containers with whole devices get
+    nodes: Mapping[str, cdi.CdiNode]  # of the devices, by UUID
+    control: tuple[cdi.CdiNode, ...] = ()  # that every container with a device needs
+    whole_control: tuple[cdi.CdiNode, ...] = ()  # that only containers with whole devices get
     mounts: tuple[tuple[str, str], ...] = ()  # further ones, writable: source and target
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     dev: Path = Path("/dev")  # where the nodes are, outside of containers
@@ -85,7 +85,7 @@ class Driver:
     )
 
 
-def written(grant: Grant, folder: Path, driver: Driver) -> bytes:
+def written(grant: Grant, folder: Path, driver: NodeDriver) -> bytes:
     """Return the CDI specification of a bound *grant* whose files are in *folder*.
 
     The CDI device is named by the grant's id. DataError if *driver* lacks a device.
@@ -102,7 +102,7 @@ def written(grant: Grant, folder: Path, driver: Driver) -> bytes:
     return text.replace(name, name + b', "annotations": ' + noted, 1)
 
 
-def ready(folder: Path, driver: Driver) -> None:
+def ready(folder: Path, driver: NodeDriver) -> None:
     """Fill the cache of templates for shares of each device, for later grants in *folder*."""
     for uuid in driver.devices:
         with contextlib.suppress(errors.DataError):  # reported when the device is granted
@@ -110,7 +110,7 @@ def ready(folder: Path, driver: Driver) -> None:
 
 
 def _form(
-    what: str, within: Path, uuids: tuple[str, ...], driver: Driver, *, whole: bool
+    what: str, within: Path, uuids: tuple[str, ...], driver: NodeDriver, *, whole: bool
 ) -> bytes:
     """Return the specification template for these devices, with _ANY in place of the id."""
     key = within, whole, uuids
@@ -121,7 +121,7 @@ def _form(
     return text
 
 
-def looking(kind: str, name: str, uuids: Sequence[str], driver: Driver) -> dict[str, Any]:
+def looking(kind: str, name: str, uuids: Sequence[str], driver: NodeDriver) -> dict[str, Any]:
     """Return the specification of a CDI device for monitoring devices, without a quota.
 
     It stores their UUIDs. DataError if *driver* lacks one of them.
@@ -133,7 +133,7 @@ def looking(kind: str, name: str, uuids: Sequence[str], driver: Driver) -> dict[
 
 
 def _edits(
-    what: str, uuids: Sequence[str], folder: Path | None, driver: Driver
+    what: str, uuids: Sequence[str], folder: Path | None, driver: NodeDriver
 ) -> dict[str, object]:
     """Return the CDI edits for a container; without a *folder* the devices are whole."""
     has_node = driver.devices if driver.nodeless else driver.nodes
@@ -169,7 +169,7 @@ def _edits(
     return edits
 
 
-def unbound(folder: Path, driver: Driver) -> tuple[list[dict[str, Any]], list[cdi.Node]]:
+def unbound(folder: Path, driver: NodeDriver) -> tuple[list[dict[str, Any]], list[cdi.CdiNode]]:
     """Return the mounts and nodes of a share whose devices are not chosen yet.
 
     For a runtime without CDI, which gets them at Allocate and never again: so it gets the nodes of
@@ -179,7 +179,7 @@ def unbound(folder: Path, driver: Driver) -> tuple[list[dict[str, Any]], list[cd
     return list(_mounts(installation.SHARED, folder, driver)), list(dict.fromkeys(nodes))
 
 
-def _mounts(volume: str, folder: Path | None, driver: Driver) -> Iterator[dict[str, Any]]:
+def _mounts(volume: str, folder: Path | None, driver: NodeDriver) -> Iterator[dict[str, Any]]:
     """Yield the mounts of a volume of the driver, and those of the quota in *folder*, if given."""
     if volume not in driver.mounted:
         driver.mounted[volume] = tuple(_volume(volume, driver))
@@ -190,14 +190,14 @@ def _mounts(volume: str, folder: Path | None, driver: Driver) -> Iterator[dict[s
         yield cdi.mount(Path(source), target, _READ_WRITE)
 
 
-def _volume(volume: str, driver: Driver) -> Iterator[dict[str, Any]]:
+def _volume(volume: str, driver: NodeDriver) -> Iterator[dict[str, Any]]:
     for place in (LIBRARIES, *driver.folders):
         yield cdi.mount(driver.tree / volume, place)
     yield from cdi.placed(driver.tree, volume, driver.contents)
     yield from _libraries(driver, volume)
 
 
-def _held(folder: Path, driver: Driver) -> Iterator[dict[str, Any]]:
+def _held(folder: Path, driver: NodeDriver) -> Iterator[dict[str, Any]]:
     """Yield the mounts that enforce a quota: the region, and the shim over any other driver."""
     yield from _region(folder)
     yield cdi.mount(driver.tree / installation.SHARED / mirror_plan.LIB64, COMPAT)
@@ -209,7 +209,7 @@ def _region(folder: Path) -> Iterator[dict[str, Any]]:
     yield cdi.mount(folder / CLOCK_FOLDER, CLOCKS, (*cdi.READ_ONLY, "noexec"))
 
 
-def _libraries(driver: Driver, volume: str) -> Iterator[dict[str, Any]]:
+def _libraries(driver: NodeDriver, volume: str) -> Iterator[dict[str, Any]]:
     """Yield mounts of each library under the name by which programs load it."""
     beginning = f"{volume}/{mirror_plan.LIB64}/"
     found = {

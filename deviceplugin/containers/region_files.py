@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyvgpu.deviceplugin.containers.cdi_edits import Driver
+    from pyvgpu.deviceplugin.containers.cdi_edits import NodeDriver
     from pyvgpu.deviceplugin.grants import Grant
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -37,7 +37,7 @@ def prepare(path: Path) -> bytes:
     return region_id
 
 
-def begin(path: Path, region_id: bytes, grant: Grant, driver: Driver) -> None:
+def begin(path: Path, region_id: bytes, grant: Grant, driver: NodeDriver) -> None:
     """Write a bound grant's quota into a prepared folder that no container has seen."""
     quota = path / names.QUOTA_FILE
     if grant.whole:
@@ -70,7 +70,7 @@ def fill(path: Path) -> None:
     draft.rename(path / names.USAGE_FILE)
 
 
-def put_quota(path: Path, grant: Grant, driver: Driver) -> None:
+def put_quota(path: Path, grant: Grant, driver: NodeDriver) -> None:
     """Write *grant*'s quota: in place if the existing one is of the same region and devices."""
     shares = shares_of(grant, driver)
     with opened(path) as file:
@@ -111,7 +111,7 @@ def change(path: Path, region_id: bytes, release: str | None, shares: list[share
         raise
 
 
-def shares_of(grant: Grant, driver: Driver) -> list[share.Share]:
+def shares_of(grant: Grant, driver: NodeDriver) -> list[share.Share]:
     """Return the shares of a grant; DataError if the driver lacks one of their devices."""
     try:
         return [grant.share_of(one, driver.devices[one.uuid]) for one in grant.shares]

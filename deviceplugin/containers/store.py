@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pyvgpu.deviceplugin.containers.cdi_edits import Driver
+    from pyvgpu.deviceplugin.containers.cdi_edits import NodeDriver
     from pyvgpu.deviceplugin.grants import Grant
 
 GRANTS = "grants"  # the folder of all grants, in the run folder
@@ -77,13 +77,13 @@ class GrantStore:
             self._ready(path)
         return path
 
-    def fill(self, driver: Driver) -> None:
+    def fill(self, driver: NodeDriver) -> None:
         """Prepare templates and folders for future grants; to be called when idle."""
         cdi_edits.ready(self.folder, driver)
         with _failures(self.folder):
             self._stock.fill(driver.tree)
 
-    def make(self, grant: Grant, driver: Driver) -> None:
+    def make(self, grant: Grant, driver: NodeDriver) -> None:
         """Write a bound grant's files; to be called again before each start of its container.
 
         An existing quota is changed in place to *grant*'s.
@@ -101,7 +101,7 @@ class GrantStore:
             # Not synced: no container outlives the node, and it is written again before a start.
             cdi.put(content, self.specification(grant.id), lasting=False)
 
-    def mend(self, grant: Grant, driver: Driver) -> None:
+    def mend(self, grant: Grant, driver: NodeDriver) -> None:
         """Write missing files of a grant whose container may run, and keep its driver.
 
         Its quota is changed to *grant*'s, and stays one for that driver.
@@ -109,7 +109,7 @@ class GrantStore:
         if not self._is_of_another(grant, driver):
             self.make(grant, driver)
 
-    def _is_of_another(self, grant: Grant, driver: Driver) -> bool:
+    def _is_of_another(self, grant: Grant, driver: NodeDriver) -> bool:
         """Update the quota of a complete grant for another driver; false if it is not one."""
         path = self.path(grant.id)
         try:
@@ -227,7 +227,7 @@ class GrantStore:
         ):
             region.close(file)
 
-    def _begin(self, path: Path, grant: Grant, driver: Driver) -> None:
+    def _begin(self, path: Path, grant: Grant, driver: NodeDriver) -> None:
         """Create the folder with all its content, atomically."""
         self._trees.hold(path, driver.tree)
         blank = self._stock.take(driver.tree)

@@ -42,7 +42,7 @@ class DeviceApis:
         self._settle_seconds = settle_seconds
         self._lock = threading.Lock()
         self._known = self._read()
-        self._stands: dict[str, allocation_api.Stand] = {}
+        self._stands: dict[str, allocation_api.ApiState] = {}
         self._closed: dict[str, float] = {}  # devices that move, and since when
 
     def meet(self, uuids: Iterable[str], known: Collection[Grant]) -> None:
@@ -116,7 +116,7 @@ class DeviceApis:
             self._keep({uuid: self._stands[uuid].wanted for uuid in free})
             for uuid in free:
                 wanted = self._stands[uuid].wanted
-                self._stands[uuid] = allocation_api.Stand(wanted, wanted)
+                self._stands[uuid] = allocation_api.ApiState(wanted, wanted)
                 del self._closed[uuid]
                 log.warning("device %s is allocated by %s from now on", uuid, wanted.value)
         return bool(free)

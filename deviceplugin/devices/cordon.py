@@ -33,8 +33,8 @@ class Cordons:
     """The cordoned devices of a node."""
 
     def __init__(self, state: Path) -> None:
-        self._ordered = _Kept(state / ORDERED)
-        self._noted = _Kept(state / NOTED)
+        self._ordered = _StoredUuids(state / ORDERED)
+        self._noted = _StoredUuids(state / NOTED)
 
     @property
     def uuids(self) -> frozenset[str]:
@@ -52,7 +52,7 @@ class Cordons:
         return self._noted.change(lambda _: uuids)
 
 
-class _Kept:
+class _StoredUuids:
     """A set of UUIDs, stored in a file."""
 
     def __init__(self, file: Path) -> None:
@@ -85,7 +85,7 @@ class _Kept:
         return frozenset(found)
 
 
-class Follower:
+class CordonWatch:
     """Follows the annotation of a node, on the thread of :meth:`run`."""
 
     def __init__(

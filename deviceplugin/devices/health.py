@@ -58,7 +58,7 @@ class Condition:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     """The result of probing a device."""
 
     trouble: str = ""  # empty: none
@@ -67,7 +67,7 @@ class Answer:
     bus_id: str = ""  # its PCI address
 
 
-SILENT = Answer()
+SILENT = ProbeResult()
 
 
 def after_xid(before: Condition, xid: int, now: float, rules: HealthRules) -> Condition:
@@ -99,7 +99,7 @@ class Watcher:
         now = time.monotonic()
         self._conditions = {uuid: Condition(reason, now) for uuid, reason in unhealthy.items()}
         self._reported = dict(unhealthy)
-        self.answers: Mapping[str, Answer] = {}  # the last of each device that answered
+        self.answers: Mapping[str, ProbeResult] = {}  # the last of each device that answered
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
@@ -179,22 +179,22 @@ class Watcher:
         self._tell(news)
 
 
-def probe(uuid: str) -> Answer:
+def probe(uuid: str) -> ProbeResult:
     """Probe a device; NVMLError if NVML as a whole does not work."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         if nvml.is_in_mig_mode(handle):
-            return Answer(nvml.MIG_MODE)
+            return ProbeResult(nvml.MIG_MODE)
         used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
         bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
     except pynvml.NVMLError as exc:
         if exc.value == pynvml.NVML_ERROR_NOT_FOUND:
-            return Answer("it is not there any more")
+            return ProbeResult("it is not there any more")
         if exc.value in (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
             raise
-        return Answer(f"it does not answer: {exc}")
+        return ProbeResult(f"it does not answer: {exc}")
     text = bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id)
-    return Answer("", used, _busy(handle), text)
+    return ProbeResult("", used, _busy(handle), text)
 
 
 def _busy(handle: c_void_p) -> float:

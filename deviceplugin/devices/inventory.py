@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyvgpu.volumes import cdi
 
 _PATHS = {
-    pynvml.NVML_TOPOLOGY_INTERNAL: facts.Path.SWITCH,
-    pynvml.NVML_TOPOLOGY_SINGLE: facts.Path.SWITCH,
-    pynvml.NVML_TOPOLOGY_MULTIPLE: facts.Path.BRIDGE,
-    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: facts.Path.BRIDGE,
-    pynvml.NVML_TOPOLOGY_NODE: facts.Path.NUMA,
-    pynvml.NVML_TOPOLOGY_SYSTEM: facts.Path.SYSTEM,
+    pynvml.NVML_TOPOLOGY_INTERNAL: facts.LinkPath.SWITCH,
+    pynvml.NVML_TOPOLOGY_SINGLE: facts.LinkPath.SWITCH,
+    pynvml.NVML_TOPOLOGY_MULTIPLE: facts.LinkPath.BRIDGE,
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: facts.LinkPath.BRIDGE,
+    pynvml.NVML_TOPOLOGY_NODE: facts.LinkPath.NUMA,
+    pynvml.NVML_TOPOLOGY_SYSTEM: facts.LinkPath.SYSTEM,
 }
 _NUMA_WORDS = 16  # of 64 nodes each
 
@@ -43,22 +43,22 @@ class DriverVersions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class InventoryDevice:
     """A device, with facts that only NVML has."""
 
     device: device.Device
     minor: int | None  # of its node in /dev; None: not reported
     numa: int | None
-    links: Mapping[str, facts.Link]  # by UUID of the other
+    links: Mapping[str, facts.DeviceLink]  # by UUID of the other
     compute_class: str = ""
     compute_capability: str = ""  # such as 9.0; empty: not reported
     pcie_root: str = ""  # its host bridge, such as pci0000:00; empty: not known
 
     def fact(
         self, unhealthy: str = "", *, cordoned: bool = False, allocated_by: str = ""
-    ) -> facts.Device:
+    ) -> facts.NodeDevice:
         """Return the device in the allocator's form."""
-        return facts.Device(
+        return facts.NodeDevice(
             uuid=self.device.uuid,
             index=self.device.index,
             memory_bytes=max(self.device.memory_bytes, 1),  # schedulers refuse one of 0 bytes
@@ -85,7 +85,7 @@ def look(
     hardware: Sequence[device.Device],
     classes: Iterable[tuple[str, str]] = (),
     buses: Path = Path("/sys/bus/pci/devices"),
-) -> tuple[Seen, ...]:
+) -> tuple[InventoryDevice, ...]:
     """Return the facts about *hardware* from NVML, and from the kernel's folder *buses*.
 
     *classes* are parts of device names, ignoring case, and the class of such devices; the first
@@ -95,12 +95,12 @@ def look(
     handles = {one.uuid: handle for one in hardware if (handle := _handle(one.uuid)) is not None}
     ends = {uuid: _ends(handle) for uuid, handle in handles.items()}
     return tuple(
-        Seen(
+        InventoryDevice(
             one,
             _minor(handles.get(one.uuid)),
             _numa(handles.get(one.uuid)),
             {
-                other: facts.Link(
+                other: facts.DeviceLink(
                     _path(handles[one.uuid], handles[other]),
                     nvlinks_between(ends[one.uuid], ends[other]),
                 )
@@ -115,7 +115,7 @@ def look(
     )
 
 
-def nodes(seen: Iterable[Seen], found: Iterable[cdi.Node]) -> dict[str, cdi.Node]:
+def nodes(seen: Iterable[InventoryDevice], found: Iterable[cdi.CdiNode]) -> dict[str, cdi.CdiNode]:
     """Return the node in /dev of each device, among those *found* there."""
     named = {node.name: node for node in found}
     return {
@@ -192,11 +192,11 @@ def _numa(handle: c_void_p | None) -> int | None:
     return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
 
-def _path(one: c_void_p, other: c_void_p) -> facts.Path:
+def _path(one: c_void_p, other: c_void_p) -> facts.LinkPath:
     with contextlib.suppress(pynvml.NVMLError):
         level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
-        return _PATHS.get(level, facts.Path.SYSTEM)
-    return facts.Path.SYSTEM
+        return _PATHS.get(level, facts.LinkPath.SYSTEM)
+    return facts.LinkPath.SYSTEM
 
 
 def _ends(handle: c_void_p) -> Ends:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.devices import allocation_moves
     from pyvgpu.deviceplugin.devices.cordon import Cordons
     from pyvgpu.deviceplugin.grants import Grant, manager
-    from pyvgpu.deviceplugin.settings import Settings
+    from pyvgpu.deviceplugin.settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 class ForClaims:
     """The node's devices, as a ResourceSlice shows them."""
 
-    seen: tuple[inventory.Seen, ...]  # all of the node's
-    devices: tuple[facts.Device, ...]  # those that ResourceClaims may get
+    seen: tuple[inventory.InventoryDevice, ...]  # all of the node's
+    devices: tuple[facts.NodeDevice, ...]  # those that ResourceClaims may get
     driver: inventory.DriverVersions
 
 
@@ -48,7 +48,7 @@ class Devices:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         granter: manager.GrantManager,
         made: GrantBackend,
         cordons: Cordons,
@@ -64,11 +64,13 @@ class Devices:
         self._ended = ended  # called for each process that the audit has killed
         self.limits = made.limits(settings, lambda: granter.known)
         self._lock = threading.Lock()
-        self._seen: tuple[inventory.Seen, ...] = ()
+        self._seen: tuple[inventory.InventoryDevice, ...] = ()
         self._driver = inventory.DriverVersions()
         self._nvml: arbiter.Nvml | None = None
         self._unhealthy: dict[str, str] = {}
-        self._looked_at: tuple[Path | None, node_mirror.State] | None = None  # the source of _seen
+        self._looked_at: tuple[Path | None, node_mirror.MirrorState] | None = (
+            None  # the source of _seen
+        )
         self._other_plugin = ""
         self.outdated = False  # a device left MIG mode, so the inventory must be read again
         self._wake = wake  # called when it is outdated
@@ -76,9 +78,9 @@ class Devices:
         self._watcher: health.Watcher | None = None
         self._auditor: auditor.Auditor | None = None
 
-    def look(self, tree: Path | None, now: node_mirror.State) -> bool:
+    def look(self, tree: Path | None, now: node_mirror.MirrorState) -> bool:
         """Read the devices from the driver as it is *now*; false if it could not be used."""
-        if now.driver is not node_mirror.Driver.PRESENT or tree is None:
+        if now.driver is not node_mirror.DriverState.PRESENT or tree is None:
             log.warning("the driver is %s: %s", now.driver, now.reason)
             self._away = True
             self.show()
@@ -193,7 +195,7 @@ class Devices:
             self._auditor.stop()
 
     @property
-    def answers(self) -> Mapping[str, health.Answer]:
+    def answers(self) -> Mapping[str, health.ProbeResult]:
         """NVML's last answer about each device that responds, by UUID."""
         watcher = self._watcher
         return {} if watcher is None or self._away else watcher.answers
@@ -205,7 +207,7 @@ class Devices:
         return () if found is None else found.findings
 
     @property
-    def held(self) -> quota_audit.Seen:
+    def held(self) -> quota_audit.ProcessSnapshot:
         """The memory that processes held at the audit's last look."""
         found = self._auditor
         return quota_audit.NOTHING if found is None else found.seen
@@ -253,7 +255,7 @@ def _nvml(library: Path) -> arbiter.Nvml:
     return arbiter.Nvml(library, None if machine is None else Path(machine))
 
 
-def _first_reason(seen: inventory.Seen, before: Mapping[str, str]) -> str:
+def _first_reason(seen: inventory.InventoryDevice, before: Mapping[str, str]) -> str:
     """Return why a device just read from the driver is unhealthy; *before* are older reasons."""
     if seen.device.mig:
         return nvml.MIG_MODE
@@ -261,15 +263,15 @@ def _first_reason(seen: inventory.Seen, before: Mapping[str, str]) -> str:
     return "" if reason == nvml.MIG_MODE else reason
 
 
-def _news(grant: Grant, uuid: str, reason: str) -> events.Event:
+def _news(grant: Grant, uuid: str, reason: str) -> events.GrantEvent:
     """Return the event that reports a device's health to the pod that uses it."""
     owner = grant.owner
     uid, namespace, pod = (owner.uid, owner.namespace, owner.pod) if owner else ("", "", "")
     if not reason:
         text = f"device {uuid}, which this pod uses, is healthy again"
-        return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_HEALTHY)
+        return events.GrantEvent(uid, namespace, pod, text, events.Reason.DEVICE_HEALTHY)
     text = (
         f"device {uuid}, which this pod uses, is unhealthy: {reason}. Work on it may fail; a new "
         "pod gets another device"
     )
-    return events.Event(uid, namespace, pod, text, events.Reason.DEVICE_UNHEALTHY)
+    return events.GrantEvent(uid, namespace, pod, text, events.Reason.DEVICE_UNHEALTHY)

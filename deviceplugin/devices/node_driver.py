@@ -26,7 +26,7 @@ from pyvgpu.volumes import cdi, find, installation, manifest, mirror_plan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pyvgpu.deviceplugin.settings import Settings
+    from pyvgpu.deviceplugin.settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 class Hardware:
     """The devices of a node, and the driver with which containers use them."""
 
-    seen: tuple[inventory.Seen, ...]
-    driver: cdi_edits.Driver
+    seen: tuple[inventory.InventoryDevice, ...]
+    driver: cdi_edits.NodeDriver
     library: Path  # NVML of that driver
     cuda_version: str = ""  # that the driver supports; empty: not reported
     limits: bool = False  # whether the driver can enforce memory limits on cgroups
 
 
-def look(tree: Path, release: str, settings: Settings) -> Hardware:
+def look(tree: Path, release: str, settings: AgentSettings) -> Hardware:
     """Read the devices of the driver in a published *tree*.
 
     Measured values of the devices are stored in the agent's state folder.
@@ -70,7 +70,7 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
     dev = _folder_of(nodes, settings.driver_root)
     return Hardware(
         seen,
-        cdi_edits.Driver(
+        cdi_edits.NodeDriver(
             release=release,
             tree=tree,
             contents={path: entry.target for path, entry in mirrored.entries.items()},
@@ -93,7 +93,7 @@ def look(tree: Path, release: str, settings: Settings) -> Hardware:
     )
 
 
-def _more_nodes(wanted: Iterable[str], dev: Path) -> Iterator[cdi.Node]:
+def _more_nodes(wanted: Iterable[str], dev: Path) -> Iterator[cdi.CdiNode]:
     for name in wanted:
         try:
             status = (dev / name).stat()
@@ -101,12 +101,12 @@ def _more_nodes(wanted: Iterable[str], dev: Path) -> Iterator[cdi.Node]:
             log.warning("containers do not get %s: %s", dev / name, exc.strerror)
             continue
         if stat.S_ISCHR(status.st_mode):
-            yield cdi.Node(name, os.major(status.st_rdev), os.minor(status.st_rdev))
+            yield cdi.CdiNode(name, os.major(status.st_rdev), os.minor(status.st_rdev))
         else:
             log.warning("containers do not get %s: it is not a character device", dev / name)
 
 
-def _folder_of(nodes: tuple[cdi.Node, ...], root: Path) -> Path:
+def _folder_of(nodes: tuple[cdi.CdiNode, ...], root: Path) -> Path:
     """Return the folder in which :func:`cdi.nodes` has found *nodes*."""
     below = root / "dev"
     return below if nodes and all((below / node.name).exists() for node in nodes) else Path("/dev")

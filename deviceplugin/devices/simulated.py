@@ -20,13 +20,13 @@ from pyvgpu.simulation import simulator
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyvgpu.deviceplugin.settings import Settings
+    from pyvgpu.deviceplugin.settings import AgentSettings
 
 _FOLDER = "simulated"  # in the agent's state
 _MACHINES = "machines"
 
 
-def settle(settings: Settings) -> Settings:
+def settle(settings: AgentSettings) -> AgentSettings:
     """Create the machine that *settings* name, if any; return them with its driver's root.
 
     This process and its children use it from then on. UnavailableError if a folder cannot be

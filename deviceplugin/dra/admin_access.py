@@ -29,7 +29,7 @@ class Looking:
     """Writes them to the folder *specifications*, for the current driver."""
 
     def __init__(
-        self, specifications: Path, driver: Callable[[], cdi_edits.Driver | None]
+        self, specifications: Path, driver: Callable[[], cdi_edits.NodeDriver | None]
     ) -> None:
         self._folder = specifications
         self._driver = driver
@@ -66,7 +66,7 @@ class Looking:
                     log.warning("admin claim %s still has the older driver: %s", uid, exc)
             self._tree = driver.tree
 
-    def _describe(self, uid: str, uuids: Sequence[str], driver: cdi_edits.Driver) -> None:
+    def _describe(self, uid: str, uuids: Sequence[str], driver: cdi_edits.NodeDriver) -> None:
         document = cdi_edits.looking(names.ADMIN_KIND, uid, uuids, driver)
         cdi.write(document, self._file(uid))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyvgpu.allocator import facts
-    from pyvgpu.deviceplugin.grants import Claim, Grant
+    from pyvgpu.deviceplugin.grants import Grant, GrantClaim
     from pyvgpu.deviceplugin.grants.manager import GrantManager
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _CLAIMS = f"/apis/{slices.GROUP}"
 
 
 def devices_of(
-    own: Iterable[Grant], node: str, devices: Iterable[facts.Device]
+    own: Iterable[Grant], node: str, devices: Iterable[facts.NodeDevice]
 ) -> list[dict[str, Any]]:
     """Return the entries of a claim's status for the devices of its grants."""
     known = {slices.device_name(device.uuid): device for device in devices}
@@ -118,8 +118,8 @@ class Statuses:
                     log.warning("could not write the status of claims: %s", exc)
                 pause, failed = AGAIN_SECONDS, True
 
-    def _claims(self) -> dict[str, tuple[Claim, list[Grant]]]:
-        found: dict[str, tuple[Claim, list[Grant]]] = {}
+    def _claims(self) -> dict[str, tuple[GrantClaim, list[Grant]]]:
+        found: dict[str, tuple[GrantClaim, list[Grant]]] = {}
         for grant in self._granter.known.values():
             if grant.claim is not None:
                 found.setdefault(grant.claim.uid, (grant.claim, []))[1].append(grant)
@@ -134,7 +134,7 @@ class Statuses:
                 self._write(claim, devices)
                 self._said[uid] = devices
 
-    def _write(self, claim: Claim, devices: Iterable[Mapping[str, Any]]) -> None:
+    def _write(self, claim: GrantClaim, devices: Iterable[Mapping[str, Any]]) -> None:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         dated = [
             {
@@ -172,7 +172,7 @@ class Statuses:
             )
 
 
-def _is_there(api: apiserver.ApiServer, claim: Claim) -> bool:
+def _is_there(api: apiserver.ApiServer, claim: GrantClaim) -> bool:
     try:
         found = api.call("GET", _path(claim))
     except apiserver.ServerError as exc:
@@ -182,7 +182,7 @@ def _is_there(api: apiserver.ApiServer, claim: Claim) -> bool:
     return bool(found["metadata"]["uid"] == claim.uid)
 
 
-def _path(claim: Claim) -> str:
+def _path(claim: GrantClaim) -> str:
     return f"{_CLAIMS}/namespaces/{claim.namespace}/resourceclaims/{claim.name}"
 
 

@@ -44,7 +44,7 @@ class Prepared:
 class Piece:
     """The allocation of one device for one request."""
 
-    result: grants.Result
+    result: grants.ClaimResult
     vcore: int
     vmemory: int | None  # bytes; None: the whole device's
     admin: bool = False  # adminAccess, for monitoring: consumes nothing
@@ -104,7 +104,7 @@ def _pieces(results: Iterable[Mapping[str, Any]], named: Named, node: str) -> It
             raise _refused(
                 named, f"has a device of pool {allocated['pool']!r}, not {node!r}", final=True
             )
-        result = grants.Result(
+        result = grants.ClaimResult(
             str(allocated["request"]).partition("/")[0],
             str(allocated["device"]),
             str(allocated.get("shareID") or ""),
@@ -213,15 +213,15 @@ def parts(claim: Allocated, used: frozenset[str]) -> dict[str, tuple[Piece, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Around:
+class ClaimContext:
     """The state of the node for which a claim is prepared."""
 
-    node: facts.Node
+    node: facts.NodeDevices
     gives: Callable[[str], bool]  # whether a device, by its UUID, is allocated through DRA
     now: float  # seconds since the epoch
 
 
-def grants_of(claim: Allocated, used: frozenset[str], around: Around) -> list[grants.Grant]:
+def grants_of(claim: Allocated, used: frozenset[str], around: ClaimContext) -> list[grants.Grant]:
     """Return new grants for a claim; RefusedError if the node cannot give what was allocated.
 
     The scheduler allocates only what is free; but processes of a force-deleted pod may still run,
@@ -242,7 +242,7 @@ def grants_of(claim: Allocated, used: frozenset[str], around: Around) -> list[gr
                 policy=wish.policy,
                 ceiling=wish.ceiling,
                 priority=wish.priority,
-                claim=grants.Claim(
+                claim=grants.GrantClaim(
                     claim.named.uid,
                     claim.named.namespace,
                     claim.named.name,
@@ -258,7 +258,9 @@ def grants_of(claim: Allocated, used: frozenset[str], around: Around) -> list[gr
     return found
 
 
-def _shares(claim: Allocated, pieces: Sequence[Piece], around: Around) -> tuple[facts.Share, ...]:
+def _shares(
+    claim: Allocated, pieces: Sequence[Piece], around: ClaimContext
+) -> tuple[facts.NodeShare, ...]:
     """Return one share for each device, the sum of its pieces."""
     known = {slices.device_name(own_device.uuid): own_device for own_device in around.node.devices}
     sums: dict[str, tuple[int, int]] = {}
@@ -297,16 +299,16 @@ def _shares(claim: Allocated, pieces: Sequence[Piece], around: Around) -> tuple[
     )
 
 
-def _share(claim: Allocated, uuid: str, vcore: int, vmemory: int) -> facts.Share:
+def _share(claim: Allocated, uuid: str, vcore: int, vmemory: int) -> facts.NodeShare:
     try:
-        return facts.Share(uuid, vcore, vmemory)
+        return facts.NodeShare(uuid, vcore, vmemory)
     except errors.DataError as exc:
         raise _refused(claim.named, str(exc), final=True) from exc
 
 
 def _wish(
-    claim: Allocated, pieces: Sequence[Piece], shares: Sequence[facts.Share]
-) -> elastic.Wish:
+    claim: Allocated, pieces: Sequence[Piece], shares: Sequence[facts.NodeShare]
+) -> elastic.TimeSharing:
     """Return the configuration of the requests of *pieces*, which form one quota."""
     most = max(share.vcore for share in shares)
     try:
@@ -331,10 +333,12 @@ def _wish(
             f"vcore to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}",
             final=True,
         )
-    return elastic.Wish() if most == quantity.WHOLE_DEVICE else wish
+    return elastic.TimeSharing() if most == quantity.WHOLE_DEVICE else wish
 
 
-def _check_room(claim: Allocated, wanted: Sequence[facts.Share], node: facts.Node) -> None:
+def _check_room(
+    claim: Allocated, wanted: Sequence[facts.NodeShare], node: facts.NodeDevices
+) -> None:
     """Refuse shares that exceed the free capacity of a device."""
     for device in node.devices:
         own = [share for share in wanted if share.uuid == device.uuid]

@@ -107,7 +107,7 @@ class Sockets:
         self._asked = folder / names.DRA_DRIVER / "dra.sock"
         self._preparer = preparer
         self._health = health
-        self._servers: dict[Path, grpc_socket.Server] = {}
+        self._servers: dict[Path, grpc_socket.GrpcServer] = {}
         self.trouble = "kubelet has not queried the DRA driver's registration socket yet"
         self.met = False  # whether kubelet has registered the driver
         self.registered: Subscribers[[]] = Subscribers()  # called at each registration

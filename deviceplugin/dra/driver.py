@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.devices.node_devices import Devices
     from pyvgpu.deviceplugin.grants.manager import GrantManager
     from pyvgpu.deviceplugin.kubelet import call_timing
-    from pyvgpu.deviceplugin.settings import Settings
+    from pyvgpu.deviceplugin.settings import AgentSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class NodeServices:
     """The objects that device plugin and DRA driver share."""
 
     granter: GrantManager
@@ -45,9 +45,9 @@ class Node:
 
 def add(
     parts: Parts,
-    settings: Settings,
+    settings: AgentSettings,
     own: own_node.OwnNode | None,
-    node: Node,
+    node: NodeServices,
     count: call_timing.Count,
 ) -> dra_server.Sockets | None:
     """Add the components if DRA allocates any device; return the sockets.
@@ -85,7 +85,7 @@ def add(
             return None
         return slices.devices_of(shown.seen, shown.devices, shown.driver, able)
 
-    publisher = slice_publisher.Publisher(own, devices, lambda: sockets.met)
+    publisher = slice_publisher.SlicePublisher(own, devices, lambda: sockets.met)
     sockets.registered.add(publisher.changed)
     last = granter.devices
 

@@ -104,11 +104,11 @@ class Preparer:
                 return admin
         own: list[Grant] = []
 
-        def choose(node: facts.Node, known: Mapping[str, Grant]) -> Sequence[Grant]:
+        def choose(node: facts.NodeDevices, known: Mapping[str, Grant]) -> Sequence[Grant]:
             own[:] = [grant for grant in known.values() if _is_of(grant, one)]
             if not own and claim is not None:  # else a concurrent call has prepared it
                 means = self._means
-                around = claims.Around(node, means.gives, time.time())
+                around = claims.ClaimContext(node, means.gives, time.time())
                 own[:] = claims.grants_of(claim, used, around)
             return own
 

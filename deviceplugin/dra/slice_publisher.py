@@ -28,7 +28,7 @@ LOOK_SECONDS = 5.0  # between two checks whether kubelet has registered the driv
 _PATH = f"/apis/{slices.GROUP}/resourceslices"
 
 
-class Publisher:
+class SlicePublisher:
     """Publishes the result of *devices* (None: unknown), from :meth:`run` until :meth:`stop`.
 
     *met* tells whether kubelet has registered the driver; before that no slice is created.

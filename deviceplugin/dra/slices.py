@@ -96,8 +96,8 @@ def slice_of(node: Mapping[str, Any], devices: Iterable[dict[str, Any]]) -> dict
 
 
 def devices_of(
-    seen: Sequence[inventory.Seen],
-    devices: Iterable[facts.Device],
+    seen: Sequence[inventory.InventoryDevice],
+    devices: Iterable[facts.NodeDevice],
     driver: inventory.DriverVersions,
     able: Able = Able(),  # noqa: B008 - it is frozen
 ) -> list[dict[str, Any]]:
@@ -118,7 +118,7 @@ def devices_of(
 
 
 def _device(
-    one: facts.Device, attributes: Mapping[str, dict[str, Any]], *, sharing: bool
+    one: facts.NodeDevice, attributes: Mapping[str, dict[str, Any]], *, sharing: bool
 ) -> dict[str, Any]:
     memory = one.memory_bytes // MEBIBYTE * MEBIBYTE
     least = min(-(-one.least_bytes // MEBIBYTE) * MEBIBYTE, memory)
@@ -151,7 +151,10 @@ def _size(size: int) -> str:
 
 
 def _attributes(
-    seen: inventory.Seen, one: facts.Device, driver: inventory.DriverVersions, group: str
+    seen: inventory.InventoryDevice,
+    one: facts.NodeDevice,
+    driver: inventory.DriverVersions,
+    group: str,
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     texts = {
         names.DRA_UUID: one.uuid,
@@ -177,7 +180,7 @@ def _attributes(
         yield names.DRA_NUMA, {"int": one.numa}
 
 
-def _taints(one: facts.Device) -> list[dict[str, str]]:
+def _taints(one: facts.NodeDevice) -> list[dict[str, str]]:
     """Return the taints that keep new claims away; running pods stay."""
     wrong = {
         names.DRA_UNHEALTHY_TAINT: bool(one.unhealthy),
@@ -186,9 +189,9 @@ def _taints(one: facts.Device) -> list[dict[str, str]]:
     return [{"key": key, "effect": "NoSchedule"} for key, there in wrong.items() if there]
 
 
-def nvlink_groups(seen: Sequence[inventory.Seen]) -> dict[str, str]:
+def nvlink_groups(seen: Sequence[inventory.InventoryDevice]) -> dict[str, str]:
     """Return each device's NVLink group, by UUID, if it has one: all-to-all linked devices."""
-    groups: list[list[inventory.Seen]] = []
+    groups: list[list[inventory.InventoryDevice]] = []
     for one in seen:
         own = next((group for group in groups if all(_linked(one, each) for each in group)), None)
         if own is None:
@@ -203,7 +206,7 @@ def nvlink_groups(seen: Sequence[inventory.Seen]) -> dict[str, str]:
     }
 
 
-def _linked(one: inventory.Seen, other: inventory.Seen) -> bool:
+def _linked(one: inventory.InventoryDevice, other: inventory.InventoryDevice) -> bool:
     link = one.links.get(other.device.uuid)
     return link is not None and link.nvlinks > 0
 

@@ -36,46 +36,46 @@ _LABELS = ("pod_name", "namespace", "node", "container_name")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Marks:
+class PodOwner:
     """A pod's submitter and cluster, which gpu-manager shows beside its usage."""
 
     user: str = ""
     cluster: str = ""
 
 
-NO_MARKS = Marks()
+NO_MARKS = PodOwner()
 
 
-def no_marks(_uid: str) -> Marks:
+def no_marks(_uid: str) -> PodOwner:
     """Return empty marks: without an API server nothing is known of the pod."""
     return NO_MARKS
 
 
 def marks_by(
     seen: Callable[[str], Mapping[str, Any] | None],
-) -> Callable[[str], Marks]:
+) -> Callable[[str], PodOwner]:
     """Return a lookup of marks by a pod's uid; *seen* returns the pod, None if it was not seen."""
     return lambda uid: NO_MARKS if (pod := seen(uid)) is None else marks_of(pod)
 
 
-def marks_of(pod: Mapping[str, Any]) -> Marks:
+def marks_of(pod: Mapping[str, Any]) -> PodOwner:
     """Return the marks of *pod*, an API object, from where gpu-manager looks for them."""
     first: Mapping[str, Any] = next(iter(pod.get("spec", {}).get("containers") or ()), {})
     variables = {
         variable["name"]: variable.get("value", "") for variable in first.get("env") or ()
     }
     annotations = pod["metadata"].get("annotations") or {}
-    return Marks(variables.get("SUBMITTER", ""), annotations.get("clusterName", ""))
+    return PodOwner(variables.get("SUBMITTER", ""), annotations.get("clusterName", ""))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sources:
+class DisplaySources:
     """Sources of the answers; each request reads them again."""
 
     node: str
-    figures: metrics.Sources
-    held: Callable[[], quota_audit.Seen]  # device memory held by processes
-    marks: Callable[[str], Marks]  # of a pod, by its uid
+    figures: metrics.MetricSources
+    held: Callable[[], quota_audit.ProcessSnapshot]  # device memory held by processes
+    marks: Callable[[str], PodOwner]  # of a pod, by its uid
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class _Container:
         return float(sum(share.vmemory for share in self.grant.shares) // _MIB)
 
 
-def answers(sources: Sources) -> dict[str, endpoints.Page]:
+def answers(sources: DisplaySources) -> dict[str, endpoints.Page]:
     """Return gpu-manager's HTTP pages, by path."""
     return {
         "/metric": endpoints.Page(endpoints.FIGURES, lambda: _figures(sources).encode()),
@@ -116,12 +116,12 @@ def answers(sources: Sources) -> dict[str, endpoints.Page]:
 
 
 @contextlib.contextmanager
-def serving(socket: Path | None, sources: Sources) -> Iterator[None]:
+def serving(socket: Path | None, sources: DisplaySources) -> Iterator[None]:
     """Serve gpu-manager's gRPC service at *socket* (None: nowhere) while the block runs."""
     if socket is None:
         yield
         return
-    calls = _Calls(sources)
+    calls = _DisplayCalls(sources)
     try:
         made = grpc_socket.listen(
             socket, lambda server: api_grpc.add_GPUDisplayServicer_to_server(calls, server)
@@ -134,10 +134,10 @@ def serving(socket: Path | None, sources: Sources) -> Iterator[None]:
         made.stop()
 
 
-class _Calls(api_grpc.GPUDisplayServicer):
+class _DisplayCalls(api_grpc.GPUDisplayServicer):
     """gpu-manager's gRPC service."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: DisplaySources) -> None:
         self._sources = sources
 
     def PrintGraph(  # noqa: N802 - these are the API's names
@@ -170,7 +170,7 @@ class _Calls(api_grpc.GPUDisplayServicer):
         return api.VersionResponse(version=pyvgpu.__version__)
 
 
-def _containers(sources: Sources) -> Iterator[_Container]:
+def _containers(sources: DisplaySources) -> Iterator[_Container]:
     """Yield each container that has a share of a device, with its usage."""
     index = {device.uuid: device.index for device in sources.figures.devices()}
     answers = sources.figures.answers()
@@ -206,7 +206,7 @@ def _is_of(one: process_owner.Whose, grant: Grant) -> bool:
     return one.grant == grant.id
 
 
-def _figures(sources: Sources) -> str:
+def _figures(sources: DisplaySources) -> str:
     """Return the Prometheus text of /metric; each metric names its last label itself."""
     rows: dict[str, list[tuple[str, float]]] = {metric: [] for metric in _HELP}
 
@@ -240,7 +240,7 @@ _HELP = {
 }
 
 
-def _usage(sources: Sources) -> dict[str, Any]:
+def _usage(sources: DisplaySources) -> dict[str, Any]:
     """Return the document of /usage: by pod, the usage and requests of its containers."""
     pods: dict[str, dict[str, Any]] = {}
     for container in _containers(sources):
@@ -273,7 +273,7 @@ def _usage(sources: Sources) -> dict[str, Any]:
     return {"usage": pods}
 
 
-def _graph(sources: Sources) -> str:
+def _graph(sources: DisplaySources) -> str:
     answers, seen = sources.figures.answers(), sources.held()
     leaves = []
     for device in sources.figures.devices():

@@ -32,11 +32,11 @@ AGAIN_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Given:
+class GrantedPod:
     """A pod and the shares granted to it."""
 
-    pod: pod_identity.Pod
-    shares: Mapping[str, tuple[facts.Share, ...]]
+    pod: pod_identity.KnownPod
+    shares: Mapping[str, tuple[facts.NodeShare, ...]]
 
 
 def read(
@@ -68,7 +68,7 @@ def read(
 
 
 def notes(
-    pod: Mapping[str, Any], given: Given, node: str, minors: Mapping[str, int], now: float
+    pod: Mapping[str, Any], given: GrantedPod, node: str, minors: Mapping[str, int], now: float
 ) -> dict[str, str]:
     """Return the annotations that a pod lacks; *now* in seconds."""
     noted = pod["metadata"].get("annotations") or {}
@@ -85,17 +85,19 @@ class Predicates:
         self._known = known
         self._node = node
         self._minors = minors
-        self._waiting: queue.SimpleQueue[Given | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[GrantedPod | None] = queue.SimpleQueue()
 
-    def choose(self, pod: pod_identity.Pod) -> placement.Chosen:
+    def choose(self, pod: pod_identity.KnownPod) -> placement.Chosen:
         """Return the devices in *pod*'s annotations, and its user's selection."""
         found = scheduler_choice.pod_of(self._known, pod)
         noted = read(found, self._node, self._minors())
         return placement.Chosen(noted, wanted=scheduler_choice.wanted_of(found))
 
-    def note(self, pod: pod_identity.Pod, shares: Mapping[str, tuple[facts.Share, ...]]) -> None:
+    def note(
+        self, pod: pod_identity.KnownPod, shares: Mapping[str, tuple[facts.NodeShare, ...]]
+    ) -> None:
         """Queue the annotations of *pod*'s granted *shares*."""
-        self._waiting.put(Given(pod, shares))
+        self._waiting.put(GrantedPod(pod, shares))
 
     def stop(self) -> None:
         """Let :meth:`run` end."""
@@ -109,7 +111,7 @@ class Predicates:
             except (apiserver.ServerError, placement.RefusedError) as exc:
                 log.warning("could not annotate pod %s: %s", given.pod.uid, exc)
 
-    def _write(self, given: Given) -> None:
+    def _write(self, given: GrantedPod) -> None:
         found = scheduler_choice.pod_of(self._known, given.pod)
         wanted = notes(found, given, self._node, self._minors(), time.time())
         if not wanted:

@@ -51,10 +51,12 @@ class Dressed:
         self.start = decider.start
         self.prefer = decider.prefer
 
-    def allocate(self, kind: device_ids.Kind, given: frozenset[str]) -> messages.Answer:
+    def allocate(
+        self, kind: device_ids.ResourceKind, given: frozenset[str]
+    ) -> messages.AllocateResponse:
         """Return the response for a container that is allocated these ids."""
         answer = self._decider.allocate(kind, given)
-        if kind is device_ids.Kind.VMEMORY:
+        if kind is device_ids.ResourceKind.VMEMORY:
             more = {names.GAIA_VMEMORY_RESOURCE: str(len(given) * self._unit)}
             return dataclasses.replace(answer, annotations={**answer.annotations, **more})
         return dataclasses.replace(
@@ -67,7 +69,7 @@ class Dressed:
 class Volumes:
     """Finds the driver's files that a volume.conf selects, as pyvgpu's two volumes."""
 
-    def __init__(self, finder: driver_follower.Finder) -> None:
+    def __init__(self, finder: driver_follower.DriverFinder) -> None:
         self._finder = finder
         self.folders = finder.folders
 
@@ -85,7 +87,7 @@ class Volumes:
         )
 
 
-def labels(devices: Sequence[facts.Device]) -> dict[str, str]:
+def labels(devices: Sequence[facts.NodeDevice]) -> dict[str, str]:
     """Return the label for pods that select the model of a node's devices, such as V100."""
     words = devices[0].model.split() if devices else []
     if not words:
@@ -111,7 +113,7 @@ def _label(part: str, text: str, flag: str) -> tuple[str, str]:
     return key, value
 
 
-def read_volumes(text: str, flag: str) -> tuple[volumeconf.Volume, ...]:
+def read_volumes(text: str, flag: str) -> tuple[volumeconf.ConfiguredVolume, ...]:
     """Return the volumes of the volume.conf *text*, which must suffice for an agent."""
     found = volumeconf.read(_path(text, flag))
     if {parsed.shared for parsed in found} != {True, False}:

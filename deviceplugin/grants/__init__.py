@@ -1,16 +1,16 @@
 """Grants: the shares of devices that containers have, from Allocate to the container's end."""
 
 from pyvgpu.deviceplugin.grants.grant import (
-    Claim as Claim,
+    ClaimResult as ClaimResult,
 )
 from pyvgpu.deviceplugin.grants.grant import (
     Grant as Grant,
 )
 from pyvgpu.deviceplugin.grants.grant import (
-    Owner as Owner,
+    GrantClaim as GrantClaim,
 )
 from pyvgpu.deviceplugin.grants.grant import (
-    Result as Result,
+    Owner as Owner,
 )
 from pyvgpu.deviceplugin.grants.grant import (
     dump as dump,

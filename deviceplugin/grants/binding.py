@@ -13,7 +13,7 @@ from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import holdings, placement, pod_identity
 from pyvgpu.deviceplugin.grants.placement import RefusedError
-from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
+class StartingIds:
     """The ids of a container that is about to start, from kubelet's call."""
 
-    kind: Kind
+    kind: ResourceKind
     ids: frozenset[str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class IdentifiedPod:
     """The pod of a container that is about to start, with kubelet's evidence and its devices."""
 
-    held: Held
-    pod: pod_identity.Pod
+    held: StartingIds
+    pod: pod_identity.KnownPod
     listing: pod_resources.Listing
     entries: checkpoint_file.Entries
     before: Mapping[str, grants.Grant]  # all grants before kubelet was queried
@@ -46,13 +46,13 @@ class Found:
 class Bound:
     """A pod whose grants are bound, by container; *new* are those just bound."""
 
-    found: Found
+    found: IdentifiedPod
     everything: Mapping[str, grants.Grant]
     new: Mapping[str, grants.Grant]
 
 
 def grants_of(
-    pod: pod_identity.Pod, known: Mapping[str, grants.Grant], now: float
+    pod: pod_identity.KnownPod, known: Mapping[str, grants.Grant], now: float
 ) -> dict[str, grants.Grant]:
     """Return the grant of each container; RefusedError for a container that has none.
 
@@ -62,8 +62,8 @@ def grants_of(
 
 
 def _grant_of(
-    pod: pod_identity.Pod,
-    one: pod_identity.Container,
+    pod: pod_identity.KnownPod,
+    one: pod_identity.PodContainer,
     known: Mapping[str, grants.Grant],
     now: float,
 ) -> grants.Grant:
@@ -98,9 +98,9 @@ def _grant_of(
 
 
 def superseded(
-    pod: pod_identity.Pod,
+    pod: pod_identity.KnownPod,
     own: Collection[str],
-    there: grant_index.Known,
+    there: grant_index.GrantIndex,
     kubelets: Collection[str],
     kept: Callable[[str], bool],
 ) -> list[grants.Grant]:
@@ -114,9 +114,9 @@ def superseded(
     found = [
         *there.of_pod(pod.uid),
         *(there.named(pod.namespace, pod.name) if pod.name else ()),
-        *there.having(Kind.VCORE, vcore, bound=True),
-        *there.having(Kind.VCORE, vcore, bound=False),
-        *there.having(Kind.VMEMORY, vmemory, bound=True),
+        *there.having(ResourceKind.VCORE, vcore, bound=True),
+        *there.having(ResourceKind.VCORE, vcore, bound=False),
+        *there.having(ResourceKind.VMEMORY, vmemory, bound=True),
     ]
     others = {grant.id: grant for grant in found if grant.id not in own}
     return [
@@ -127,7 +127,7 @@ def superseded(
 
 
 def bound(
-    pod: pod_identity.Pod,
+    pod: pod_identity.KnownPod,
     own: Mapping[str, grants.Grant],
     shares: placement.Shares,
     chosen: placement.Chosen,
@@ -147,19 +147,19 @@ def bound(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Room:
+class NodeCapacity:
     """The node's state for placing pods."""
 
-    devices: Sequence[facts.Device]
+    devices: Sequence[facts.NodeDevice]
     known: Collection[grants.Grant]  # all grants
-    book: holdings.Book
+    book: holdings.Holdings
     unit: int  # bytes of one vmemory
     packing: facts.Packing
 
     def place(
         self,
-        wanting: Iterable[pod_identity.Container],
-        pod: pod_identity.Pod,
+        wanting: Iterable[pod_identity.PodContainer],
+        pod: pod_identity.KnownPod,
         chosen: placement.Chosen,
         ahead: Collection[str],
     ) -> placement.Shares:
@@ -171,7 +171,7 @@ class Room:
         count_of = chosen.wanted.count_of
         wishes = placement.wishes(wanting, pod.containers, self.devices, self.unit, count_of)
         asked = chosen.wanted.pod(wishes, self.packing)
-        now = facts.Node(tuple(self.devices), self.book.held(self.known))
+        now = facts.NodeDevices(tuple(self.devices), self.book.held(self.known))
         try:
             return placement.place_pod(now, lambda: self._empty({pod.uid}, chosen), asked, chosen)
         except placement.WaitsError as exc:
@@ -183,7 +183,7 @@ class Room:
             text = f"{exc}; it holds a share that pods wait for which came before it"
             raise RefusedError(text, final=False) from exc
 
-    def _empty(self, uids: Collection[str], chosen: placement.Chosen) -> facts.Node:
+    def _empty(self, uids: Collection[str], chosen: placement.Chosen) -> facts.NodeDevices:
         """Return the node with no pods but *uids*, and with cordons and other APIs lifted.
 
         They stay for a scheduler's signed choice: if a device was closed since, it chooses again.
@@ -196,7 +196,7 @@ class Room:
                 for device in self.devices
             ]
         )
-        return facts.Node(tuple(devices), self._held(uids))
+        return facts.NodeDevices(tuple(devices), self._held(uids))
 
     def _held(self, uids: Collection[str]) -> tuple[facts.Holding, ...]:
         own = [

@@ -26,7 +26,7 @@ _NORMAL = frozenset({Reason.RESIZED, Reason.DEVICE_HEALTHY, Reason.OFFERED})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Event:
+class GrantEvent:
     """An event for the user of a pod, or for the administrator of the node."""
 
     uid: str  # the pod's, or the node's

@@ -46,7 +46,7 @@ class Owner:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Result:
+class ClaimResult:
     """A device in a claim's allocation result."""
 
     request: str  # of the claim
@@ -55,15 +55,15 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Claim:
+class GrantClaim:
     """The ResourceClaim that a grant belongs to; see the package dra."""
 
     uid: str
     namespace: str
     name: str
-    results: tuple[Result, ...]
-    shares: tuple[facts.Share, ...]  # as allocated; the grant's may have been changed since
-    policy: quota.Policy = quota.Policy.HARD  # as the claim configures it
+    results: tuple[ClaimResult, ...]
+    shares: tuple[facts.NodeShare, ...]  # as allocated; the grant's may have been changed since
+    policy: quota.TimePolicy = quota.TimePolicy.HARD  # as the claim configures it
     ceiling: int | None = None
     priority: quota.Priority = quota.Priority.NORMAL
 
@@ -81,14 +81,14 @@ class Grant:
     created: float  # seconds since the epoch
     owner: Owner | None = None
     vmemory_ids: frozenset[str] = frozenset()
-    shares: tuple[facts.Share, ...] = ()
-    policy: quota.Policy = quota.Policy.HARD
+    shares: tuple[facts.NodeShare, ...] = ()
+    policy: quota.TimePolicy = quota.TimePolicy.HARD
     ceiling: int | None = None  # vcore that elastic may reach; None: the whole device
     wished: bool = False  # policy and ceiling come from the pod's annotations
     priority: quota.Priority = quota.Priority.NORMAL
     prioritized: bool = False  # the priority comes from them
     chosen: bool = False  # the scheduler chose its devices, and signed the choice
-    claim: Claim | None = None
+    claim: GrantClaim | None = None
 
     def __post_init__(self) -> None:
         if not is_id(self.id):
@@ -130,7 +130,7 @@ class Grant:
         count = len(self.shares)
         return len(self.vcore_ids) // count, len(self.vmemory_ids) * unit // count
 
-    def share_of(self, one: facts.Share, held: device.Device) -> share.Share:
+    def share_of(self, one: facts.NodeShare, held: device.Device) -> share.Share:
         """Return *one* of its shares as a quota of the device *held*."""
         return share.Share(held, one.vcore, one.vmemory, self.policy, self.ceiling, self.priority)
 
@@ -164,7 +164,7 @@ def dump(grant: Grant) -> dict[str, Any]:
     }
 
 
-def _claim(claim: Claim) -> dict[str, Any]:
+def _claim(claim: GrantClaim) -> dict[str, Any]:
     found = _fields(claim)
     for name in ("results", "shares"):
         found[name] = [_fields(member) for member in found[name]]
@@ -172,12 +172,12 @@ def _claim(claim: Claim) -> dict[str, Any]:
     return {**found, "policy": claim.policy.name.lower(), **_priority(claim)}
 
 
-def _priority(it: Grant | Claim) -> dict[str, str]:
+def _priority(it: Grant | GrantClaim) -> dict[str, str]:
     """Return the priority's JSON field; nothing for the normal one, which most have."""
     return {} if it.priority is quota.Priority.NORMAL else {"priority": it.priority.name.lower()}
 
 
-def _fields(fact: Owner | facts.Share | Result | Claim) -> dict[str, Any]:
+def _fields(fact: Owner | facts.NodeShare | ClaimResult | GrantClaim) -> dict[str, Any]:
     """Return a dataclass's fields, uncopied: dataclasses.asdict copies each, which is slow."""
     return {name: getattr(fact, name) for name in fact.__slots__}
 
@@ -192,8 +192,8 @@ def load(found: Any) -> Grant:
             created=float(found["created"]),
             owner=None if owner is None else Owner(**owner),
             vmemory_ids=frozenset(map(str, found["vmemory_ids"])),
-            shares=tuple(facts.Share(**share) for share in found["shares"]),
-            policy=quota.Policy.parse(found["policy"], "policy"),
+            shares=tuple(facts.NodeShare(**share) for share in found["shares"]),
+            policy=quota.TimePolicy.parse(found["policy"], "policy"),
             ceiling=None if ceiling is None else int(ceiling),
             wished=bool(found["wished"]),
             priority=_load_priority(found),
@@ -205,14 +205,14 @@ def load(found: Any) -> Grant:
         raise errors.DataError(f"invalid grant: {exc!r}") from exc
 
 
-def _load_claim(found: Any) -> Claim:
-    return Claim(
+def _load_claim(found: Any) -> GrantClaim:
+    return GrantClaim(
         str(found["uid"]),
         str(found["namespace"]),
         str(found["name"]),
-        tuple(Result(**result) for result in found["results"]),
-        tuple(facts.Share(**fields) for fields in found["shares"]),
-        quota.Policy.parse(found["policy"], "policy"),
+        tuple(ClaimResult(**result) for result in found["results"]),
+        tuple(facts.NodeShare(**fields) for fields in found["shares"]),
+        quota.TimePolicy.parse(found["policy"], "policy"),
         None if found["ceiling"] is None else int(found["ceiling"]),
         _load_priority(found),
     )

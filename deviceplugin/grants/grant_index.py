@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant
 
 
-class Known:
+class GrantIndex:
     """Grants by id; thread-safe."""
 
     def __init__(self) -> None:
@@ -50,18 +50,18 @@ class Known:
             for grant_id in gone:
                 self._forget(grant_id)
 
-    def having(self, kind: Kind, wanted: Iterable[str], *, bound: bool) -> list[Grant]:
+    def having(self, kind: ResourceKind, wanted: Iterable[str], *, bound: bool) -> list[Grant]:
         """Return the *bound*, or unbound, grants that have any of the ids *wanted*."""
         with self._lock:
-            holders = (self._vcore if kind is Kind.VCORE else self._vmemory)[bound]
+            holders = (self._vcore if kind is ResourceKind.VCORE else self._vmemory)[bound]
             found = {
                 one for wanted_id in wanted if wanted_id in holders for one in holders[wanted_id]
             }
             return [self._grants[grant_id] for grant_id in found]
 
-    def are_open(self, kind: Kind, wanted: Iterable[str]) -> bool:
+    def are_open(self, kind: ResourceKind, wanted: Iterable[str]) -> bool:
         """Tell whether any unbound grant has any of the ids *wanted*."""
-        holders = (self._vcore if kind is Kind.VCORE else self._vmemory)[False]
+        holders = (self._vcore if kind is ResourceKind.VCORE else self._vmemory)[False]
         return any(wanted_id in holders for wanted_id in wanted)
 
     def of_pod(self, uid: str) -> list[Grant]:

@@ -57,7 +57,7 @@ class Checkpoint:
         self._folder = folder
         self._node = node
         self._write_lock = threading.Lock()
-        self.known = grant_index.Known()
+        self.known = grant_index.GrantIndex()
         self._changed = threading.Condition()
         self._noted = self._settled = 0  # changes that were written, and that are on the disk
         self._busy = False  # a thread waits for the disk
@@ -239,7 +239,7 @@ def look(folder: Path) -> Mapping[str, Grant]:
         found, _, _ = _read(path).partition(b"\0")
     except OSError as exc:
         raise errors.of_files(f"{path}: cannot be read", exc) from exc
-    there = grant_index.Known()
+    there = grant_index.GrantIndex()
     try:
         _follow(found.splitlines(keepends=True)[1:], there)
     except (KeyError, TypeError) as exc:
@@ -247,7 +247,7 @@ def look(folder: Path) -> Mapping[str, Grant]:
     return there.grants
 
 
-def _follow(lines: Sequence[bytes], there: grant_index.Known) -> None:
+def _follow(lines: Sequence[bytes], there: grant_index.GrantIndex) -> None:
     """Apply the changes in *lines* to *there*."""
     for line in lines:
         change = _parse(line)

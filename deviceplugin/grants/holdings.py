@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import quantity
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin.kubelet import device_ids
-from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant, pod_identity
 
 
-class Book:
+class Holdings:
     """Counts the holdings of bound grants, with a cache for pods whose grants are unchanged."""
 
     def __init__(self, unit: int) -> None:
@@ -50,7 +50,7 @@ class Book:
 
 def held(grants: Iterable[Grant], unit: int) -> tuple[facts.Holding, ...]:
     """Return the holdings of bound *grants*; a unit of vmemory is *unit* bytes."""
-    return Book(unit).held(grants)
+    return Holdings(unit).held(grants)
 
 
 def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
@@ -65,15 +65,15 @@ def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
             continue
         vcore, vmemory = (
             frozenset().union(*(_given(kind, grant, uuid) for grant in there))
-            for kind in (Kind.VCORE, Kind.VMEMORY)
+            for kind in (ResourceKind.VCORE, ResourceKind.VMEMORY)
         )
-        share = facts.Share(
+        share = facts.NodeShare(
             uuid, min(len(vcore), quantity.WHOLE_DEVICE), max(len(vmemory) * unit, 1)
         )
         yield facts.Holding(share, holder)
 
 
-def unhealthy(grant: Grant, devices: Iterable[facts.Device]) -> str:
+def unhealthy(grant: Grant, devices: Iterable[facts.NodeDevice]) -> str:
     """Name a grant's unhealthy devices, and why; empty if all are healthy."""
     uuids = {share.uuid for share in grant.shares}
     return ", ".join(
@@ -87,7 +87,9 @@ def _pod(grant: Grant) -> str:
     return grant.owner.label.rpartition("/")[0] if grant.owner else ""
 
 
-def kind_of(one: pod_identity.Container, others: Iterable[pod_identity.Container]) -> facts.Kind:
+def kind_of(
+    one: pod_identity.PodContainer, others: Iterable[pod_identity.PodContainer]
+) -> facts.ContainerKind:
     """Return the kind of a container, by when it runs.
 
     PodResources omits ordinary init containers. A listed container that shares ids with an init
@@ -95,21 +97,21 @@ def kind_of(one: pod_identity.Container, others: Iterable[pod_identity.Container
     containers, it counts as a sidecar.
     """
     if not one.listed:
-        return facts.Kind.INIT
+        return facts.ContainerKind.INIT
     earlier = [other for other in others if not other.listed]
     if any(
         one.vcore & container.vcore or one.vmemory & container.vmemory for container in earlier
     ):
-        return facts.Kind.APP
-    return facts.Kind.SIDECAR if earlier else facts.Kind.APP
+        return facts.ContainerKind.APP
+    return facts.ContainerKind.SIDECAR if earlier else facts.ContainerKind.APP
 
 
 def stands(
     resource: device_ids.Resource,
-    devices: Iterable[facts.Device],
+    devices: Iterable[facts.NodeDevice],
     grants: Collection[Grant],
     unit: int,
-) -> tuple[device_ids.Stand, ...]:
+) -> tuple[device_ids.ResourceCapacity, ...]:
     """Return the capacity of a resource on each device, and the ids allocated of it."""
     there: dict[str, list[Grant]] = {}
     for grant in grants:
@@ -119,17 +121,17 @@ def stands(
 
 
 def _stand(
-    resource: device_ids.Resource, device: facts.Device, there: Collection[Grant], unit: int
-) -> device_ids.Stand:
+    resource: device_ids.Resource, device: facts.NodeDevice, there: Collection[Grant], unit: int
+) -> device_ids.ResourceCapacity:
     kind = resource.kind
-    size = quantity.WHOLE_DEVICE if kind is Kind.VCORE else device.memory_bytes // unit
+    size = quantity.WHOLE_DEVICE if kind is ResourceKind.VCORE else device.memory_bytes // unit
     given = frozenset[str]().union(*(_given(kind, grant, device.uuid) for grant in there))
     own = frozenset(filter(resource.has, given))
     free = max(size - len(given), 0)
     left = sum(_left(kind, grant, device.uuid, unit) for grant in there if grant.over)
     left += sum(map(len, _by_pod(kind, there, device.uuid))) - len(given)
     closed = free if any(grant.whole for grant in there) else min(left, free)
-    return device_ids.Stand(
+    return device_ids.ResourceCapacity(
         size,
         own,
         closed=device.cordoned or bool(device.allocated_by),
@@ -138,7 +140,7 @@ def _stand(
     )
 
 
-def _by_pod(kind: Kind, there: Iterable[Grant], uuid: str) -> Iterable[set[str]]:
+def _by_pod(kind: ResourceKind, there: Iterable[Grant], uuid: str) -> Iterable[set[str]]:
     """Return the ids of each pod; two share ids if kubelet has lost its checkpoint."""
     found: dict[str, set[str]] = {}
     for grant in there:
@@ -147,19 +149,19 @@ def _by_pod(kind: Kind, there: Iterable[Grant], uuid: str) -> Iterable[set[str]]
     return found.values()
 
 
-def _given(kind: Kind, grant: Grant, uuid: str) -> frozenset[str]:
+def _given(kind: ResourceKind, grant: Grant, uuid: str) -> frozenset[str]:
     """Return the ids of a grant that count for its share of one device.
 
     The ids of a grant of several devices are divided among these, always in the same way.
     """
-    own = grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids
+    own = grant.vcore_ids if kind is ResourceKind.VCORE else grant.vmemory_ids
     if len(grant.shares) == 1:
         return own
     place = next(i for i, it in enumerate(grant.shares) if it.uuid == uuid)
     return frozenset(sorted(own, key=device_ids.order)[place :: len(grant.shares)])
 
 
-def _left(kind: Kind, grant: Grant, uuid: str, unit: int) -> int:
+def _left(kind: ResourceKind, grant: Grant, uuid: str, unit: int) -> int:
     """Return the number of ids for the share of a device that an ended grant still holds."""
     share = next(candidate for candidate in grant.shares if candidate.uuid == uuid)
-    return share.vcore if kind is Kind.VCORE else -(-share.vmemory // unit)
+    return share.vcore if kind is ResourceKind.VCORE else -(-share.vmemory // unit)

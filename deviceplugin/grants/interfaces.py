@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class GrantFiles(Protocol):
     """Writes the files of grants for the container runtime."""
 
-    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
+    def answer(self, grant_id: str, vcore: int) -> messages.AllocateResponse:
         """Return Allocate's answer, before any file of the grant exists."""
 
     def make(self, grant: grants.Grant) -> None:
@@ -30,7 +30,7 @@ class GrantFiles(Protocol):
     def mend(self, grant: grants.Grant) -> None:
         """Write missing files of a grant whose container may run; its driver stays the same."""
 
-    def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
+    def recall(self, grant_id: str) -> tuple[facts.NodeShare, ...]:
         """Return the shares in the files of a lost grant; nothing if it was not bound."""
 
     def remove(self, grant_id: str) -> None:
@@ -44,10 +44,10 @@ class GrantFiles(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sources:
+class KubeletSources:
     """Kubelet's two sources that match ids to containers."""
 
-    state: checkpoint_file.State
+    state: checkpoint_file.CheckpointFile
     pods: pod_resources.PodResources
 
 
@@ -69,7 +69,7 @@ class StartPolicy:
     # The namespace and name of the pod with that uid.
     find_name: Callable[[str], tuple[str, str]] | None = None
     # The devices that were chosen or requested for a pod; RefusedError if its request is invalid.
-    choose: Callable[[pod_identity.Pod], placement.Chosen] | None = None
+    choose: Callable[[pod_identity.KnownPod], placement.Chosen] | None = None
     # Returns once the grants that were made are published.
     wait_published: Callable[[], object] | None = None
     # Whether the API server says that a pod is over.
@@ -80,10 +80,10 @@ class StartPolicy:
 class Observers:
     """What other parts hear of the grant manager."""
 
-    reported: Subscribers[[events.Event]] = dataclasses.field(default_factory=Subscribers)
+    reported: Subscribers[[events.GrantEvent]] = dataclasses.field(default_factory=Subscribers)
     # An event of that reason about a pod, by uid, is outdated.
     withdrawn: Subscribers[[str, events.Reason]] = dataclasses.field(default_factory=Subscribers)
-    bound: Subscribers[[pod_identity.Pod, placement.Shares]] = dataclasses.field(
+    bound: Subscribers[[pod_identity.KnownPod, placement.Shares]] = dataclasses.field(
         default_factory=Subscribers
     )
     growing: Subscribers[[grants.Grant]] = dataclasses.field(  # before its quota is raised

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import pod_identity
-from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.kubelet.checkpoint_file import Entries
     from pyvgpu.deviceplugin.kubelet.pod_resources import Life, Listing
 
-    Shares = Mapping[str, tuple[facts.Share, ...]]  # by the id of a grant
+    Shares = Mapping[str, tuple[facts.NodeShare, ...]]  # by the id of a grant
 
 FORGET_SECONDS = 60.0  # after which a grant is over that kubelet's checkpoint never had
 ASK_SECONDS = 30.0  # between two API requests about a pod that kubelet lists without its devices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Said:
+class KubeletState:
     """Kubelet's state at one moment."""
 
     listing: Listing
@@ -76,7 +76,7 @@ class Endings:
         self._asked: dict[str, float] = {}  # by grant: the last API request about its listed pod
         self._is_over = is_over  # whether a pod is over, by the API server; None: there is none
 
-    def note(self, said: Said) -> _Past:
+    def note(self, said: KubeletState) -> _Past:
         """Record a kubelet's listing and checkpoint, both of one run; return its whole past."""
         with self._lock:
             self._meet(said.listing.life, said.entries)
@@ -100,7 +100,7 @@ class Endings:
         if life is not None and entries is not None and entries.written >= life.begun:
             self._written |= entries.grants
 
-    def over(self, known: Collection[Grant], said: Said) -> list[Grant]:
+    def over(self, known: Collection[Grant], said: KubeletState) -> list[Grant]:
         """Return those of *known* that are over, all of which were bound before *said*."""
         now = self._clock()
         past = self.note(said)  # another thread may note a new kubelet during the API requests
@@ -117,7 +117,7 @@ class Endings:
             if _is_dropped(grant, said, past) or self._is_gone(grant, said, now)
         ]
 
-    def dropped(self, known: Iterable[Grant], said: Said) -> list[Grant]:
+    def dropped(self, known: Iterable[Grant], said: KubeletState) -> list[Grant]:
         """Return those that are over by kubelet's state alone, without API requests."""
         with self._lock:
             if said.listing.life != self._life:
@@ -125,7 +125,7 @@ class Endings:
             past = _Past(self._seen, self._written)
         return [grant for grant in known if _is_dropped(grant, said, past)]
 
-    def _is_gone(self, grant: Grant, said: Said, now: float) -> bool:
+    def _is_gone(self, grant: Grant, said: KubeletState, now: float) -> bool:
         """Tell whether a grant is over that this kubelet may not know."""
         owner, since = grant.owner, self._unknown.get(grant.id)
         if owner is None:
@@ -162,7 +162,7 @@ class Endings:
             self._seen &= {_name(grant.owner) for grant in kept if grant.owner is not None}
 
 
-def _is_dropped(grant: Grant, said: Said, past: _Past) -> bool:
+def _is_dropped(grant: Grant, said: KubeletState, past: _Past) -> bool:
     owner = grant.owner
     if owner is None:
         return False
@@ -178,7 +178,7 @@ def _name(owner: Owner) -> tuple[str, str]:
 def lost_shares(
     entries: Entries,
     known: Container[str],
-    recall: Callable[[str], tuple[facts.Share, ...]],
+    recall: Callable[[str], tuple[facts.NodeShare, ...]],
 ) -> Shares:
     """Return the shares, from *recall*, of the grants in kubelet's *entries* not in *known*."""
     lost = [
@@ -195,7 +195,7 @@ def recovered(found: Shares, entries: Entries, listed: Listing) -> Iterator[gran
         memory = [
             sibling.ids
             for sibling in entries.of_pod(entry.uid)
-            if (sibling.container, sibling.kind) == (entry.container, Kind.VMEMORY)
+            if (sibling.container, sibling.kind) == (entry.container, ResourceKind.VMEMORY)
         ]
         namespace = name = ""
         with contextlib.suppress(pod_identity.DoubtError):

@@ -31,7 +31,7 @@ from pyvgpu.deviceplugin.grants import (
 )
 from pyvgpu.deviceplugin.grants.placement import RefusedError, WaitsError
 from pyvgpu.deviceplugin.kubelet import device_ids, messages
-from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,9 +54,9 @@ class GrantManager:
         self,
         checkpoint: Checkpoint,
         folders: interfaces.GrantFiles,
-        sources: interfaces.Sources,
+        sources: interfaces.KubeletSources,
         sizes: interfaces.Sizes,
-        offers: dict[Kind, Offer],
+        offers: dict[ResourceKind, Offer],
         policy: interfaces.StartPolicy,
         observers: interfaces.Observers,
     ) -> None:
@@ -65,13 +65,15 @@ class GrantManager:
         self._sources = sources
         self._sizes = sizes
         self._offers = offers
-        self._devices: tuple[facts.Device, ...] = ()
+        self._devices: tuple[facts.NodeDevice, ...] = ()
         self._lock = threading.RLock()
-        self._book = holdings.Book(sizes.unit)
+        self._book = holdings.Holdings(sizes.unit)
         self._doubts = pod_finder.Doubts(sizes.bind_seconds, sizes.clock)
         self._waiting: dict[str, frozenset[str]] = {}  # the grants of waiting pods, by uid
         self._queue: dict[str, None] = {}  # uids of pods that wait for room, in order of arrival
-        finder = pod_finder.Finder(sources, self._doubts, lambda: self.known, observers.reported)
+        finder = pod_finder.PodFinder(
+            sources, self._doubts, lambda: self.known, observers.reported
+        )
         self._starts = prestart.Starts(
             finder.prepare, finder.find, self._bind_all, self._refused, policy
         )
@@ -80,7 +82,7 @@ class GrantManager:
         self.observers = observers
 
     @property
-    def devices(self) -> tuple[facts.Device, ...]:
+    def devices(self) -> tuple[facts.NodeDevice, ...]:
         """The devices of the node, as they were last seen."""
         return self._devices
 
@@ -128,7 +130,7 @@ class GrantManager:
             self._checkpoint.put(grant)
             log.info("recovered %s of %s", grant.id, grant.label)
 
-    def see(self, devices: Sequence[facts.Device]) -> None:
+    def see(self, devices: Sequence[facts.NodeDevice]) -> None:
         """Update the devices and their state."""
         with self._lock:
             self._devices = tuple(devices)
@@ -153,7 +155,7 @@ class GrantManager:
             owner, text = after.owner, f"a container's quota is now: {resize.describe(after)}"
             reason = events.Reason.RESIZED
             self.observers.reported(
-                events.Event(owner.uid, owner.namespace, owner.pod, text, reason)
+                events.GrantEvent(owner.uid, owner.namespace, owner.pod, text, reason)
             )
         return after
 
@@ -164,17 +166,17 @@ class GrantManager:
 
     # --- kubelet's calls ----------------------------------------------------------------------
 
-    def allocate(self, kind: Kind, given: frozenset[str]) -> messages.Answer:
+    def allocate(self, kind: ResourceKind, given: frozenset[str]) -> messages.AllocateResponse:
         """Create a grant for vcore ids; vmemory ids join the grant of their container's vcore."""
-        if kind is Kind.VCORE:
+        if kind is ResourceKind.VCORE:
             self._check(len(given))
         with self._lock:
             # Kubelet allocates these ids again, so a grant that it knew with them has ended.
             there = self._checkpoint.known.having(kind, given, bound=True)
             kubelets = self._known_to_kubelet() if there else frozenset()
             self._end([former for former in there if former.id in kubelets])
-            if kind is Kind.VMEMORY:
-                return messages.Answer()
+            if kind is ResourceKind.VMEMORY:
+                return messages.AllocateResponse()
             grant = grants.Grant(grants.new_id(), given, time.time())
             answer = self._folders.answer(grant.id, len(given))
             self._checkpoint.note(grant, soon=True)
@@ -191,7 +193,7 @@ class GrantManager:
                 f"would be {facts.WHOLE}"
             )
 
-    def _start_known(self, kind: Kind, held: frozenset[str]) -> bool:
+    def _start_known(self, kind: ResourceKind, held: frozenset[str]) -> bool:
         """Restart on grants bound before with the ids *held*; false if there are none.
 
         RefusedError if their containers cannot start.
@@ -204,14 +206,14 @@ class GrantManager:
             self._checkpoint.settle()
         return bool(known)
 
-    def start(self, kind: Kind, held: frozenset[str], done: prestart.Done) -> None:
+    def start(self, kind: ResourceKind, held: frozenset[str], done: prestart.Done) -> None:
         """Call *done* once the grants with the ids *held* are bound and on disk, or on failure."""
         if self._start_known(kind, held):
             done(None)
         else:
-            self._starts.begin(binding.Held(kind, held), done)
+            self._starts.begin(binding.StartingIds(kind, held), done)
 
-    def _refused(self, pod: pod_identity.Pod, exc: Exception) -> None:
+    def _refused(self, pod: pod_identity.KnownPod, exc: Exception) -> None:
         """Write an event for a waiting pod; evict one that can never start, or is too late."""
         if isinstance(exc, WaitsError):
             self._doubts.forget(pod.uid)  # a later doubt starts its own deadline
@@ -219,21 +221,21 @@ class GrantManager:
                 self._waiting[pod.uid] = frozenset(container.grant for container in pod.containers)
             reason = events.Reason.WAITS
             self.observers.reported(
-                events.Event(pod.uid, pod.namespace, pod.name, str(exc), reason)
+                events.GrantEvent(pod.uid, pod.namespace, pod.name, str(exc), reason)
             )
         elif isinstance(exc, RefusedError) and (exc.final or self._doubts.is_late(pod.uid)):
             self.observers.reported(
-                events.Event(pod.uid, pod.namespace, pod.name, str(exc), evict=True)
+                events.GrantEvent(pod.uid, pod.namespace, pod.name, str(exc), evict=True)
             )
 
-    def prefer(self, kind: Kind, asked: messages.Choice) -> tuple[str, ...]:
+    def prefer(self, kind: ResourceKind, asked: messages.PreferredRequest) -> tuple[str, ...]:
         """Return the free ids that kubelet should take; a hint that binds nothing."""
         known = self._checkpoint.grants.values()
         held = self._book.held(known)
         kubelets = self._endings.known(self._sources.pods.life())
         lost = [grant for grant in known if grant.bound and grant.id not in kubelets]
         offered = placement.Offered(
-            facts.Node(self._devices, held),
+            facts.NodeDevices(self._devices, held),
             self._offers[kind].everything,
             frozenset().union(*(_ids(grant, kind) for grant in lost)),
         )
@@ -242,7 +244,8 @@ class GrantManager:
     # --- claims ---------------------------------------------------------------------------------
 
     def give(
-        self, choose: Callable[[facts.Node, Mapping[str, grants.Grant]], Sequence[grants.Grant]]
+        self,
+        choose: Callable[[facts.NodeDevices, Mapping[str, grants.Grant]], Sequence[grants.Grant]],
     ) -> None:
         """Store and write the grants that *choose* returns for the node; on the disk on return.
 
@@ -250,7 +253,9 @@ class GrantManager:
         """
         with self._lock:
             known = self._checkpoint.grants
-            chosen = choose(facts.Node(self._devices, self._book.held(known.values())), known)
+            chosen = choose(
+                facts.NodeDevices(self._devices, self._book.held(known.values())), known
+            )
             new = [candidate for candidate in chosen if known.get(candidate.id) != candidate]
             if new:
                 self._checkpoint.note(*new, soon=True)
@@ -281,7 +286,7 @@ class GrantManager:
         entries = self._sources.state.read()
         if self._sources.pods.life() != listing.life:
             return  # kubelet has restarted: the entries may be those of the new one
-        said = lifecycle.Said(listing, entries)
+        said = lifecycle.KubeletState(listing, entries)
         over = self._endings.over(before.values(), said)
         with self._lock:
             uids = {entry.uid for entry in entries}
@@ -295,7 +300,7 @@ class GrantManager:
 
     # --- binding --------------------------------------------------------------------------------
 
-    def _bind_all(self, found: Sequence[binding.Found]) -> list[None | Exception]:
+    def _bind_all(self, found: Sequence[binding.IdentifiedPod]) -> list[None | Exception]:
         """Bind pods that are fully identified, and write their files; on the disk on return.
 
         Each step runs for the whole batch before the next: switching between steps costs as much
@@ -315,7 +320,7 @@ class GrantManager:
         self._checkpoint.settle()
         return results
 
-    def _known(self, kind: Kind, held: frozenset[str]) -> list[grants.Grant]:
+    def _known(self, kind: ResourceKind, held: frozenset[str]) -> list[grants.Grant]:
         """Return the bound grants with these ids, of containers that restart.
 
         Nothing if there may be others: kubelet has allocated one of these ids again.
@@ -341,13 +346,13 @@ class GrantManager:
         return self._endings.known(self._sources.pods.life(), entries)
 
     def _bind(
-        self, one: binding.Found, written: checkpoint_file.Entries, *, alone: bool
+        self, one: binding.IdentifiedPod, written: checkpoint_file.Entries, *, alone: bool
     ) -> binding.Bound:
         """Bind the unbound grants of a pod to the devices chosen for it."""
         pod_identity.check(one.pod.uid, one.entries, written)
         if self._sources.pods.life() != one.listing.life:
             raise pod_identity.DoubtError("kubelet has restarted since it listed the pod")
-        self._endings.note(lifecycle.Said(one.listing, written))
+        self._endings.note(lifecycle.KubeletState(one.listing, written))
         pod, chosen, known = one.pod, one.chosen, self._checkpoint.known
         own = binding.grants_of(pod, known.grants, time.time())
         kubelets = self._endings.known(one.listing.life, written)
@@ -369,8 +374,8 @@ class GrantManager:
 
     def _place(
         self,
-        one: binding.Found,
-        wanting: Sequence[pod_identity.Container],
+        one: binding.IdentifiedPod,
+        wanting: Sequence[pod_identity.PodContainer],
         written: checkpoint_file.Entries,
     ) -> placement.Shares:
         """Return the shares of containers of a pod; RefusedError if it cannot be placed now."""
@@ -384,9 +389,9 @@ class GrantManager:
                 raise
         return self._place(one, wanting, written)
 
-    def _end_dropped(self, one: binding.Found, written: checkpoint_file.Entries) -> bool:
+    def _end_dropped(self, one: binding.IdentifiedPod, written: checkpoint_file.Entries) -> bool:
         """End grants that kubelet's latest state shows to be over; whether there were any."""
-        said = lifecycle.Said(one.listing, written)
+        said = lifecycle.KubeletState(one.listing, written)
         before = [grant for grant in one.before.values() if grant.claim is None and not grant.over]
         known = self._checkpoint.grants
         over = [
@@ -414,11 +419,11 @@ class GrantManager:
             self.observers.changed()
         self._doubts.forget(pod.uid)
 
-    def _room(self) -> binding.Room:
+    def _room(self) -> binding.NodeCapacity:
         sizes, known = self._sizes, self._checkpoint.grants.values()
-        return binding.Room(self._devices, known, self._book, sizes.unit, sizes.packing)
+        return binding.NodeCapacity(self._devices, known, self._book, sizes.unit, sizes.packing)
 
-    def _start_again(self, kind: Kind, grant: grants.Grant) -> None:
+    def _start_again(self, kind: ResourceKind, grant: grants.Grant) -> None:
         """Prepare a bound grant for a restart; RefusedError while a device of it is unhealthy."""
         owner = grant.owner or grants.Owner("", "", "", "")
         unhealthy = holdings.unhealthy(grant, self._devices)
@@ -432,7 +437,7 @@ class GrantManager:
         except RefusedError as exc:
             if exc.final or self._doubts.is_late(owner.uid):
                 self.observers.reported(
-                    events.Event(owner.uid, owner.namespace, owner.pod, str(exc), evict=True)
+                    events.GrantEvent(owner.uid, owner.namespace, owner.pod, str(exc), evict=True)
                 )
             raise
 
@@ -483,8 +488,8 @@ class GrantManager:
         self.observers.changed()
 
 
-def _ids(grant: grants.Grant, kind: Kind) -> frozenset[str]:
-    return grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids
+def _ids(grant: grants.Grant, kind: ResourceKind) -> frozenset[str]:
+    return grant.vcore_ids if kind is ResourceKind.VCORE else grant.vmemory_ids
 
 
 def _tried(do: Callable[[One], Done], one: One) -> Done | Exception:

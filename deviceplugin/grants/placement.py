@@ -13,7 +13,7 @@ from pyvgpu import errors, quantity
 from pyvgpu.allocator import device_selector, explain, facts, free_capacity, place, requests
 from pyvgpu.deviceplugin.grants import holdings
 from pyvgpu.deviceplugin.kubelet import device_ids
-from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.kubelet import messages
 
 
-Shares: TypeAlias = dict[str, tuple[facts.Share, ...]]  # by container
+Shares: TypeAlias = dict[str, tuple[facts.NodeShare, ...]]  # by container
 
 
 class RefusedError(errors.UnavailableError):
@@ -60,9 +60,11 @@ class Chosen:
 
     # UUIDs already chosen, by container; other containers are placed here.
     devices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    shares: Mapping[str, tuple[facts.Share, ...]] | None = None  # all of the pod's shares
+    shares: Mapping[str, tuple[facts.NodeShare, ...]] | None = None  # all of the pod's shares
     # Requested by the pod's user; *shares* respect it already.
-    wanted: device_selector.Wanted = dataclasses.field(default_factory=device_selector.Wanted)
+    wanted: device_selector.DeviceSelector = dataclasses.field(
+        default_factory=device_selector.DeviceSelector
+    )
 
     @property
     def by_others(self) -> bool:
@@ -74,9 +76,9 @@ NOTHING = Chosen()
 
 
 def wishes(
-    containers: Iterable[pod_identity.Container],
-    others: Sequence[pod_identity.Container],
-    devices: Iterable[facts.Device],
+    containers: Iterable[pod_identity.PodContainer],
+    others: Sequence[pod_identity.PodContainer],
+    devices: Iterable[facts.NodeDevice],
     unit: int,
     count_of: Callable[[str], int | None] = lambda _: None,
 ) -> tuple[facts.Container, ...]:
@@ -91,11 +93,13 @@ def wishes(
     for container in containers:
         need = _need(container, unit, count_of(container.name), least)
         found.append(facts.Container(container.name, need, holdings.kind_of(container, others)))
-    order = (facts.Kind.SIDECAR, facts.Kind.INIT, facts.Kind.APP)
+    order = (facts.ContainerKind.SIDECAR, facts.ContainerKind.INIT, facts.ContainerKind.APP)
     return tuple(sorted(found, key=lambda wish: order.index(wish.kind)))
 
 
-def _need(one: pod_identity.Container, unit: int, count: int | None, least: int) -> facts.Need:
+def _need(
+    one: pod_identity.PodContainer, unit: int, count: int | None, least: int
+) -> facts.ContainerNeed:
     try:
         return requests.read(len(one.vcore), len(one.vmemory) * unit, count, least=least)
     except errors.UsageError as exc:
@@ -103,8 +107,8 @@ def _need(one: pod_identity.Container, unit: int, count: int | None, least: int)
 
 
 def place_pod(
-    now: facts.Node,
-    empty: Callable[[], facts.Node],
+    now: facts.NodeDevices,
+    empty: Callable[[], facts.NodeDevices],
     pod: facts.Pod,
     chosen: Chosen = NOTHING,
 ) -> Shares:
@@ -121,11 +125,11 @@ def place_pod(
         if fits(without, pod, chosen):
             raise WaitsError(f"{exc.what}{explain.FOR_NOW}{exc.why}") from exc
         well = tuple(dataclasses.replace(device, unhealthy="") for device in without.devices)
-        passes = not well or fits(facts.Node(well, without.held), pod, chosen)
+        passes = not well or fits(facts.NodeDevices(well, without.held), pod, chosen)
         raise RefusedError(str(exc), final=not passes) from exc
 
 
-def fits(node: facts.Node, pod: facts.Pod, chosen: Chosen = NOTHING) -> bool:
+def fits(node: facts.NodeDevices, pod: facts.Pod, chosen: Chosen = NOTHING) -> bool:
     """Tell whether *pod* fits on *node*, on the *chosen* devices if there are any."""
     try:
         _placed(node, pod, chosen)
@@ -134,7 +138,7 @@ def fits(node: facts.Node, pod: facts.Pod, chosen: Chosen = NOTHING) -> bool:
     return True
 
 
-def _placed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
+def _placed(node: facts.NodeDevices, pod: facts.Pod, chosen: Chosen) -> Shares:
     if not chosen.by_others:
         try:
             return place.place(node, pod)
@@ -147,7 +151,7 @@ def _placed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
     return {container.name: tuple(shares[container.name]) for container in pod.containers}
 
 
-def _completed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
+def _completed(node: facts.NodeDevices, pod: facts.Pod, chosen: Chosen) -> Shares:
     """Return the shares on the *chosen* devices, with a place for containers without a choice."""
     found = {
         placed.name: tuple(_share(node, placed.need, uuid) for uuid in chosen.devices[placed.name])
@@ -160,17 +164,17 @@ def _completed(node: facts.Node, pod: facts.Pod, chosen: Chosen) -> Shares:
     return found
 
 
-def _share(node: facts.Node, need: facts.Need, uuid: str) -> facts.Share:
+def _share(node: facts.NodeDevices, need: facts.ContainerNeed, uuid: str) -> facts.NodeShare:
     sizes = {device.uuid: device.memory_bytes for device in node.devices}
-    return facts.Share(uuid, need.vcore, sizes.get(uuid, 1) if need.whole else need.vmemory)
+    return facts.NodeShare(uuid, need.vcore, sizes.get(uuid, 1) if need.whole else need.vmemory)
 
 
 def _beside(
-    node: facts.Node,
+    node: facts.NodeDevices,
     pod: facts.Pod,
-    found: Mapping[str, Sequence[facts.Share]],
+    found: Mapping[str, Sequence[facts.NodeShare]],
     one: facts.Container,
-) -> tuple[facts.Share, ...]:
+) -> tuple[facts.NodeShare, ...]:
     """Return a place for a container besides those *found*, preferably on their devices."""
     both = tuple(
         container for container in pod.containers if container.name in found or container is one
@@ -183,7 +187,7 @@ def _beside(
             if not place.complaint(node, part, {**found, one.name: shares}):
                 return shares
     taken = place.holdings([other for other in both if other is not one], found, "the same pod")
-    rest = facts.Node(node.devices, (*node.held, *taken))
+    rest = facts.NodeDevices(node.devices, (*node.held, *taken))
     alone = dataclasses.replace(pod, containers=(one,))
     return _placed(rest, alone, NOTHING)[one.name]
 
@@ -192,14 +196,18 @@ def _beside(
 class Offered:
     """The node's state and the ids of the requested resource."""
 
-    node: facts.Node
+    node: facts.NodeDevices
     everything: Sequence[str]  # all ids of the resource, in the order of the devices
     # Ids in use that kubelet takes for free, since it has lost its checkpoint.
     lost: Collection[str] = frozenset()
 
 
 def preferred(
-    kind: Kind, asked: messages.Choice, offered: Offered, packing: facts.Packing, unit: int
+    kind: ResourceKind,
+    asked: messages.PreferredRequest,
+    offered: Offered,
+    packing: facts.Packing,
+    unit: int,
 ) -> tuple[str, ...]:
     """Return the ids to take: first those of the devices that would be chosen, then others."""
     node, everything = offered.node, offered.everything
@@ -212,7 +220,7 @@ def preferred(
     best: list[Sequence[str]] = []
     first = 0
     for device in node.devices:
-        size = quantity.WHOLE_DEVICE if kind is Kind.VCORE else device.memory_bytes // unit
+        size = quantity.WHOLE_DEVICE if kind is ResourceKind.VCORE else device.memory_bytes // unit
         if device.uuid in chosen:
             best.append(everything[first : first + size])
         first += size
@@ -224,11 +232,13 @@ def preferred(
     return device_ids.preferred(asked.available, asked.must, asked.size, order)
 
 
-def _need_of_ids(kind: Kind, size: int, node: facts.Node, unit: int) -> facts.Need | None:
+def _need_of_ids(
+    kind: ResourceKind, size: int, node: facts.NodeDevices, unit: int
+) -> facts.ContainerNeed | None:
     """Return a request with *size* ids of this kind, and the minimum of the other resource."""
     least = min((device.least_bytes for device in node.devices), default=1)
-    if kind is Kind.VMEMORY:
-        return facts.Need(1, size * unit) if size else None
+    if kind is ResourceKind.VMEMORY:
+        return facts.ContainerNeed(1, size * unit) if size else None
     try:
         return requests.read(size, least)
     except errors.UsageError:

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.kubelet import checkpoint_file, pod_resources
 
 
-class Finder:
+class PodFinder:
     """Queries kubelet."""
 
     def __init__(
         self,
-        sources: interfaces.Sources,
+        sources: interfaces.KubeletSources,
         refused: Doubts,
         known: Callable[[], Mapping[str, grants.Grant]],
-        tell: Callable[[events.Event], None],
+        tell: Callable[[events.GrantEvent], None],
     ) -> None:
         self._sources = sources
         self._doubts = refused
@@ -41,7 +41,9 @@ class Finder:
         with contextlib.suppress(errors.UnavailableError):
             self._sources.state.read()
 
-    def find(self, asked: Sequence[binding.Held]) -> list[binding.Found | Exception]:
+    def find(
+        self, asked: Sequence[binding.StartingIds]
+    ) -> list[binding.IdentifiedPod | Exception]:
         """Return the pods of the containers that hold these ids; RefusedError if unclear."""
         before = self._known()
         try:
@@ -52,18 +54,18 @@ class Finder:
 
     def _find(
         self,
-        one: binding.Held,
+        one: binding.StartingIds,
         listing: pod_resources.Listing,
         entries: checkpoint_file.Entries,
         before: Mapping[str, grants.Grant],
-    ) -> binding.Found | Exception:
+    ) -> binding.IdentifiedPod | Exception:
         try:
             pod = pod_identity.identify(one.kind, one.ids, entries, listing)
         except errors.UnavailableError as exc:
             return self._doubt(one, exc)
-        return binding.Found(one, pod, listing, entries, before)
+        return binding.IdentifiedPod(one, pod, listing, entries, before)
 
-    def _doubt(self, asked: binding.Held, exc: errors.UnavailableError) -> RefusedError:
+    def _doubt(self, asked: binding.StartingIds, exc: errors.UnavailableError) -> RefusedError:
         """Return the error for a doubt; final, with an eviction, after the deadline."""
         text = f"the pod of this container is not known yet: {exc}"
         with contextlib.suppress(errors.UnavailableError):
@@ -75,7 +77,7 @@ class Finder:
             }
             for uid in own:
                 if self._doubts.is_late(uid):
-                    self._tell(events.Event(uid, "", "", text, evict=True))
+                    self._tell(events.GrantEvent(uid, "", "", text, evict=True))
                     return RefusedError(text, final=True)
         return RefusedError(text, final=False)
 

@@ -16,17 +16,17 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyvgpu.deviceplugin.grants import Grant
-    from pyvgpu.deviceplugin.kubelet.checkpoint_file import Entries, Entry
+    from pyvgpu.deviceplugin.kubelet.checkpoint_file import CheckpointEntry, Entries
+    from pyvgpu.deviceplugin.kubelet.pod_resources import ListedPod as ListedPod
     from pyvgpu.deviceplugin.kubelet.pod_resources import Listing
-    from pyvgpu.deviceplugin.kubelet.pod_resources import Pod as ListedPod
 
-    _Said = dict[str, dict[Kind, Entry]]  # the entries of a pod, by container
+    _Said = dict[str, dict[ResourceKind, CheckpointEntry]]  # the entries of a pod, by container
 
 _STATIC = re.compile(r"[0-9a-f]{32}")  # the uid of a static pod: the digest of its file
 
@@ -36,7 +36,7 @@ class DoubtError(errors.UnavailableError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Container:
+class PodContainer:
     """A container with its grant and ids."""
 
     name: str
@@ -47,16 +47,18 @@ class Container:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pod:
+class KnownPod:
     """A pod, and those of its containers that hold ids of pyvgpu."""
 
     uid: str
     namespace: str  # empty, as the name: only its init containers hold ids
     name: str
-    containers: tuple[Container, ...]
+    containers: tuple[PodContainer, ...]
 
 
-def identify(kind: Kind, wanted: frozenset[str], entries: Entries, listed: Listing) -> Pod:
+def identify(
+    kind: ResourceKind, wanted: frozenset[str], entries: Entries, listed: Listing
+) -> KnownPod:
     """Return the pod of a PreStartContainer call with the ids *wanted*; DoubtError if unclear.
 
     *entries* are kubelet's checkpoint, *listed* is the answer of PodResources.
@@ -72,7 +74,7 @@ def identify(kind: Kind, wanted: frozenset[str], entries: Entries, listed: Listi
     if not any(kind in held and held[kind].ids == wanted for held in said.values()):
         raise DoubtError(f"in kubelet's checkpoint pod {uid} holds other ids of {kind.value}")
     own = _listed_pod(uid, said, listed)
-    return Pod(
+    return KnownPod(
         uid,
         own.namespace if own else "",
         own.name if own else "",
@@ -96,7 +98,7 @@ def _listed_pod(uid: str, said: _Said, listed: Listing) -> ListedPod | None:
     """Return the pod of PodResources whose containers have exactly these ids."""
     ids = {
         kind: frozenset[str]().union(*(held[kind].ids for held in said.values() if kind in held))
-        for kind in Kind
+        for kind in ResourceKind
     }
     found = {}
     for pod in listed.mentioning(frozenset().union(*ids.values())):
@@ -116,23 +118,25 @@ def _listed_pod(uid: str, said: _Said, listed: Listing) -> ListedPod | None:
     return next(iter(found.values()), None)
 
 
-def _container(name: str, held: dict[Kind, Entry], pod: ListedPod | None) -> Container:
-    ids = {kind: held[kind].ids if kind in held else frozenset[str]() for kind in Kind}
+def _container(
+    name: str, held: dict[ResourceKind, CheckpointEntry], pod: ListedPod | None
+) -> PodContainer:
+    ids = {kind: held[kind].ids if kind in held else frozenset[str]() for kind in ResourceKind}
     listed = pod is not None and name in pod.containers
     if (
         pod is not None
         and listed
-        and ids != {**dict.fromkeys(Kind, frozenset()), **pod.containers[name]}
+        and ids != {**dict.fromkeys(ResourceKind, frozenset()), **pod.containers[name]}
     ):
         raise DoubtError(
             f"container {name} of pod {pod.namespace}/{pod.name} has other ids by PodResources "
             "than in kubelet's checkpoint"
         )
-    grant = held[Kind.VCORE].grant if Kind.VCORE in held else ""
-    return Container(name, grant, ids[Kind.VCORE], ids[Kind.VMEMORY], listed)
+    grant = held[ResourceKind.VCORE].grant if ResourceKind.VCORE in held else ""
+    return PodContainer(name, grant, ids[ResourceKind.VCORE], ids[ResourceKind.VMEMORY], listed)
 
 
-def supersedes(pod: Pod, grant: Grant, *, known: bool, kept: Callable[[str], bool]) -> bool:
+def supersedes(pod: KnownPod, grant: Grant, *, known: bool, kept: Callable[[str], bool]) -> bool:
     """Whether a grant has ended, since *pod* has its container, its pod's name or its ids.
 
     The same name counts unless *kept*: a force-deleted pod of that name may still be ending. The

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyvgpu.deviceplugin.grants import batcher, binding
-from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
@@ -34,16 +34,16 @@ Done: TypeAlias = "Callable[[Exception | None], None]"  # called with the failur
 class _Start:
     """A container that is about to start, and the callback that waits for it."""
 
-    held: binding.Held
+    held: binding.StartingIds
     done: Done
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Known:
+class _IdentifiedStart:
     """A start whose pod is identified."""
 
     start: _Start
-    found: binding.Found
+    found: binding.IdentifiedPod
 
 
 class Starts:
@@ -56,9 +56,11 @@ class Starts:
     def __init__(
         self,
         prepare: Callable[[], object],
-        find: Callable[[Sequence[binding.Held]], Sequence[binding.Found | Exception]],
-        bind: Callable[[Sequence[binding.Found]], Sequence[None | Exception]],
-        refused: Callable[[pod_identity.Pod, Exception], None],
+        find: Callable[
+            [Sequence[binding.StartingIds]], Sequence[binding.IdentifiedPod | Exception]
+        ],
+        bind: Callable[[Sequence[binding.IdentifiedPod]], Sequence[None | Exception]],
+        refused: Callable[[pod_identity.KnownPod, Exception], None],
         policy: interfaces.StartPolicy,
     ) -> None:
         self._prepare = prepare
@@ -71,7 +73,7 @@ class Starts:
         self._finding = batcher.Gathered(self._find_all, self._workers.submit, self._pause)
         self._binding = batcher.Gathered(self._bind_all, self._workers.submit)
 
-    def begin(self, held: binding.Held, done: Done) -> None:
+    def begin(self, held: binding.StartingIds, done: Done) -> None:
         """Start the container that holds these ids; *done* is called from another thread."""
         self._finding.add(_Start(held, done))
 
@@ -91,12 +93,12 @@ class Starts:
             elif self._policy.choose is None and (
                 found.pod.name or self._policy.find_name is None
             ):
-                ready.append(_Known(start, found))
+                ready.append(_IdentifiedStart(start, found))
             else:
-                self._asking.submit(self._ask, _Known(start, found))
+                self._asking.submit(self._ask, _IdentifiedStart(start, found))
         self._binding.add(*ready)
 
-    def _ask(self, one: _Known) -> None:
+    def _ask(self, one: _IdentifiedStart) -> None:
         """Read a pod's data from the API server, then queue it for binding."""
         found, pod = one.found, one.found.pod
         try:
@@ -111,14 +113,14 @@ class Starts:
             self._refused(pod, exc)
             one.start.done(exc)
             return
-        self._binding.add(_Known(one.start, found))
+        self._binding.add(_IdentifiedStart(one.start, found))
 
-    def _bind_all(self, batch: Sequence[_Known]) -> None:
+    def _bind_all(self, batch: Sequence[_IdentifiedStart]) -> None:
         """Bind in sub-batches: containers of one start while the next is bound."""
         for first in range(0, len(batch), _AT_ONCE):
             self._bind_some(batch[first : first + _AT_ONCE])
 
-    def _bind_some(self, batch: Sequence[_Known]) -> None:
+    def _bind_some(self, batch: Sequence[_IdentifiedStart]) -> None:
         try:
             results = self._bind([known.found for known in batch])
         except Exception as exc:
@@ -148,7 +150,7 @@ class Starts:
 
 FRESH_SECONDS = 5.0  # a later call belongs to another start
 
-_ALL = frozenset({Kind.VCORE, Kind.VMEMORY})
+_ALL = frozenset({ResourceKind.VCORE, ResourceKind.VMEMORY})
 
 
 class Fresh:
@@ -156,15 +158,15 @@ class Fresh:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._left: dict[str, tuple[frozenset[Kind], float]] = {}
+        self._left: dict[str, tuple[frozenset[ResourceKind], float]] = {}
 
-    def note(self, grant_id: str, asked: Kind | None = None) -> None:
+    def note(self, grant_id: str, asked: ResourceKind | None = None) -> None:
         """Record a prepared grant; *asked*: the kind of the current call, None without one."""
         self._left[grant_id] = _ALL - {asked}, self._clock()
 
-    def take(self, grant_id: str, kind: Kind) -> bool:
+    def take(self, grant_id: str, kind: ResourceKind) -> bool:
         """Tell whether a call for *kind* finds the grant prepared; valid once for each kind."""
-        left, since = self._left.pop(grant_id, (frozenset[Kind](), 0.0))
+        left, since = self._left.pop(grant_id, (frozenset[ResourceKind](), 0.0))
         if kind not in left or self._clock() - since > FRESH_SECONDS:
             return False
         self._left[grant_id] = left - {kind}, since

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def wished(
-    grant: Grant, wish: elastic.Wish | None, priority: quota.Priority | None = None
+    grant: Grant, wish: elastic.TimeSharing | None, priority: quota.Priority | None = None
 ) -> Grant:
     """Return *grant* as its pod's annotations set it; UsageError if they are not possible.
 
@@ -31,7 +31,7 @@ def wished(
     """
     if grant.whole or not grant.bound:
         return grant  # there is no quota to change
-    usual = grant.claim or elastic.Wish()
+    usual = grant.claim or elastic.TimeSharing()
     if priority is not None:
         grant = dataclasses.replace(grant, priority=priority, prioritized=True)
     elif grant.prioritized:
@@ -51,7 +51,7 @@ def wished(
 
 
 def changed(
-    grant: Grant, wanted: quota.Change, devices: Mapping[str, device.Device], unit: int
+    grant: Grant, wanted: quota.QuotaChange, devices: Mapping[str, device.Device], unit: int
 ) -> Grant:
     """Return *grant* as *wanted* changes it, the same on each of its devices.
 
@@ -69,7 +69,7 @@ def changed(
         if one.uuid not in devices:
             raise errors.UnavailableError(f"{grant.label}: its device {one.uuid} is missing")
         after = share.change(grant.share_of(one, devices[one.uuid]), wanted)
-        shares.append(facts.Share(one.uuid, after.vcore, after.vmemory))
+        shares.append(facts.NodeShare(one.uuid, after.vcore, after.vmemory))
     return dataclasses.replace(
         grant,
         shares=tuple(shares),
@@ -79,7 +79,7 @@ def changed(
     )
 
 
-def _check_promise(grant: Grant, wanted: quota.Change, unit: int) -> None:
+def _check_promise(grant: Grant, wanted: quota.QuotaChange, unit: int) -> None:
     """Refuse a quota above the container's original allocation."""
     vcore, vmemory = grant.promised(unit)
     if wanted.vcore is not None and wanted.vcore > vcore:
@@ -101,7 +101,7 @@ def describe(grant: Grant) -> str:
     first = grant.shares[0]
     where = first.uuid if len(grant.shares) == 1 else f"each of {len(grant.shares)} devices"
     limit = grant.ceiling or quantity.WHOLE_DEVICE
-    held = quota_socket.Held(
+    held = quota_socket.ChangedQuota(
         first.vcore, limit, first.vmemory, grant.policy, where, priority=grant.priority
     )
     return f"{grant.label}: {held.text}"

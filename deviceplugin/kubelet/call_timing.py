@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class Result(enum.StrEnum):
+class CallResult(enum.StrEnum):
     """The result of a call."""
 
     DONE = "done"
@@ -21,25 +21,25 @@ class Result(enum.StrEnum):
 
 
 # Called after each call with its name, its seconds and its result.
-Count: TypeAlias = "Callable[[str, float, Result], None]"
+Count: TypeAlias = "Callable[[str, float, CallResult], None]"
 
 
 @dataclasses.dataclass(slots=True)
-class Call:
+class TimedCall:
     """A call in progress; *done* is false if it failed, by an exception or otherwise."""
 
     done: bool = True
 
 
 @contextlib.contextmanager
-def counted(count: Count, name: str) -> Iterator[Call]:
+def counted(count: Count, name: str) -> Iterator[TimedCall]:
     """Report the call *name*, which the block answers, to *count* when the block has ended."""
-    begun, call = time.perf_counter(), Call()
+    begun, call = time.perf_counter(), TimedCall()
     try:
         yield call
     except BaseException:
         call.done = False
         raise
     finally:
-        result = Result.DONE if call.done else Result.REFUSED
+        result = CallResult.DONE if call.done else CallResult.REFUSED
         count(name, time.perf_counter() - begun, result)

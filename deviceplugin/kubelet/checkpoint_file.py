@@ -36,31 +36,31 @@ class StateError(errors.UnavailableError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class CheckpointEntry:
     """The ids of one resource that one container holds."""
 
     uid: str  # of the pod
     container: str
-    kind: device_ids.Kind
+    kind: device_ids.ResourceKind
     ids: frozenset[str]
     grant: str  # the grant's id in Allocate's answer; empty if there is none
 
 
-class Entries(tuple[Entry, ...]):
+class Entries(tuple[CheckpointEntry, ...]):
     """The entries of the file, in its order, indexed by pod and by id."""
 
     written = 0  # modification time of the file, in nanoseconds since the epoch
 
-    def __init__(self, _entries: Iterable[Entry] = ()) -> None:
-        self._pods: dict[str, list[Entry]] = {}
+    def __init__(self, _entries: Iterable[CheckpointEntry] = ()) -> None:
+        self._pods: dict[str, list[CheckpointEntry]] = {}
         for entry in self:
             self._pods.setdefault(entry.uid, []).append(entry)
 
-    def of_pod(self, uid: str) -> Sequence[Entry]:
+    def of_pod(self, uid: str) -> Sequence[CheckpointEntry]:
         """Return the entries of a pod."""
         return self._pods.get(uid, ())
 
-    def pods_with(self, kind: device_ids.Kind, wanted: Iterable[str]) -> frozenset[str]:
+    def pods_with(self, kind: device_ids.ResourceKind, wanted: Iterable[str]) -> frozenset[str]:
         """Return the uids of the pods that have any of the ids *wanted*."""
         holders = self._holders[kind]
         return frozenset().union(
@@ -73,9 +73,11 @@ class Entries(tuple[Entry, ...]):
         return frozenset(entry.grant for entry in self)
 
     @functools.cached_property
-    def _holders(self) -> Mapping[device_ids.Kind, Mapping[str, set[str]]]:
+    def _holders(self) -> Mapping[device_ids.ResourceKind, Mapping[str, set[str]]]:
         """The uids of the pods that have an id; mostly one."""
-        found: dict[device_ids.Kind, dict[str, set[str]]] = {kind: {} for kind in device_ids.Kind}
+        found: dict[device_ids.ResourceKind, dict[str, set[str]]] = {
+            kind: {} for kind in device_ids.ResourceKind
+        }
         for entry in self:
             holders = found[entry.kind]
             for device_id in entry.ids:
@@ -83,7 +85,7 @@ class Entries(tuple[Entry, ...]):
         return found
 
 
-class State:
+class CheckpointFile:
     """The file, re-read after each change, filtered by *resources*."""
 
     def __init__(
@@ -118,7 +120,7 @@ class State:
                 ) from exc
             return self._entries
 
-    def _parse(self, document: Any) -> Iterator[Entry]:
+    def _parse(self, document: Any) -> Iterator[CheckpointEntry]:
         for entry in document.get("Data", document)["PodDeviceEntries"] or ():
             kind = self._kinds.get(entry["ResourceName"])
             if kind is None:
@@ -126,7 +128,7 @@ class State:
             held = entry["DeviceIDs"] or ()
             if isinstance(held, dict):
                 held = [each for part in held.values() for each in part]
-            yield Entry(
+            yield CheckpointEntry(
                 str(entry["PodUID"]),
                 str(entry["ContainerName"]),
                 kind,

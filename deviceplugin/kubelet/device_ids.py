@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-class Kind(enum.Enum):
+class ResourceKind(enum.Enum):
     """The kind of a resource."""
 
     VCORE = "vcore"
@@ -30,7 +30,7 @@ class Kind(enum.Enum):
 class Resource:
     """An extended resource: its name, and the prefix of its ids."""
 
-    kind: Kind
+    kind: ResourceKind
     name: str  # of the resource, in pods
     beginning: str  # of each id
 
@@ -44,19 +44,19 @@ class Resource:
 
 
 OURS = (
-    Resource(Kind.VCORE, names.VCORE_RESOURCE, "c"),
-    Resource(Kind.VMEMORY, names.VMEMORY_RESOURCE, "m"),
+    Resource(ResourceKind.VCORE, names.VCORE_RESOURCE, "c"),
+    Resource(ResourceKind.VMEMORY, names.VMEMORY_RESOURCE, "m"),
 )
 GAIA = (  # gpu-manager's names
-    Resource(Kind.VCORE, names.GAIA_VCORE_RESOURCE, "v"),
-    Resource(Kind.VMEMORY, names.GAIA_VMEMORY_RESOURCE, "w"),
+    Resource(ResourceKind.VCORE, names.GAIA_VCORE_RESOURCE, "v"),
+    Resource(ResourceKind.VMEMORY, names.GAIA_VMEMORY_RESOURCE, "w"),
 )
 EITHER = (*OURS, *GAIA)  # running containers may have either, whichever is offered now
-CONTROL = Resource(Kind.CONTROL, names.CONTROL_RESOURCE, "n")
+CONTROL = Resource(ResourceKind.CONTROL, names.CONTROL_RESOURCE, "n")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stand:
+class ResourceCapacity:
     """The capacity of a resource on one device, and the ids allocated of it."""
 
     size: int  # ids of the whole device
@@ -76,7 +76,7 @@ def order(name: str) -> int:
 
 def unhealthy(
     everything: Sequence[str],
-    stands: Iterable[Stand],
+    stands: Iterable[ResourceCapacity],
     held: frozenset[str],
     before: frozenset[str] = frozenset(),
 ) -> frozenset[str]:

@@ -19,7 +19,7 @@ class Mount:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class AllocateResponse:
     """Allocate's answer for a container; kubelet stores it for the lifetime of the pod."""
 
     annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -30,7 +30,7 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class PreferredRequest:
     """Kubelet's request for the preferred ids."""
 
     available: tuple[str, ...]

@@ -39,15 +39,15 @@ class UnansweredError(errors.UnavailableError):
     """Kubelet did not answer PodResources."""
 
 
-class Pod:
+class ListedPod:
     """A pod as kubelet lists it; DecodeError if *content* is not a PodResources message."""
 
-    def __init__(self, content: bytes, kinds: Mapping[str, device_ids.Kind]) -> None:
+    def __init__(self, content: bytes, kinds: Mapping[str, device_ids.ResourceKind]) -> None:
         read = api.PodResources.FromString(content)
         self.name = read.name
         self.namespace = read.namespace
         # The ids of its containers, without ordinary init containers.
-        self.containers: Mapping[str, Mapping[device_ids.Kind, frozenset[str]]] = {
+        self.containers: Mapping[str, Mapping[device_ids.ResourceKind, frozenset[str]]] = {
             container.name: _held(container, kinds) for container in read.containers
         }
 
@@ -60,9 +60,9 @@ class Pod:
 
 
 def _held(
-    container: api.ContainerResources, kinds: Mapping[str, device_ids.Kind]
-) -> dict[device_ids.Kind, frozenset[str]]:
-    found: dict[device_ids.Kind, list[str]] = {}
+    container: api.ContainerResources, kinds: Mapping[str, device_ids.ResourceKind]
+) -> dict[device_ids.ResourceKind, frozenset[str]]:
+    found: dict[device_ids.ResourceKind, list[str]] = {}
     for devices in container.devices:  # usually many, with one id each
         kind = kinds.get(devices.resource_name)
         if kind is not None:
@@ -84,14 +84,14 @@ class Listing:
     """The result of one List call."""
 
     life: Life | None  # of kubelet; None: its socket was not found
-    pods: tuple[Pod, ...]
+    pods: tuple[ListedPod, ...]
 
     @functools.cached_property
     def names(self) -> frozenset[tuple[str, str]]:
         """The pods, by namespace and name."""
         return frozenset((pod.namespace, pod.name) for pod in self.pods)
 
-    def mentioning(self, wanted: Iterable[str]) -> list[Pod]:
+    def mentioning(self, wanted: Iterable[str]) -> list[ListedPod]:
         """Return the pods that have any of the ids *wanted*."""
         marks = frozenset(wanted)
         return [pod for pod in self.pods if not pod.everything.isdisjoint(marks)]
@@ -117,9 +117,9 @@ class PodResources:
         self._ended = 0
         self._busy = False
         self._answer: Listing | UnansweredError = Listing(None, ())
-        self._read: dict[bytes, Pod] = {}  # parsed pods of the last answer, by their message
+        self._read: dict[bytes, ListedPod] = {}  # parsed pods of the last answer, by their message
 
-    def pods(self) -> tuple[Pod, ...]:
+    def pods(self) -> tuple[ListedPod, ...]:
         """Return kubelet's current pods; UnansweredError if it does not answer."""
         return self.listing().pods
 
@@ -169,9 +169,9 @@ class PodResources:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _pods(self, said: Iterable[bytes]) -> tuple[Pod, ...]:
+    def _pods(self, said: Iterable[bytes]) -> tuple[ListedPod, ...]:
         """Parse the pods; those with an unchanged message are reused."""
-        pods = {raw: self._read.get(raw) or Pod(raw, self._kinds) for raw in said}
+        pods = {raw: self._read.get(raw) or ListedPod(raw, self._kinds) for raw in said}
         self._read = pods
         return tuple(pods.values())
 

@@ -50,7 +50,7 @@ _PREFIX, _SUFFIX = "pyvgpu.io-control-", ".json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class DeviceNodeSettings:
     """Paths on the node, and the namespace that is served."""
 
     namespace: str  # the agent's
@@ -60,28 +60,39 @@ class Settings:
     driver_root: Path
 
 
-class Keeper:
+class AgentDeviceNodes:
     """Gives the nodes to the agent's pod only, as a CDI device in *settings*' folder."""
 
     def __init__(
-        self, settings: Settings, written: checkpoint_file.State, pods: pod_resources.PodResources
+        self,
+        settings: DeviceNodeSettings,
+        written: checkpoint_file.CheckpointFile,
+        pods: pod_resources.PodResources,
     ) -> None:
         self._settings = settings
         self._written = written
         self._pods = pods
 
-    def allocate(self, _kind: device_ids.Kind, _given: frozenset[str]) -> messages.Answer:
+    def allocate(
+        self, _kind: device_ids.ResourceKind, _given: frozenset[str]
+    ) -> messages.AllocateResponse:
         """Answer with a CDI device that has no specification; remove the earlier ones."""
         for old in self._settings.specifications.glob(f"{_PREFIX}*{_SUFFIX}"):
             old.unlink(missing_ok=True)
         name = grants.new_id()
-        return messages.Answer({names.GRANT_KIND: name}, (f"{names.CONTROL_RESOURCE}={name}",))
+        return messages.AllocateResponse(
+            {names.GRANT_KIND: name}, (f"{names.CONTROL_RESOURCE}={name}",)
+        )
 
-    def prefer(self, _kind: device_ids.Kind, asked: messages.Choice) -> tuple[str, ...]:
+    def prefer(
+        self, _kind: device_ids.ResourceKind, asked: messages.PreferredRequest
+    ) -> tuple[str, ...]:
         """Return the only id."""
         return device_ids.preferred(asked.available, asked.must, asked.size)
 
-    def start(self, kind: device_ids.Kind, held: frozenset[str], done: prestart.Done) -> None:
+    def start(
+        self, kind: device_ids.ResourceKind, held: frozenset[str], done: prestart.Done
+    ) -> None:
         """Write the CDI device for a pod of the agent's namespace; UnavailableError for others."""
         entries = self._written.read()
         pod = pod_identity.identify(kind, held, entries, self._pods.listing())
@@ -108,7 +119,7 @@ class Keeper:
 class Control:
     """The plugin, which :meth:`run` runs until :meth:`stop`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DeviceNodeSettings) -> None:
         self._settings = settings
         self._stopped = threading.Event()
         self._registrar: registration.Registrar | None = None
@@ -117,8 +128,8 @@ class Control:
         """Serve kubelet; UnavailableError if another process does so on this node."""
         settings = self._settings
         pods = pod_resources.PodResources(settings.pod_resources, (device_ids.CONTROL,))
-        keeper = Keeper(
-            settings, checkpoint_file.State(settings.plugins, (device_ids.CONTROL,)), pods
+        keeper = AgentDeviceNodes(
+            settings, checkpoint_file.CheckpointFile(settings.plugins, (device_ids.CONTROL,)), pods
         )
         plugin = plugin_server.Plugin(
             settings.plugins, offers.Offer(device_ids.CONTROL, 1), keeper
@@ -155,5 +166,5 @@ def stay(root: Path, wait: Callable[[float], bool]) -> None:
         before = now
 
 
-def _words(nodes: tuple[cdi.Node, ...]) -> str:
+def _words(nodes: tuple[cdi.CdiNode, ...]) -> str:
     return ",".join(f"{node.name}={node.major}:{node.minor}" for node in nodes)

@@ -35,16 +35,22 @@ OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocat
 class Decider(Protocol):
     """Decides kubelet's calls; users of the pod see the text of any PyVgpuError it raises."""
 
-    def allocate(self, kind: device_ids.Kind, given: frozenset[str]) -> messages.Answer:
+    def allocate(
+        self, kind: device_ids.ResourceKind, given: frozenset[str]
+    ) -> messages.AllocateResponse:
         """Return the response for a container that is allocated these ids."""
 
-    def start(self, kind: device_ids.Kind, held: frozenset[str], done: prestart.Done) -> None:
+    def start(
+        self, kind: device_ids.ResourceKind, held: frozenset[str], done: prestart.Done
+    ) -> None:
         """Call *done* when the containers that hold these ids may start, or with the failure.
 
         *done* may be called from any thread; an exception counts as the failure, too.
         """
 
-    def prefer(self, kind: device_ids.Kind, asked: messages.Choice) -> tuple[str, ...]:
+    def prefer(
+        self, kind: device_ids.ResourceKind, asked: messages.PreferredRequest
+    ) -> tuple[str, ...]:
         """Return the free ids that kubelet should take."""
 
 
@@ -62,7 +68,7 @@ class Plugin:
         self.socket = folder / f"pyvgpu-{resource.kind.value}.sock"
         self._offer = offer
         self._decider = decider
-        self._server: grpc_socket.Server | None = None
+        self._server: grpc_socket.GrpcServer | None = None
         self._left = threading.Event()
         self._count = count
         self.left: Subscribers[[]] = Subscribers()  # called when a ListAndWatch stream ends
@@ -87,7 +93,7 @@ class Plugin:
     def serve(self) -> None:
         """Serve on a new socket; UnavailableError if it cannot be created."""
         self.stop()
-        calls = _Calls(self.resource, self._decider, self._listed, self._count)
+        calls = _PluginCalls(self.resource, self._decider, self._listed, self._count)
         self._server = grpc_socket.listen(
             self.socket, lambda made: api_grpc.add_DevicePluginServicer_to_server(calls, made)
         )
@@ -108,7 +114,7 @@ class Plugin:
             self.left()
 
 
-class _Calls(api_grpc.DevicePluginServicer):
+class _PluginCalls(api_grpc.DevicePluginServicer):
     """Kubelet's calls, translated for a decider."""
 
     def __init__(
@@ -141,7 +147,7 @@ class _Calls(api_grpc.DevicePluginServicer):
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
         asked = [
-            messages.Choice(
+            messages.PreferredRequest(
                 tuple(container_preferred_allocation_request.available_device_ids),
                 tuple(container_preferred_allocation_request.must_include_device_ids),
                 container_preferred_allocation_request.allocation_size,
@@ -207,7 +213,7 @@ class _Calls(api_grpc.DevicePluginServicer):
         context.abort(code, f"pyvgpu: {text}")
 
 
-def as_message(answer: messages.Answer) -> api.ContainerAllocateResponse:
+def as_message(answer: messages.AllocateResponse) -> api.ContainerAllocateResponse:
     """Return *answer* as kubelet's message for a container."""
     return api.ContainerAllocateResponse(
         envs=answer.variables,
@@ -226,8 +232,8 @@ def as_message(answer: messages.Answer) -> api.ContainerAllocateResponse:
     )
 
 
-def _result(failure: Exception | None) -> call_timing.Result:
+def _result(failure: Exception | None) -> call_timing.CallResult:
     if failure is None:
-        return call_timing.Result.DONE
+        return call_timing.CallResult.DONE
     waits = isinstance(failure, placement.WaitsError)
-    return call_timing.Result.WAITS if waits else call_timing.Result.REFUSED
+    return call_timing.CallResult.WAITS if waits else call_timing.CallResult.REFUSED

@@ -41,7 +41,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # between attempts
 _LOOK_SECONDS = 60.0  # between two looks while nothing in the folder changes
 
 
-class Patience:
+class RegistrationRetries:
     """Timeout and backoff of registration attempts, reset for each kubelet."""
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ class Registrar:
         self._folder = folder
         self._lock = folder / lock  # held by the process that serves this kubelet
         self._plugins = plugins
-        self._watch = watch.Watch()
+        self._watch = watch.FolderWatch()
         self._stopped = False
         self._known: object = None
         self._complaint = "kubelet has not been seen yet"
-        self._patience = Patience()
+        self._patience = RegistrationRetries()
         self._ask_again = 0.0  # when to probe the servers next, by time.monotonic
         for plugin in plugins:
             plugin.left.add(self._wake)

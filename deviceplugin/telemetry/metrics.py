@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyvgpu.allocator import facts
-    from pyvgpu.deviceplugin.devices.health import Answer
+    from pyvgpu.deviceplugin.devices.health import ProbeResult
     from pyvgpu.deviceplugin.grants import Grant, events
 
 CALLS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)  # seconds
@@ -40,7 +40,7 @@ class Figure:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class ContainerSample:
     """A container's share and usage of one device, for its metrics."""
 
     namespace: str
@@ -60,12 +60,12 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stand:
+class DeviceSample:
     """The state of one device, for its metrics."""
 
-    device: facts.Device
-    answer: Answer  # NVML's last
-    parts: Sequence[Part]  # containers' shares of it
+    device: facts.NodeDevice
+    answer: ProbeResult  # NVML's last
+    parts: Sequence[ContainerSample]  # containers' shares of it
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Stand:
         return self.device.uuid, str(self.device.index), self.device.model
 
 
-CONTAINER: tuple[tuple[Figure, Callable[[Part], float]], ...] = (
+CONTAINER: tuple[tuple[Figure, Callable[[ContainerSample], float]], ...] = (
     (
         Figure(
             "pyvgpu_container_vcore_allocated_ratio",
@@ -145,7 +145,7 @@ CONTAINER: tuple[tuple[Figure, Callable[[Part], float]], ...] = (
     ),
 )
 
-DEVICE: tuple[tuple[Figure, Callable[[Stand], float]], ...] = (
+DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float]], ...] = (
     (
         Figure("pyvgpu_device_memory_bytes", "Total memory of a device."),
         lambda stand: stand.device.memory_bytes,
@@ -205,12 +205,12 @@ BUILD = Figure("pyvgpu_build_info", "Version of pyvgpu, as a label; always 1.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sources:
+class MetricSources:
     """Sources of the metrics; each scrape reads them again."""
 
     grants: Callable[[], Collection[Grant]]
-    devices: Callable[[], Sequence[facts.Device]]
-    answers: Callable[[], Mapping[str, Answer]]  # of NVML, by UUID
+    devices: Callable[[], Sequence[facts.NodeDevice]]
+    answers: Callable[[], Mapping[str, ProbeResult]]  # of NVML, by UUID
     use: Callable[[str, str], usage.Use]  # of a grant, on a device
     findings: Callable[[], Sequence[quota_audit.Finding]]
     audits: Callable[[], bool]  # whether the audit runs
@@ -221,7 +221,7 @@ class Sources:
     driver_limit: Callable[[str], memory_limit.Limit] = lambda _: memory_limit.NONE
 
 
-def parts(sources: Sources) -> Iterator[Part]:
+def parts(sources: MetricSources) -> Iterator[ContainerSample]:
     """Yield each container's share of each device."""
     answers = sources.answers()
     for grant in sources.grants():
@@ -230,9 +230,9 @@ def parts(sources: Sources) -> Iterator[Part]:
         owner = grant.owner
         limits = sources.driver_limit(grant.id).sizes
         for index, share in enumerate(grant.shares):
-            elastic = grant.policy is quota.Policy.ELASTIC
+            elastic = grant.policy is quota.TimePolicy.ELASTIC
             limit = (grant.ceiling or quantity.WHOLE_DEVICE) if elastic else share.vcore
-            yield Part(
+            yield ContainerSample(
                 owner.namespace,
                 owner.pod,
                 owner.container,
@@ -245,7 +245,9 @@ def parts(sources: Sources) -> Iterator[Part]:
             )
 
 
-def use_of(sources: Sources, answers: Mapping[str, Answer], grant: Grant, uuid: str) -> usage.Use:
+def use_of(
+    sources: MetricSources, answers: Mapping[str, ProbeResult], grant: Grant, uuid: str
+) -> usage.Use:
     """Return a container's usage of a device; of a whole device, NVML's total."""
     if not grant.whole:
         return sources.use(grant.id, uuid)
@@ -255,19 +257,19 @@ def use_of(sources: Sources, answers: Mapping[str, Answer], grant: Grant, uuid: 
     return usage.Use(ratio=answer.busy, held_bytes=answer.used_bytes)
 
 
-def stands(sources: Sources, of: Iterable[Part]) -> Iterator[Stand]:
+def stands(sources: MetricSources, of: Iterable[ContainerSample]) -> Iterator[DeviceSample]:
     """Yield the state of each device, with its parts among *of*."""
     from pyvgpu.deviceplugin.devices.health import SILENT
 
-    there: dict[str, list[Part]] = {}
+    there: dict[str, list[ContainerSample]] = {}
     for part in of:
         there.setdefault(part.uuid, []).append(part)
     answers = sources.answers()
     for device in sources.devices():
-        yield Stand(device, answers.get(device.uuid, SILENT), there.get(device.uuid, ()))
+        yield DeviceSample(device, answers.get(device.uuid, SILENT), there.get(device.uuid, ()))
 
 
-def current(sources: Sources) -> Iterator[str]:
+def current(sources: MetricSources) -> Iterator[str]:
     """Yield every metric that a scrape reads, in Prometheus' text format.
 
     Not through its library, which formats the labels of each sample again: for 128 containers
@@ -281,7 +283,7 @@ def current(sources: Sources) -> Iterator[str]:
     labels = [exposition.labels(DEVICE_LABELS, stand.labels) for stand in found]
     for shown, tell in DEVICE:
         yield _family(shown, zip(labels, map(tell, found), strict=True))
-    wrong = dict.fromkeys((kind.value for kind in quota_audit.Kind), 0)
+    wrong = dict.fromkeys((kind.value for kind in quota_audit.ViolationKind), 0)
     for finding in sources.findings():
         wrong[finding.kind.value] += 1
     yield _family(
@@ -308,12 +310,12 @@ def _family(figure: Figure, rows: Iterable[tuple[str, float]]) -> str:
     return exposition.family(figure.name, kind, figure.text, rows)
 
 
-class AgentMeter(exposition.Figures):
+class AgentMeter(exposition.Exposition):
     """Counters of the agent's own work."""
 
     def __init__(self, *, require_cdi: bool = True) -> None:
         super().__init__()
-        self._sources: Sources | None = None
+        self._sources: MetricSources | None = None
         self._calls = self.histogram(
             "pyvgpu_kubelet_call_seconds",
             "Duration of kubelet's calls: allocate, start, prepare or unprepare; done, "
@@ -344,11 +346,11 @@ class AgentMeter(exposition.Figures):
             lambda: float(require_cdi),
         )
         for call in ("allocate", "start", "prepare", "unprepare"):
-            for result in (call_timing.Result.DONE, call_timing.Result.REFUSED):
+            for result in (call_timing.CallResult.DONE, call_timing.CallResult.REFUSED):
                 self._calls.labels(call, result.value)  # exists from the beginning, as 0
-        self._calls.labels("start", call_timing.Result.WAITS.value)
+        self._calls.labels("start", call_timing.CallResult.WAITS.value)
 
-    def show(self, sources: Sources) -> None:
+    def show(self, sources: MetricSources) -> None:
         """Show the metrics of *sources*, too."""
         self._sources = sources
 
@@ -357,11 +359,11 @@ class AgentMeter(exposition.Figures):
         shown = "" if self._sources is None else "".join(current(self._sources))
         return super().text() + shown.encode()
 
-    def called(self, call: str, seconds: float, result: call_timing.Result) -> None:
+    def called(self, call: str, seconds: float, result: call_timing.CallResult) -> None:
         """Count a call of kubelet."""
         self._calls.labels(call, result.value).observe(seconds)
 
-    def reported(self, written: str, event: events.Event) -> None:
+    def reported(self, written: str, event: events.GrantEvent) -> None:
         """Count an event that was written, or an eviction."""
         self._events.labels(written, event.reason.value).inc()
 

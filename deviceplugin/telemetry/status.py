@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.audit import quota_audit
     from pyvgpu.deviceplugin.grants import events
     from pyvgpu.deviceplugin.telemetry import usage
-    from pyvgpu.deviceplugin.telemetry.metrics import Part, Stand
+    from pyvgpu.deviceplugin.telemetry.metrics import ContainerSample, DeviceSample
     from pyvgpu.status import history
 
 IDLE = 0.005  # of a device's time; a container below it is idle
@@ -30,7 +30,7 @@ _LINES = ("used", "memoryMiB")
 Key = tuple[str, ...]  # the labels of a container's series, or the UUID of a device
 
 
-class State(enum.Enum):
+class HolderState(enum.Enum):
     """State of a container on a device."""
 
     IDLE = "idle"
@@ -40,16 +40,16 @@ class State(enum.Enum):
     FULL = "out of memory"  # allocations were refused in the last half minute
 
 
-def state_of(part: Part, used: float, waited: float, refused: int) -> State:
+def state_of(part: ContainerSample, used: float, waited: float, refused: int) -> HolderState:
     """Return the state of a container, by the ratio that it *used* in the last half minute.
 
     *waited* is the part of that time that launches waited, *refused* the allocations refused.
     """
     if refused:
-        return State.FULL
+        return HolderState.FULL
     if waited >= WAITING:
-        return State.SHORT if used < SHORT * part.vcore else State.HELD
-    return State.RUNS if used >= IDLE else State.IDLE
+        return HolderState.SHORT if used < SHORT * part.vcore else HolderState.HELD
+    return HolderState.RUNS if used >= IDLE else HolderState.IDLE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class EventRecord:
     """An event that the agent wrote for a pod, and when."""
 
     at: float  # seconds since the epoch
-    event: events.Event
+    event: events.GrantEvent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class Facts:
 
     node: str
     at: float  # seconds since the epoch, of the last look; 0: there was none
-    stands: Sequence[Stand]
-    states: Mapping[Key, State]
+    stands: Sequence[DeviceSample]
+    states: Mapping[Key, HolderState]
     lines: history.History[Key]
     unbound: int  # grants that are not matched to a container yet
     findings: Collection[quota_audit.Finding]
@@ -103,7 +103,9 @@ def points(use: usage.Use) -> history.Values:
     return round(1000 * use.ratio), use.held_bytes // _MIB, waited, use.refused
 
 
-def state_at(part: Part, before: Sequence[history.Values], period: float) -> State:
+def state_at(
+    part: ContainerSample, before: Sequence[history.Values], period: float
+) -> HolderState:
     """Return a container's state by its last points, *before*, *period* seconds apart."""
     if len(before) < 2:
         return state_of(part, part.use.ratio, 0.0, 0)
@@ -113,7 +115,7 @@ def state_at(part: Part, before: Sequence[history.Values], period: float) -> Sta
     return state_of(part, used, waited, last[3] - first[3])
 
 
-def _device(stand: Stand, seen: Facts) -> dict[str, Any]:
+def _device(stand: DeviceSample, seen: Facts) -> dict[str, Any]:
     device = stand.device
     return {
         "uuid": device.uuid,
@@ -131,16 +133,16 @@ def _device(stand: Stand, seen: Facts) -> dict[str, Any]:
     }
 
 
-def _name(part: Part) -> Key:
+def _name(part: ContainerSample) -> Key:
     return part.labels
 
 
-def _container(part: Part, seen: Facts) -> dict[str, Any]:
+def _container(part: ContainerSample, seen: Facts) -> dict[str, Any]:
     return {
         "namespace": part.namespace,
         "pod": part.pod,
         "container": part.container,
-        "state": seen.states.get(part.labels, State.IDLE).value,
+        "state": seen.states.get(part.labels, HolderState.IDLE).value,
         "promised": _rounded(part.vcore),
         "limit": _rounded(part.limit),
         "used": _rounded(part.use.ratio),
@@ -164,7 +166,7 @@ def _event(record: EventRecord) -> dict[str, str]:
     }
 
 
-def _whose(event: events.Event) -> str:
+def _whose(event: events.GrantEvent) -> str:
     if event.of_node:
         return f"node {event.name}"
     return f"{event.namespace}/{event.name}" if event.name else f"pod {event.uid}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyvgpu.deviceplugin.grants import events
-    from pyvgpu.deviceplugin.telemetry.metrics import Sources
+    from pyvgpu.deviceplugin.telemetry.metrics import MetricSources
 
 MOST_EVENTS = 50
 JUDGED_POINTS = 7  # half a minute
@@ -30,17 +30,17 @@ class Recent:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lines: history.History[status.Key] = history.History()
-        self._states: dict[status.Key, status.State] = {}
+        self._states: dict[status.Key, status.HolderState] = {}
         self._events: collections.deque[status.EventRecord] = collections.deque(maxlen=MOST_EVENTS)
         self._lock = threading.Lock()
         self._at = 0.0
 
-    def tell(self, event: events.Event) -> None:
+    def tell(self, event: events.GrantEvent) -> None:
         """Record an event that was written."""
         with self._lock:
             self._events.append(status.EventRecord(self._clock(), event))
 
-    def look(self, sources: Sources) -> None:
+    def look(self, sources: MetricSources) -> None:
         """Record the current usage and states."""
         parts = list(metrics.parts(sources))
         now = {part.labels: status.points(part.use) for part in parts}
@@ -57,7 +57,7 @@ class Recent:
         self._at = self._clock()
 
     def document(
-        self, node: str, sources: Sources, troubles: Sequence[tuple[str, str]]
+        self, node: str, sources: MetricSources, troubles: Sequence[tuple[str, str]]
     ) -> dict[str, Any]:
         """Return the current document of *node*'s status page."""
         parts = list(metrics.parts(sources))

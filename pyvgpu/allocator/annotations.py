@@ -22,7 +22,7 @@ from pyvgpu.allocator import facts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    Shares = Mapping[str, Sequence[facts.Share]]  # by container
+    Shares = Mapping[str, Sequence[facts.NodeShare]]  # by container
 
 VERSION = 1
 LEAST_KEY_BYTES = hashlib.sha256().digest_size
@@ -34,13 +34,13 @@ class Published:
     """The devices and placements that an agent publishes for its node."""
 
     memory_unit: int  # bytes of one vmemory
-    devices: tuple[facts.Device, ...]
+    devices: tuple[facts.NodeDevice, ...]
     minors: Mapping[str, int] = dataclasses.field(default_factory=dict)  # by UUID, if known
     placed: Mapping[str, Shares] = dataclasses.field(default_factory=dict)  # by a pod's uid
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class DeviceChoice:
     """The devices chosen for a pod on a node."""
 
     uid: str  # the pod's
@@ -94,19 +94,19 @@ def read_node(text: str) -> Published:
         devices = tuple(_device(one, uuids) for one in listed)
         minors = {one["uuid"]: _number(one["minor"]) for one in listed if one["minor"] is not None}
         placed = {_word(uid): _load(shares) for uid, shares in document["grants"].items()}
-        facts.Node(devices)
+        facts.NodeDevices(devices)
         return Published(_number(document["memory_unit"], 1), devices, minors, placed)
     except (KeyError, TypeError, ValueError, AttributeError, errors.DataError) as exc:
         raise errors.DataError(f"{names.NODE_DEVICES_ANNOTATION}: is damaged: {exc!r}") from exc
 
 
-def seal(choice: Choice, key: bytes) -> str:
+def seal(choice: DeviceChoice, key: bytes) -> str:
     """Return the text of a pod's annotation."""
     document = _unsealed(choice)
     return _text({**document, "sig": _signature(document, key)})
 
 
-def open_sealed(text: str, keys: Iterable[bytes], uid: str, node: str) -> Choice:
+def open_sealed(text: str, keys: Iterable[bytes], uid: str, node: str) -> DeviceChoice:
     """Return the choice for the pod *uid* on *node*, sealed with one of the *keys*.
 
     DataError if the seal, the pod or the node does not match. There are several keys during a key
@@ -125,15 +125,15 @@ def open_sealed(text: str, keys: Iterable[bytes], uid: str, node: str) -> Choice
     return _choice(document, uid, node)
 
 
-def show(text: str, uid: str, node: str) -> Choice:
+def show(text: str, uid: str, node: str) -> DeviceChoice:
     """Return the choice without checking its seal: only for display, never for allocation."""
     return _choice(_parse(text, names.DEVICES_ANNOTATION), uid, node)
 
 
-def _choice(document: Mapping[str, Any], uid: str, node: str) -> Choice:
+def _choice(document: Mapping[str, Any], uid: str, node: str) -> DeviceChoice:
     option = names.DEVICES_ANNOTATION
     try:
-        choice = Choice(document["uid"], document["node"], _load(document["containers"]))
+        choice = DeviceChoice(document["uid"], document["node"], _load(document["containers"]))
     except (KeyError, TypeError, ValueError, AttributeError, errors.DataError) as exc:
         raise errors.DataError(f"{option}: is damaged: {exc!r}") from exc
     if (choice.uid, choice.node) != (uid, node):
@@ -143,7 +143,7 @@ def _choice(document: Mapping[str, Any], uid: str, node: str) -> Choice:
     return choice
 
 
-def _unsealed(choice: Choice) -> dict[str, Any]:
+def _unsealed(choice: DeviceChoice) -> dict[str, Any]:
     return {
         "v": VERSION,
         "uid": choice.uid,
@@ -187,20 +187,20 @@ def _dump(shares: Shares) -> dict[str, list[dict[str, object]]]:
     }
 
 
-def _load(found: Mapping[str, Any]) -> dict[str, tuple[facts.Share, ...]]:
+def _load(found: Mapping[str, Any]) -> dict[str, tuple[facts.NodeShare, ...]]:
     return {
         _word(container): tuple(
-            facts.Share(_word(one["uuid"]), _number(one["vcore"]), _number(one["bytes"]))
+            facts.NodeShare(_word(one["uuid"]), _number(one["vcore"]), _number(one["bytes"]))
             for one in parts
         )
         for container, parts in found.items()
     }
 
 
-def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> facts.Device:
+def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> facts.NodeDevice:
     if type(found["cordoned"]) is not bool:
         raise TypeError("cordoned")
-    return facts.Device(
+    return facts.NodeDevice(
         uuid=_word(found["uuid"]),
         index=_number(found["index"]),
         memory_bytes=_number(found["bytes"], 1),
@@ -208,7 +208,7 @@ def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> facts.Device:
         compute_class=_word(found["class"]),
         numa=None if found["numa"] is None else _number(found["numa"]),
         links={
-            uuids[index]: facts.Link(facts.Path(_number(path)), _number(nvlinks))
+            uuids[index]: facts.DeviceLink(facts.LinkPath(_number(path)), _number(nvlinks))
             for index, (path, nvlinks) in found["links"].items()
         },
         unhealthy=_word(found["health"]),

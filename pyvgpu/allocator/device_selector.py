@@ -46,7 +46,7 @@ ANNOTATIONS = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class DeviceSelector:
     """A pod's device selection, apart from amounts."""
 
     selector: facts.Selector = dataclasses.field(default_factory=facts.Selector)
@@ -65,10 +65,10 @@ class Wanted:
         return facts.Pod(containers, self.packing or packing, nearness, self.selector)
 
 
-def read(annotations: Mapping[str, str]) -> Wanted:
+def read(annotations: Mapping[str, str]) -> DeviceSelector:
     """Parse a pod's *annotations*; UsageError names valid values."""
     if not any(annotation in annotations for annotation in ANNOTATIONS):
-        return Wanted()
+        return DeviceSelector()
     fields: dict[str, frozenset[str]] = {
         field: _words(name, annotations[name], example)
         for name, (field, example) in _WORDS.items()
@@ -84,7 +84,7 @@ def read(annotations: Mapping[str, str]) -> Wanted:
         else quantity.parse_size(memory, names.DEVICE_MEMORY_ANNOTATION),
     )
     count, counts = _counts(annotations.get(names.DEVICE_COUNT_ANNOTATION))
-    return Wanted(
+    return DeviceSelector(
         selector,
         _one_of(facts.Packing, names.PACKING_ANNOTATION, annotations),
         _one_of(facts.Nearness, names.TOPOLOGY_POLICY_ANNOTATION, annotations),

@@ -21,19 +21,19 @@ POLICY, LIMIT, PRIORITY = "policy", "vcoreLimit", "priority"  # beside apiVersio
 EXAMPLE = f"{{apiVersion: {API_VERSION}, kind: {KIND}, policy: elastic, vcoreLimit: 80}}"
 
 _ALL = (LIMIT, POLICY, PRIORITY)
-_Word = TypeVar("_Word", quota.Policy, quota.Priority)
+_Word = TypeVar("_Word", quota.TimePolicy, quota.Priority)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wish:
+class TimeSharing:
     """The time-sharing options."""
 
-    policy: quota.Policy = quota.Policy.HARD
+    policy: quota.TimePolicy = quota.TimePolicy.HARD
     ceiling: int | None = None  # most vcore of an elastic share; None: the whole device
     priority: quota.Priority = quota.Priority.NORMAL
 
 
-def read(annotations: Mapping[str, str]) -> Wish | None:
+def read(annotations: Mapping[str, str]) -> TimeSharing | None:
     """Return the policy of a pod's *annotations*, None if they have none; UsageError.
 
     Our limit overrides gpu-manager's. Like gpu-manager, treat a limit of its above 100 as 100.
@@ -47,15 +47,15 @@ def read(annotations: Mapping[str, str]) -> Wish | None:
     if named is None and ceiling is None:
         return None
     if named is None:
-        policy = quota.Policy.ELASTIC
+        policy = quota.TimePolicy.ELASTIC
     else:
-        policy = quota.Policy.parse(named, names.VCORE_POLICY_ANNOTATION)
-    if policy is quota.Policy.HARD and text is not None:
+        policy = quota.TimePolicy.parse(named, names.VCORE_POLICY_ANNOTATION)
+    if policy is quota.TimePolicy.HARD and text is not None:
         raise errors.UsageError(
             f"{names.VCORE_LIMIT_ANNOTATION} {text!r}: needs {names.VCORE_POLICY_ANNOTATION} "
             "elastic, or no policy"
         )
-    return Wish(policy, ceiling if policy is quota.Policy.ELASTIC else None)
+    return TimeSharing(policy, ceiling if policy is quota.TimePolicy.ELASTIC else None)
 
 
 def read_priority(annotations: Mapping[str, str]) -> quota.Priority | None:
@@ -64,7 +64,7 @@ def read_priority(annotations: Mapping[str, str]) -> quota.Priority | None:
     return None if text is None else quota.Priority.parse(text, names.PRIORITY_ANNOTATION)
 
 
-def read_parameters(parameters: object) -> Wish:
+def read_parameters(parameters: object) -> TimeSharing:
     """Parse the *parameters* of an opaque configuration, as decoded JSON.
 
     UsageError names valid values.
@@ -84,7 +84,7 @@ def read_parameters(parameters: object) -> Wish:
                 f"{PRIORITY}, such as {EXAMPLE}"
             )
     priority = _read_word(parameters, PRIORITY, quota.Priority)
-    policy = _read_word(parameters, POLICY, quota.Policy)
+    policy = _read_word(parameters, POLICY, quota.TimePolicy)
     ceiling = parameters.get(LIMIT)
     if ceiling is not None and (
         isinstance(ceiling, bool)
@@ -95,11 +95,11 @@ def read_parameters(parameters: object) -> Wish:
             f"{LIMIT} {_short(ceiling)}: must be a whole number from 1 to "
             f"{quantity.WHOLE_DEVICE}, such as 80"
         )
-    if policy is quota.Policy.HARD and ceiling is not None:
+    if policy is quota.TimePolicy.HARD and ceiling is not None:
         raise errors.UsageError(f"{LIMIT} {ceiling}: needs {POLICY} elastic, or no policy")
     if policy is None:
-        policy = quota.Policy.HARD if ceiling is None else quota.Policy.ELASTIC
-    return Wish(policy, ceiling, priority or quota.Priority.NORMAL)
+        policy = quota.TimePolicy.HARD if ceiling is None else quota.TimePolicy.ELASTIC
+    return TimeSharing(policy, ceiling, priority or quota.Priority.NORMAL)
 
 
 def _read_word(parameters: Mapping[str, Any], name: str, kind: type[_Word]) -> _Word | None:
@@ -112,7 +112,7 @@ def _read_word(parameters: Mapping[str, Any], name: str, kind: type[_Word]) -> _
     return kind.parse(text, name)
 
 
-def parameters_of(wish: Wish) -> dict[str, Any]:
+def parameters_of(wish: TimeSharing) -> dict[str, Any]:
     """Return *wish* as parameters."""
     said: dict[str, Any] = {
         "apiVersion": API_VERSION,
@@ -126,14 +126,14 @@ def parameters_of(wish: Wish) -> dict[str, Any]:
     return said
 
 
-def of_request(configurations: Iterable[Mapping[str, Any]], request: str) -> Wish:
+def of_request(configurations: Iterable[Mapping[str, Any]], request: str) -> TimeSharing:
     """Return the options for a request from the *configurations* of an allocated claim.
 
     Configurations of other drivers are ignored; the claim's override the class's, and the last
     one of each counts. *request* may be one of several alternatives: ``main/large``. UsageError
     as in read_parameters.
     """
-    found: Wish | None = None
+    found: TimeSharing | None = None
     from_claim = False
     for one in configurations:
         opaque = one.get("opaque") or {}
@@ -146,7 +146,7 @@ def of_request(configurations: Iterable[Mapping[str, Any]], request: str) -> Wis
         of_claim = one.get("source") == "FromClaim"
         if of_claim or not from_claim:
             found, from_claim = wish, of_claim
-    return found or Wish()
+    return found or TimeSharing()
 
 
 def _parse_theirs(text: str) -> int:

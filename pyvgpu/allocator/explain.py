@@ -15,7 +15,7 @@ FOR_NOW = " for now: "  # in a refusal, before the reasons: the pod may fit late
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reason:
+class DeviceReason:
     """Why one device does not fit."""
 
     uuid: str  # empty: not about one device
@@ -30,15 +30,15 @@ class Reason:
 class Refused(errors.UnavailableError):
     """The pod does not fit; *reasons* has a line for each device."""
 
-    def __init__(self, reasons: Iterable[Reason]) -> None:
+    def __init__(self, reasons: Iterable[DeviceReason]) -> None:
         self.reasons = tuple(reasons)
         super().__init__("; ".join(map(str, self.reasons)))
 
 
-def reasons(node: facts.Node, pod: facts.Pod) -> tuple[Reason, ...]:
+def reasons(node: facts.NodeDevices, pod: facts.Pod) -> tuple[DeviceReason, ...]:
     """Return why *pod* does not fit on *node*, after :func:`place.find` has failed."""
     if not node.devices:
-        return (Reason("", "", "", "the node has no device"),)
+        return (DeviceReason("", "", "", "the node has no device"),)
     free = free_capacity.of(node)
     for container in pod.containers:
         found = tuple(_alone(node, free, pod, container))
@@ -49,33 +49,33 @@ def reasons(node: facts.Node, pod: facts.Pod) -> tuple[Reason, ...]:
 
 
 def _alone(
-    node: facts.Node,
-    free: Sequence[free_capacity.Room],
+    node: facts.NodeDevices,
+    free: Sequence[free_capacity.FreeCapacity],
     pod: facts.Pod,
     container: facts.Container,
-) -> Iterator[Reason]:
+) -> Iterator[DeviceReason]:
     """Yield the devices that do not fit *container*, even if it were the pod's only one."""
     for room in free:
         text = free_capacity.unfit(room.device, pod.selector) or free_capacity.short(
             room, container.need, _held_of(node, room.device)
         )
         if text:
-            yield Reason(room.device.uuid, room.device.label, container.name, text)
+            yield DeviceReason(room.device.uuid, room.device.label, container.name, text)
 
 
-def _lacking(container: facts.Container, serving: int) -> Iterator[Reason]:
+def _lacking(container: facts.Container, serving: int) -> Iterator[DeviceReason]:
     if container.need.count > 1:
         fit = "1 fits" if serving == 1 else f"{serving} fit"
         text = f"{container.name} asks for {container.need.count} devices, only {fit}"
-        yield Reason("", "", container.name, text)
+        yield DeviceReason("", "", container.name, text)
 
 
 def _together(
-    node: facts.Node, free: Sequence[free_capacity.Room], pod: facts.Pod
-) -> Iterator[Reason]:
+    node: facts.NodeDevices, free: Sequence[free_capacity.FreeCapacity], pod: facts.Pod
+) -> Iterator[DeviceReason]:
     """Yield the free capacity, if each container fits alone."""
     if len(pod.containers) > 1:
-        yield Reason(
+        yield DeviceReason(
             "", "", "", "each container fits alone, but no placement was found for all together"
         )
     elif pod.nearness is not facts.Nearness.PREFERRED:
@@ -83,14 +83,16 @@ def _together(
             "linked by NVLink" if pod.nearness is facts.Nearness.NVLINK else "of one NUMA node"
         )
         count = pod.containers[0].need.count
-        yield Reason("", "", "", f"there are no {count} devices with room that are all {wanted}")
+        yield DeviceReason(
+            "", "", "", f"there are no {count} devices with room that are all {wanted}"
+        )
     for room in free:
         text = free_capacity.unfit(room.device, pod.selector)
         if not text:
             held = _held_of(node, room.device)
             text = f"has {room.text} free" + (f" ({free_capacity.holders(held)})" if held else "")
-        yield Reason(room.device.uuid, room.device.label, "", text)
+        yield DeviceReason(room.device.uuid, room.device.label, "", text)
 
 
-def _held_of(node: facts.Node, device: facts.Device) -> list[facts.Holding]:
+def _held_of(node: facts.NodeDevices, device: facts.NodeDevice) -> list[facts.Holding]:
     return [holding for holding in node.held if holding.share.uuid == device.uuid]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WHOLE = quantity.WHOLE_DEVICE
 
 
-class Path(enum.IntEnum):
+class LinkPath(enum.IntEnum):
     """The path between two devices, the nearest first; the numbers are in node annotations."""
 
     SWITCH = 1  # one PCIe switch, or a board of several devices
@@ -27,15 +27,15 @@ class Path(enum.IntEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Link:
+class DeviceLink:
     """The connection of two devices."""
 
-    path: Path = Path.SYSTEM
+    path: LinkPath = LinkPath.SYSTEM
     nvlinks: int = 0  # active ones, direct or over an NVSwitch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Device:
+class NodeDevice:
     """A device, as the allocator sees it."""
 
     uuid: str
@@ -44,7 +44,9 @@ class Device:
     model: str = ""  # the driver's name for it
     compute_class: str = ""  # the administrator's name for devices of its kind
     numa: int | None = None
-    links: Mapping[str, Link] = dataclasses.field(default_factory=dict, hash=False)  # by UUID
+    links: Mapping[str, DeviceLink] = dataclasses.field(
+        default_factory=dict, hash=False
+    )  # by UUID
     unhealthy: str = ""  # why it is unhealthy and cannot be allocated; empty: it is healthy
     cordoned: bool = False  # running containers stay, new ones are not placed on it
     allocated_by: str = ""  # the other API that offers it; empty: none
@@ -67,7 +69,7 @@ class Device:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Share:
+class NodeShare:
     """A share of one device; vcore 100 is the whole device, with all its memory."""
 
     uuid: str
@@ -87,15 +89,15 @@ class Share:
 class Holding:
     """A share that is already allocated."""
 
-    share: Share
+    share: NodeShare
     holder: str  # for display, such as namespace/pod/container
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class NodeDevices:
     """The devices of one node, and all shares allocated on them."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[NodeDevice, ...]
     held: tuple[Holding, ...] = ()
 
     def __post_init__(self) -> None:
@@ -104,7 +106,7 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Need:
+class ContainerNeed:
     """The request of one container: the same share of each of *count* devices."""
 
     vcore: int  # of each device; 100: whole devices
@@ -123,7 +125,7 @@ class Need:
         return self.vcore == WHOLE
 
 
-class Kind(enum.Enum):
+class ContainerKind(enum.Enum):
     """When a container runs."""
 
     APP = "app"
@@ -136,8 +138,8 @@ class Container:
     """A container that requests devices."""
 
     name: str
-    need: Need
-    kind: Kind = Kind.APP
+    need: ContainerNeed
+    kind: ContainerKind = ContainerKind.APP
 
 
 class Packing(enum.Enum):

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Room:
+class FreeCapacity:
     """A device with its free capacity."""
 
-    device: facts.Device
+    device: facts.NodeDevice
     vcore: int
     vmemory: int  # bytes; both may be below zero if the device is overcommitted
     tenants: int
@@ -32,7 +32,7 @@ class Room:
         return text_of(max(self.vcore, 0), max(self.vmemory, 0))
 
 
-def of(node: facts.Node) -> tuple[Room, ...]:
+def of(node: facts.NodeDevices) -> tuple[FreeCapacity, ...]:
     """Return the room on each device, in their order."""
     used: dict[str, list[int]] = {device.uuid: [0, 0, 0] for device in node.devices}
     for holding in node.held:
@@ -42,7 +42,7 @@ def of(node: facts.Node) -> tuple[Room, ...]:
             sums[1] += holding.share.vmemory
             sums[2] += 1
     return tuple(
-        Room(device, facts.WHOLE - vcore, device.memory_bytes - vmemory, tenants)
+        FreeCapacity(device, facts.WHOLE - vcore, device.memory_bytes - vmemory, tenants)
         for device, (vcore, vmemory, tenants) in zip(node.devices, used.values(), strict=True)
     )
 
@@ -53,7 +53,7 @@ _MOST = 1 << 62  # of a number
 _Kind = tuple[str, str, int | None, int]  # model, class, NUMA node and bytes of a device
 
 
-def unfit(device: facts.Device, selector: facts.Selector) -> str:
+def unfit(device: facts.NodeDevice, selector: facts.Selector) -> str:
     """Return why *device* takes no share of this pod, whatever is free of it; empty if it does."""
     shut = _shut(device)
     # Compare identity first: comparing two selectors takes longer than all of the above.
@@ -66,7 +66,7 @@ def unfit(device: facts.Device, selector: facts.Selector) -> str:
     return _not_of_kind(_kind(device), selector)
 
 
-def _shut(device: facts.Device) -> str:
+def _shut(device: facts.NodeDevice) -> str:
     """Return why *device* takes no new shares of any pod."""
     if device.unhealthy:
         return f"is unhealthy: {device.unhealthy}"
@@ -77,7 +77,7 @@ def _shut(device: facts.Device) -> str:
     return ""
 
 
-def _kind(device: facts.Device) -> _Kind:
+def _kind(device: facts.NodeDevice) -> _Kind:
     return device.model, device.compute_class, device.numa, device.memory_bytes
 
 
@@ -100,7 +100,12 @@ def _not_of_kind(kind: _Kind, selector: facts.Selector) -> str:
 
 
 def has(
-    device: facts.Device, need: facts.Need, vcore: int, vmemory: int, *, untouched: bool
+    device: facts.NodeDevice,
+    need: facts.ContainerNeed,
+    vcore: int,
+    vmemory: int,
+    *,
+    untouched: bool,
 ) -> bool:
     """Return whether *need* fits on *device* with this much left; see short for the reason."""
     return capacity.serves(
@@ -114,12 +119,12 @@ def has(
     )
 
 
-def used(room: Room) -> float:
+def used(room: FreeCapacity) -> float:
     """Return the allocated part of a device, of time or of memory, whichever is larger."""
     return 1 - min(room.vcore / facts.WHOLE, room.vmemory / room.device.memory_bytes)
 
 
-def numbers(unit: int, free: Sequence[Room]) -> capacity.Capacity:
+def numbers(unit: int, free: Sequence[FreeCapacity]) -> capacity.Capacity:
     """Return the free capacity of a node with units of *unit* bytes, as plain numbers."""
     kinds: dict[_Kind, int] = {}
     devices = []
@@ -163,7 +168,7 @@ def asked(pod: facts.Pod) -> capacity.Ask:
     )
 
 
-def short(room: Room, need: facts.Need, held: Sequence[facts.Holding]) -> str:
+def short(room: FreeCapacity, need: facts.ContainerNeed, held: Sequence[facts.Holding]) -> str:
     """Return why *need* does not fit on the device of *room*; empty if it fits.
 
     *held* are the shares allocated on this device.

@@ -17,15 +17,15 @@ from pyvgpu.allocator import facts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-NVLINK = 0  # the tier before those of facts.Path
+NVLINK = 0  # the tier before those of facts.LinkPath
 TIER = 100  # cost of one tier
 MOST_SETS = 5000  # up to which all sets are tried; else only sets grown from each device
 
-_APART = facts.Link()
-_FURTHEST = (len(facts.Path) + 1) * TIER
+_APART = facts.DeviceLink()
+_FURTHEST = (len(facts.LinkPath) + 1) * TIER
 
 
-class Table:
+class PairCosts:
     """Costs of all pairs of devices, by position: from the tier, less for more links."""
 
     __slots__ = ("_hash", "rows")
@@ -38,33 +38,33 @@ class Table:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Table) and self.rows == other.rows)
+        return self is other or (isinstance(other, PairCosts) and self.rows == other.rows)
 
 
 @functools.lru_cache(maxsize=64)
-def table(devices: tuple[facts.Device, ...]) -> Table:
+def table(devices: tuple[facts.NodeDevice, ...]) -> PairCosts:
     """Return the table of *devices*."""
-    return Table(tuple(tuple(_cost(one, other) for other in devices) for one in devices))
+    return PairCosts(tuple(tuple(_cost(one, other) for other in devices) for one in devices))
 
 
-def _cost(one: facts.Device, other: facts.Device) -> int:
+def _cost(one: facts.NodeDevice, other: facts.NodeDevice) -> int:
     if one.uuid == other.uuid:
         return 0
     link = one.links.get(other.uuid) or other.links.get(one.uuid) or _APART
     if link.nvlinks:
         return TIER - min(link.nvlinks, TIER - 1)
     same_node = one.numa is not None and one.numa == other.numa
-    path = min(link.path, facts.Path.NUMA) if same_node else link.path
+    path = min(link.path, facts.LinkPath.NUMA) if same_node else link.path
     return (path + 1) * TIER
 
 
 def tier(cost: int) -> int:
-    """Return the tier of a cost: NVLINK or the number of a facts.Path."""
+    """Return the tier of a cost: NVLINK or the number of a facts.LinkPath."""
     return (cost - 1) // TIER
 
 
 @functools.lru_cache(maxsize=512)  # most nodes of a cluster are alike
-def crowds(near: Table, free: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+def crowds(near: PairCosts, free: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
     """Return the numbers of near devices for each of the *free* ones, the widest group first.
 
     The smallest of these is the device whose allocation keeps large groups whole.
@@ -73,7 +73,7 @@ def crowds(near: Table, free: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
 
 
 def _crowd(row: tuple[int, ...], one: int, free: tuple[int, ...]) -> tuple[int, ...]:
-    counts = [0] * (len(facts.Path) + 1)
+    counts = [0] * (len(facts.LinkPath) + 1)
     for other in free:
         if other != one:
             counts[(row[other] - 1) // TIER] += 1
@@ -82,7 +82,7 @@ def _crowd(row: tuple[int, ...], one: int, free: tuple[int, ...]) -> tuple[int, 
 
 
 @functools.lru_cache(maxsize=512)
-def sets(near: Table, candidates: tuple[int, ...], count: int) -> tuple[tuple[int, ...], ...]:
+def sets(near: PairCosts, candidates: tuple[int, ...], count: int) -> tuple[tuple[int, ...], ...]:
     """Return sets of *count* *candidates*, the best first; all sets unless there are too many."""
     if count > len(candidates):
         return ()
@@ -95,14 +95,14 @@ def sets(near: Table, candidates: tuple[int, ...], count: int) -> tuple[tuple[in
     return tuple(sorted(found, key=lambda chosen: _rank(near, candidates, chosen)))
 
 
-def worst(near: Table, chosen: Sequence[int]) -> int:
+def worst(near: PairCosts, chosen: Sequence[int]) -> int:
     """Return the tier of the most distant pair of *chosen*; NVLINK for a single device."""
     pairs = itertools.combinations(chosen, 2)
     return max((tier(near.rows[one][other]) for one, other in pairs), default=NVLINK)
 
 
 def _rank(
-    near: Table, candidates: tuple[int, ...], chosen: tuple[int, ...]
+    near: PairCosts, candidates: tuple[int, ...], chosen: tuple[int, ...]
 ) -> tuple[int, int, int, tuple[int, ...]]:
     """Return the sort key of a set: distances within, nearness lost to the others, positions."""
     inner = [near.rows[one][other] for one, other in itertools.combinations(chosen, 2)]
@@ -117,7 +117,9 @@ def _rank(
     return tier(max(inner, default=1)), sum(inner), lost, chosen
 
 
-def _grown(near: Table, neighbours: Mapping[int, int], seed: int, count: int) -> tuple[int, ...]:
+def _grown(
+    near: PairCosts, neighbours: Mapping[int, int], seed: int, count: int
+) -> tuple[int, ...]:
     """Grow a set from *seed*, adding the nearest candidate each time."""
     chosen = [seed]
     distance = {other: (0, 0) for other in neighbours if other != seed}

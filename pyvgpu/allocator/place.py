@@ -22,7 +22,7 @@ ALL_STEPS = 10_000  # of all searches for one pod together
 
 
 @dataclasses.dataclass(slots=True)
-class Patience:
+class SearchBudget:
     """Budget of search steps for one pod, over all nodes.
 
     It limits pods with expensive placements. Steps before the first backtracking are free.
@@ -36,7 +36,7 @@ class Patience:
         return min(max(self.left, LEAST_STEPS), MOST_STEPS)
 
 
-def place(node: facts.Node, pod: facts.Pod) -> dict[str, tuple[facts.Share, ...]]:
+def place(node: facts.NodeDevices, pod: facts.Pod) -> dict[str, tuple[facts.NodeShare, ...]]:
     """Return the shares by container name; explain.Refused if the pod does not fit."""
     placed = find(free_capacity.of(node), pod)
     if placed is None:
@@ -45,15 +45,19 @@ def place(node: facts.Node, pod: facts.Pod) -> dict[str, tuple[facts.Share, ...]
 
 
 def find(
-    free: Sequence[free_capacity.Room], pod: facts.Pod, patience: Patience | None = None
-) -> dict[str, tuple[facts.Share, ...]] | None:
+    free: Sequence[free_capacity.FreeCapacity],
+    pod: facts.Pod,
+    patience: SearchBudget | None = None,
+) -> dict[str, tuple[facts.NodeShare, ...]] | None:
     """Like :func:`place`, without reasons; *patience* is shared by several searches."""
-    search = _Search(free, pod, patience or Patience())
+    search = _Search(free, pod, patience or SearchBudget())
     return search.shares() if search.run() else None
 
 
 def fits(
-    free: Sequence[free_capacity.Room], pod: facts.Pod, patience: Patience | None = None
+    free: Sequence[free_capacity.FreeCapacity],
+    pod: facts.Pod,
+    patience: SearchBudget | None = None,
 ) -> bool:
     """Return whether :func:`find` would succeed, mostly without the search for the best place."""
     if free_capacity.numbers(1, free).judge(free_capacity.asked(pod)) != codes.FITS:
@@ -70,18 +74,18 @@ def is_by_count(pod: facts.Pod) -> bool:
 
 def holdings(
     containers: Sequence[facts.Container],
-    shares: Mapping[str, Sequence[facts.Share]],
+    shares: Mapping[str, Sequence[facts.NodeShare]],
     holder: str,
 ) -> tuple[facts.Holding, ...]:
     """Return the holdings of a pod with these *shares*: its peak on each device."""
     return tuple(
-        facts.Holding(facts.Share(uuid, vcore, vmemory), holder)
+        facts.Holding(facts.NodeShare(uuid, vcore, vmemory), holder)
         for uuid, (vcore, vmemory) in _peaks(containers, shares).items()
     )
 
 
 def _peaks(
-    containers: Sequence[facts.Container], shares: Mapping[str, Sequence[facts.Share]]
+    containers: Sequence[facts.Container], shares: Mapping[str, Sequence[facts.NodeShare]]
 ) -> dict[str, tuple[int, int]]:
     """Return the peak vcore and bytes of concurrent containers on each device."""
     most: dict[str, tuple[int, int]] = {}
@@ -97,7 +101,7 @@ def _peaks(
 
 
 def complaint(
-    node: facts.Node, pod: facts.Pod, shares: Mapping[str, Sequence[facts.Share]]
+    node: facts.NodeDevices, pod: facts.Pod, shares: Mapping[str, Sequence[facts.NodeShare]]
 ) -> str:
     """Return why *shares*, chosen for *pod* by another component, are not valid, or nothing."""
     for container in pod.containers:
@@ -117,7 +121,9 @@ def complaint(
     return ""
 
 
-def _mismatch(node: facts.Node, container: facts.Container, shares: Sequence[facts.Share]) -> str:
+def _mismatch(
+    node: facts.NodeDevices, container: facts.Container, shares: Sequence[facts.NodeShare]
+) -> str:
     """Return how *shares* differ from what *container* requests."""
     need = container.need
     sizes = {device.uuid: device.memory_bytes for device in node.devices}
@@ -147,7 +153,7 @@ class _Search:
     """Backtracking search: tries devices for one container after the other."""
 
     def __init__(
-        self, free: Sequence[free_capacity.Room], pod: facts.Pod, patience: Patience
+        self, free: Sequence[free_capacity.FreeCapacity], pod: facts.Pod, patience: SearchBudget
     ) -> None:
         self._pod = pod
         self._patience = patience
@@ -167,7 +173,7 @@ class _Search:
         self._order = sorted(
             pod.containers,
             key=lambda one: (
-                one.kind is facts.Kind.INIT,
+                one.kind is facts.ContainerKind.INIT,
                 -one.need.count,
                 -one.need.vcore,
                 -one.need.vmemory,
@@ -187,7 +193,7 @@ class _Search:
         self._patience.left -= self._steps
         return found
 
-    def shares(self) -> dict[str, tuple[facts.Share, ...]]:
+    def shares(self) -> dict[str, tuple[facts.NodeShare, ...]]:
         """Return the shares that were found, by container; devices in the order of the node."""
         return {
             container.name: tuple(
@@ -197,10 +203,10 @@ class _Search:
             for container in self._pod.containers
         }
 
-    def _share(self, need: facts.Need, position: int) -> facts.Share:
+    def _share(self, need: facts.ContainerNeed, position: int) -> facts.NodeShare:
         device = self._rooms[position].device
         size = device.memory_bytes if need.whole else need.vmemory
-        return facts.Share(device.uuid, need.vcore, size)
+        return facts.NodeShare(device.uuid, need.vcore, size)
 
     def _place(self, at: int, most: int) -> bool:
         if at == len(self._order):
@@ -260,7 +266,7 @@ class _Search:
         need, phases = container.need, self._phases[container.name]
         return [index for index in range(len(self._rooms)) if self._fits(need, index, phases)]
 
-    def _fits(self, need: facts.Need, position: int, phases: Iterable[int]) -> bool:
+    def _fits(self, need: facts.ContainerNeed, position: int, phases: Iterable[int]) -> bool:
         left, device = self._left[position], self._rooms[position].device
         return all(
             free_capacity.has(
@@ -290,7 +296,9 @@ class _Search:
             return -min(left.vcore), -min(left.vmemory), tenants
         return min(left.vcore), min(left.vmemory), -tenants
 
-    def _growth(self, need: facts.Need, position: int, phases: Iterable[int]) -> tuple[int, int]:
+    def _growth(
+        self, need: facts.ContainerNeed, position: int, phases: Iterable[int]
+    ) -> tuple[int, int]:
         """Return by how much the pod's peak on a device would grow."""
         left = self._left[position]
         if len(left.vcore) == 1:
@@ -345,5 +353,5 @@ class _Search:
             ]
         return len(kept) >= need.count
 
-    def _near(self) -> nearness.Table:
+    def _near(self) -> nearness.PairCosts:
         return nearness.table(tuple(room.device for room in self._rooms))

@@ -26,7 +26,7 @@ ASSIGNED = names.GAIA_ASSIGNED_ANNOTATION
 
 def notes(
     containers: Iterable[str],
-    shares: Mapping[str, Sequence[facts.Share]],
+    shares: Mapping[str, Sequence[facts.NodeShare]],
     node: str,
     minors: Mapping[str, int],
     when: str,

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def read(vcore: int, vmemory: int, count: int | None = None, *, least: int = 1) -> facts.Need:
+def read(
+    vcore: int, vmemory: int, count: int | None = None, *, least: int = 1
+) -> facts.ContainerNeed:
     """Return the need for *vcore* and *vmemory* (bytes) of one container.
 
     *count*, if it is given, is the number of devices over which they are spread evenly. *least* is
@@ -27,25 +29,27 @@ def read(vcore: int, vmemory: int, count: int | None = None, *, least: int = 1) 
         return _spread(vcore, vmemory, count, least)
     if vcore % quantity.WHOLE_DEVICE == 0:
         devices = vcore // quantity.WHOLE_DEVICE
-        return facts.Need(quantity.WHOLE_DEVICE, -(-vmemory // devices), devices)
+        return facts.ContainerNeed(quantity.WHOLE_DEVICE, -(-vmemory // devices), devices)
     if vcore > quantity.WHOLE_DEVICE:
         whole = vcore // quantity.WHOLE_DEVICE * quantity.WHOLE_DEVICE
         raise errors.UsageError(
             f"vcore {vcore}: above 100 it must be a multiple of 100, for whole devices; "
             f"valid would be {whole} or {whole + quantity.WHOLE_DEVICE}"
         )
-    return facts.Need(vcore, _memory(vcore, vmemory, least))
+    return facts.ContainerNeed(vcore, _memory(vcore, vmemory, least))
 
 
-def _spread(vcore: int, vmemory: int, count: int, least: int) -> facts.Need:
+def _spread(vcore: int, vmemory: int, count: int, least: int) -> facts.ContainerNeed:
     if count < 1 or vcore % count or vcore > count * quantity.WHOLE_DEVICE:
         raise errors.UsageError(
             f"vcore {vcore} on {count} devices: must be the same whole number from 1 to 100 of "
             f"each, such as {50 * max(count, 1)}"
         )
     if vcore == count * quantity.WHOLE_DEVICE:
-        return facts.Need(quantity.WHOLE_DEVICE, -(-vmemory // count), count)
-    return facts.Need(vcore // count, _memory(vcore, vmemory, least * count) // count, count)
+        return facts.ContainerNeed(quantity.WHOLE_DEVICE, -(-vmemory // count), count)
+    return facts.ContainerNeed(
+        vcore // count, _memory(vcore, vmemory, least * count) // count, count
+    )
 
 
 def _memory(vcore: int, vmemory: int, least: int) -> int:
@@ -73,9 +77,9 @@ def phases(containers: Iterable[facts.Container]) -> tuple[tuple[str, ...], ...]
     running: list[str] = []
     apps: list[str] = []
     for container in containers:
-        if container.kind is facts.Kind.INIT:
+        if container.kind is facts.ContainerKind.INIT:
             found.append((*running, container.name))
-        elif container.kind is facts.Kind.SIDECAR:
+        elif container.kind is facts.ContainerKind.SIDECAR:
             running.append(container.name)
         else:
             apps.append(container.name)

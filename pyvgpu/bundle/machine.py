@@ -20,12 +20,12 @@ from pyvgpu.doctor import inside, machine, node
 from pyvgpu.http import endpoints
 from pyvgpu.machine import reservations
 from pyvgpu.volumes import manifest
-from pyvgpu.volumes.node_mirror import Node as Mirror
+from pyvgpu.volumes.node_mirror import NodeMirror as Mirror
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyvgpu.doctor.facts import Row
+    from pyvgpu.doctor.facts import CheckResult
 
 _KERNEL = (  # kernel version, and settings that affect us
     "/proc/version",
@@ -45,7 +45,7 @@ _MOST = 16 << 20  # bytes of a response
 
 
 def documents(
-    where: node.Node, run: Path, environment: Mapping[str, str]
+    where: node.NodePaths, run: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[str, object]]:
     """Yield the names and contents of files; a failed read becomes its error message."""
     known = {
@@ -92,7 +92,7 @@ def _or_error(read: Callable[[], object]) -> object:
         return {"error": shapes.text(str(exc))}
 
 
-def _rows(rows: tuple[Row, ...]) -> object:
+def _rows(rows: tuple[CheckResult, ...]) -> object:
     return [
         {key: shapes.text(str(it)) for key, it in dataclasses.asdict(row).items()} for row in rows
     ]

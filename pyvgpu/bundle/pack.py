@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class File:
+class BundleFile:
     """One file of a bundle."""
 
     name: str  # below the bundle's own folder
     content: bytes
 
 
-def write(path: Path, files: Sequence[File], made: float) -> None:
+def write(path: Path, files: Sequence[BundleFile], made: float) -> None:
     """Write *files* to *path*, which must not exist; *made* is the modification time of all."""
     folder = path.name.partition(".")[0]
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyvgpu.calibration.measured import Value
-    from pyvgpu.calibration.record import Record
+    from pyvgpu.calibration.record import KitRecord
     from pyvgpu.models import Model
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -23,22 +23,22 @@ SAME = "as assumed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class RowInputs:
     """The inputs of a row."""
 
-    record: Record
+    record: KitRecord
     values: Mapping[str, Value]
     model: Model
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class Assumption:
     """One assumption: where it is measured, and what a different value means for users."""
 
     title: str
     stage: str
-    measured: Callable[[Seen], float | str | None]
-    assumed: Callable[[Seen], float | str]
+    measured: Callable[[RowInputs], float | str | None]
+    assumed: Callable[[RowInputs], float | str]
     unit: str
     more: str  # consequence of a higher value, or of any different text
     less: str = ""  # consequence of a lower value
@@ -59,12 +59,12 @@ class Line:
     consequence: str
 
 
-def compare(seen: Seen) -> tuple[Line, ...]:
+def compare(seen: RowInputs) -> tuple[Line, ...]:
     """Return a line for each row."""
     return tuple(_line(row, seen) for row in ROWS)
 
 
-def _line(row: Row, seen: Seen) -> Line:
+def _line(row: Assumption, seen: RowInputs) -> Line:
     found, assumed = row.measured(seen), row.assumed(seen)
     if found is None:
         unknown = f"unknown: {_why_not(seen.record, row.stage)}"
@@ -81,7 +81,7 @@ def _line(row: Row, seen: Seen) -> Line:
     )  # fmt: skip
 
 
-def _why_not(record: Record, stage: str) -> str:
+def _why_not(record: KitRecord, stage: str) -> str:
     found = record.stages.get(stage)
     if found is None:
         return f"stage {stage} is not in the record; run the kit with --only {stage}"
@@ -93,29 +93,29 @@ def _why_not(record: Record, stage: str) -> str:
 
 def _law(
     title: str, stage: str, key: str, more: str, less: str, unit: str = "ns", floor: float = 0
-) -> Row:
+) -> Assumption:
     """Return the row of a key of the law."""
-    return Row(
+    return Assumption(
         title, stage, lambda seen: _value(seen, key), lambda _: getattr(Law(), key), unit,
         more, less, near=0.05, floor=floor,
     )  # fmt: skip
 
 
-def _value(seen: Seen, key: str) -> float | None:
+def _value(seen: RowInputs, key: str) -> float | None:
     found = seen.values.get(key)
     return None if found is None else found.value
 
 
-def _figure(stage: str, name: str, scale: float = 1) -> Callable[[Seen], float | None]:
-    def look(seen: Seen) -> float | None:
+def _figure(stage: str, name: str, scale: float = 1) -> Callable[[RowInputs], float | None]:
+    def look(seen: RowInputs) -> float | None:
         found = seen.record.figure(stage, name)
         return None if found is None else found.value * scale
 
     return look
 
 
-def _fact(stage: str, name: str) -> Callable[[Seen], str | None]:
-    def look(seen: Seen) -> str | None:
+def _fact(stage: str, name: str) -> Callable[[RowInputs], str | None]:
+    def look(seen: RowInputs) -> str | None:
         found = seen.record.fact(stage, name)
         return None if found is None else str(found)
 
@@ -128,8 +128,8 @@ def _charged(size: int) -> int:
     return (size + unit - 1) // unit * unit
 
 
-def _allocation(size: int) -> Row:
-    return Row(
+def _allocation(size: int) -> Assumption:
+    return Assumption(
         f"memory that an allocation of {_size(size)} takes", "memory",
         _figure("memory", f"allocation of {size}"), lambda _: _charged(size), "bytes",
         "programs with many of them take more of the device than they are charged, so that all "
@@ -139,8 +139,8 @@ def _allocation(size: int) -> Row:
     )  # fmt: skip
 
 
-def _pool(size: int, reserved: int) -> Row:
-    return Row(
+def _pool(size: int, reserved: int) -> Assumption:
+    return Assumption(
         f"memory that a pool reserves for {_size(size)}", "pools",
         _figure("pools", f"reserved after {size}"), lambda _: reserved, "bytes",
         "stream-ordered allocation takes more of the device than it is charged at first",
@@ -148,29 +148,29 @@ def _pool(size: int, reserved: int) -> Row:
     )  # fmt: skip
 
 
-def _kept(after: str, title: str) -> Row:
-    return Row(
+def _kept(after: str, title: str) -> Assumption:
+    return Assumption(
         title, "pools", _figure("pools", f"reserved after {100 * MIB}{after}"), lambda _: 0,
         "bytes",
         "a program that frees memory in a stream keeps more of its quota taken than it expects",
     )  # fmt: skip
 
 
-def _beside_full_queue(what: str, assumed: str) -> Row:
+def _beside_full_queue(what: str, assumed: str) -> Assumption:
     name = f"while a launch is blocked: {what}"
-    return Row(
+    return Assumption(
         name, "queue", _fact("queue", name), lambda _: assumed, "",
         "a program whose stream is full is held up elsewhere than on the simulator, and the shim "
         "may wait there, too",
     )  # fmt: skip
 
 
-def _forked(seen: Seen) -> str | None:
+def _forked(seen: RowInputs) -> str | None:
     found = _fact("fork", "memory of a killed process with a forked child")(seen)
     return "free at once" if found is not None and found.startswith("free") else found
 
 
-def _measuring(seen: Seen) -> float | None:
+def _measuring(seen: RowInputs) -> float | None:
     """Host time of the shim's measurement of a launch, without the kit's loop overhead."""
     times = [
         _figure("events", f"host time: {name}")(seen) for name in ("record", "query", "elapsed")
@@ -189,7 +189,7 @@ def _size(count: int) -> str:
     return f"{count} B"
 
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[Assumption, ...] = (
     _law(
         "turn of a process while others wait", "slices", "slice_ns",
         "programs beside others stop for longer at a time: their latency is higher, and shares "
@@ -227,31 +227,31 @@ ROWS: tuple[Row, ...] = (
             ("allocate memory", "blocks"),
         )
     ),
-    Row(
+    Assumption(
         "kernel of 100 us between events, above its own timer", "events",
         _figure("events", "kernel of 100 us, back to back: events above its own timer", 1000),
         lambda _: Law().event_ns, "ns",
         "kernels are taken for longer than they are: programs of short kernels get less than "
         "their share by it", "", floor=200,
     ),
-    Row(
+    Assumption(
         "host time of measuring a launch", "events", _measuring, lambda _: 1000, "ns",
         "one launch in some hundred is slower by it; the 99th percentile of launches shows it", "",
         near=2,
     ),
-    Row(
+    Assumption(
         "memory that CUDA programs can have", "facts", lambda seen: _value(seen, "memory_bytes"),
         lambda seen: seen.model.memory_bytes, "bytes",
         "the simulated model is too small: a quota that is refused there fits on the device",
         "the simulated model is too large: a quota that fits there is refused on the device",
         near=0.002,
     ),
-    Row(
+    Assumption(
         "processors", "facts", lambda seen: _value(seen, "sm_count"),
         lambda seen: seen.model.sm_count, "SMs", "the simulated model has fewer processors",
         "the simulated model has more processors",
     ),
-    Row(
+    Assumption(
         "memory that a context takes", "memory", lambda seen: _value(seen, "context_bytes"),
         lambda seen: seen.model.context_mib * MIB, "bytes",
         "a program needs a larger vmemory than on the simulator for the same work",
@@ -264,13 +264,13 @@ ROWS: tuple[Row, ...] = (
             2 * MIB + 1, 3 * MIB, 31 * MIB, 64 * MIB,
         )
     ),
-    Row(
+    Assumption(
         "memory that 512 bytes keep, which survive alone in their 2 MiB", "memory",
         _figure("memory", "512 bytes that survive in a block of 2 MiB"), lambda _: 512, "bytes",
         "a program that frees most of many small allocations holds more of the device than it is "
         "charged",
     ),
-    Row(
+    Assumption(
         "unit of cuMemCreate", "memory",
         _figure("memory", "granularity of cuMemCreate, minimum"), lambda _: measured.BLOCK,
         "bytes", "programs that map memory themselves take it in larger pieces",
@@ -284,7 +284,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _kept(" was freed and waited for", "memory that a pool keeps when all of it is free"),
     _kept(" and a trim", "memory that a pool keeps after a trim"),
-    Row(
+    Assumption(
         "memory of a killed process with a forked child", "fork", _forked,
         lambda _: "stays while the child lives", "",
         "memory of a killed program is free, but charged to its quota as long as a child that it "
@@ -300,7 +300,7 @@ ROWS: tuple[Row, ...] = (
         "metrics of utilization, and the audit of shares, are behind by it", "",
         floor=5_000_000,
     ),
-    Row(
+    Assumption(
         "driver's functions that no exported name leads to", "symbols",
         _figure("symbols", "pointers that dlsym does not name"), lambda _: 0, "functions",
         "calls by those pointers can go past the shim; each must be hooked",

@@ -13,7 +13,7 @@ from pyvgpu import errors, models
 from pyvgpu.simulation import machines
 
 if TYPE_CHECKING:
-    from pyvgpu.calibration.record import Record
+    from pyvgpu.calibration.record import KitRecord
 
 MOST_UNCOUNTED = 64 << 20
 MIB = 1 << 20
@@ -37,7 +37,7 @@ class Value:
         return str(self.value)
 
 
-def values(record: Record) -> dict[str, Value]:
+def values(record: KitRecord) -> dict[str, Value]:
     """Return the measured values for keys of a machine file; unknown ones are left out."""
     found = {
         **_turns(record), **_launches(record), **_events(record), **_queue(record),
@@ -48,7 +48,7 @@ def values(record: Record) -> dict[str, Value]:
     return {key: found[key] for key in order if key in found}
 
 
-def model(record: Record, named: str | None = None) -> models.Model:
+def model(record: KitRecord, named: str | None = None) -> models.Model:
     """Return the device's model: the one *named*, or the one in the device's name.
 
     UsageError if there is none, or more than one.
@@ -75,7 +75,7 @@ def _one_of() -> str:
     return f"must be one of {', '.join(models.BY_KEY)}, such as h100"
 
 
-def _turns(record: Record) -> dict[str, Value]:
+def _turns(record: KitRecord) -> dict[str, Value]:
     two = record.figure("slices", "2 processes: away from the device")
     three = record.figure("slices", "3 processes: away from the device")
     if two is None:
@@ -93,7 +93,7 @@ def _turns(record: Record) -> dict[str, Value]:
     return {"slice_ns": Value(turn, how), "switch_ns": Value(switch, how)}
 
 
-def _launches(record: Record) -> dict[str, Value]:
+def _launches(record: KitRecord) -> dict[str, Value]:
     """From the device share of short kernels without a quota: the rest are the gaps between them.
 
     Without that, from the time between events around a kernel, minus the time of an event.
@@ -111,7 +111,7 @@ def _launches(record: Record) -> dict[str, Value]:
     return {"launch_ns": Value(between, "events around a kernel of 100 us, less an event")}
 
 
-def _events(record: Record) -> dict[str, Value]:
+def _events(record: KitRecord) -> dict[str, Value]:
     pair = record.figure("events", "two events in a queue, by throughput")
     if pair is None:
         return {}
@@ -124,7 +124,7 @@ def _events(record: Record) -> dict[str, Value]:
     }
 
 
-def _queue(record: Record) -> dict[str, Value]:
+def _queue(record: KitRecord) -> dict[str, Value]:
     full = record.figure("queue", "launches that a stream behind a gate takes")
     if full is not None:  # the gate also occupies a place
         return {"queue_depth": Value(min(DEEPEST, int(full.value) + 1), "launches behind a gate")}
@@ -138,7 +138,7 @@ def _queue(record: Record) -> dict[str, Value]:
     }
 
 
-def _allocations(record: Record) -> dict[str, Value]:
+def _allocations(record: KitRecord) -> dict[str, Value]:
     found = {}
     survivor = record.figure("memory", "512 bytes that survive in a block of 2 MiB")
     smallest = record.figure("memory", "allocation of 1")
@@ -164,7 +164,7 @@ def _allocations(record: Record) -> dict[str, Value]:
     return found
 
 
-def _contexts(record: Record) -> dict[str, Value]:
+def _contexts(record: KitRecord) -> dict[str, Value]:
     found = {}
     for key, series, step in (
         ("second_context_percent", "many contexts", "2 second"),
@@ -188,14 +188,14 @@ def _contexts(record: Record) -> dict[str, Value]:
     return found
 
 
-def _fork(record: Record) -> dict[str, Value]:
+def _fork(record: KitRecord) -> dict[str, Value]:
     said = record.fact("fork", "memory of a killed process with a forked child")
     if said is None:
         return {}
     return {"fork_keeps": Value(not str(said).startswith("free"), "a parent that was killed")}
 
 
-def _nvml(record: Record) -> dict[str, Value]:
+def _nvml(record: KitRecord) -> dict[str, Value]:
     found = {}
     memory = record.figure("nvml", "allocation until memory in use shows it")
     if memory is not None:
@@ -214,7 +214,7 @@ def _whole_ms(milliseconds: float) -> int:
     return min(LATEST_NS, MS_NS * max(0, round(milliseconds)))
 
 
-def _device(record: Record) -> dict[str, Value]:
+def _device(record: KitRecord) -> dict[str, Value]:
     found = {}
     total = record.figure("facts", "memory total")
     context = record.figure("memory", "primary context, by NVML")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyvgpu.calibration.record import Record
+    from pyvgpu.calibration.record import KitRecord
 
 POINTS = 5  # percentage points by which a share may be off within a few seconds
 SHORTEST_US = 100  # shorter kernels leave the device idle until the host launches more
@@ -28,7 +28,7 @@ OVERHEAD = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Share:
+class TimeShare:
     """A tenant's requested and achieved share of time, in percent."""
 
     stage: str
@@ -48,13 +48,13 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Check:
+class PromiseCheck:
     """A promise: its name, its words, their file, and the check of a record."""
 
     name: str
     words: str
     source: str
-    look: Callable[[Record], Iterator[Outcome]]
+    look: Callable[[KitRecord], Iterator[Outcome]]
     kit: str = ""  # regular expression for the names of the kit's tests that belong to it
 
 
@@ -82,7 +82,7 @@ class Judged:
         return "held" if all(outcome.held for outcome in self.outcomes) else "inconclusive"
 
 
-def judge(record: Record) -> tuple[Judged, ...]:
+def judge(record: KitRecord) -> tuple[Judged, ...]:
     """Judge each promise by *record*."""
     return tuple(
         Judged(
@@ -92,7 +92,7 @@ def judge(record: Record) -> tuple[Judged, ...]:
     )
 
 
-def _of_kit(record: Record, check: Check) -> Iterator[Outcome]:
+def _of_kit(record: KitRecord, check: PromiseCheck) -> Iterator[Outcome]:
     for promise in record.promises:
         claiming = (
             candidate
@@ -103,11 +103,11 @@ def _of_kit(record: Record, check: Check) -> Iterator[Outcome]:
             yield Outcome(f"{promise.stage}: {promise.name}", promise.held, promise.detail)
 
 
-def _nothing(_: Record) -> Iterator[Outcome]:
+def _nothing(_: KitRecord) -> Iterator[Outcome]:
     return iter(())
 
 
-def shares(record: Record) -> Iterator[Share]:
+def shares(record: KitRecord) -> Iterator[TimeShare]:
     """Yield every share of time in *record*."""
     for stage in ("alone", "tenants"):
         found = record.stages.get(stage)
@@ -120,7 +120,7 @@ def shares(record: Record) -> Iterator[Share]:
             others = scene.split(" beside ") if stage == "tenants" else [tenant]
             if tenant in others:
                 others.remove(tenant)
-            yield Share(
+            yield TimeShare(
                 stage,
                 f"{tenant}, beside {' and '.join(others)}" if others else f"{tenant}, alone",
                 int(wanted[1]),
@@ -129,7 +129,7 @@ def shares(record: Record) -> Iterator[Share]:
             )
 
 
-def _given(record: Record) -> Iterator[Outcome]:
+def _given(record: KitRecord) -> Iterator[Outcome]:
     for share in shares(record):
         if share.promised:
             held = share.had >= share.wanted - POINTS
@@ -138,7 +138,7 @@ def _given(record: Record) -> Iterator[Outcome]:
             )
 
 
-def _freed(record: Record) -> Iterator[Outcome]:
+def _freed(record: KitRecord) -> Iterator[Outcome]:
     figure = record.figure("fork", "kill -9 until memory is free")
     if figure is not None:
         yield Outcome(
@@ -146,7 +146,7 @@ def _freed(record: Record) -> Iterator[Outcome]:
         )
 
 
-def _added(record: Record) -> Iterator[Outcome]:
+def _added(record: KitRecord) -> Iterator[Outcome]:
     """Check the overhead goals; None if the result depends on which rounds are compared."""
     for call, way, goal in OVERHEAD:
         bare = record.figure("overhead", f"{call}, without the shim: median")
@@ -163,7 +163,7 @@ def _added(record: Record) -> Iterator[Outcome]:
 
 
 CHECKS = (
-    Check(
+    PromiseCheck(
         "memory is held", "holds each program to its quota of device memory", "README.md",
         _nothing,
         r"nothing beyond|more is refused|refused twice|quota is held|nearly all|had again"
@@ -171,35 +171,35 @@ CHECKS = (
         r"|free at the end|exporter is charged|charged again|gives nothing back"
         r"|importer has closed it|memory is held$",
     ),
-    Check(
+    PromiseCheck(
         "the quota is shown", "CUDA and NVML answer with the quota", "docs/enforced.md", _nothing,
         r"quota is shown|shows the quota",
     ),
-    Check(
+    PromiseCheck(
         "time is held", "and of the device's time", "README.md", _nothing,
         r"not over its share|time is held$",
     ),
-    Check(
+    PromiseCheck(
         "time is given", "has its 60 at all times, and never more", "docs/vcore.md", _given
     ),
-    Check(
+    PromiseCheck(
         "results are the same", "no change to the program", "README.md", _nothing,
         r"the same|runs? under|works under|calls work|: (work|runs)$|copies come back"
         r"|what was written|read like that|can be (opened|reset)|as without a quota"
         r"|sum is right|by the bare driver|ends by (its signal|itself)|parent goes on"
         r"|model learns",
     ),
-    Check(
+    PromiseCheck(
         "no way past the shim", "cannot find the bare driver by another name",
         "docs/enforced.md", _nothing, r"exported name",
     ),
-    Check(
+    PromiseCheck(
         "death gives back", "memory of a killed process is reclaimed within a second",
         "README.md", _freed,
         r"killed process|child has ended|another (follows|gets its memory)",
     ),
-    Check(
+    PromiseCheck(
         "the shim costs little", "*added* is held against the goal", "docs/performance.md", _added
     ),
-    Check("other promises of the kit", "", "", _nothing),
+    PromiseCheck("other promises of the kit", "", "", _nothing),
 )  # fmt: skip

@@ -45,7 +45,7 @@ class Figure:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Promise:
+class CheckedPromise:
     """A condition that must hold, and whether it did."""
 
     stage: str
@@ -55,7 +55,7 @@ class Promise:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stage:
+class StageRecord:
     """The results of one stage."""
 
     name: str
@@ -63,19 +63,19 @@ class Stage:
     reason: str
     facts: Mapping[str, object]
     figures: Mapping[str, Figure]
-    promises: tuple[Promise, ...]
+    promises: tuple[CheckedPromise, ...]
     missing: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Record:
+class KitRecord:
     """A run of the kit on one machine."""
 
     path: Path
     kit: str
     begun: str
     simulated: str  # the simulated machine; empty for a GPU
-    stages: Mapping[str, Stage]
+    stages: Mapping[str, StageRecord]
 
     def figure(self, stage: str, name: str) -> Figure | None:
         """Return the measurement *name* of *stage*, None if there is none."""
@@ -103,12 +103,12 @@ class Record:
         return self.begun[:10]
 
     @property
-    def promises(self) -> tuple[Promise, ...]:
+    def promises(self) -> tuple[CheckedPromise, ...]:
         """The conditions of all stages."""
         return tuple(promise for stage in self.stages.values() for promise in stage.promises)
 
     @property
-    def unfinished(self) -> tuple[Stage, ...]:
+    def unfinished(self) -> tuple[StageRecord, ...]:
         """The stages that are not done."""
         return tuple(stage for stage in self.stages.values() if stage.state != "done")
 
@@ -138,7 +138,7 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def load(path: Path) -> Record:
+def load(path: Path) -> KitRecord:
     """Return the record at *path*, a file or a folder that the kit wrote.
 
     UsageError if there is none, RecordError if it cannot be read.
@@ -157,20 +157,22 @@ def load(path: Path) -> Record:
         simulated = document["simulated"] or ""
         if str(device).startswith(SIMULATED):  # the kit found a simulated driver by itself
             simulated = simulated or str(device)
-        return Record(file, str(document["kit"]), str(document["begun"]), simulated, stages)
+        return KitRecord(file, str(document["kit"]), str(document["begun"]), simulated, stages)
     except (KeyError, TypeError, ValueError) as exc:
         raise RecordError(f"{file}: its stages are damaged; copy the file again") from exc
 
 
-def _stage(name: str, entry: Mapping[str, Any]) -> Stage:
-    return Stage(
+def _stage(name: str, entry: Mapping[str, Any]) -> StageRecord:
+    return StageRecord(
         name,
         entry["state"],
         str(entry["reason"]),
         {fact["name"]: fact["value"] for fact in entry["facts"]},
         {figure["name"]: _figure(figure) for figure in entry["figures"]},
         tuple(
-            Promise(name, str(promise["name"]), promise["held"] is True, str(promise["detail"]))
+            CheckedPromise(
+                name, str(promise["name"]), promise["held"] is True, str(promise["detail"])
+            )
             for promise in entry["promises"]
         ),
         {str(gap["name"]): str(gap["reason"]) for gap in entry["missing"]},

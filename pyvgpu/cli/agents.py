@@ -23,7 +23,7 @@ _SECONDS = 10
 
 def reports(
     api: apiserver.ApiServer, namespace: str, nodes: Collection[str] | None
-) -> dict[str, agent_metrics.Report | str] | None:
+) -> dict[str, agent_metrics.AgentMetrics | str] | None:
     """Return the report of each agent in *namespace* on *nodes* (None: all), or its error text.
 
     None if we may not list the agents' pods.
@@ -46,7 +46,7 @@ def reports(
         return dict(zip(asked, answers, strict=True))
 
 
-def _ask(api: apiserver.ApiServer, url: str) -> agent_metrics.Report | str:
+def _ask(api: apiserver.ApiServer, url: str) -> agent_metrics.AgentMetrics | str:
     try:
         return agent_metrics.read(api.text(url, _SECONDS))
     except errors.PyVgpuError as exc:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from pyvgpu.calibration.measured import Value
-    from pyvgpu.calibration.record import Record
+    from pyvgpu.calibration.record import KitRecord
     from pyvgpu.models import Model
 
 _DESCRIPTION = """\
@@ -41,10 +41,10 @@ LAW_STAGES = "slices events queue memory pools contexts fork nvml"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class RecordResults:
     """The results of reading one record."""
 
-    record: Record
+    record: KitRecord
     model: Model
     values: dict[str, Value]
     lines: tuple[assumptions.Line, ...]
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     return errors.PyVgpuError.exit_code if found.broken else 0
 
 
-def find(path: Path, options: argparse.Namespace) -> Found:
+def find(path: Path, options: argparse.Namespace) -> RecordResults:
     """Read the record at *path*, compare it, and write the machine file if asked to."""
     if options.write is not None:
         _check_target(options.write)
@@ -98,11 +98,11 @@ def find(path: Path, options: argparse.Namespace) -> Found:
     values, model = measured.values(read), measured.model(read, options.model)
     if options.write is not None:
         _write(options.write, read, model, values)
-    return Found(
+    return RecordResults(
         read,
         model,
         values,
-        assumptions.compare(assumptions.Seen(read, values, model)),
+        assumptions.compare(assumptions.RowInputs(read, values, model)),
         promises.judge(read),
         options.write,
     )
@@ -115,7 +115,7 @@ def _check_target(path: Path) -> None:
         )
 
 
-def _write(path: Path, read: Record, model: Model, values: dict[str, Value]) -> None:
+def _write(path: Path, read: KitRecord, model: Model, values: dict[str, Value]) -> None:
     if not values.keys() & set(machines.LAW_KEYS):
         raise record.RecordError(
             f"{read.path}: has no measurements of the device's behaviour, so there is nothing "
@@ -132,7 +132,7 @@ def _write(path: Path, read: Record, model: Model, values: dict[str, Value]) -> 
     machines.write(path, model.key, entries, remarks)
 
 
-def document(found: Found) -> dict[str, object]:
+def document(found: RecordResults) -> dict[str, object]:
     """Return the JSON output."""
     read = found.record
     return {
@@ -151,7 +151,7 @@ def document(found: Found) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _show(found: Found) -> None:
+def _show(found: RecordResults) -> None:
     from rich import box, console, table, text
 
     def sheet(*headings: str) -> table.Table:
@@ -192,7 +192,7 @@ def _show(found: Found) -> None:
         out.print(text.Text(sentence))
 
 
-def _conclusion(found: Found) -> list[str]:
+def _conclusion(found: RecordResults) -> list[str]:
     differing = sum(line.differs for line in found.lines)
     known = sum(line.measured is not None for line in found.lines)
     held = f"broken promises: {', '.join(found.broken)}" if found.broken else "no broken promise"

@@ -21,7 +21,7 @@ _COUNTED = "a ResourceQuota counts devices of a class, never how much of them"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Said:
+class ClaimExplanation:
     """The explanation of a pod and its claims."""
 
     why: wait_reasons.Why | None  # None: none of its claims waits for a device
@@ -52,7 +52,7 @@ def concerns(pod: Object) -> bool:
     return bool(asked) and not spec.get("nodeName") and not over
 
 
-def explain(api: apiserver.ApiServer, pod: Object) -> Said | None:
+def explain(api: apiserver.ApiServer, pod: Object) -> ClaimExplanation | None:
     """Return why *pod* has no devices; None if none of its claims is for our devices.
 
     UnavailableError names the missing permission.
@@ -62,14 +62,14 @@ def explain(api: apiserver.ApiServer, pod: Object) -> Said | None:
         _name(device_class): device_class
         for device_class in _list(api, f"{FOLDER}/deviceclasses", "deviceclasses")
     }
-    wants: dict[str, seen.Wanted] = {}
+    wants: dict[str, seen.ClaimRequest] = {}
     lines: list[str] = []
     trouble, ours = "", False
     for entry in objects.entries(objects.section(pod, "spec"), "resourceClaims"):
         name = str(entry.get("name"))
         spec, line, waits = _claim(api, pod, entry)
         try:
-            found = seen.wanted(spec, classes) if spec else seen.Wanted(())
+            found = seen.wanted(spec, classes) if spec else seen.ClaimRequest(())
         except errors.UsageError as exc:
             trouble, ours = f"claim {name}: {exc}", True
             continue
@@ -83,21 +83,23 @@ def explain(api: apiserver.ApiServer, pod: Object) -> Said | None:
             lines += [f"claim {name}: not judged here: {text}" for text in found.unjudged if plain]
     if count := seen.whole_devices(pod):
         ours = True
-        wants["whole"] = seen.Wanted((pod_request.Part(facts.Kind.APP, facts.WHOLE * count, 0),))
+        wants["whole"] = seen.ClaimRequest(
+            (pod_request.ContainerRequest(facts.ContainerKind.APP, facts.WHOLE * count, 0),)
+        )
     if not ours:
         return None
     if not trouble and not any(want.parts for want in wants.values()):
-        return Said(None, tuple(lines))
+        return ClaimExplanation(None, tuple(lines))
     called, parts = seen.named(wants)
-    asked = pod_request.Pod(
+    asked = pod_request.PodRequest(
         key=f"{meta.get('namespace')}/{meta.get('name')}",
         uid=str(meta.get("uid")),
-        shape=pod_request.Shape(parts, _selector(pod)),
+        shape=pod_request.PodShape(parts, _selector(pod)),
         names=called,
         priority=int(objects.section(pod, "spec").get("priority") or 0),
         trouble=trouble,
     )
-    return Said(wait_reasons.look(_book(api), asked, every_device=True), tuple(lines))
+    return ClaimExplanation(wait_reasons.look(_book(api), asked, every_device=True), tuple(lines))
 
 
 def _selector(pod: Object) -> facts.Selector:
@@ -110,9 +112,9 @@ def _selector(pod: Object) -> facts.Selector:
         return facts.ANY
 
 
-def _book(api: apiserver.ApiServer) -> cache.Book:
+def _book(api: apiserver.ApiServer) -> cache.Cache:
     """Return what is free, computed from the nodes' ResourceSlices and from all claims."""
-    known = cache.Book(cache.Settings())
+    known = cache.Cache(cache.SchedulerSettings())
     found = seen.slices(_list(api, f"{FOLDER}/resourceslices", "resourceslices"))
     for node, published in seen.nodes(found).items():
         known.see_node(node, published)

@@ -113,9 +113,9 @@ def namespace(options: argparse.Namespace) -> str:
     return apiserver.own_namespace() or NAMESPACE
 
 
-def sidecar_settings(options: argparse.Namespace) -> settings.Settings:
+def sidecar_settings(options: argparse.Namespace) -> settings.SidecarSettings:
     """Return the settings of the --config file, overridden by the options."""
-    found = config.load(Path(options.config)) if options.config else settings.Settings()
+    found = config.load(Path(options.config)) if options.config else settings.SidecarSettings()
     if options.fast_exit_image:
         image = dataclasses.replace(found.fast_exit, image=options.fast_exit_image)
         found = dataclasses.replace(found, fast_exit=image)

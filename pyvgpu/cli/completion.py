@@ -17,7 +17,7 @@ _WORDS = {  # the values that a placeholder of --help stands for
     "MODEL": tuple(models.BY_KEY),
     "MODEL[:COUNT]": tuple(models.BY_KEY),
     "OPERATION": ("init", "mount", "unmount"),
-    "POLICY": tuple(policy.value for policy in pod_request.Policy),
+    "POLICY": tuple(policy.value for policy in pod_request.NodePolicy),
     "SHELL": SHELLS,
 }
 _FILES = ("ARGUMENT", "COMMAND", "FILE", "FILE.html", "RECORD", "SOCKET")

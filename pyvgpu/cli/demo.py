@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from pyvgpu.demo.facts import Plan
+    from pyvgpu.demo.facts import DemoPlan
 
 DEFAULT_SECONDS = "12"
 _DESCRIPTION = """\
@@ -101,7 +101,7 @@ def _console() -> Console:
     return Console(highlight=False, width=show.WIDTH, force_terminal=False)
 
 
-def _screen(plan: Plan, console: Console) -> show.Screen:
+def _screen(plan: DemoPlan, console: Console) -> show.Screen:
     console.print(
         f"one device, {plan.device}, {format_size(plan.memory)}; six tenants; {plan.seconds} s\n"
     )

@@ -15,7 +15,7 @@ from pyvgpu.cli.agent import STATE
 from pyvgpu.cli.table import Group, Option
 from pyvgpu.deviceplugin import allocation_api, settings
 from pyvgpu.deviceplugin.gpu_manager import profile
-from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, Placement, Profile, Settings
+from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, AgentSettings, Placement, Profile
 from pyvgpu.kube import process_tuning
 from pyvgpu.simulation import simulator
 
@@ -310,7 +310,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(
     options: argparse.Namespace, api: allocation_api.Api = allocation_api.Api.PLUGIN
-) -> tuple[Settings, dict[str, Any]]:
+) -> tuple[AgentSettings, dict[str, Any]]:
     """Return the settings of the agent and of its log; UsageError if *options* are not valid.
 
     *api* is the allocation API of devices for which the options name none.
@@ -323,7 +323,7 @@ def settings_of(
     said = {"verbose": found.pop("verbose", False), **SAYING.read(options)}
     rules = dataclasses.replace(settings.HealthRules(), **HEALTH.read(options))
     found["apis"] = allocation_api.parse(found.get("apis", ()), api)
-    made = Settings(**found, health=rules)
+    made = AgentSettings(**found, health=rules)
     if (made.placement is Placement.EXTENDER) != (made.placement_key is not None):
         raise errors.UsageError(
             "--placement extender and --placement-key FILE go together, such as --placement "

@@ -39,11 +39,11 @@ examples:
   kubectl -n pyvgpu-agent exec ds/agent -- pyvgpu doctor --node
 """
 _COLOURS = {
-    doctor.State.OK: "green",
-    doctor.State.LIMITED: "yellow",
-    doctor.State.MISSING: "red",
+    doctor.CheckState.OK: "green",
+    doctor.CheckState.LIMITED: "yellow",
+    doctor.CheckState.MISSING: "red",
 }
-_OF_A_NODE = node.Node()
+_OF_A_NODE = node.NodePaths()
 _MORE = (
     "More can be tested on a GPU, such as frameworks, several tenants and the shim's cost per "
     "call: `make gpu-kit` packs the tests, also for machines offline (docs/on-real-gpus.md)."
@@ -52,14 +52,14 @@ _IN_POD = "KUBERNETES_SERVICE_HOST"  # kubelet sets it in every container
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Report:
+class DoctorReport:
     """The result of all checks."""
 
     place: str  # machine, node, container, container of whole devices, run
-    rows: tuple[doctor.Row, ...]
+    rows: tuple[doctor.CheckResult, ...]
     sentence: str
     exit_code: int
-    run: doctor.Verdict | None = None  # of a machine: which runs are possible
+    run: doctor.PossibleRuns | None = None  # of a machine: which runs are possible
     more: str = ""  # further tests that are possible
 
 
@@ -129,15 +129,19 @@ def _check(options: argparse.Namespace) -> None:
         )
 
 
-def _report(options: argparse.Namespace) -> Report:
+def _report(options: argparse.Namespace) -> DoctorReport:
     if options.node:
-        where = node.Node(options.state, options.kubelet, options.cdi, options.agent)
+        where = node.NodePaths(options.state, options.kubelet, options.cdi, options.agent)
         rows = node.examine(where, os.environ)
         return _judged("node", rows, "the agent of this node has what it needs")
     place = inside.find()
     if place is not None:
         rows = inside.examine(place, os.environ)
-        held = "this container has whole devices" if place.kind is inside.Kind.WHOLE else ""
+        held = (
+            "this container has whole devices"
+            if place.kind is inside.EnvironmentKind.WHOLE
+            else ""
+        )
         return _judged(place.kind, rows, held or f"this {place.kind} is held to its quota")
     scene = doctor.Scene(
         os.environ, options.driver_libraries, scheduler_config=options.scheduler_config
@@ -152,27 +156,29 @@ def _report(options: argparse.Namespace) -> Report:
         raise errors.UnavailableError(_sentence(verdict))
     code = 0 if verdict.real or verdict.simulated else errors.UnavailableError.exit_code
     more = _MORE if options.prove else ""
-    return Report("machine", rows, _sentence(verdict), code or _unproven(rows), verdict, more)
+    return DoctorReport(
+        "machine", rows, _sentence(verdict), code or _unproven(rows), verdict, more
+    )
 
 
-def _judged(place: str, rows: tuple[doctor.Row, ...], well: str) -> Report:
+def _judged(place: str, rows: tuple[doctor.CheckResult, ...], well: str) -> DoctorReport:
     """Return the report on a place where every row is required."""
-    missing = [row.check for row in rows if row.state is doctor.State.MISSING]
+    missing = [row.check for row in rows if row.state is doctor.CheckState.MISSING]
     if not missing:
-        return Report(place, rows, f"{well}.", 0)
+        return DoctorReport(place, rows, f"{well}.", 0)
     proofs = {inside.MEMORY, inside.TIME}
     code = _unproven(rows) if proofs.issuperset(missing) else errors.UnavailableError.exit_code
-    return Report(place, rows, f"not well: {', '.join(missing)}; see above.", code)
+    return DoctorReport(place, rows, f"not well: {', '.join(missing)}; see above.", code)
 
 
-def _unproven(rows: Sequence[doctor.Row]) -> int:
+def _unproven(rows: Sequence[doctor.CheckResult]) -> int:
     """Return the exit code for a quota that is not enforced, 0 if *rows* have no failed proof."""
     proofs = [row for row in rows if row.check in (inside.MEMORY, inside.TIME)]
-    failed = any(row.state is doctor.State.MISSING for row in proofs)
+    failed = any(row.state is doctor.CheckState.MISSING for row in proofs)
     return errors.PyVgpuError.exit_code if failed else 0
 
 
-def _document(report: Report) -> dict[str, object]:
+def _document(report: DoctorReport) -> dict[str, object]:
     return {
         "pyvgpu": pyvgpu.__version__,
         "place": report.place,
@@ -181,7 +187,7 @@ def _document(report: Report) -> dict[str, object]:
     }
 
 
-def _show(report: Report) -> None:
+def _show(report: DoctorReport) -> None:
     from rich import box, console, table, text
 
     shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -199,7 +205,7 @@ def _show(report: Report) -> None:
         out.print(report.more)
 
 
-def _sentence(verdict: doctor.Verdict) -> str:
+def _sentence(verdict: doctor.PossibleRuns) -> str:
     held = "this program itself is held to no quota: it is in no grant and no run. "
     if _IN_POD in os.environ:
         held = (

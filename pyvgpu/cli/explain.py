@@ -16,7 +16,7 @@ from pyvgpu.kube import apiserver, leases, objects
 if TYPE_CHECKING:
     import argparse
 
-    from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.controller.sidecar.settings import SidecarSettings
     from pyvgpu.kube.objects import Object
 
 _DESCRIPTION = """\
@@ -77,8 +77,8 @@ def run(options: argparse.Namespace) -> int:
         print(document if options.json else found.text(f"{namespace}/{options.pod}"))
         return 0
     pod = pods.read(thing)
-    around = Around(api, options.controller_namespace, settings)
-    moment = reconcile.Moment(datetime.datetime.now(datetime.UTC), lambda: 0.5)
+    around = RelatedObjects(api, options.controller_namespace, settings)
+    moment = reconcile.DecisionMoment(datetime.datetime.now(datetime.UTC), lambda: 0.5)
     said = explain.explain(pod, around.of(pod, projections.job_of(thing)), moment, settings)
     if pod.phase not in completion.TERMINAL:
         around.ask_for_the_controller()
@@ -108,7 +108,7 @@ def _memory(
         report = (agents.reports(api, options.agent_namespace, {pod.node}) or {}).get(pod.node)
     except apiserver.ServerError:
         report = None
-    if not isinstance(report, agent_metrics.Report):
+    if not isinstance(report, agent_metrics.AgentMetrics):
         return []  # no permission to query agents, or no answer
     return agent_metrics.memory(report, pod.namespace, pod.name)
 
@@ -123,10 +123,13 @@ def _held(part: dict[str, Any]) -> str:
 
 
 def _waits(
-    api: apiserver.ApiServer, thing: Object, asked: pod_request.Pod, options: argparse.Namespace
+    api: apiserver.ApiServer,
+    thing: Object,
+    asked: pod_request.PodRequest,
+    options: argparse.Namespace,
 ) -> int:
     """Print why a pod has no node."""
-    known = scheduling.from_cluster(api, cache.Settings())
+    known = scheduling.from_cluster(api, cache.SchedulerSettings())
     pod = pod_request.read(thing, None, unit=scheduling.unit_of(known)) or asked
     why = wait_reasons.look(known, pod, every_device=True)
     if options.json:
@@ -144,10 +147,12 @@ def _waits(
     return 0
 
 
-class Around:
+class RelatedObjects:
     """The objects related to a pod, as far as we may read them."""
 
-    def __init__(self, api: apiserver.ApiServer, leases_in: str, settings: Settings) -> None:
+    def __init__(
+        self, api: apiserver.ApiServer, leases_in: str, settings: SidecarSettings
+    ) -> None:
         self._api = api
         self._leases_in = leases_in
         self._settings = settings
@@ -175,7 +180,7 @@ class Around:
             renewed = objects.section(lease, "spec").get("renewTime")
             self.unknown.append(f"when a sidecar-controller acts again: none has since {renewed}")
 
-    def _job(self, pod: pods.Pod, name: str) -> how.Job | None:
+    def _job(self, pod: pods.Pod, name: str) -> how.OwningJob | None:
         folder = f"/apis/batch/v1/namespaces/{pod.namespace}/jobs"
         job = self._read(f"{folder}/{name}", f"Job {name}")
         return projections.job(job, [pod]) if job else None

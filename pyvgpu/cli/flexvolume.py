@@ -47,7 +47,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Answer kubelet."""
-    kept = node_mirror.Node(Path(options.output).absolute(), shim.shim_library())
+    kept = node_mirror.NodeMirror(Path(options.output).absolute(), shim.shim_library())
     answer = flexvolume.answer(kept, options.operation, options.arguments)
     print(json.dumps(answer))
     return 1 if answer["status"] == "Failure" else 0

@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     import argparse
 
 
-def parse(options: argparse.Namespace) -> quota.Change:
+def parse(options: argparse.Namespace) -> quota.QuotaChange:
     """Return the values of --vcore, --vmemory, --policy, --vcore-limit and --priority.
 
     None for an option that is not given.
     """
     size, policy, priority = options.vmemory, options.policy, options.priority
-    return quota.Change(
+    return quota.QuotaChange(
         vcore=_vcore(options.vcore, "--vcore"),
         vmemory=None if size is None else quantity.parse_size(size, "--vmemory"),
-        policy=None if policy is None else quota.Policy.parse(policy, "--policy"),
+        policy=None if policy is None else quota.TimePolicy.parse(policy, "--policy"),
         vcore_limit=_vcore(options.vcore_limit, "--vcore-limit"),
         priority=None if priority is None else quota.Priority.parse(priority, "--priority"),
     )

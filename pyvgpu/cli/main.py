@@ -149,7 +149,7 @@ COMMANDS = tuple(command for _, commands in GROUPS for command in commands)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Program:
+class CommandLine:
     """One program and its subcommands."""
 
     name: str
@@ -163,8 +163,8 @@ class Program:
         return tuple(command for _, commands in self.groups for command in commands)
 
 
-PYVGPU = Program("pyvgpu", pyvgpu.__doc__, GROUPS, "pyvgpu run --help")
-KUBECTL = Program(
+PYVGPU = CommandLine("pyvgpu", pyvgpu.__doc__, GROUPS, "pyvgpu run --help")
+KUBECTL = CommandLine(
     "kubectl vgpu",
     "Show which pods hold which devices, how much of them they use, and why other pods wait.",
     (("commands", kubectl_commands.COMMANDS),),
@@ -191,7 +191,7 @@ class Parser(argparse.ArgumentParser):
 class ProgramParser(Parser):
     """The parser of a program, whose help lists its subcommands by group."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: CommandLine) -> None:
         super().__init__(
             prog=program.name,
             description=program.description,
@@ -231,7 +231,7 @@ def kubectl_complete(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def main(arguments: Sequence[str] | None = None, program: Program = PYVGPU) -> int:
+def main(arguments: Sequence[str] | None = None, program: CommandLine = PYVGPU) -> int:
     """Run the command line and return its exit code."""
     given = _usual(list(sys.argv[1:] if arguments is None else arguments))
     logging.lastResort = log.LastResort(logging.WARNING)
@@ -247,12 +247,12 @@ def main(arguments: Sequence[str] | None = None, program: Program = PYVGPU) -> i
         return 130
 
 
-def whole(program: Program) -> Parser:
+def whole(program: CommandLine) -> Parser:
     """Return the parser of a *program* with the options of all its subcommands."""
     return _parsers(program, ALL)[0]
 
 
-def _parsers(program: Program, asked: str | None) -> tuple[Parser, Parser]:
+def _parsers(program: CommandLine, asked: str | None) -> tuple[Parser, Parser]:
     """Return the parser of *program* and that of subcommand *asked*; only that one has options."""
     whole = ProgramParser(program)
     whole.add_argument("--version", action=versions.Action)
@@ -271,7 +271,7 @@ def _parsers(program: Program, asked: str | None) -> tuple[Parser, Parser]:
     return whole, chosen
 
 
-def _run(given: list[str], program: Program) -> int:
+def _run(given: list[str], program: CommandLine) -> int:
     modules = {name: module for name, module, _ in program.commands}
     whole, chosen = _parsers(program, given[0] if given else None)
     if not given:

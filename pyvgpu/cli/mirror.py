@@ -90,12 +90,12 @@ def run(options: argparse.Namespace) -> int:
             )
     given = options.volume_config
     volumes = None if given is None else volumeconf.read(Path(given))
-    finder = survey.Finder(Path(options.driver_root).absolute(), volumes)
+    finder = survey.RootFinder(Path(options.driver_root).absolute(), volumes)
     output = _output(volumes) if options.output is None else Path(options.output).absolute()
     specification = None if options.cdi is None else Path(options.cdi).absolute()
     if specification is not None:
         cdi.check_name(specification)
-    mirror = node_mirror.Node(output, shim.shim_library(), specification)
+    mirror = node_mirror.NodeMirror(output, shim.shim_library(), specification)
     if options.dry_run:
         return _show(finder, mirror, as_json=options.json)
     act = _follow if options.follow else _make
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
         return act(finder, mirror, as_json=options.json)
 
 
-def _output(volumes: tuple[volumeconf.Volume, ...] | None) -> Path:
+def _output(volumes: tuple[volumeconf.ConfiguredVolume, ...] | None) -> Path:
     bases = {volume.base for volume in volumes or ()} or {PurePosixPath(OUTPUT)}
     if len(bases) > 1:
         raise errors.UsageError(
@@ -114,7 +114,7 @@ def _output(volumes: tuple[volumeconf.Volume, ...] | None) -> Path:
     return Path(bases.pop())
 
 
-def _make(finder: survey.Finder, mirror: node_mirror.Node, *, as_json: bool) -> int:
+def _make(finder: survey.RootFinder, mirror: node_mirror.NodeMirror, *, as_json: bool) -> int:
     try:
         found = finder.find()
         with progress.copying("copying the driver") as report:
@@ -136,7 +136,7 @@ def _make(finder: survey.Finder, mirror: node_mirror.Node, *, as_json: bool) -> 
     return 0
 
 
-def _show(finder: survey.Finder, mirror: node_mirror.Node, *, as_json: bool) -> int:
+def _show(finder: survey.RootFinder, mirror: node_mirror.NodeMirror, *, as_json: bool) -> int:
     found = finder.find()
     made = mirror_plan.plan_node(found, mirror.shim)
     if as_json:
@@ -146,8 +146,8 @@ def _show(finder: survey.Finder, mirror: node_mirror.Node, *, as_json: bool) -> 
     return 0
 
 
-def _follow(finder: survey.Finder, mirror: node_mirror.Node, *, as_json: bool) -> int:
-    last: node_mirror.State | None = None
+def _follow(finder: survey.RootFinder, mirror: node_mirror.NodeMirror, *, as_json: bool) -> int:
+    last: node_mirror.MirrorState | None = None
 
     def tell(news: driver_follower.News) -> None:
         nonlocal last
@@ -163,15 +163,15 @@ def _follow(finder: survey.Finder, mirror: node_mirror.Node, *, as_json: bool) -
                 _say(news.state.specification)
         last = news.state
 
-    with watch.Watch() as watched:
-        follower = driver_follower.Follower(finder, mirror, watched, tell)
+    with watch.FolderWatch() as watched:
+        follower = driver_follower.DriverFollower(finder, mirror, watched, tell)
         with _stopped_by_signals(follower):
             follower.run()
     return 0
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(follower: driver_follower.Follower) -> Iterator[None]:
+def _stopped_by_signals(follower: driver_follower.DriverFollower) -> Iterator[None]:
     signals = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(each, lambda *_: follower.stop()) for each in signals]
     try:
@@ -182,7 +182,7 @@ def _stopped_by_signals(follower: driver_follower.Follower) -> Iterator[None]:
 
 
 def _news(
-    state: node_mirror.State, mirror: node_mirror.Node, removed: tuple[Path, ...]
+    state: node_mirror.MirrorState, mirror: node_mirror.NodeMirror, removed: tuple[Path, ...]
 ) -> dict[str, object]:
     """Return the state of the mirror as JSON."""
     return {
@@ -193,10 +193,12 @@ def _news(
     }
 
 
-def _tell(state: node_mirror.State, mirror: node_mirror.Node, removed: tuple[Path, ...]) -> None:
+def _tell(
+    state: node_mirror.MirrorState, mirror: node_mirror.NodeMirror, removed: tuple[Path, ...]
+) -> None:
     """Print the state of the mirror: one line, and one for each remark."""
     where = root.shown(mirror.output / state.tree) if state.tree else "no mirror"
-    if state.driver is node_mirror.Driver.PRESENT:
+    if state.driver is node_mirror.DriverState.PRESENT:
         _say(f"{where}: the mirror of driver {state.release}")
     else:
         kept = f"; {where} stays, of driver {state.release}" if state.tree else ""
@@ -216,7 +218,7 @@ def _say(line: str) -> None:
 
 
 def _document(
-    found: installation.Installation, made: mirror_plan.NodePlan, mirror: node_mirror.Node
+    found: installation.Installation, made: mirror_plan.NodePlan, mirror: node_mirror.NodeMirror
 ) -> dict[str, object]:
     """Return the plan as JSON: links with their targets, files with their sources."""
     return {
@@ -231,7 +233,7 @@ def _document(
 
 
 def _content(entry: mirror_plan.Entry) -> dict[str, object]:
-    if isinstance(entry, mirror_plan.Link):
+    if isinstance(entry, mirror_plan.PlannedLink):
         return {"kind": "link", "target": entry.target}
     if isinstance(entry, mirror_plan.OtherName):
         return {"kind": "other name", "file": entry.file}
@@ -262,7 +264,7 @@ def _draw(found: installation.Installation, made: mirror_plan.NodePlan) -> None:
 
 
 def _origin(entry: mirror_plan.Entry) -> str:
-    if isinstance(entry, mirror_plan.Link):
+    if isinstance(entry, mirror_plan.PlannedLink):
         return f" → {root.shown(entry.target)}"
     if isinstance(entry, mirror_plan.OtherName):
         return f" = {entry.file.rpartition('/')[2]}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 0.5  # a shorter copy is not reported
 
 
-class Report(Protocol):
+class ProgressCallback(Protocol):
     """Progress callback: a file's name, bytes copied so far, bytes in all."""
 
     def __call__(self, name: str, done: int, total: int, /) -> None:
@@ -26,7 +26,7 @@ class Report(Protocol):
 
 
 @contextlib.contextmanager
-def copying(what: str) -> Iterator[Report]:
+def copying(what: str) -> Iterator[ProgressCallback]:
     """Yield a progress callback; it shows nothing unless the copy takes long."""
     started = time.monotonic()
     bar: Progress | None = None

@@ -46,7 +46,7 @@ def find(pod: Object) -> Refusal | None:
 class Explanation:
     """Why a pod does not start on its node."""
 
-    pod: pod_request.Pod
+    pod: pod_request.PodRequest
     phase: str
     refusal: Refusal
     why: (
@@ -103,10 +103,10 @@ class Explanation:
 
 
 def look(
-    api: apiserver.ApiServer, thing: Object, pod: pod_request.Pod, refusal: Refusal
+    api: apiserver.ApiServer, thing: Object, pod: pod_request.PodRequest, refusal: Refusal
 ) -> Explanation:
     """Return why *pod*, parsed from the object *thing*, does not start."""
-    known, unknown = cache.Book(cache.Settings()), []
+    known, unknown = cache.Cache(cache.SchedulerSettings()), []
     phase = str(objects.section(thing, "status").get("phase"))
     node = pod.node
     if explain.FOR_NOW not in refusal.text:

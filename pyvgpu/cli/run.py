@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
     devices = device.select(base.devices, options.device)
     if base.machine is None:  # a simulated machine specifies its context overhead
         devices = context_overhead.with_measured(devices, base.driver, cache, log.say)
-    wish = holders.Wish(asked, devices, base.driver.release)
+    wish = holders.RunRequest(asked, devices, base.driver.release)
     source = _mirror(base, cache)
     books = reservations.Books()
     with supervisor.signals_held() as inherited:
@@ -154,7 +154,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             attendant.look()
             overlays = () if options.no_namespace else _overlays(base, run_tree, source)
-            started = supervisor.Program(
+            started = supervisor.RunProgram(
                 program,
                 command,
                 _environment(environment, run_tree, base.machine),
@@ -212,17 +212,17 @@ def _find_base(options: argparse.Namespace) -> Base:
     return Base(driver, device.simulated(machine), machine.folder)
 
 
-def _mirror(base: Base, cache: Path) -> run_files.Source:
+def _mirror(base: Base, cache: Path) -> run_files.RunSource:
     from pyvgpu.cli import progress
     from pyvgpu.volumes import mirror
 
     with progress.copying("copying the driver's libraries") as report:
         made = mirror.ensure(base.driver, shim.shim_library(), cache, report)
-    return run_files.Source(made.lib64, made.origin, base.machine)
+    return run_files.RunSource(made.lib64, made.origin, base.machine)
 
 
 def _overlays(
-    base: Base, run_tree: Path, source: run_files.Source
+    base: Base, run_tree: Path, source: run_files.RunSource
 ) -> tuple[mount_namespace.Overlay, ...]:
     """Prepare an overlay for the driver's folder, and for each folder that links into it."""
     folder = base.driver.folder.resolve()
@@ -256,10 +256,10 @@ def _nvml(base: Base) -> arbiter.Nvml | None:
 
 def _changer(
     books: reservations.Books, made: holders.Made, limit: run_limit.RunLimit
-) -> Callable[[quota.Change], holders.Changed]:
+) -> Callable[[quota.QuotaChange], holders.Changed]:
     """Return a function that changes the run's reservation."""
 
-    def change(wanted: quota.Change) -> holders.Changed:
+    def change(wanted: quota.QuotaChange) -> holders.Changed:
         nonlocal made
         if wanted.vmemory is not None and wanted.vmemory > made.share.vmemory:
             limit.change(wanted.vmemory)  # raise the driver's limit before the shim's

@@ -62,7 +62,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--resync",
         metavar="SECONDS",
-        default=f"{cache.Settings().resync_seconds:g}",
+        default=f"{cache.SchedulerSettings().resync_seconds:g}",
         help="interval of the comparison of its cache with the API server (%(default)s)",
     )
     add(
@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
     shown = endpoints.Pages(meter.text, wrong, not_ready)
     with endpoints.serving(options.listen, shown):
         try:
-            listener = tls_server.Server(
+            listener = tls_server.TlsServer(
                 address,
                 served.routes,
                 known.context if options.any_client else lambda: wrap(known.context()),
@@ -213,11 +213,11 @@ def _read_authority(options: argparse.Namespace) -> str:
     return trusted
 
 
-def _read_place(found: types.ModuleType, text: str) -> serving_certificate.Place:
+def _read_place(found: types.ModuleType, text: str) -> serving_certificate.ServerObjects:
     namespace, slash, name = text.partition("/")
     if not (namespace and slash and name) or "/" in name:
         raise errors.UsageError(f"--key {text!r}: must be a namespace and a name, such as {KEY}")
-    place: serving_certificate.Place = found.Place(namespace, name)
+    place: serving_certificate.ServerObjects = found.Place(namespace, name)
     return place
 
 

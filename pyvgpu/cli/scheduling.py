@@ -27,19 +27,19 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="POLICY",
-        default=pod_request.Policy.BINPACK.value,
+        default=pod_request.NodePolicy.BINPACK.value,
         help="placement of pods that name no policy: binpack, spread or topology (%(default)s)",
     )
 
 
-def read_settings(options: argparse.Namespace) -> cache.Settings:
+def read_settings(options: argparse.Namespace) -> cache.SchedulerSettings:
     """Return the settings with the policy option; UsageError if it is not a policy."""
-    return cache.Settings(policy=pod_request.read_policy(options.policy, "--policy"))
+    return cache.SchedulerSettings(policy=pod_request.read_policy(options.policy, "--policy"))
 
 
-def from_cluster(api: apiserver.ApiServer, settings: cache.Settings) -> cache.Book:
+def from_cluster(api: apiserver.ApiServer, settings: cache.SchedulerSettings) -> cache.Cache:
     """Read the cache from a cluster; UnavailableError names a missing permission."""
-    found = cache.Book(settings)
+    found = cache.Cache(settings)
     for path, what, tell in (
         ("/api/v1/nodes", "nodes", tell_nodes),
         ("/api/v1/pods", "pods of all namespaces", tell_pods),
@@ -56,29 +56,29 @@ def from_cluster(api: apiserver.ApiServer, settings: cache.Settings) -> cache.Bo
     return found
 
 
-def from_file(path: Path, settings: cache.Settings) -> cache.Book:
+def from_file(path: Path, settings: cache.SchedulerSettings) -> cache.Cache:
     """Read the cache from the output of `kubectl get nodes,pods -A -o json`."""
     things = read_objects(path)
-    found = cache.Book(settings)
+    found = cache.Cache(settings)
     tell_nodes(found, (thing for thing in things if thing.get("kind") == "Node"))
     tell_pods(found, (thing for thing in things if thing.get("kind") == "Pod"))
     return found
 
 
-def tell_nodes(known: cache.Book, nodes: Iterable[Object]) -> None:
+def tell_nodes(known: cache.Cache, nodes: Iterable[Object]) -> None:
     """Add what the agents of *nodes* published to the cache."""
     for node in nodes:
         found = node_annotation.read(node)
         known.see_node(informer.key_of(node), found.published, found.trouble)
 
 
-def tell_pods(known: cache.Book, pods: Iterable[Object]) -> None:
+def tell_pods(known: cache.Cache, pods: Iterable[Object]) -> None:
     """Add the devices of *pods*, from their annotations, to the cache."""
     for pod in pods:
         known.see_pod(informer.key_of(pod), pod_request.read(pod, None))
 
 
-def unit_of(known: cache.Book) -> int:
+def unit_of(known: cache.Cache) -> int:
     """Return the bytes of one vmemory as the nodes publish it, or the default."""
     units = (stand.unit for stand in known.stands.values() if stand.unit)
     return next(units, amounts.UNIT_BYTES)

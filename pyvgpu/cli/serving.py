@@ -49,7 +49,7 @@ def makes_its_own(options: argparse.Namespace) -> bool:
 def source(
     options: argparse.Namespace,
     api: ApiServer,
-    place: serving_certificate.Place,
+    place: serving_certificate.ServerObjects,
     *,
     lasting: bool = False,
 ) -> serving_certificate.Source:

@@ -49,7 +49,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Send the change to the run's supervisor or the agent, and print the new quota."""
     wanted = limits.parse(options)
-    if wanted == quota.Change():
+    if wanted == quota.QuotaChange():
         raise errors.UsageError(
             f"nothing to change is given, such as `pyvgpu set {options.name} --vcore 50`"
         )

@@ -57,11 +57,11 @@ def run(options: argparse.Namespace) -> int:
         from pyvgpu.controller.sidecar.meters import NodeMeter
     meter = NodeMeter()
     api = cluster.connect(options, meter)
-    runtime = cri.Runtime(options.runtime or _socket())
+    runtime = cri.RuntimeClient(options.runtime or _socket())
     # The node's name is the holder, so that a restarted process keeps the lease.
     lease = leases.Lease(api, cluster.namespace(options), leases.NODE + name, name)
-    node = node_agent.Keeper(
-        api, runtime, node_agent.Place(name, Path(options.folder)), settings, meter
+    node = node_agent.NodeAgent(
+        api, runtime, node_agent.NodePart(name, Path(options.folder)), settings, meter
     )
     with endpoints.serving(options.listen, endpoints.Pages(meter.text, node.alive, node.ready)):
         node.run(lease, cluster.stop_on_signals())

@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(not result.why for result in placed) else 1
 
 
-def place_all(known: cache.Book, nodes: Sequence[Object], pods: Sequence[Object]) -> list[Placed]:
+def place_all(known: cache.Cache, nodes: Sequence[Object], pods: Sequence[Object]) -> list[Placed]:
     """Place *pods* in order, with all members of each gang known from the start."""
     decider = extender.Decider(known)
     unit = scheduling.unit_of(known)
@@ -105,7 +105,10 @@ def place_all(known: cache.Book, nodes: Sequence[Object], pods: Sequence[Object]
 
 
 def _place(
-    decider: extender.Decider, nodes: Sequence[Object], thing: Object, pod: pod_request.Pod | None
+    decider: extender.Decider,
+    nodes: Sequence[Object],
+    thing: Object,
+    pod: pod_request.PodRequest | None,
 ) -> Placed:
     meta = objects.section(thing, "metadata")
     key = f"{meta.get('namespace')}/{meta.get('name')}"

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     """Serve the page until a termination signal arrives."""
     address = endpoints.read_address(options.serve, "--serve")
     port = table.whole(1, 65535, AGENT_PORT, "a port")(options.agent_port, "--agent-port")
-    settings = shown.Settings(options.cluster, options.agent_namespace, port)
+    settings = shown.StatusSettings(options.cluster, options.agent_namespace, port)
     with errors.needing("prometheus-client", "kubernetes"):
         from pyvgpu.controller.status.meter import StatusMeter
     meter = StatusMeter()
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         from pyvgpu.controller.certs import serving_certificate
     api = cluster.connect(options, meter)
     stop = cluster.stop_on_signals()
-    place = serving_certificate.Place(cluster.namespace(options), options.name)
+    place = serving_certificate.ServerObjects(cluster.namespace(options), options.name)
     known = serving_certificate.Identity(api, serving.source(options, api, place))
     one = shown.Cluster(api, settings, meter)
     meter.watch(one, known.expires)
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
         for part in (known.run, one.run):
             threading.Thread(target=part, args=(stop,), daemon=True).start()
         try:
-            listener = tls_server.Server(
+            listener = tls_server.TlsServer(
                 address, {}, known.context, meter.answered, shown=one.routes()
             )
         except OSError as exc:

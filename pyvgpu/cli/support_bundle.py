@@ -30,7 +30,7 @@ examples:
   pyvgpu support-bundle --print
   pyvgpu support-bundle --no-cluster --output /tmp/help.tar.gz
 """
-_OF_A_NODE = node.Node()
+_OF_A_NODE = node.NodePaths()
 _OWN = f"{cluster.NAMESPACE},{cluster.AGENTS}"
 
 
@@ -78,14 +78,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _files(options: argparse.Namespace) -> Iterator[pack.File]:
+def _files(options: argparse.Namespace) -> Iterator[pack.BundleFile]:
     for name, content in _contents(options):
-        yield pack.File(name, machine.encoded(content))
+        yield pack.BundleFile(name, machine.encoded(content))
 
 
 def _contents(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
     yield "about.json", machine.about(versions.text())
-    where = node.Node(state=options.state, agent=options.agent)
+    where = node.NodePaths(state=options.state, agent=options.agent)
     yield from machine.documents(where, options.run, os.environ)
     for log in options.log or ():
         try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from pyvgpu.run.runs import DeviceView, Part
+    from pyvgpu.run.runs import DeviceView, RunShare
 
 DEFAULT_SECONDS = "1"
 SHORTEST, LONGEST = 0.1, 60.0
@@ -73,7 +73,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show usage until the user quits."""
     interval = _parse_interval(options.interval)
-    watch, books = runs.Watch(), reservations.Books()
+    watch, books = runs.RunWatch(), reservations.Books()
     watch.see(runs.look(books))  # the baseline of the first interval
     if options.json:
         _print_lines(watch, books, interval, once=options.once)
@@ -148,7 +148,7 @@ def _table(device: DeviceView, width: int) -> Table:
     return sheet.table(_COLUMNS, rows, width, title)
 
 
-def _rows(part: Part) -> Iterator[tuple[Text, ...]]:
+def _rows(part: RunShare) -> Iterator[tuple[Text, ...]]:
     """Yield the row of a run, then one for each of its processes."""
     from rich.text import Text
 
@@ -171,7 +171,7 @@ def _rows(part: Part) -> Iterator[tuple[Text, ...]]:
         yield name, *[nothing] * 4, Text(views.size(process.held), "dim")
 
 
-def _colour(part: Part) -> str:
+def _colour(part: RunShare) -> str:
     """Return red for a share above the run's limit."""
     over = part.share is not None and 100 * part.share > part.limits.vcore_limit + 3
     return "red" if over else "none"
@@ -182,7 +182,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _print_lines(
-    watch: runs.Watch, books: reservations.Books, interval: float, *, once: bool
+    watch: runs.RunWatch, books: reservations.Books, interval: float, *, once: bool
 ) -> None:
     while True:
         time.sleep(interval)
@@ -192,7 +192,7 @@ def _print_lines(
             return
 
 
-def _live(watch: runs.Watch, books: reservations.Books, interval: float) -> None:
+def _live(watch: runs.RunWatch, books: reservations.Books, interval: float) -> None:
     from rich.live import Live
 
     console = views.console()

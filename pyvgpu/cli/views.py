@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from pyvgpu.run.runs import DeviceView, Part
+    from pyvgpu.run.runs import DeviceView, RunShare
 
 NO_RUNS = "there are no active runs on this machine; `pyvgpu run --help` has examples"
 WIDTH = 110  # columns if standard output is not a terminal
@@ -48,7 +48,7 @@ def size(held: int | None) -> str:
     return UNKNOWN if held is None else f"{held / _GIB:.2f} GiB"
 
 
-def held(part: Part) -> str:
+def held(part: RunShare) -> str:
     """Format the memory that a run holds, with its marks."""
     marks = (OVER if part.over else "") + (TAMPERED if part.tampered else "")
     return f"{size(part.held)} {marks}" if marks else size(part.held)
@@ -62,17 +62,17 @@ def note(devices: Sequence[DeviceView]) -> str:
     return "\n".join(lines)
 
 
-def vcore(part: Part) -> str:
+def vcore(part: RunShare) -> str:
     """Format a run's quota of device time, and its priority if it is not normal."""
     if part.priority is quota.Priority.NORMAL:
         return _vcore(part)
     return f"{_vcore(part)} {part.priority.name.lower()}"
 
 
-def _vcore(part: Part) -> str:
+def _vcore(part: RunShare) -> str:
     if not part.promised_vcore:
         return "-"
-    if part.limits.policy is quota.Policy.ELASTIC:
+    if part.limits.policy is quota.TimePolicy.ELASTIC:
         return f"{part.limits.vcore}-{part.limits.vcore_limit}"
     return str(part.limits.vcore)
 

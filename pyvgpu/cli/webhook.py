@@ -219,12 +219,12 @@ def run(options: argparse.Namespace) -> int:
         JUDGE: devices.validation(rules, nodes.devices),
         EPHEMERAL: devices.ephemeral(rules),
         IMAGES: imagenames.mutation(renames),
-        CLAIMS: totals.validation(keeping.Keeper(api, cluster.namespace(options)).why_not),
+        CLAIMS: totals.validation(keeping.ClaimAdmitter(api, cluster.namespace(options)).why_not),
     }
     shown = endpoints.Pages(meter.text, ready=lambda: _not_ready(known, parts, stop))
     with endpoints.serving(options.listen, shown):
         try:
-            listener = server.Server(address, routes, known.context, meter.reviewed)
+            listener = server.WebhookServer(address, routes, known.context, meter.reviewed)
         except OSError as exc:
             raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
         # The server listens before we are ready: readiness depends on these threads.
@@ -266,7 +266,7 @@ def _identity(options: argparse.Namespace, api: ApiServer) -> serving_certificat
     """Return the serving identity, with the certificate source that the options name."""
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller.certs import serving_certificate
-    place = serving_certificate.Place(cluster.namespace(options), options.name)
+    place = serving_certificate.ServerObjects(cluster.namespace(options), options.name)
     source = serving.source(options, api, place)
     return serving_certificate.Identity(api, source, (place.mutating, place.validating))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.demo import shares
-from pyvgpu.demo.facts import SHARERS, STEP, TENANTS, Kind, Observations, Role, gib
+from pyvgpu.demo.facts import SHARERS, STEP, TENANTS, EventKind, Observations, Role, gib
 from pyvgpu.quantity import format_size
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ LEFT_OVER = 5.0  # points of the device's time that the sharers may leave idle
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class ClaimVerdict:
     """Whether a claim holds, and the evidence."""
 
     claim: str
@@ -38,14 +38,14 @@ class _FailedError(Exception):
     """The claim does not hold; the text says why."""
 
 
-def judge(seen: Observations) -> tuple[Verdict, ...]:
+def judge(seen: Observations) -> tuple[ClaimVerdict, ...]:
     """Return the verdict on every claim, in the order of the table."""
     verdicts = []
     for claim, look in CLAIMS:
         try:
-            verdicts.append(Verdict(claim, holds=True, seen=look(seen)))
+            verdicts.append(ClaimVerdict(claim, holds=True, seen=look(seen)))
         except _FailedError as exc:
-            verdicts.append(Verdict(claim, holds=False, seen=str(exc)))
+            verdicts.append(ClaimVerdict(claim, holds=False, seen=str(exc)))
     return tuple(verdicts)
 
 
@@ -69,11 +69,11 @@ def _quota_kept(seen: Observations) -> str:
 
 def _steady_undisturbed(seen: Observations) -> str:
     _require_start(seen, Role.STEADY)
-    rounds = seen.of(Role.STEADY, Kind.ROUND)
+    rounds = seen.of(Role.STEADY, EventKind.ROUND)
     wrong = sum(event.number for event in rounds)
     if wrong:
         raise _FailedError(f"{wrong} bytes were not as computed, in {len(rounds)} rounds")
-    killed = seen.first(Role.DOOMED, Kind.KILLED)
+    killed = seen.first(Role.DOOMED, EventKind.KILLED)
     if killed is None:
         raise _FailedError("no neighbour was killed, so nothing could disturb it")
     after = sum(event.seconds > killed.seconds for event in rounds)
@@ -88,7 +88,7 @@ def _steady_undisturbed(seen: Observations) -> str:
 
 def _grower_refused(seen: Observations) -> str:
     _require_start(seen, Role.GROWER)
-    refused = seen.of(Role.GROWER, Kind.REFUSED)
+    refused = seen.of(Role.GROWER, EventKind.REFUSED)
     if not refused:
         raise _FailedError("it was never refused")
     first = refused[0]
@@ -97,7 +97,7 @@ def _grower_refused(seen: Observations) -> str:
         raise _FailedError(f"it was refused with {others[0].text}, not CUDA_ERROR_OUT_OF_MEMORY")
     if first.free >= STEP:
         raise _FailedError(f"it was refused with {gib(first.free)} of its quota free")
-    if seen.first(Role.GROWER, Kind.GROWN, first.seconds):
+    if seen.first(Role.GROWER, EventKind.GROWN, first.seconds):
         raise _FailedError("it was given more after it had been refused")
     sample = next((sample for sample in seen.samples if sample.seconds >= first.seconds), None)
     free = seen.plan.memory - sample.used if sample else 0
@@ -112,7 +112,7 @@ def _grower_refused(seen: Observations) -> str:
 
 def _dead_give_back(seen: Observations) -> str:
     _require_start(seen, Role.DOOMED)
-    killed = seen.first(Role.DOOMED, Kind.KILLED)
+    killed = seen.first(Role.DOOMED, EventKind.KILLED)
     if killed is None:
         raise _FailedError("it never held its memory")
     took = seconds_until_back(seen, killed.seconds)
@@ -126,7 +126,7 @@ def _dead_give_back(seen: Observations) -> str:
     ]
     if kept and kept[-1] > BACK_SECONDS:
         raise _FailedError(f"its memory was still in use {kept[-1]:.2f} s later")
-    again = seen.first(Role.DOOMED, Kind.HELD, killed.seconds)
+    again = seen.first(Role.DOOMED, EventKind.HELD, killed.seconds)
     if again is None or again.size < killed.size:
         raise _FailedError("the next process of the same run did not get the same bytes")
     return (
@@ -136,7 +136,7 @@ def _dead_give_back(seen: Observations) -> str:
 
 
 def _late_turned_away(seen: Observations) -> str:
-    event = seen.first(Role.LATE, Kind.TURNED_AWAY)
+    event = seen.first(Role.LATE, EventKind.TURNED_AWAY)
     if event is None:
         raise _FailedError("it was not tried")
     free = format_size(event.free)
@@ -213,10 +213,10 @@ def seconds_until_back(seen: Observations, since: float) -> float | None:
 
 
 def _require_start(seen: Observations, role: Role) -> None:
-    failed = seen.first(role, Kind.FAILED)
+    failed = seen.first(role, EventKind.FAILED)
     if failed:
         raise _FailedError(f"{role}: {failed.text}")
-    if not seen.first(role, Kind.START):
+    if not seen.first(role, EventKind.START):
         said = "; ".join(text for tenant, text in seen.remarks if tenant is role)
         raise _FailedError(f"{role} did not start: {said or 'it printed nothing'}")
 
@@ -231,7 +231,7 @@ def _require_window(seen: Observations) -> shares.Window:
 
 
 def _require_good_end(seen: Observations, role: Role) -> None:
-    ended = seen.first(role, Kind.ENDED)
+    ended = seen.first(role, EventKind.ENDED)
     if ended is None or ended.number:
         raise _FailedError(
             f"{role} did not end by itself"
@@ -253,7 +253,7 @@ CLAIMS: tuple[tuple[str, Callable[[Observations], str]], ...] = (
 )
 
 
-def document(seen: Observations, verdicts: tuple[Verdict, ...]) -> str:
+def document(seen: Observations, verdicts: tuple[ClaimVerdict, ...]) -> str:
     """Return the whole demonstration as JSON."""
     plan, window = seen.plan, shares.window(seen)
     return json.dumps(

@@ -32,7 +32,7 @@ SHARERS = {Role.SMALL: 30, Role.LARGE: 70}  # vcore of the tenants that compete 
 TENANTS = (Role.STEADY, Role.GROWER, Role.DOOMED, *SHARERS, Role.IDLE)
 
 
-class Kind(enum.StrEnum):
+class EventKind(enum.StrEnum):
     """Kinds of events. The first seven are those that the tenant program reports."""
 
     START = "start"
@@ -48,12 +48,12 @@ class Kind(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Event:
+class TenantEvent:
     """An event of a tenant; the kind determines which fields are used."""
 
     seconds: float
     role: Role
-    kind: Kind
+    kind: EventKind
     number: int = 0  # CUresult, exit code, wrong bytes, completed kernels
     size: int = 0  # bytes held, worked on or requested
     free: int = 0  # bytes reported to the tenant as free, or not reserved
@@ -74,7 +74,7 @@ class Holding:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sample:
+class DemoSample:
     """One sample of the device."""
 
     seconds: float
@@ -90,7 +90,7 @@ class Sample:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     """The device, the quotas and the duration of a demonstration."""
 
     seconds: int  # after which the tenants are asked to end
@@ -132,17 +132,17 @@ class Plan:
 class Observations:
     """All observations."""
 
-    plan: Plan
-    events: tuple[Event, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    plan: DemoPlan
+    events: tuple[TenantEvent, ...] = ()
+    samples: tuple[DemoSample, ...] = ()
     remarks: tuple[tuple[Role, str], ...] = ()  # standard error of the runs
     left: tuple[str, ...] = ()  # descriptions of left-overs after the end
 
-    def of(self, role: Role, *kinds: Kind) -> tuple[Event, ...]:
+    def of(self, role: Role, *kinds: EventKind) -> tuple[TenantEvent, ...]:
         """Return the events of *role* that are of *kinds*, in order."""
         return tuple(x for x in self.events if x.role is role and x.kind in kinds)
 
-    def first(self, role: Role, kind: Kind, since: float = 0.0) -> Event | None:
+    def first(self, role: Role, kind: EventKind, since: float = 0.0) -> TenantEvent | None:
         """Return the first event of *role* of that *kind* from *since* on."""
         found = (x for x in self.of(role, kind) if x.seconds >= since)
         return next(found, None)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pyvgpu import errors, names, region, shim
-from pyvgpu.demo.facts import TENANTS, Holding, Role, Sample
+from pyvgpu.demo.facts import TENANTS, DemoSample, Holding, Role
 from pyvgpu.machine import reservations
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ class Meter:
         version = self._nvml.nvmlMemory_v2
         return int(self._nvml.nvmlDeviceGetMemoryInfo(self._device, version=version).used)
 
-    def sample(self, seconds: float, pids: Mapping[Role, Sequence[int]]) -> Sample:
+    def sample(self, seconds: float, pids: Mapping[Role, Sequence[int]]) -> DemoSample:
         """Take one sample; *pids* are all processes that each tenant has had."""
         used = self.used()
         held = {
             process.pid: int(process.usedGpuMemory or 0)
             for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device)
         }
-        return Sample(
+        return DemoSample(
             seconds,
             used,
             tuple(

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.demo import place, script, show
-from pyvgpu.demo.facts import TENANTS, Event, Kind, Observations, Plan, Role, Sample
+from pyvgpu.demo.facts import (
+    TENANTS,
+    DemoPlan,
+    DemoSample,
+    EventKind,
+    Observations,
+    Role,
+    TenantEvent,
+)
 from pyvgpu.demo.meter import Meter
-from pyvgpu.demo.stage import Stage
+from pyvgpu.demo.stage import DemoStage
 from pyvgpu.machine import reservations
 from pyvgpu.simulation import simulator
 
@@ -24,20 +32,22 @@ LOOK_SECONDS = 0.02  # between two samples
 class Play:
     """One demonstration."""
 
-    def __init__(self, plan: Plan, stage: Stage, meter: Meter, screen: show.Screen) -> None:
+    def __init__(
+        self, plan: DemoPlan, stage: DemoStage, meter: Meter, screen: show.Screen
+    ) -> None:
         self._plan = plan
         self._stage = stage
         self._meter = meter
         self._screen = screen
-        self._events: list[Event] = []
-        self._samples: list[Sample] = []
+        self._events: list[TenantEvent] = []
+        self._samples: list[DemoSample] = []
 
     def run(self) -> Observations:
         """Run it; return the observations."""
-        done: frozenset[script.Step] = frozenset()
+        done: frozenset[script.StageStep] = frozenset()
         for role in TENANTS:
             self._stage.start(role)
-        while script.Step.END not in done:
+        while script.StageStep.END not in done:
             self._note(self._stage.hear(LOOK_SECONDS))
             self._look()
             step = script.due(self._seen(), done, self._stage.seconds)
@@ -53,19 +63,19 @@ class Play:
             self._plan, tuple(self._events), tuple(self._samples), tuple(self._stage.remarks)
         )
 
-    def _take(self, step: script.Step) -> None:
-        if step is script.Step.KILL:
-            held = self._seen().first(Role.DOOMED, Kind.HELD)
+    def _take(self, step: script.StageStep) -> None:
+        if step is script.StageStep.KILL:
+            held = self._seen().first(Role.DOOMED, EventKind.HELD)
             if held:
                 self._note([self._stage.kill(held)])
-        elif step is script.Step.GO:
+        elif step is script.StageStep.GO:
             self._stage.go(Role.DOOMED)
-        elif step is script.Step.ASK:
+        elif step is script.StageStep.ASK:
             self._stage.start(Role.LATE)
 
-    def _note(self, events: list[Event]) -> None:
+    def _note(self, events: list[TenantEvent]) -> None:
         for event in events:
-            if event.kind is Kind.START:
+            if event.kind is EventKind.START:
                 self._meter.follow(event.role, self._plan.name(event.role))
             self._events.append(event)
             sentence = show.sentence(event, self._seen())
@@ -87,12 +97,12 @@ class Play:
         return (*left, f"{used} bytes of the device are in use") if used else tuple(left)
 
 
-def play(seconds: int, spec: str, make_screen: Callable[[Plan], show.Screen]) -> Observations:
+def play(seconds: int, spec: str, make_screen: Callable[[DemoPlan], show.Screen]) -> Observations:
     """Run the demonstration on a new simulated machine *spec*."""
     with place.private_folder() as (folder, working):
         machine = simulator.open_machine(spec, folder)
         device = machine.devices[0]
-        plan = Plan(
+        plan = DemoPlan(
             seconds=seconds,
             device=device.name,
             memory=device.memory_bytes,
@@ -110,7 +120,7 @@ def play(seconds: int, spec: str, make_screen: Callable[[Plan], show.Screen]) ->
         try:
             with (
                 Meter(machine) as meter,
-                Stage(plan, device.uuid, spec, environment) as stage,
+                DemoStage(plan, device.uuid, spec, environment) as stage,
             ):
                 return Play(plan, stage, meter, screen).run()
         finally:

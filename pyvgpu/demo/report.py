@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import pyvgpu
 from pyvgpu import errors
 from pyvgpu.demo import shares
-from pyvgpu.demo.facts import GIB, SHARERS, TENANTS, Kind, Role
+from pyvgpu.demo.facts import GIB, SHARERS, TENANTS, EventKind, Role
 from pyvgpu.quantity import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pyvgpu.demo.assertions import Verdict
+    from pyvgpu.demo.assertions import ClaimVerdict
     from pyvgpu.demo.facts import Observations
 
 STEP_SECONDS = 0.25  # of the picture of shares
@@ -108,7 +108,7 @@ def check_possible(path: Path) -> None:
         )
 
 
-def write(path: Path, seen: Observations, verdicts: Sequence[Verdict]) -> None:
+def write(path: Path, seen: Observations, verdicts: Sequence[ClaimVerdict]) -> None:
     """Write the page about *seen* to *path*."""
     text = page(seen, verdicts, time.strftime("%Y-%m-%d %H:%M"))
     try:
@@ -117,7 +117,7 @@ def write(path: Path, seen: Observations, verdicts: Sequence[Verdict]) -> None:
         raise errors.OutputError(f"{path}: cannot be written: {exc.strerror}") from exc
 
 
-def page(seen: Observations, verdicts: Sequence[Verdict], when: str) -> str:
+def page(seen: Observations, verdicts: Sequence[ClaimVerdict], when: str) -> str:
     """Return the page about *seen*, created at *when*."""
     import matplotlib as mpl
 
@@ -138,7 +138,7 @@ def page(seen: Observations, verdicts: Sequence[Verdict], when: str) -> str:
     )
 
 
-def _row(verdict: Verdict) -> str:
+def _row(verdict: ClaimVerdict) -> str:
     kind, mark = ("holds", "✓ holds") if verdict.holds else ("failed", "✗ failed")
     claim, seen = html.escape(verdict.claim), html.escape(verdict.seen)
     return (
@@ -186,7 +186,7 @@ def _draw_memory(seen: Observations) -> _Picture:
     rows = figure.subplots(len(TENANTS), sharex=True)
     begin, end = _span(seen)
     times = [sample.seconds for sample in seen.samples]
-    killed = seen.first(Role.DOOMED, Kind.KILLED)
+    killed = seen.first(Role.DOOMED, EventKind.KILLED)
     for role, axes in zip(TENANTS, rows, strict=True):
         quota = seen.plan.quota(role) / GIB
         held = [sample.of(role).charged / GIB for sample in seen.samples]
@@ -258,7 +258,7 @@ def _percent(points: shares.Points) -> tuple[list[float], list[float]]:
 def _span(seen: Observations) -> tuple[float, float]:
     """Return the time span that has observations."""
     moments = [x.seconds for x in seen.samples] + [x.seconds for x in seen.events]
-    starts = [x.seconds for x in seen.events if x.kind is Kind.START]
+    starts = [x.seconds for x in seen.events if x.kind is EventKind.START]
     return max(0.0, min(starts, default=0.0) - 0.5), max(moments, default=1.0)
 
 

@@ -11,7 +11,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu.demo import assertions, shares
-from pyvgpu.demo.facts import TENANTS, Kind, Role
+from pyvgpu.demo.facts import TENANTS, EventKind, Role
 
 if TYPE_CHECKING:
     from pyvgpu.demo.facts import Observations
@@ -20,7 +20,7 @@ SHORTEST, LONGEST = 5, 22  # seconds; with the end of the tenants under 30
 PATIENCE_SECONDS = 90  # if the machine is too busy to show everything in the planned time
 
 
-class Step(enum.Enum):
+class StageStep(enum.Enum):
     """A step of the stage."""
 
     KILL = enum.auto()  # kill the doomed tenant's process
@@ -29,36 +29,36 @@ class Step(enum.Enum):
     END = enum.auto()
 
 
-def due(seen: Observations, done: frozenset[Step], seconds: float) -> Step | None:
+def due(seen: Observations, done: frozenset[StageStep], seconds: float) -> StageStep | None:
     """Return the step that is due now, None if there is none."""
     part = seconds / seen.plan.seconds
-    if all(seen.first(role, Kind.ENDED) for role in TENANTS):
-        return Step.END
+    if all(seen.first(role, EventKind.ENDED) for role in TENANTS):
+        return StageStep.END
     if seconds >= PATIENCE_SECONDS or (part >= 1 and _is_settled(seen)):
-        return Step.END
-    holding = seen.first(Role.DOOMED, Kind.HELD)
-    refused = seen.first(Role.GROWER, Kind.REFUSED)
-    if Step.KILL not in done:
-        return Step.KILL if part >= 0.4 and holding and refused else None
-    killed = seen.first(Role.DOOMED, Kind.KILLED)
-    if Step.GO not in done and killed and part >= killed.seconds / seen.plan.seconds + 0.1:
+        return StageStep.END
+    holding = seen.first(Role.DOOMED, EventKind.HELD)
+    refused = seen.first(Role.GROWER, EventKind.REFUSED)
+    if StageStep.KILL not in done:
+        return StageStep.KILL if part >= 0.4 and holding and refused else None
+    killed = seen.first(Role.DOOMED, EventKind.KILLED)
+    if StageStep.GO not in done and killed and part >= killed.seconds / seen.plan.seconds + 0.1:
         back = assertions.seconds_until_back(seen, killed.seconds)
-        return Step.GO if back is not None else None
-    if Step.ASK not in done and part >= 0.65 and Step.GO in done:
-        return Step.ASK
+        return StageStep.GO if back is not None else None
+    if StageStep.ASK not in done and part >= 0.65 and StageStep.GO in done:
+        return StageStep.ASK
     return None
 
 
 def _is_settled(seen: Observations) -> bool:
     """Return whether all claims have been tested, or a tenant has failed."""
-    killed = seen.first(Role.DOOMED, Kind.KILLED)
+    killed = seen.first(Role.DOOMED, EventKind.KILLED)
     if killed and shares.window(seen):
         shown = (
-            seen.first(Role.IDLE, Kind.HELD),
-            seen.first(Role.LATE, Kind.TURNED_AWAY),
-            seen.first(Role.DOOMED, Kind.HELD, killed.seconds),
-            seen.first(Role.STEADY, Kind.ROUND, killed.seconds),
+            seen.first(Role.IDLE, EventKind.HELD),
+            seen.first(Role.LATE, EventKind.TURNED_AWAY),
+            seen.first(Role.DOOMED, EventKind.HELD, killed.seconds),
+            seen.first(Role.STEADY, EventKind.ROUND, killed.seconds),
         )
         if all(shown):
             return True
-    return any(seen.of(role, Kind.ENDED, Kind.FAILED) for role in TENANTS)
+    return any(seen.of(role, EventKind.ENDED, EventKind.FAILED) for role in TENANTS)

@@ -10,12 +10,12 @@ import bisect
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.demo.facts import SHARERS, Kind, Role
+from pyvgpu.demo.facts import SHARERS, EventKind, Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.demo.facts import Observations, Sample
+    from pyvgpu.demo.facts import DemoSample, Observations
 
 SETTLE_SECONDS = 0.5  # after the last sharer has started
 LEAST_SECONDS = 1.0  # for which all must have run concurrently
@@ -36,7 +36,7 @@ class Window:
         """The length of the window."""
         return self.end - self.begin
 
-    def samples(self, seen: Observations) -> tuple[Sample, ...]:
+    def samples(self, seen: Observations) -> tuple[DemoSample, ...]:
         """Return the samples in the window."""
         return tuple(x for x in seen.samples if self.begin <= x.seconds <= self.end)
 
@@ -46,12 +46,12 @@ def window(seen: Observations) -> Window | None:
 
     It begins once the idle tenant is running, too: on a busy machine that may take seconds.
     """
-    spans = [seen.of(role, Kind.SPUN) for role in SHARERS]
+    spans = [seen.of(role, EventKind.SPUN) for role in SHARERS]
     if not all(spans) or not seen.samples:
         return None
     begin = max(events[0].seconds for events in spans) + SETTLE_SECONDS
     begin = max(begin, seen.samples[0].seconds)
-    idle = seen.first(Role.IDLE, Kind.HELD)
+    idle = seen.first(Role.IDLE, EventKind.HELD)
     if idle:
         begin = max(begin, idle.seconds)
     end = min(*(events[-1].seconds for events in spans), seen.samples[-1].seconds)
@@ -75,15 +75,15 @@ def lost(seen: Observations, within: Window) -> float:
 
 def done(seen: Observations, role: Role) -> Points:
     """Return the device time of the kernels that *role* has reported as done."""
-    return tuple((event.seconds, float(event.ns)) for event in seen.of(role, Kind.SPUN))
+    return tuple((event.seconds, float(event.ns)) for event in seen.of(role, EventKind.SPUN))
 
 
-def counted(samples: Sequence[Sample], role: Role) -> Points:
+def counted(samples: Sequence[DemoSample], role: Role) -> Points:
     """Return the device time that the region of *role* has counted."""
     return tuple((sample.seconds, float(sample.of(role).busy_ns)) for sample in samples)
 
 
-def recent(samples: Sequence[Sample], role: Role) -> float:
+def recent(samples: Sequence[DemoSample], role: Role) -> float:
     """Return the share of *role* in the last second, by its region's count."""
     if not samples:
         return 0.0

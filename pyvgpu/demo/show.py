@@ -16,19 +16,19 @@ from pyvgpu.demo.facts import (
     KERNEL_US,
     SHARERS,
     TENANTS,
-    Event,
-    Kind,
+    DemoPlan,
+    DemoSample,
+    EventKind,
     Observations,
-    Plan,
     Role,
-    Sample,
+    TenantEvent,
     gib,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.demo.assertions import Verdict
+    from pyvgpu.demo.assertions import ClaimVerdict
 
 WIDTH = 88  # columns of plain lines
 _BAR = 20
@@ -48,10 +48,10 @@ _COLOURS = {
 class Screen(Protocol):
     """The display of a demonstration."""
 
-    def happened(self, event: Event, sentence: str) -> None:
+    def happened(self, event: TenantEvent, sentence: str) -> None:
         """Show an event."""
 
-    def looked(self, sample: Sample) -> None:
+    def looked(self, sample: DemoSample) -> None:
         """Show a sample."""
 
     def close(self) -> None:
@@ -61,10 +61,10 @@ class Screen(Protocol):
 class Nowhere:
     """Shows nothing."""
 
-    def happened(self, event: Event, sentence: str) -> None:
+    def happened(self, event: TenantEvent, sentence: str) -> None:
         """Show nothing."""
 
-    def looked(self, sample: Sample) -> None:
+    def looked(self, sample: DemoSample) -> None:
         """Show nothing."""
 
     def close(self) -> None:
@@ -74,18 +74,18 @@ class Nowhere:
 class Lines:
     """Plain lines, with the table before a kill."""
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(self, plan: DemoPlan, console: Console) -> None:
         self._plan = plan
         self._console = console
-        self._looks: collections.deque[Sample] = collections.deque(maxlen=_KEPT)
+        self._looks: collections.deque[DemoSample] = collections.deque(maxlen=_KEPT)
 
-    def happened(self, event: Event, sentence: str) -> None:
+    def happened(self, event: TenantEvent, sentence: str) -> None:
         """Print the line; before a kill also print the table."""
-        if event.kind is Kind.KILLED and self._looks:
+        if event.kind is EventKind.KILLED and self._looks:
             self._console.print(table(self._plan, tuple(self._looks)))
         self._console.print(line(event, sentence), soft_wrap=True)
 
-    def looked(self, sample: Sample) -> None:
+    def looked(self, sample: DemoSample) -> None:
         """Keep the sample."""
         self._looks.append(sample)
 
@@ -96,19 +96,19 @@ class Lines:
 class Alive:
     """A live table, with a log below it."""
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(self, plan: DemoPlan, console: Console) -> None:
         self._plan = plan
         self._story: list[Text] = []
         self._table: Table | None = None
-        self._looks: collections.deque[Sample] = collections.deque(maxlen=_KEPT)
+        self._looks: collections.deque[DemoSample] = collections.deque(maxlen=_KEPT)
         self._live = Live(console=console, refresh_per_second=10, get_renderable=self._draw)
         self._live.start()
 
-    def happened(self, event: Event, sentence: str) -> None:
+    def happened(self, event: TenantEvent, sentence: str) -> None:
         """Add a line to the log."""
         self._story.append(line(event, sentence))
 
-    def looked(self, sample: Sample) -> None:
+    def looked(self, sample: DemoSample) -> None:
         """Update the table."""
         self._looks.append(sample)
         self._table = table(self._plan, tuple(self._looks))
@@ -122,14 +122,14 @@ class Alive:
         return Group(*above, *self._story[-_LAST:])
 
 
-def line(event: Event, sentence: str) -> Text:
+def line(event: TenantEvent, sentence: str) -> Text:
     """Return one line of the log."""
     shown = Text(f"{event.seconds:5.1f} s  ", style="dim")
     shown.append(f"{event.role:<8}", style=_COLOURS[event.role])
     return shown.append(sentence, style="none")
 
 
-def table(plan: Plan, looks: Sequence[Sample]) -> Table:
+def table(plan: DemoPlan, looks: Sequence[DemoSample]) -> Table:
     """Return reserved, used and free memory at the last of *looks*, by tenant and in total."""
     sample = looks[-1]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -160,17 +160,17 @@ def table(plan: Plan, looks: Sequence[Sample]) -> Table:
     return shown
 
 
-def sentence(event: Event, seen: Observations) -> str | None:
+def sentence(event: TenantEvent, seen: Observations) -> str | None:
     """Return the sentence about *event*, None if it is not worth a line."""
     is_first = seen.first(event.role, event.kind) == event
     said = _SENTENCES.get(event.kind)
     if said is None or (event.kind in _ONCE and not is_first):
         return None
-    if event.kind is Kind.START and not is_first:
+    if event.kind is EventKind.START and not is_first:
         return "the run's next process starts, with the same quota"
-    if event.kind is Kind.HELD and not is_first:
+    if event.kind is EventKind.HELD and not is_first:
         return f"it gets {gib(event.size)} again"
-    if event.kind is Kind.ENDED and event.number:
+    if event.kind is EventKind.ENDED and event.number:
         said = next((x for role, x in reversed(seen.remarks) if role is event.role), "")
         return f"its run ended with exit code {event.number}" + (f": {said}" if said else "")
     return said.format(
@@ -184,7 +184,7 @@ def sentence(event: Event, seen: Observations) -> str | None:
     )
 
 
-def verdicts(found: Sequence[Verdict]) -> Group:
+def verdicts(found: Sequence[ClaimVerdict]) -> Group:
     """Return a line or two per claim, and the summary."""
     shown = Table(box=None, pad_edge=False, show_header=False)
     shown.add_column(no_wrap=True)
@@ -199,21 +199,21 @@ def verdicts(found: Sequence[Verdict]) -> Group:
     return Group(shown, summary)
 
 
-_ONCE = frozenset({Kind.ROUND, Kind.REFUSED, Kind.SPUN})
+_ONCE = frozenset({EventKind.ROUND, EventKind.REFUSED, EventKind.SPUN})
 _SENTENCES = {
-    Kind.START: "runs with {quota}; the driver reports a device of {size}",
-    Kind.ROUND: "computes in {size} and reads every byte back: all right; and again",
-    Kind.REFUSED: "holds {size}, wants more: {text}; keeps trying",
-    Kind.HELD: "holds {size}",
-    Kind.SPUN: "launches kernels of {kernel:g} ms all the time; {vcore} of 100 are reserved",
-    Kind.FAILED: "{text}",
-    Kind.KILLED: "kill -9 of its process {pid}, which holds {size} and a context",
-    Kind.ENDED: "ended by itself",
-    Kind.TURNED_AWAY: "{text}",
+    EventKind.START: "runs with {quota}; the driver reports a device of {size}",
+    EventKind.ROUND: "computes in {size} and reads every byte back: all right; and again",
+    EventKind.REFUSED: "holds {size}, wants more: {text}; keeps trying",
+    EventKind.HELD: "holds {size}",
+    EventKind.SPUN: "launches kernels of {kernel:g} ms all the time; {vcore} of 100 are reserved",
+    EventKind.FAILED: "{text}",
+    EventKind.KILLED: "kill -9 of its process {pid}, which holds {size} and a context",
+    EventKind.ENDED: "ended by itself",
+    EventKind.TURNED_AWAY: "{text}",
 }
 
 
-def _time(looks: Sequence[Sample], role: Role) -> tuple[str, str]:
+def _time(looks: Sequence[DemoSample], role: Role) -> tuple[str, str]:
     """Return the vcore, and the share in the last second."""
     if role not in SHARERS:
         return "", ""
@@ -229,7 +229,7 @@ def _bar(used: int, whole: int) -> str:
     return "█" * filled + "░" * (_BAR - filled)
 
 
-def _device_bar(plan: Plan, sample: Sample) -> Text:
+def _device_bar(plan: DemoPlan, sample: DemoSample) -> Text:
     """Draw the tenants' parts of the device's memory; a part that is not empty is visible."""
     shown = Text()
     for role in TENANTS:

@@ -19,7 +19,7 @@ import time
 from typing import IO, TYPE_CHECKING, Self
 
 from pyvgpu import errors, shim
-from pyvgpu.demo.facts import KERNEL_US, MIB, SHARERS, STEP, Event, Kind, Plan, Role
+from pyvgpu.demo.facts import KERNEL_US, MIB, SHARERS, STEP, DemoPlan, EventKind, Role, TenantEvent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,17 +38,19 @@ class _Run:
     complaints: bytes = b""
 
 
-class Stage:
+class DemoStage:
     """The runs of a demonstration; to be used in a with statement, which leaves none alive."""
 
-    def __init__(self, plan: Plan, device: str, spec: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, plan: DemoPlan, device: str, spec: str, environment: Mapping[str, str]
+    ) -> None:
         self._plan = plan
         self._options = ["--simulate", spec, "--device", device]
         self._environment = environment
         self._runs: dict[Role, _Run] = {}
         self._selector = selectors.DefaultSelector()
         self._began = time.monotonic()
-        self._unread: list[Event] = []
+        self._unread: list[TenantEvent] = []
         self.pids: dict[Role, list[int]] = {
             role: [] for role in Role
         }  # in the order of their start
@@ -98,7 +100,7 @@ class Stage:
                 os.set_blocking(pipe.fileno(), False)
                 self._selector.register(pipe, selectors.EVENT_READ, run)
 
-    def hear(self, seconds: float) -> list[Event]:
+    def hear(self, seconds: float) -> list[TenantEvent]:
         """Return the tenants' new events; wait for them, but not longer than *seconds*."""
         for key, _ in self._selector.select(seconds):
             pipe, run = key.fileobj, key.data
@@ -114,10 +116,10 @@ class Stage:
         heard, self._unread = self._unread, []
         return heard
 
-    def kill(self, held: Event) -> Event:
+    def kill(self, held: TenantEvent) -> TenantEvent:
         """Send SIGKILL to the process that reported *held*."""
         pid = self.pids[held.role][-1]
-        killed = Event(self.seconds, held.role, Kind.KILLED, size=held.size, pid=pid)
+        killed = TenantEvent(self.seconds, held.role, EventKind.KILLED, size=held.size, pid=pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         return killed
@@ -129,10 +131,10 @@ class Stage:
             pipe.write(b"\n")
             pipe.flush()
 
-    def end(self) -> list[Event]:
+    def end(self) -> list[TenantEvent]:
         """Ask all tenants to end, and wait until they have; return their last events."""
         self._close_inputs()
-        heard: list[Event] = []
+        heard: list[TenantEvent] = []
         until = self.seconds + END_SECONDS
         while self._runs and self.seconds < until:
             heard += self.hear(0.05)
@@ -176,16 +178,18 @@ class Stage:
         if run.role is Role.LATE:
             said = "; ".join(text for role, text in self.remarks if role is Role.LATE)
             size, free = self._plan.quota(Role.LATE), self._plan.unreserved
-            event = Event(self.seconds, run.role, Kind.TURNED_AWAY, code, size, free, text=said)
+            event = TenantEvent(
+                self.seconds, run.role, EventKind.TURNED_AWAY, code, size, free, text=said
+            )
         else:
-            event = Event(self.seconds, run.role, Kind.ENDED, code)
+            event = TenantEvent(self.seconds, run.role, EventKind.ENDED, code)
         self._unread.append(event)
 
     def _take_lines(self, run: _Run, text: bytes) -> bytes:
         *lines, rest = text.split(b"\n")
         for line in lines:
             event = parse(self.seconds, run.role, line, self._began)
-            if event.kind is Kind.START:
+            if event.kind is EventKind.START:
                 self.pids[run.role].append(event.pid)
             self._unread.append(event)
         return rest
@@ -198,16 +202,16 @@ class Stage:
         return rest
 
 
-def parse(seconds: float, role: Role, line: bytes, began: float = 0.0) -> Event:
+def parse(seconds: float, role: Role, line: bytes, began: float = 0.0) -> TenantEvent:
     """Parse the event in one *line* of a tenant, read at *seconds* since *began*.
 
     If the line has its own timestamp, that counts.
     """
     try:
         found = json.loads(line)
-        kind = Kind(found["event"])
-        call = f"{found['call']} returned " if kind is Kind.FAILED else ""
-        return Event(
+        kind = EventKind(found["event"])
+        call = f"{found['call']} returned " if kind is EventKind.FAILED else ""
+        return TenantEvent(
             float(found["at"]) - began if "at" in found else seconds,
             role,
             kind,

@@ -5,17 +5,17 @@ the surroundings of a process in a container or a run; ``proof`` tests that its 
 ``cli/doctor.py`` prints the results.
 """
 
-from pyvgpu.doctor.facts import Finding, Row, State
-from pyvgpu.doctor.machine import CHECKS, Need, Scene, Verdict, examine, judge
+from pyvgpu.doctor.facts import CheckResult, CheckState, Finding
+from pyvgpu.doctor.machine import CHECKS, PossibleRuns, Requirement, Scene, examine, judge
 
 __all__ = [
     "CHECKS",
+    "CheckResult",
+    "CheckState",
     "Finding",
-    "Need",
-    "Row",
+    "PossibleRuns",
+    "Requirement",
     "Scene",
-    "State",
-    "Verdict",
     "examine",
     "judge",
 ]

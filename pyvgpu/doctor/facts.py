@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class State(enum.StrEnum):
+class CheckState(enum.StrEnum):
     """The state of a checked item."""
 
     OK = "ok"
@@ -24,25 +24,25 @@ class State(enum.StrEnum):
 class Finding:
     """The result of a check, and the remedy."""
 
-    state: State
+    state: CheckState
     found: str
     remedy: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class CheckResult:
     """The result of one check, with its name."""
 
     check: str
-    state: State
+    state: CheckState
     found: str
     remedy: str
 
 
-def row(name: str, look: Callable[[], Finding]) -> Row:
+def row(name: str, look: Callable[[], Finding]) -> CheckResult:
     """Return the finding of *look*; its error is a finding, too."""
     try:
         found = look()
     except errors.PyVgpuError as exc:
-        found = Finding(State.MISSING, str(exc))
-    return Row(name, found.state, found.found, found.remedy)
+        found = Finding(CheckState.MISSING, str(exc))
+    return CheckResult(name, found.state, found.found, found.remedy)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, names, quantity, quota, region
 from pyvgpu.deviceplugin.containers import cdi_edits
 from pyvgpu.doctor import facts, machine, proof
-from pyvgpu.doctor.facts import Finding, Row, State
+from pyvgpu.doctor.facts import CheckResult, CheckState, Finding
 from pyvgpu.machine import arbiter, memory_limit
 from pyvgpu.volumes import elf
 
@@ -38,7 +38,7 @@ for line in open("/proc/self/maps"):
 _SECONDS = 20
 
 
-class Kind(enum.StrEnum):
+class EnvironmentKind(enum.StrEnum):
     """The kind of environment of a process."""
 
     CONTAINER = "container"  # with a share of devices
@@ -47,10 +47,10 @@ class Kind(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class ProcessEnvironment:
     """The environment of a process, and its quota files, which do not exist for whole devices."""
 
-    kind: Kind
+    kind: EnvironmentKind
     quota: Path
     usage: Path
     clock: Path  # of its first device
@@ -58,7 +58,7 @@ class Place:
     complaint: str = ""  # why the loader finds none
 
 
-def find(root: Path = Path("/")) -> Place | None:
+def find(root: Path = Path("/")) -> ProcessEnvironment | None:
     """Return the environment of this process; None: it has no quota."""
     library, complaint = _loaded()
     quotas = root / cdi_edits.QUOTA.lstrip("/")
@@ -66,32 +66,32 @@ def find(root: Path = Path("/")) -> Place | None:
     usage = root / cdi_edits.USAGE.lstrip("/")
     given = (quotas / names.QUOTA_FILE, usage, clock, library, complaint)
     if quotas.exists():
-        return Place(Kind.CONTAINER, *given)
+        return ProcessEnvironment(EnvironmentKind.CONTAINER, *given)
     if (root / cdi_edits.LIBRARIES.lstrip("/")).is_dir():
-        return Place(Kind.WHOLE, *given)
+        return ProcessEnvironment(EnvironmentKind.WHOLE, *given)
     if library is not None and (library.parent.parent / "region").is_symlink():
         folder = library.parent.parent / "region"
         clock = folder / f"{names.CLOCK_LINK}0"
         files = (folder / names.QUOTA_FILE, folder / names.USAGE_FILE, clock)
-        return Place(Kind.RUN, *files, library)
+        return ProcessEnvironment(EnvironmentKind.RUN, *files, library)
     return None
 
 
-def examine(place: Place, environment: Mapping[str, str]) -> tuple[Row, ...]:
+def examine(place: ProcessEnvironment, environment: Mapping[str, str]) -> tuple[CheckResult, ...]:
     """Run all checks, and prove that the quota is enforced."""
     library = functools.partial(_look_at_library, place)
-    if place.kind is Kind.WHOLE:
-        whole = Finding(State.OK, "whole devices: the driver itself, without quotas")
+    if place.kind is EnvironmentKind.WHOLE:
+        whole = Finding(CheckState.OK, "whole devices: the driver itself, without quotas")
         return (
             facts.row("quota", lambda: whole),
             facts.row(_LIBRARY, library),
             facts.row("device nodes", lambda: _look_at_nodes(environment, None)),
         )
     quotas = facts.row("quota", lambda: _look_at_quota(place))
-    if quotas.state is State.MISSING:
+    if quotas.state is CheckState.MISSING:
         return (quotas, facts.row(_LIBRARY, library))
     limits = read(place)
-    count = len(limits.devices) if place.kind is Kind.CONTAINER else None
+    count = len(limits.devices) if place.kind is EnvironmentKind.CONTAINER else None
     first = limits.devices[0]
     return (
         quotas,
@@ -104,7 +104,7 @@ def examine(place: Place, environment: Mapping[str, str]) -> tuple[Row, ...]:
     )
 
 
-def read(place: Place) -> region.Limits:
+def read(place: ProcessEnvironment) -> region.QuotaLimits:
     """Return the limits of *place*; PyVgpuError if they cannot be read."""
     try:
         file = os.open(place.quota, os.O_RDONLY | os.O_CLOEXEC)
@@ -134,62 +134,62 @@ def _loaded() -> tuple[Path | None, str]:
     return None, said.removeprefix("OSError: ")
 
 
-def _look_at_quota(place: Place) -> Finding:
+def _look_at_quota(place: ProcessEnvironment) -> Finding:
     limits = read(place)
     parts = ", ".join(
         f"{device.uuid} {_vcore(device)} vcore {quantity.format_size(device.vmemory)}"
         for device in limits.devices
     )
     supervised = limits.flags & region.SUPERVISED
-    if place.kind is Kind.CONTAINER and supervised:
+    if place.kind is EnvironmentKind.CONTAINER and supervised:
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             f"{parts}: revoked, because its pod has ended",
             "restart the pod; a process that is still running gets no more memory",
         )
-    return Finding(State.OK, f"{place.kind}: {parts}")
+    return Finding(CheckState.OK, f"{place.kind}: {parts}")
 
 
-def _look_at_limit(place: Place) -> Finding:
+def _look_at_limit(place: ProcessEnvironment) -> Finding:
     """Check whether the driver limits the memory, too."""
     try:
         limit = memory_limit.load((place.quota.parent / names.LIMIT_FILE).read_bytes())
     except FileNotFoundError:
-        return Finding(State.OK, "none: the shim alone limits the memory")
+        return Finding(CheckState.OK, "none: the shim alone limits the memory")
     except (OSError, errors.DataError) as exc:
-        return Finding(State.LIMITED, f"cannot be read: {exc}")
+        return Finding(CheckState.LIMITED, f"cannot be read: {exc}")
     if limit.why or not limit.sizes:
         return Finding(
-            State.LIMITED,
+            CheckState.LIMITED,
             f"none: {limit.why or 'it was not set'}",
             "the shim alone limits the memory; docs/enforced.md has the driver's requirements",
         )
     sizes = ", ".join(map(quantity.format_size, limit.sizes))
-    return Finding(State.OK, f"{sizes}: the driver limits the memory, too")
+    return Finding(CheckState.OK, f"{sizes}: the driver limits the memory, too")
 
 
 def _vcore(limits: region.DeviceLimits) -> str:
-    if limits.policy is quota.Policy.ELASTIC:
+    if limits.policy is quota.TimePolicy.ELASTIC:
         return f"{limits.vcore}-{limits.vcore_limit}"
     return str(limits.vcore)
 
 
-def _look_at_library(place: Place) -> Finding:
+def _look_at_library(place: ProcessEnvironment) -> Finding:
     """Check that a program loads the shim, or the driver for whole devices."""
     if place.library is None:
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             f"a program finds none: {place.complaint}",
             "its image has another C library than glibc, or LD_LIBRARY_PATH leads to a broken "
             "driver: remove that folder",
         )
     soname = elf.read_elf(place.library).soname
-    if place.kind is Kind.WHOLE:
-        return Finding(State.OK, f"{place.library}: the driver")
+    if place.kind is EnvironmentKind.WHOLE:
+        return Finding(CheckState.OK, f"{place.library}: the driver")
     if soname == names.SHIM_FILE:
-        return Finding(State.OK, f"{place.library}: the shim")
+        return Finding(CheckState.OK, f"{place.library}: the shim")
     return Finding(
-        State.MISSING,
+        CheckState.MISSING,
         f"{place.library} is another driver, which does not enforce a quota",
         "LD_LIBRARY_PATH, LD_PRELOAD or the image's ld.so.cache leads there first: remove it",
     )
@@ -197,33 +197,33 @@ def _look_at_library(place: Place) -> Finding:
 
 def _look_at_nodes(environment: Mapping[str, str], count: int | None) -> Finding:
     if names.SIMULATED_MACHINE_VARIABLE in environment:
-        return Finding(State.OK, "a simulated device needs none")
+        return Finding(CheckState.OK, "a simulated device needs none")
     found = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
     said = ", ".join(found) or "none"
     if not found or (count is not None and len(found) < count):
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             f"{said} in /dev",
             "the container runtime must support CDI, or the agent needs --no-require-cdi: "
             "docs/agent.md",
         )
     if count is not None and len(found) > count:
         return Finding(
-            State.LIMITED,
+            CheckState.LIMITED,
             f"{said}: more than the {count} of the quota",
             "the container is privileged, or its runtime works without CDI: a program that uses "
             "devices without the driver's libraries is not limited",
         )
-    return Finding(State.OK, said)
+    return Finding(CheckState.OK, said)
 
 
-def _look_at_clock(place: Place, limits: region.DeviceLimits) -> Finding:
+def _look_at_clock(place: ProcessEnvironment, limits: region.DeviceLimits) -> Finding:
     if proof.allowed(limits) >= 100:
-        return Finding(State.OK, "none is needed without a share of time")
+        return Finding(CheckState.OK, "none is needed without a share of time")
     if arbiter.serves(place.clock):
-        return Finding(State.OK, "running")
+        return Finding(CheckState.OK, "running")
     return Finding(
-        State.LIMITED,
+        CheckState.LIMITED,
         f"{place.clock}: stopped, or missing",
         f"restart the agent of the node, or the run; {machine.WITHOUT_ARBITER}",
     )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, models, names, shim
 from pyvgpu.controller.scheduler import config_check
 from pyvgpu.doctor import facts
-from pyvgpu.doctor.facts import Finding, Row, State
+from pyvgpu.doctor.facts import CheckResult, CheckState, Finding
 from pyvgpu.kube import yaml_file
 from pyvgpu.machine import arbiter, reservations, users
 from pyvgpu.run import abilities, run_files
@@ -36,7 +36,7 @@ OLDEST_GLIBC = (2, 17)  # the newest version that the shim may require
 _PREBUILT = "rebuild it: make build (or pip install --force-reinstall pyvgpu)"
 
 
-class Need(enum.Enum):
+class Requirement(enum.Enum):
     """The runs that are impossible if the thing is missing."""
 
     EVERY_RUN = enum.auto()
@@ -64,23 +64,23 @@ class Scene:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Check:
+class MachineCheck:
     """One check."""
 
     name: str
     look: Callable[[Scene], Finding]
-    need: Need
+    need: Requirement
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class PossibleRuns:
     """Which kinds of run are possible."""
 
     real: bool  # on the machine's own devices
     simulated: bool
 
 
-def examine(scene: Scene) -> tuple[Row, ...]:
+def examine(scene: Scene) -> tuple[CheckResult, ...]:
     """Run all checks, in the order of the table; an error of a check is a finding, too."""
     rows = []
     for check in CHECKS if scene.scheduler_config is None else (*CHECKS, KUBE_SCHEDULER):
@@ -88,22 +88,22 @@ def examine(scene: Scene) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def judge(rows: Iterable[Row]) -> Verdict:
+def judge(rows: Iterable[CheckResult]) -> PossibleRuns:
     """Return which runs are possible with these *rows*."""
-    missing = {row.check for row in rows if row.state is State.MISSING}
+    missing = {row.check for row in rows if row.state is CheckState.MISSING}
     lacking = {check.need for check in CHECKS if check.name in missing}
-    return Verdict(
-        real=not lacking & {Need.EVERY_RUN, Need.REAL_DEVICES},
-        simulated=not lacking & {Need.EVERY_RUN, Need.SIMULATION},
+    return PossibleRuns(
+        real=not lacking & {Requirement.EVERY_RUN, Requirement.REAL_DEVICES},
+        simulated=not lacking & {Requirement.EVERY_RUN, Requirement.SIMULATION},
     )
 
 
 def _look_at_system(_: Scene) -> Finding:
     found = f"{platform.system()} {platform.release()}, {platform.machine()}"
     if platform.system() == "Linux" and platform.machine() in catalogue.MACHINES:
-        return Finding(State.OK, found)
+        return Finding(CheckState.OK, found)
     known = " or ".join(catalogue.MACHINES)
-    return Finding(State.MISSING, found, f"pyvgpu runs on Linux, on {known}")
+    return Finding(CheckState.MISSING, found, f"pyvgpu runs on Linux, on {known}")
 
 
 def _look_at_driver(scene: Scene) -> Finding:
@@ -111,7 +111,7 @@ def _look_at_driver(scene: Scene) -> Finding:
         driver = scene.driver()
     except find.DriverMissingError as exc:
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             f"not found; looked in {', '.join(exc.looked)}" if exc.looked else str(exc),
             "install NVIDIA's driver, name its folder with --driver-libraries, or use "
             "`pyvgpu run --simulate h100`",
@@ -119,7 +119,7 @@ def _look_at_driver(scene: Scene) -> Finding:
     found = (
         f"{driver.release} in {driver.folder} ({driver.found_by}), {len(driver.files)} libraries"
     )
-    return Finding(State.OK, found)
+    return Finding(CheckState.OK, found)
 
 
 def _look_at_module(scene: Scene) -> Finding:
@@ -127,21 +127,21 @@ def _look_at_module(scene: Scene) -> Finding:
     try:
         release = scene.driver().release
     except errors.PyVgpuError:
-        return Finding(State.MISSING, "no driver to compare it with")
+        return Finding(CheckState.MISSING, "no driver to compare it with")
     try:
         text = scene.module.read_text(errors="replace")
     except OSError:
         return Finding(
-            State.LIMITED, "not loaded (or WSL, which has none)", "modprobe nvidia, or reboot"
+            CheckState.LIMITED, "not loaded (or WSL, which has none)", "modprobe nvidia, or reboot"
         )
     loaded = re.search(r"\d+\.\d+(?:\.\d+)?", text)
     if loaded and loaded[0] != release:
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             f"{loaded[0]} is loaded, but the libraries are of {release}",
             "reboot, or load the new module, to finish the driver's upgrade",
         )
-    return Finding(State.OK, release)
+    return Finding(CheckState.OK, release)
 
 
 def look_at_devices(scene: Scene) -> Finding:
@@ -149,7 +149,7 @@ def look_at_devices(scene: Scene) -> Finding:
     try:
         library = scene.driver().libnvidia_ml
     except errors.PyVgpuError:
-        return Finding(State.MISSING, "no driver to query")
+        return Finding(CheckState.MISSING, "no driver to query")
     script = (
         "import json, pathlib, sys; from pyvgpu import device; "
         "found = device.installed(pathlib.Path(sys.argv[1])); "
@@ -167,7 +167,7 @@ def look_at_devices(scene: Scene) -> Finding:
         )
     except subprocess.TimeoutExpired:
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             f"NVML did not answer in {NVML_SECONDS} s",
             "look for Xid errors in the kernel's log (dmesg); the device may need a reset",
         )
@@ -175,7 +175,7 @@ def look_at_devices(scene: Scene) -> Finding:
     if not devices:
         complaint = (done.stderr.strip().splitlines() or ["NVML lists no device"])[-1]
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             complaint.rpartition("Error: ")[2],
             "load the kernel module (nvidia-smi does), give this user /dev/nvidia*, or use "
             "`pyvgpu run --simulate h100`",
@@ -183,9 +183,9 @@ def look_at_devices(scene: Scene) -> Finding:
     text = "; ".join(f"{said}, in MIG mode" if mig else said for mig, said in devices)
     divided = [str(index) for index, (mig, _) in enumerate(devices) if mig]
     if not divided:
-        return Finding(State.OK, text)
+        return Finding(CheckState.OK, text)
     return Finding(
-        State.MISSING if len(divided) == len(devices) else State.LIMITED,
+        CheckState.MISSING if len(divided) == len(devices) else CheckState.LIMITED,
         text,
         "pyvgpu does not use a device in MIG mode; make it a whole one again: "
         f"nvidia-smi -i {','.join(divided)} -mig 0",
@@ -195,7 +195,7 @@ def look_at_devices(scene: Scene) -> Finding:
 def _look_at_simulator(_: Scene) -> Finding:
     driver = find.find_driver(shim.simulator_libraries())
     known = ", ".join(model.key for model in models.MODELS)
-    return Finding(State.OK, f"driver {driver.release}, models {known}")
+    return Finding(CheckState.OK, f"driver {driver.release}, models {known}")
 
 
 def _look_at_shim(_: Scene) -> Finding:
@@ -206,11 +206,11 @@ def _look_at_shim(_: Scene) -> Finding:
     wanted += [private for _, _, private in catalogue.REPLACED]
     if facts.soname != names.SHIM_FILE or list(facts.needed[: len(wanted)]) != wanted or not hooks:
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             f"{library}: SONAME {facts.soname}, needs {', '.join(facts.needed)}, {hooks} hooks",
             _PREBUILT,
         )
-    return Finding(State.OK, f"{hooks} hooks, {library}")
+    return Finding(CheckState.OK, f"{hooks} hooks, {library}")
 
 
 def _look_at_glibc(_: Scene) -> Finding:
@@ -223,12 +223,14 @@ def _look_at_glibc(_: Scene) -> Finding:
     text = "the shim runs on glibc {}.{} and later".format(*newest)
     if newest > OLDEST_GLIBC:
         oldest = "{}.{}".format(*OLDEST_GLIBC)
-        return Finding(State.LIMITED, text, f"a released build runs on {oldest} and later")
-    return Finding(State.OK, text)
+        return Finding(CheckState.LIMITED, text, f"a released build runs on {oldest} and later")
+    return Finding(CheckState.OK, text)
 
 
-def _able(found: str, state: State, remedy: str, complaint: str | None) -> Finding:
-    return Finding(State.OK, found) if complaint is None else Finding(state, complaint, remedy)
+def _able(found: str, state: CheckState, remedy: str, complaint: str | None) -> Finding:
+    return (
+        Finding(CheckState.OK, found) if complaint is None else Finding(state, complaint, remedy)
+    )
 
 
 WITHOUT_ARBITER = "without it runs that share a device get less than their vcore, never more"
@@ -240,7 +242,7 @@ _WITHOUT_NAMESPACE = (
 def _look_at_namespaces(_: Scene) -> Finding:
     return _able(
         "allowed",
-        State.LIMITED,
+        CheckState.LIMITED,
         "allow user namespaces (sysctl user.max_user_namespaces, "
         "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a "
         f"container its seccomp profile; a chroot has none); {_WITHOUT_NAMESPACE}",
@@ -250,10 +252,10 @@ def _look_at_namespaces(_: Scene) -> Finding:
 
 def _look_at_overlay(_: Scene) -> Finding:
     if abilities.private_mounts() is not None:
-        return Finding(State.LIMITED, "no mount namespace for it", _WITHOUT_NAMESPACE)
+        return Finding(CheckState.LIMITED, "no mount namespace for it", _WITHOUT_NAMESPACE)
     return _able(
         "allowed",
-        State.LIMITED,
+        CheckState.LIMITED,
         "Linux 5.11 or later with overlayfs (modprobe overlay) lets every user mount one; "
         + _WITHOUT_NAMESPACE,
         abilities.overlay(),
@@ -263,7 +265,7 @@ def _look_at_overlay(_: Scene) -> Finding:
 def _look_at_locks(_: Scene) -> Finding:
     return _able(
         "a mapping keeps them, and munmap releases them",
-        State.MISSING,
+        CheckState.MISSING,
         "needs Linux 3.15 or later, and a file system with OFD locks",
         abilities.lock_of_mapping(Path("/tmp")),  # noqa: S108 - where the book of promises is
     )
@@ -273,7 +275,7 @@ def _look_at_cache(scene: Scene) -> Finding:
     cache = scene.cache()
     return _able(
         str(cache),
-        State.MISSING,
+        CheckState.MISSING,
         "set XDG_CACHE_HOME to a folder whose file system is not mounted noexec",
         abilities.execution(cache),
     )
@@ -284,18 +286,18 @@ def _look_at_links(scene: Scene) -> Finding:
     try:
         driver = scene.driver()
     except errors.PyVgpuError:
-        return Finding(State.MISSING, "no driver to link to")
+        return Finding(CheckState.MISSING, "no driver to link to")
     cache = scene.cache()
     complaint = abilities.hard_link(driver.libcuda, cache)
     if complaint is None:
-        return Finding(State.OK, "the driver's files are linked, not copied")
+        return Finding(CheckState.OK, "the driver's files are linked, not copied")
     with (cache / f".doctor-{os.getpid()}").open("xb") as trial, driver.libcuda.open("rb") as file:
         Path(trial.name).unlink()
         if link_or_copy.reflink(file.fileno(), trial.fileno()):
-            return Finding(State.OK, "the driver's files share their blocks (reflink)")
+            return Finding(CheckState.OK, "the driver's files share their blocks (reflink)")
     size = sum(file.path.stat().st_size for file in driver.files) >> 20
     return Finding(
-        State.LIMITED,
+        CheckState.LIMITED,
         f"no hard link ({complaint}), no reflink: the first run copies {size} MiB",
         "run as the owner of the driver's files with a cache (XDG_CACHE_HOME) on their file "
         "system, or accept the copy",
@@ -303,57 +305,59 @@ def _look_at_links(scene: Scene) -> Finding:
 
 
 def _look_at_book(_: Scene) -> Finding:
-    return Finding(State.OK, f"{len(reservations.Books().live())} active runs on this machine")
+    return Finding(
+        CheckState.OK, f"{len(reservations.Books().live())} active runs on this machine"
+    )
 
 
 def _look_at_arbiter(_: Scene) -> Finding:
     try:
         program = shim.arbiter_program()
     except errors.UnavailableError as exc:
-        return Finding(State.LIMITED, str(exc), f"{_PREBUILT}; {WITHOUT_ARBITER}")
+        return Finding(CheckState.LIMITED, str(exc), f"{_PREBUILT}; {WITHOUT_ARBITER}")
     living = arbiter.find(reservations.Books().paths)
     if not living:
         return Finding(
-            State.OK, f"none is running; the first run with a share of time starts {program}"
+            CheckState.OK, f"none is running; the first run with a share of time starts {program}"
         )
     found = ", ".join(f"pid {one.pid} of user {users.name(one.uid)}" for one in living)
     if not any(one.beats for one in living):
         return Finding(
-            State.LIMITED,
+            CheckState.LIMITED,
             f"{found} is frozen",
             f"resume it (kill -CONT) or kill it; a run of its user replaces it; {WITHOUT_ARBITER}",
         )
-    return Finding(State.OK, f"{found} keeps the clocks of shared devices")
+    return Finding(CheckState.OK, f"{found} keeps the clocks of shared devices")
 
 
 def _look_at_kube_scheduler(scene: Scene) -> Finding:
     if scene.scheduler_config is None:
-        return Finding(State.OK, "not checked")
+        return Finding(CheckState.OK, "not checked")
     complaints = config_check.judge(yaml_file.read(scene.scheduler_config, "--scheduler-config"))
     if not complaints:
-        return Finding(State.OK, "asks the extender about all nodes, and lets it bind")
+        return Finding(CheckState.OK, "asks the extender about all nodes, and lets it bind")
     fatal = any(complaint.fatal for complaint in complaints)
     return Finding(
-        State.MISSING if fatal else State.LIMITED,
+        CheckState.MISSING if fatal else CheckState.LIMITED,
         "; ".join(complaint.found for complaint in complaints),
         "; ".join(complaint.remedy for complaint in complaints),
     )
 
 
 CHECKS = (
-    Check("system", _look_at_system, Need.EVERY_RUN),
-    Check("driver", _look_at_driver, Need.REAL_DEVICES),
-    Check("kernel module", _look_at_module, Need.REAL_DEVICES),
-    Check("devices", look_at_devices, Need.REAL_DEVICES),
-    Check("simulator", _look_at_simulator, Need.SIMULATION),
-    Check("shim", _look_at_shim, Need.EVERY_RUN),
-    Check("shim's glibc", _look_at_glibc, Need.NONE),
-    Check("mount namespaces", _look_at_namespaces, Need.NONE),
-    Check("overlay in them", _look_at_overlay, Need.NONE),
-    Check("OFD locks", _look_at_locks, Need.EVERY_RUN),
-    Check("cache folder", _look_at_cache, Need.EVERY_RUN),
-    Check("links to the driver", _look_at_links, Need.NONE),
-    Check("book of promises", _look_at_book, Need.EVERY_RUN),
-    Check("arbiter", _look_at_arbiter, Need.NONE),
+    MachineCheck("system", _look_at_system, Requirement.EVERY_RUN),
+    MachineCheck("driver", _look_at_driver, Requirement.REAL_DEVICES),
+    MachineCheck("kernel module", _look_at_module, Requirement.REAL_DEVICES),
+    MachineCheck("devices", look_at_devices, Requirement.REAL_DEVICES),
+    MachineCheck("simulator", _look_at_simulator, Requirement.SIMULATION),
+    MachineCheck("shim", _look_at_shim, Requirement.EVERY_RUN),
+    MachineCheck("shim's glibc", _look_at_glibc, Requirement.NONE),
+    MachineCheck("mount namespaces", _look_at_namespaces, Requirement.NONE),
+    MachineCheck("overlay in them", _look_at_overlay, Requirement.NONE),
+    MachineCheck("OFD locks", _look_at_locks, Requirement.EVERY_RUN),
+    MachineCheck("cache folder", _look_at_cache, Requirement.EVERY_RUN),
+    MachineCheck("links to the driver", _look_at_links, Requirement.NONE),
+    MachineCheck("book of promises", _look_at_book, Requirement.EVERY_RUN),
+    MachineCheck("arbiter", _look_at_arbiter, Requirement.NONE),
 )
-KUBE_SCHEDULER = Check("kube-scheduler", _look_at_kube_scheduler, Need.NONE)
+KUBE_SCHEDULER = MachineCheck("kube-scheduler", _look_at_kube_scheduler, Requirement.NONE)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, names, shim
 from pyvgpu.deviceplugin.devices import simulated
 from pyvgpu.doctor import facts, machine
-from pyvgpu.doctor.facts import Finding, Row, State
+from pyvgpu.doctor.facts import CheckResult, CheckState, Finding
 from pyvgpu.http import endpoints
 from pyvgpu.volumes import installation, mirror_plan
-from pyvgpu.volumes.node_mirror import Node as Mirror
+from pyvgpu.volumes.node_mirror import NodeMirror as Mirror
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ _START = "start pyvgpu device-plugin (helm install pyvgpu, docs/agent-install.md
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class NodePaths:
     """Paths and addresses on a node."""
 
     state: Path = Path("/var/lib/pyvgpu")
@@ -37,7 +37,7 @@ class Node:
     agent: str = f"{endpoints.LOOPBACK}:5678"  # its HTTP address
 
 
-def examine(node: Node, environment: Mapping[str, str]) -> tuple[Row, ...]:
+def examine(node: NodePaths, environment: Mapping[str, str]) -> tuple[CheckResult, ...]:
     """Check all requirements of the agent, and query its health."""
     tree = Mirror(node.state / DRIVER, shim.shim_library()).current()
     libraries = None if tree is None else tree / installation.EXCLUSIVE / mirror_plan.LIB64
@@ -60,23 +60,23 @@ def examine(node: Node, environment: Mapping[str, str]) -> tuple[Row, ...]:
     )
 
 
-def _look_at_mirror(node: Node, tree: Path | None, scene: machine.Scene) -> Finding:
+def _look_at_mirror(node: NodePaths, tree: Path | None, scene: machine.Scene) -> Finding:
     if tree is None:
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             f"none in {node.state / DRIVER}",
             f"{_START}; its log names the driver that it finds below --driver-root",
         )
-    return Finding(State.OK, f"{scene.driver().release} in {tree}")
+    return Finding(CheckState.OK, f"{scene.driver().release} in {tree}")
 
 
 def _look_at_devices(
     tree: Path | None, scene: machine.Scene, environment: Mapping[str, str]
 ) -> Finding:
     if tree is None:
-        return Finding(State.MISSING, "no driver to query")
+        return Finding(CheckState.MISSING, "no driver to query")
     found = machine.look_at_devices(scene)
-    if found.state is State.OK or names.SIMULATED_MACHINE_VARIABLE in environment:
+    if found.state is CheckState.OK or names.SIMULATED_MACHINE_VARIABLE in environment:
         return found
     return dataclasses.replace(
         found,
@@ -90,21 +90,23 @@ def _look_at_socket(path: Path, what: str) -> Finding:
         found = stat.S_ISSOCK(path.stat().st_mode)
     except OSError as exc:
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             f"{path}: {exc.strerror}",
             f"kubelet has a socket there ({what}): mount its folder, or name kubelet's root "
             "with --kubelet",
         )
     if not found:
-        return Finding(State.MISSING, f"{path}: is not a socket", "name kubelet's root: --kubelet")
-    return Finding(State.OK, str(path))
+        return Finding(
+            CheckState.MISSING, f"{path}: is not a socket", "name kubelet's root: --kubelet"
+        )
+    return Finding(CheckState.OK, str(path))
 
 
 def _look_at_specifications(folder: Path) -> Finding:
     if folder.is_dir() and os.access(folder, os.W_OK):
-        return Finding(State.OK, str(folder))
+        return Finding(CheckState.OK, str(folder))
     return Finding(
-        State.LIMITED,
+        CheckState.LIMITED,
         f"{folder}: is not a writable folder",
         "mount the folder that the container runtime reads (enable_cdi); without CDI the agent "
         "needs --no-require-cdi, and containers see the nodes of all devices",
@@ -116,17 +118,19 @@ def _look_at_agent(address: str) -> Finding:
     try:
         answer = endpoints.ask(where, "/readyz", _SECONDS, _MOST)
     except errors.UnavailableError as exc:
-        return Finding(State.MISSING, f"no answer at {address}: {exc}", _START)
+        return Finding(CheckState.MISSING, f"no answer at {address}: {exc}", _START)
     said = answer.content.decode("utf-8", "replace").strip()
     if answer.code == 200 and said == endpoints.OK:
-        return Finding(State.OK, f"ready, answers at {address}")
+        return Finding(CheckState.OK, f"ready, answers at {address}")
     if answer.code == 200:
         return Finding(
-            State.LIMITED,
+            CheckState.LIMITED,
             f"ready, answers at {address}; devices: {said}",
             "remove the other device plugin or this agent from the node (agent.nodeSelector); "
             "--beside-nvidia offers the devices all the same, and each may be allocated twice",
         )
     return Finding(
-        State.MISSING, f"not ready: {said}", "its log says more (kubectl -n pyvgpu-agent logs)"
+        CheckState.MISSING,
+        f"not ready: {said}",
+        "its log says more (kubectl -n pyvgpu-agent logs)",
     )

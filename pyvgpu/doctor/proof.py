@@ -18,7 +18,7 @@ from time import monotonic
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from pyvgpu import errors, quantity, quota, region, shim
-from pyvgpu.doctor.facts import Finding, State
+from pyvgpu.doctor.facts import CheckState, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,24 +78,24 @@ def judge_memory(vmemory: int, events: list[dict[str, Any]], refused: int) -> Fi
             seen = events[0].get("total")
             if seen != vmemory:
                 return Finding(
-                    State.LIMITED,
+                    CheckState.LIMITED,
                     f"more than {size} was refused, but cuMemGetInfo shows {seen} bytes in total",
                     "a driver or shim of another version is mixed in: restart the program",
                 )
             return Finding(
-                State.OK,
+                CheckState.OK,
                 f"{size} and 1 MiB more was refused by the shim ({last['name']}), and "
                 f"cuMemGetInfo shows {size}",
             )
         case "refused":
             return Finding(
-                State.LIMITED,
+                CheckState.LIMITED,
                 f"not the shim but the driver refused {size} and 1 MiB more ({last['name']})",
                 "the device is full, or broken: try again when it has room",
             )
         case "grown":
             return Finding(
-                State.MISSING,
+                CheckState.MISSING,
                 f"a block of {size} and 1 MiB more was allocated: the quota is not enforced",
                 "check the row libcuda.so.1: the program loads another driver than the shim",
             )
@@ -106,7 +106,7 @@ def judge_memory(vmemory: int, events: list[dict[str, Any]], refused: int) -> Fi
 def time(limits: region.DeviceLimits, usage: Path) -> Finding:
     """Launch kernels for :data:`SECONDS`, and measure their device time."""
     if allowed(limits) >= 100:
-        return Finding(State.OK, "not limited: it may use all of the device's time")
+        return Finding(CheckState.OK, "not limited: it may use all of the device's time")
     with _tenant("spin", str(KERNEL_US)) as events:
         found = _spin(events, usage)
     return found if isinstance(found, Finding) else judge_time(limits, found)
@@ -121,23 +121,23 @@ def judge_time(limits: region.DeviceLimits, spun: Spun) -> Finding:
     )
     if spun.percent > most + max(_LEAST_SLACK, _SLACK * most):
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             f"{said}: the share is not enforced",
             "check the row libcuda.so.1: the program loads another driver than the shim",
         )
     if spun.percent < _ENOUGH * limits.vcore:
         return Finding(
-            State.LIMITED,
+            CheckState.LIMITED,
             f"{said}: less than allocated",
             "programs without the shim or of the same container use the device, or the CPU is "
             "overloaded: see pyvgpu top, and docs/vcore.md",
         )
-    return Finding(State.OK, said)
+    return Finding(CheckState.OK, said)
 
 
 def allowed(limits: region.DeviceLimits) -> int:
     """Return the most of the device's time that a program may use, in hundredths."""
-    return limits.vcore_limit if limits.policy is quota.Policy.ELASTIC else limits.vcore
+    return limits.vcore_limit if limits.policy is quota.TimePolicy.ELASTIC else limits.vcore
 
 
 def _spin(events: Iterator[dict[str, Any]], usage: Path) -> Spun | Finding:
@@ -166,12 +166,12 @@ def _broken(last: dict[str, Any]) -> Finding:
     if last["event"] == "failed":
         said = f": {last['said']}" if last.get("said") else ""
         return Finding(
-            State.MISSING,
+            CheckState.MISSING,
             f"{last['call']} returns {last['name']} ({last['result']}){said}",
             "check the driver (nvidia-smi); PYVGPU_LOG=info makes the shim log more",
         )
     return Finding(
-        State.MISSING,
+        CheckState.MISSING,
         f"the program did nothing: {last.get('said') or 'it printed nothing'}",
         "check the row libcuda.so.1",
     )

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pyvgpu.doctor import inside
-from pyvgpu.doctor.facts import Row, State
+from pyvgpu.doctor.facts import CheckResult, CheckState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ class Trial:
     simulate: str | None = None  # a simulated machine, as `pyvgpu run` takes it
 
 
-def examine(trial: Trial, environment: Mapping[str, str]) -> tuple[Row, ...]:
+def examine(trial: Trial, environment: Mapping[str, str]) -> tuple[CheckResult, ...]:
     """Start a run, and return the proofs of the doctor in it."""
     options = ["--vcore", VCORE, "--vmemory", VMEMORY]
     if trial.simulate is not None:
@@ -51,7 +51,7 @@ def examine(trial: Trial, environment: Mapping[str, str]) -> tuple[Row, ...]:
     return read(done.stdout, done.stderr)
 
 
-def read(output: str, complaints: str) -> tuple[Row, ...]:
+def read(output: str, complaints: str) -> tuple[CheckResult, ...]:
     """Return the proofs in the *output* of a doctor in a run; missing ones count as failed."""
     try:
         rows = {check["check"]: check for check in json.loads(output)["checks"]}
@@ -60,13 +60,13 @@ def read(output: str, complaints: str) -> tuple[Row, ...]:
         said = (complaints.strip().splitlines() or ["it gave no answer"])[-1]
         return _failed(f"the trial run failed: {said.removeprefix('pyvgpu: ')}")
     return tuple(
-        Row(proof["check"], State(proof["state"]), proof["found"], proof["remedy"])
+        CheckResult(proof["check"], CheckState(proof["state"]), proof["found"], proof["remedy"])
         for proof in proofs
     )
 
 
-def _failed(found: str) -> tuple[Row, ...]:
+def _failed(found: str) -> tuple[CheckResult, ...]:
     return tuple(
-        Row(name, State.LIMITED, found, f"nothing is proven; {_REMEDY}")
+        CheckResult(name, CheckState.LIMITED, found, f"nothing is proven; {_REMEDY}")
         for name in (inside.MEMORY, inside.TIME)
     )

@@ -16,14 +16,14 @@ import urllib.parse
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.http.messages import Answer, Head, refusal
+from pyvgpu.http.messages import Head, HttpResponse, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pyvgpu.http import http_server
 
-    Route = Callable[["Asked"], "Answer"]
+    Route = Callable[["HttpRequest"], "HttpResponse"]
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def well() -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
+class HttpRequest:
     """A client's request, without its path."""
 
     query: Mapping[str, str]  # the last value of each name
@@ -58,9 +58,9 @@ class Page:
     kind: str  # the Content-Type
     content: Callable[[], bytes]
 
-    def __call__(self, _asked: Asked) -> Answer:
+    def __call__(self, _asked: HttpRequest) -> HttpResponse:
         """Answer."""
-        return Answer(self.content(), self.kind)
+        return HttpResponse(self.content(), self.kind)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def read_address(text: str, option: str = "--listen") -> tuple[str, int]:
     return host or LOOPBACK, int(port)
 
 
-def ask(address: tuple[str, int], path: str, seconds: float, most: int) -> Answer:
+def ask(address: tuple[str, int], path: str, seconds: float, most: int) -> HttpResponse:
     """Return the response at *path*, truncated to *most* bytes; UnavailableError if none.
 
     *seconds* is the timeout of each step.
@@ -115,21 +115,25 @@ def ask(address: tuple[str, int], path: str, seconds: float, most: int) -> Answe
     try:
         connection.request("GET", path, headers={"Connection": "close"})
         with connection.getresponse() as answer:  # closes the connection of a longer response
-            return Answer(answer.read(most), answer.getheader("Content-Type", ""), answer.status)
+            return HttpResponse(
+                answer.read(most), answer.getheader("Content-Type", ""), answer.status
+            )
     except (OSError, http.client.HTTPException) as exc:
         raise errors.UnavailableError(str(exc)) from exc
     finally:
         connection.close()
 
 
-def _listen(host: str, port: int, pages: Pages) -> http_server.Server:
+def _listen(host: str, port: int, pages: Pages) -> http_server.HttpServer:
     from pyvgpu.http import http_server  # lazy: --help must work without the extra
 
     try:
-        return http_server.Server(
+        return http_server.HttpServer(
             (host, port),
             http_server.Service(_accept, _Reading(pages).answer),
-            http_server.Limits(MOST_READERS, request_seconds=_SECONDS, idle_seconds=_SECONDS),
+            http_server.ServerLimits(
+                MOST_READERS, request_seconds=_SECONDS, idle_seconds=_SECONDS
+            ),
         )
     except OSError as exc:
         raise errors.UnavailableError(
@@ -138,7 +142,7 @@ def _listen(host: str, port: int, pages: Pages) -> http_server.Server:
         ) from exc
 
 
-def _accept(head: Head) -> int | Answer:
+def _accept(head: Head) -> int | HttpResponse:
     if head.method not in ("GET", "HEAD"):
         return refusal(501, "only GET and HEAD are supported")
     return 0
@@ -150,7 +154,7 @@ class _Reading:
 
     pages: Pages
 
-    def answer(self, head: Head, _: bytes) -> Answer:
+    def answer(self, head: Head, _: bytes) -> HttpResponse:
         """Answer one request, and close the connection: clients come seldom."""
         path, query = split(head.target)
         answer = shown(self._route(path), head, query)
@@ -169,18 +173,18 @@ class _Reading:
                 return pages.more[path]
             case _:
                 known = ["/metrics", "/healthz", "/readyz", *pages.more]
-                return lambda _: Answer(f"there are {', '.join(known)}\n".encode(), code=404)
+                return lambda _: HttpResponse(f"there are {', '.join(known)}\n".encode(), code=404)
 
 
-def shown(route: Route, head: Head, query: Mapping[str, str]) -> Answer:
+def shown(route: Route, head: Head, query: Mapping[str, str]) -> HttpResponse:
     """Return a route's response; its exception is logged and becomes status 500."""
     # Close the connection after a request with a body: it would be parsed as the next request.
     last = bool(head.fields.keys() & {"content-length", "transfer-encoding"})
     try:
-        answer = route(Asked(query, head.fields))
+        answer = route(HttpRequest(query, head.fields))
     except Exception:
         log.exception("could not answer %s", head.target)
-        answer = Answer(b"internal error, see the log\n", code=500)
+        answer = HttpResponse(b"internal error, see the log\n", code=500)
     return dataclasses.replace(answer, last=last)
 
 
@@ -193,5 +197,5 @@ def split(target: str) -> tuple[str, Mapping[str, str]]:
         return path, {}
 
 
-def _said(wrong: str, remark: str = "") -> Answer:
-    return Answer(f"{wrong or remark or OK}\n".encode(), code=503 if wrong else 200)
+def _said(wrong: str, remark: str = "") -> HttpResponse:
+    return HttpResponse(f"{wrong or remark or OK}\n".encode(), code=503 if wrong else 200)

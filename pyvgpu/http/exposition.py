@@ -18,7 +18,7 @@ QUICK = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)  # seconds
 PATIENT = (0.1, 0.3, 1, 1.5, 2, 3, 5, 10, 30, 60, 120, 300, 600)
 
 
-class Figures:
+class Exposition:
     """The metrics of one program and its process."""
 
     def __init__(self) -> None:

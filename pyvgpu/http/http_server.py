@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 
-from pyvgpu.http.messages import Answer, Head, refusal
+from pyvgpu.http.messages import Head, HttpResponse, refusal
 
 if TYPE_CHECKING:
     import ssl
@@ -38,7 +38,7 @@ _BACKLOG = 128
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """The limits of a server."""
 
     connections: int
@@ -52,9 +52,9 @@ class Service:
     """The request handlers of a server."""
 
     # Returns the size of the body to read, or a response without reading it, in the event loop.
-    accept: Callable[[Head], int | Answer]
+    accept: Callable[[Head], int | HttpResponse]
     # Runs in a thread for each request; an exception becomes status 500.
-    answer: Callable[[Head, bytes], Answer]
+    answer: Callable[[Head, bytes], HttpResponse]
     # Whether the event loop is to call answer() itself, because it does not block: a thread would
     # wait for the GIL twice.
     quick: Callable[[Head], bool] = lambda _: False
@@ -78,14 +78,14 @@ class Lost:
         log.info("lost a connection of %s: %s%s", address, reason, others)
 
 
-class Server:
+class HttpServer:
     """Listens once it is constructed, and answers once :meth:`serve_forever` runs."""
 
     def __init__(
         self,
         address: tuple[str, int],
         service: Service,
-        limits: Limits,
+        limits: ServerLimits,
         context: Callable[[], ssl.SSLContext] | None = None,
         clients: Collection[str] = (),
     ) -> None:
@@ -112,8 +112,10 @@ class Server:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._stopped = False
-        self._places: dict[_Place, None] = {}
-        self._awaited: dict[_Place, None] = {}  # those that we wait for, the longest first
+        self._places: dict[_ConnectionSlot, None] = {}
+        self._awaited: dict[
+            _ConnectionSlot, None
+        ] = {}  # those that we wait for, the longest first
 
     @property
     def server_address(self) -> tuple[str, int]:
@@ -147,7 +149,7 @@ class Server:
             self._loop.close()
         self._pool.shutdown(wait=False)
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> HttpServer:
         """Return the server."""
         return self
 
@@ -196,7 +198,7 @@ class Server:
             if not self._has_place():
                 accepted.close()
                 continue
-            place = _Place(accepted, str(address[0]))
+            place = _ConnectionSlot(accepted, str(address[0]))
             self._places[place] = self._awaited[place] = None
             place.opening = loop.create_task(self._open(loop, manager, place))
 
@@ -211,7 +213,7 @@ class Server:
         return True
 
     async def _open(
-        self, loop: asyncio.AbstractEventLoop, manager: web.Server, place: _Place
+        self, loop: asyncio.AbstractEventLoop, manager: web.Server, place: _ConnectionSlot
     ) -> None:
         """Shake hands with a client, and wait for a request."""
         secure: dict[str, Any] = {}
@@ -246,7 +248,7 @@ class Server:
         known = ", ".join(sorted(self._clients))
         return f"the client is {', '.join(names) or 'unnamed'}: must be one of {known}"
 
-    def leave(self, place: _Place) -> None:
+    def leave(self, place: _ConnectionSlot) -> None:
         """Free a place."""
         self._places.pop(place, None)
         self._awaited.pop(place, None)
@@ -272,13 +274,13 @@ class Server:
 
     async def _answer(
         self, connection: _Connection, request: web.BaseRequest, head: Head
-    ) -> Answer:
+    ) -> HttpResponse:
         if request.version not in (HttpVersion10, HttpVersion11):
             return refusal(400, "the first line must be as in GET /path HTTP/1.1")
         if len(request.headers) > MOST_FIELDS:
             return refusal(400, f"the head must have no more than {MOST_FIELDS} fields")
         wanted = self.service.accept(head)
-        if isinstance(wanted, Answer):
+        if isinstance(wanted, HttpResponse):
             return wanted
         try:
             content = await request.content.readexactly(wanted) if wanted else b""
@@ -298,7 +300,7 @@ class Server:
                 self._awaited[connection.place] = None
 
 
-class _Place:
+class _ConnectionSlot:
     """A connection's place in the limit, from accept to close."""
 
     def __init__(self, accepted: socket.socket, address: str) -> None:
@@ -320,8 +322,8 @@ class _Connection(web.RequestHandler):
 
     def __init__(
         self,
-        server: Server,
-        place: _Place,
+        server: HttpServer,
+        place: _ConnectionSlot,
         manager: web.Server,
         loop: asyncio.AbstractEventLoop,
     ) -> None:

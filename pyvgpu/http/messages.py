@@ -24,7 +24,7 @@ class Head:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """The response to a request."""
 
     content: bytes
@@ -34,6 +34,6 @@ class Answer:
     last: bool = False  # close the connection afterwards
 
 
-def refusal(code: int, why: str) -> Answer:
+def refusal(code: int, why: str) -> HttpResponse:
     """Return an error response that closes the connection: the request was not fully read."""
-    return Answer(why.encode() + b"\n", code=code, last=True)
+    return HttpResponse(why.encode() + b"\n", code=code, last=True)

@@ -26,7 +26,7 @@ REQUEST_SECONDS = 10  # from its first byte to its last
 IDLE_SECONDS = 120  # longer than the API server's, so the API server closes first
 
 
-class Server(http_server.Server):
+class TlsServer(http_server.HttpServer):
     """Serves *routes* until ``shutdown``."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Server(http_server.Server):
         any, the context must require a certificate. The routes *quick* never block, and run while
         no other request is answered. *shown* are the routes for GET, by path.
         """
-        asked = _Asked(routes, shown or {}, observe, most_bytes)
+        asked = _RequestHandler(routes, shown or {}, observe, most_bytes)
         paths = frozenset(quick)
         super().__init__(
             address,
@@ -58,7 +58,7 @@ class Server(http_server.Server):
                 lambda head: endpoints.split(head.target)[0] in paths,
                 http_server.Lost(),
             ),
-            http_server.Limits(
+            http_server.ServerLimits(
                 most_connections or MOST_CONNECTIONS,
                 handshake_seconds=HANDSHAKE_SECONDS,
                 request_seconds=REQUEST_SECONDS,
@@ -70,7 +70,7 @@ class Server(http_server.Server):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Asked:
+class _RequestHandler:
     """The routes, and how to answer from them."""
 
     routes: Mapping[str, replies.Route]
@@ -78,7 +78,7 @@ class _Asked:
     observe: Callable[[str, str, float], None]
     most_bytes: int
 
-    def accept(self, head: messages.Head) -> int | messages.Answer:
+    def accept(self, head: messages.Head) -> int | messages.HttpResponse:
         """Return the length of the body, or the refusal of an invalid request."""
         path, _ = endpoints.split(head.target)  # the API server appends its timeout
         if head.method == "POST":
@@ -90,7 +90,7 @@ class _Asked:
             return messages.refusal(code, "requests must use POST")
         return 0
 
-    def _length(self, path: str, fields: Mapping[str, str]) -> int | messages.Answer:
+    def _length(self, path: str, fields: Mapping[str, str]) -> int | messages.HttpResponse:
         kind = fields.get("content-type", "").partition(";")[0].strip().lower()
         length = fields.get("content-length", "")
         if path not in self.routes:
@@ -105,7 +105,7 @@ class _Asked:
             )
         return int(length)
 
-    def answer(self, head: messages.Head, content: bytes) -> messages.Answer:
+    def answer(self, head: messages.Head, content: bytes) -> messages.HttpResponse:
         """Answer a POST from its route, a GET with its page."""
         begun = time.monotonic()
         path, query = endpoints.split(head.target)
@@ -113,7 +113,7 @@ class _Asked:
             reply = self.routes[path](content)
             result = reply.result
             answer = (
-                messages.Answer(reply.content, endpoints.JSON)
+                messages.HttpResponse(reply.content, endpoints.JSON)
                 if reply.code == 200
                 else messages.refusal(reply.code, reply.content.decode())
             )

@@ -50,7 +50,7 @@ class Event:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
+class EventLimits:
     """How often events with one key are written."""
 
     least_seconds: float = 0.0  # between two of them
@@ -58,7 +58,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class EventSource:
     """The component that reports, as `kubectl describe` shows it."""
 
     component: str
@@ -67,7 +67,7 @@ class Source:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Said:
+class _LastEvent:
     """The last event with a key; times are seconds of a monotonic clock."""
 
     text: str
@@ -75,7 +75,7 @@ class _Said:
     looked: float  # when the last one was due, whether it had news or not
 
 
-_NOTHING = _Said("", float("-inf"), float("-inf"))
+_NOTHING = _LastEvent("", float("-inf"), float("-inf"))
 
 
 def _unchanged(event: Event) -> Event:
@@ -100,8 +100,8 @@ class Recorder:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        source: Source,
-        limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        source: EventSource,
+        limits: EventLimits = EventLimits(),  # noqa: B008 - it is frozen
         *,
         look: Callable[[Event], Event | None] = _unchanged,
         written: Callable[[Event], object] = _ignore,
@@ -119,7 +119,7 @@ class Recorder:
         self._gate = gate or rate_limit.Gate()
         self._lock = threading.Lock()
         self._waiting: dict[str, Event] = {}
-        self._said: dict[str, _Said] = {}  # by key
+        self._said: dict[str, _LastEvent] = {}  # by key
         self._token = os.urandom(4).hex()
         self._acting: str | None = None  # the key of the event that is being written
         self._queue = work_queue.Queue()
@@ -204,19 +204,19 @@ class Recorder:
         self._turns.passed(key)
         with self._lock:
             looked = self._said.get(key, _NOTHING).looked
-            self._remember(key, _Said(found.text, time.monotonic(), looked))
+            self._remember(key, _LastEvent(found.text, time.monotonic(), looked))
         self._done(found)
 
-    def _repeats(self, said: _Said, text: str, now: float) -> bool:
+    def _repeats(self, said: _LastEvent, text: str, now: float) -> bool:
         return text == said.text and now - said.at < self._limits.repeat_seconds
 
-    def _remember(self, key: str, said: _Said) -> None:
+    def _remember(self, key: str, said: _LastEvent) -> None:
         self._said.pop(key, None)  # re-inserted last: the oldest are dropped first
         self._said[key] = said
         while len(self._said) > MOST:
             del self._said[next(iter(self._said))]
 
-    def _document(self, event: Event, said: _Said) -> objects.Object:
+    def _document(self, event: Event, said: _LastEvent) -> objects.Object:
         now, source = objects.now(), self._source
         about = {"kind": event.kind, "name": event.name, "uid": event.uid}
         if event.namespace:

@@ -12,10 +12,10 @@ from pyvgpu import errors, quantity, share
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.machine.holders import Promise, Wish
+    from pyvgpu.machine.holders import LiveReservation, RunRequest
 
 
-def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
+def choose(wish: RunRequest, live: Sequence[LiveReservation]) -> share.Share:
     """Return the first share of the wish that fits beside the *live* reservations."""
     refusals: list[errors.PyVgpuError] = []
     for device in wish.devices:
@@ -33,13 +33,13 @@ def choose(wish: Wish, live: Sequence[Promise]) -> share.Share:
     raise type(refusals[0])(f"{refusals[0]} (and none of the other devices has room either)")
 
 
-def check(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None:
+def check(wanted: share.Share, vcore: int, live: Sequence[LiveReservation]) -> None:
     """Raise UnavailableError if *wanted*, with *vcore* reserved, does not fit."""
     check_memory(wanted, live)
     check_time(wanted, vcore, live)
 
 
-def check_memory(wanted: share.Share, live: Sequence[Promise]) -> None:
+def check_memory(wanted: share.Share, live: Sequence[LiveReservation]) -> None:
     """Raise UnavailableError if the memory of *wanted* does not fit beside *live*."""
     found = [
         (promise.holder.name, limits, reserved)
@@ -61,7 +61,7 @@ def check_memory(wanted: share.Share, live: Sequence[Promise]) -> None:
         )
 
 
-def check_time(wanted: share.Share, vcore: int, live: Sequence[Promise]) -> None:
+def check_time(wanted: share.Share, vcore: int, live: Sequence[LiveReservation]) -> None:
     """Raise UnavailableError if *vcore* of the device of *wanted* is not free beside *live*."""
     found = [
         promise.holder

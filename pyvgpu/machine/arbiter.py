@@ -164,7 +164,7 @@ class Attendant:
         self._folder = folder
         self._quota = quota_file  # descriptor of the quota file, the supervisor's
         self._refused: set[Path] = set()
-        self._limits: region.Limits | None = None
+        self._limits: region.QuotaLimits | None = None
         self._mute = 0
         self._starts = 0  # since the last heartbeat of the linked arbiter
         self._doubted = False

@@ -42,14 +42,14 @@ class Holder:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Promise:
+class LiveReservation:
     """One live reservation."""
 
     run_id: str
     folder: Path
     uid: int
     holder: Holder
-    limits: region.Limits
+    limits: region.QuotaLimits
     held: tuple[int, ...] | None = None  # bytes by device; None: the ledger cannot be read
 
     @property
@@ -79,7 +79,7 @@ class Changed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wish:
+class RunRequest:
     """A run's request: the same quota on any one of the devices."""
 
     quota: quota.Quota

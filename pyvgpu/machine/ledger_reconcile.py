@@ -35,7 +35,7 @@ Held = tuple[Mapping[int, int], ...]  # by device: NVML's pid -> bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sources:
+class ReconcileSources:
     """The sources of the measurements, and the sink of the result."""
 
     charges: Callable[[], Sequence[region.SlotUsage]]  # of the live processes of the region
@@ -88,7 +88,7 @@ def keep(published: Excess, ended: Sequence[region.SlotUsage]) -> Excess:
 class Reconciler:
     """Measures on each call of :meth:`look`, and publishes changes."""
 
-    def __init__(self, sources: Sources, published: Excess | None = None) -> None:
+    def __init__(self, sources: ReconcileSources, published: Excess | None = None) -> None:
         self._sources = sources
         self._seen: Excess = {}
         self._published: Excess = published or {}  # by an earlier one

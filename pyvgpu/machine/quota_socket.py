@@ -1,8 +1,8 @@
 """Change the quota of an active run through its supervisor, the only writer of the quota.
 
 The supervisor listens on a socket in the folder of the run's reservation. A request is one packet,
-a quota.Change as JSON, and so is the response: the new share, or why the old one stays. Only the
-run's own user and root get a response.
+a quota.QuotaChange as JSON, and so is the response: the new share, or why the old one stays. Only
+the run's own user and root get a response.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pyvgpu.machine.holders import Changed, Promise
+    from pyvgpu.machine.holders import Changed, LiveReservation
 
 ANSWER_SECONDS = 15.0  # longer than the timeout of the book's lock
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
+class ChangedQuota:
     """The quota of a run or a container after a change."""
 
     vcore: int
     vcore_limit: int
     vmemory: int  # bytes
-    policy: quota.Policy
+    policy: quota.TimePolicy
     device: str
     promised: bool = True  # whether vcore was requested
     held: int | None = None  # bytes; None: unknown
@@ -48,7 +48,9 @@ class Held:
     def _time(self) -> str:
         if not self.promised:
             return "vcore - (no limit, no guarantee)"
-        reach = f", elastic to {self.vcore_limit}" if self.policy is quota.Policy.ELASTIC else ""
+        reach = (
+            f", elastic to {self.vcore_limit}" if self.policy is quota.TimePolicy.ELASTIC else ""
+        )
         return f"vcore {self.vcore}{reach}"
 
     @property
@@ -65,11 +67,11 @@ class Held:
 class Control(ipc.Listener):
     """The supervisor's end: answers in its own thread until it is stopped."""
 
-    def __init__(self, folder: Path, change: Callable[[quota.Change], Changed]) -> None:
+    def __init__(self, folder: Path, change: Callable[[quota.QuotaChange], Changed]) -> None:
         def answer(question: Mapping[str, Any]) -> dict[str, object]:
             changed = change(parse_change(question))
             share = changed.made.share
-            held = Held(
+            held = ChangedQuota(
                 share.vcore,
                 share.vcore_limit,
                 share.vmemory,
@@ -87,7 +89,7 @@ class Control(ipc.Listener):
 class Supervisor:
     """The client's end of one run's supervisor; to be used in a with statement."""
 
-    def __init__(self, promise: Promise) -> None:
+    def __init__(self, promise: LiveReservation) -> None:
         self._promise = promise
         self._asker = ipc.Asker(promise.folder, ANSWER_SECONDS)
 
@@ -101,18 +103,18 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         self._asker.__exit__()
 
-    def change(self, wanted: quota.Change) -> Held:
+    def change(self, wanted: quota.QuotaChange) -> ChangedQuota:
         """Request another quota; return the new one, or raise why the old one stays."""
         try:
             found = self._asker.ask(dataclasses.asdict(wanted))
         except OSError as exc:
             raise self._explained(exc) from exc
         try:
-            return Held(
+            return ChangedQuota(
                 vcore=int(found["vcore"]),
                 vcore_limit=int(found["vcore_limit"]),
                 vmemory=int(found["vmemory"]),
-                policy=quota.Policy(found["policy"]),
+                policy=quota.TimePolicy(found["policy"]),
                 device=log.printable(found["device"]),
                 # A supervisor from before an upgrade does not send these.
                 promised=bool(found.get("promised", True)),
@@ -144,7 +146,7 @@ class Supervisor:
         )
 
 
-def find(name: str, live: Sequence[Promise], option: str = "NAME") -> Promise:
+def find(name: str, live: Sequence[LiveReservation], option: str = "NAME") -> LiveReservation:
     """Return the run called *name*, preferring the caller's own."""
     named = [promise for promise in live if promise.holder.name == name]
     own = [promise for promise in named if promise.uid == os.geteuid()] or named
@@ -160,15 +162,17 @@ def find(name: str, live: Sequence[Promise], option: str = "NAME") -> Promise:
     )
 
 
-def parse_change(found: Mapping[str, Any]) -> quota.Change:
+def parse_change(found: Mapping[str, Any]) -> quota.QuotaChange:
     """Return the requested change; quota.Quota validates the values later."""
     try:
-        fields = {field.name: found.get(field.name) for field in dataclasses.fields(quota.Change)}
+        fields = {
+            field.name: found.get(field.name) for field in dataclasses.fields(quota.QuotaChange)
+        }
         if any(value is not None and type(value) is not int for value in fields.values()):
             raise TypeError("not a whole number")
         policy, priority = fields.pop("policy"), fields.pop("priority")
-        return quota.Change(
-            policy=None if policy is None else quota.Policy(policy),
+        return quota.QuotaChange(
+            policy=None if policy is None else quota.TimePolicy(policy),
             priority=None if priority is None else quota.Priority(priority),
             **fields,
         )

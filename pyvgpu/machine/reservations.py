@@ -26,13 +26,20 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log, names, region, share
 from pyvgpu.machine import admission, users
-from pyvgpu.machine.holders import Changed, Holder, Made, Promise, derive_name, parse_holder
+from pyvgpu.machine.holders import (
+    Changed,
+    Holder,
+    LiveReservation,
+    Made,
+    derive_name,
+    parse_holder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyvgpu import quota
-    from pyvgpu.machine.holders import Wish
+    from pyvgpu.machine.holders import RunRequest
 
 LOCK_SECONDS = 10.0
 _LONGEST_SLEEP = 0.1  # seconds; a longer sleep means that this process was stopped
@@ -70,7 +77,7 @@ class Books:
         self._root_book = root_book
         self._shared_book = shared_book
 
-    def promise(self, wish: Wish, holder: Holder, called: str = "") -> Made:
+    def promise(self, wish: RunRequest, holder: Holder, called: str = "") -> Made:
         """Reserve on the first device with room; UnavailableError lists the other holders.
 
         A holder without a name gets one derived from *called*, else from its command.
@@ -83,7 +90,7 @@ class Books:
             holder = dataclasses.replace(holder, name=name, vcore=wish.vcore)
             return _enter(books[0], chosen, wish.driver_release, holder)
 
-    def change(self, made: Made, wanted: quota.Change) -> Changed:
+    def change(self, made: Made, wanted: quota.QuotaChange) -> Changed:
         """Change a reservation, if there is room beside the others; effective at once.
 
         A lower amount needs no room. Held memory is read after the lower quota was written: a
@@ -115,7 +122,7 @@ class Books:
                 held = _read(book, made.run_id).held
         return Changed(changed, vcore, held[0] if held else None)
 
-    def live(self) -> tuple[Promise, ...]:
+    def live(self) -> tuple[LiveReservation, ...]:
         """Return every live reservation, and remove dead ones that are ours."""
         with self._locked() as books:
             return tuple(self._sweep(books))
@@ -171,7 +178,7 @@ class Books:
                     books.append(_Open(path, descriptor))
             yield books
 
-    def _sweep(self, books: Sequence[_Open]) -> list[Promise]:
+    def _sweep(self, books: Sequence[_Open]) -> list[LiveReservation]:
         live = []
         for book in books:
             with os.scandir(book.descriptor) as entries:
@@ -184,7 +191,7 @@ class Books:
 
 
 @contextlib.contextmanager
-def opened(promise: Promise, name: str) -> Iterator[int]:
+def opened(promise: LiveReservation, name: str) -> Iterator[int]:
     """Open a file of *promise*, which must be owned by its user; OSError, or DataError."""
     folder = os.open(promise.folder, _FOLDER)
     try:
@@ -194,7 +201,7 @@ def opened(promise: Promise, name: str) -> Iterator[int]:
         os.close(folder)
 
 
-def _unique_name(holder: Holder, called: str, live: Sequence[Promise]) -> str:
+def _unique_name(holder: Holder, called: str, live: Sequence[LiveReservation]) -> str:
     """Return the holder's name if it is unused, or derive one from *called* if it has none."""
     taken = {other.holder.name: other for other in live}
     if holder.name in taken:
@@ -271,7 +278,7 @@ def _rewrite_holder(book: _Open, run_id: str, holder: Holder) -> None:
         os.close(file)
 
 
-def _read(book: _Open, run_id: str) -> Promise:
+def _read(book: _Open, run_id: str) -> LiveReservation:
     """Read one reservation; DataError if it is not to be trusted."""
     path = book.path / run_id
     folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
@@ -286,7 +293,7 @@ def _read(book: _Open, run_id: str) -> Promise:
             held = _read_held(quota_file, usage_file, len(limits.devices))
         with _opened(folder, names.PROMISE_FILE, uid, path) as file:
             holder = parse_holder(os.read(file, _LONGEST), path / names.PROMISE_FILE)
-        return Promise(run_id, path, uid, holder, limits, held)
+        return LiveReservation(run_id, path, uid, holder, limits, held)
     finally:
         os.close(folder)
 

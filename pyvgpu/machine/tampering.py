@@ -40,7 +40,7 @@ class Look:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Change:
+class LedgerChange:
     """A charge with a value that no shim would have left."""
 
     device: int  # index in the quota
@@ -50,7 +50,7 @@ class Change:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Seen:
+class _AgreedValues:
     """The values of a slot and of NVML, when both agreed."""
 
     process: int  # NVML's pid; 0: unknown
@@ -117,10 +117,10 @@ class Memory:
 
     def __init__(self, is_alive: Callable[[int], bool]) -> None:
         self._is_alive = is_alive  # whether the process with NVML's pid is alive
-        self._seen: dict[tuple[int, int], _Seen] = {}
-        self._suspected: dict[tuple[int, int], Change] = {}
+        self._seen: dict[tuple[int, int], _AgreedValues] = {}
+        self._suspected: dict[tuple[int, int], LedgerChange] = {}
 
-    def compare(self, look: Look) -> tuple[Excess, tuple[Change, ...]]:
+    def compare(self, look: Look) -> tuple[Excess, tuple[LedgerChange, ...]]:
         """Return the missing bytes of slots that NVML cannot measure, and the confirmed changes.
 
         A change counts if two consecutive samples have seen it.
@@ -128,13 +128,13 @@ class Memory:
         pid_of = {slot: pid for pid, slot in look.slots.items()}
         started = {slot_usage.slot: slot_usage.started_ns for slot_usage in look.before}
         lacking: Excess = {}
-        found: dict[tuple[int, int], Change] = {}
-        seen: dict[tuple[int, int], _Seen] = {}
+        found: dict[tuple[int, int], LedgerChange] = {}
+        seen: dict[tuple[int, int], _AgreedValues] = {}
         for slot, charges in _charges(look).items():
             for device, charged in enumerate(charges):
                 key, pid = (device, slot), pid_of.get(slot, 0)
                 held = look.held[device].get(pid, 0)
-                now = _Seen(pid, started.get(slot, 0), charged, held)
+                now = _AgreedValues(pid, started.get(slot, 0), charged, held)
                 before = self._seen.get(key)
                 seen[key], change = self._judge(key, before, now)
                 if change is not None:
@@ -146,8 +146,8 @@ class Memory:
         return lacking, confirmed
 
     def _judge(
-        self, key: tuple[int, int], before: _Seen | None, now: _Seen
-    ) -> tuple[_Seen, Change | None]:
+        self, key: tuple[int, int], before: _AgreedValues | None, now: _AgreedValues
+    ) -> tuple[_AgreedValues, LedgerChange | None]:
         """Return the values to remember, and the change if there is one."""
         if not now.held:
             return self._judge_unmeasured(key, before, now)
@@ -158,19 +158,19 @@ class Memory:
             freed = before.held - now.held
             if fallen > TOLERANCE_BYTES and kept > TOLERANCE_BYTES and freed < fallen // 2:
                 text = _fell(slot, before, now, f"process {now.process} holds")
-                return before, Change(device, slot, now.process, text)
+                return before, LedgerChange(device, slot, now.process, text)
         if not now.charged and kept > TOLERANCE_BYTES:
             # A context is charged before the driver creates it.
             text = (
                 f"slot {slot} is charged nothing, and NVML says that process {now.process} holds "
                 f"{quantity.format_size(now.held)}"
             )
-            return now, Change(device, slot, now.process, text)
+            return now, LedgerChange(device, slot, now.process, text)
         return now, None
 
     def _judge_unmeasured(
-        self, key: tuple[int, int], before: _Seen | None, now: _Seen
-    ) -> tuple[_Seen, Change | None]:
+        self, key: tuple[int, int], before: _AgreedValues | None, now: _AgreedValues
+    ) -> tuple[_AgreedValues, LedgerChange | None]:
         """Judge a slot whose process NVML does not list: it has left the device, or has ended.
 
         Only a reaper writes the words of an ended process, and not while children keep its slot.
@@ -186,7 +186,7 @@ class Memory:
             return dataclasses.replace(now, process=before.process), None
         if before.charged - now.charged <= TOLERANCE_BYTES:
             return before, None
-        return before, Change(*key, 0, _fell(key[1], before, now, "its children keep"))
+        return before, LedgerChange(*key, 0, _fell(key[1], before, now, "its children keep"))
 
 
 class Witness:
@@ -197,7 +197,7 @@ class Witness:
         self._belongs = belongs  # whether the process with NVML's pid is of the region
         self._last_slot = last_slot
         self._impossible: Collection[str] = ()  # of the previous sample
-        self.changes: tuple[Change, ...] = ()  # confirmed by the last sample
+        self.changes: tuple[LedgerChange, ...] = ()  # confirmed by the last sample
 
     def find_lacking(self, look: Look) -> Excess:
         """Return the missing bytes of processes without a slot, or not listed by NVML."""
@@ -240,7 +240,7 @@ def _charges(look: Look) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def _fell(slot: int, before: _Seen, now: _Seen, holder: str) -> str:
+def _fell(slot: int, before: _AgreedValues, now: _AgreedValues, holder: str) -> str:
     return (
         f"the charge of slot {slot} fell from {quantity.format_size(before.charged)} to "
         f"{quantity.format_size(now.charged)} while {holder} "

@@ -20,7 +20,7 @@ from pyvgpu.region.layout import DEVICES, SLOTS
 from pyvgpu.region.quotas import (
     SUPERVISED,
     DeviceLimits,
-    Limits,
+    QuotaLimits,
     begin_quota,
     close,
     create_quota,
@@ -37,7 +37,7 @@ from pyvgpu.region.quotas import (
 from pyvgpu.region.usages import (
     USAGE_BYTES,
     Compute,
-    Figures,
+    DeviceUsage,
     SlotUsage,
     Usage,
     create_usage,
@@ -62,8 +62,8 @@ __all__ = [
     "USAGE_BYTES",
     "Compute",
     "DeviceLimits",
-    "Figures",
-    "Limits",
+    "DeviceUsage",
+    "QuotaLimits",
     "SlotUsage",
     "Usage",
     "begin_quota",

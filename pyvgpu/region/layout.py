@@ -30,7 +30,7 @@ _LAYOUT = ffi.integer_const("REGION_LAYOUT")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
+class FileKind:
     """One of the two kinds of file; DataError if an open one is not of it, or too short."""
 
     name: str
@@ -84,7 +84,7 @@ class Kind:
         os.pwrite(file, bytes(ffi.buffer(header)), 0)
 
 
-QUOTA = Kind(
+QUOTA = FileKind(
     "quota",
     ffi.integer_const("QUOTA_MAGIC"),
     {
@@ -94,7 +94,7 @@ QUOTA = Kind(
         4: ffi.sizeof("struct quota_file"),
     },
 )
-USAGE = Kind(
+USAGE = FileKind(
     "usage",
     ffi.integer_const("USAGE_MAGIC"),
     {

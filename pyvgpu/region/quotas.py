@@ -39,11 +39,11 @@ class DeviceLimits:
     memory_total: int  # bytes of the whole device
     context_reserve: int  # bytes
     green_reserve: int  # bytes, in whole KiB
-    policy: quota.Policy
+    policy: quota.TimePolicy
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
+class QuotaLimits:
     """The current copy of the limits."""
 
     generation: int
@@ -158,7 +158,7 @@ def read_generation(file: int) -> int:
     return max(int(copy.generation) for copy in _read_copies(file))
 
 
-def read_limits(file: int) -> Limits:
+def read_limits(file: int) -> QuotaLimits:
     """Return the current limits in the open quota *file*; DataError if no copy is valid."""
     layout.QUOTA.layout_of(file)
     valid = [copy for copy in _read_copies(file) if _is_valid(copy)]
@@ -167,7 +167,9 @@ def read_limits(file: int) -> Limits:
     return _parse_limits(max(valid, key=lambda copy: int(copy.generation)))
 
 
-def limits_of(generation: int, flags: int, driver_release: str, shares: Sequence[Share]) -> Limits:
+def limits_of(
+    generation: int, flags: int, driver_release: str, shares: Sequence[Share]
+) -> QuotaLimits:
     """Return the limits that a quota with these *shares* would have."""
     return _parse_limits(_render(generation, flags, driver_release, shares))
 
@@ -294,11 +296,11 @@ def _hash(content: bytes) -> int:
     return value
 
 
-def _parse_limits(copy: Any) -> Limits:
+def _parse_limits(copy: Any) -> QuotaLimits:
     release = bytes(ffi.buffer(copy.driver_release)).split(b"\0")[0].decode("ascii", "replace")
     if not release.isprintable():
         raise errors.DataError("quota: the driver release is not printable")
-    return Limits(
+    return QuotaLimits(
         generation=copy.generation,
         flags=copy.flags,
         driver_release=release,
@@ -307,7 +309,7 @@ def _parse_limits(copy: Any) -> Limits:
 
 
 def _parse_device(entry: Any) -> DeviceLimits:
-    if entry.policy not in tuple(quota.Policy) or entry.vmemory > quantity.MAXIMUM_BYTES:
+    if entry.policy not in tuple(quota.TimePolicy) or entry.vmemory > quantity.MAXIMUM_BYTES:
         raise errors.DataError("quota: a device's limits are not valid")
     return DeviceLimits(
         uuid=device.uuid_text(bytes(ffi.buffer(entry.uuid))),
@@ -317,5 +319,5 @@ def _parse_device(entry: Any) -> DeviceLimits:
         memory_total=entry.memory_total,
         context_reserve=entry.context_reserve,
         green_reserve=entry.green_kib * 1024,
-        policy=quota.Policy(entry.policy),
+        policy=quota.TimePolicy(entry.policy),
     )

@@ -24,7 +24,7 @@ _EXPORT, _IMPORT, _CARRIED, _UNTRACKED = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Link:
+class SharedEntry:
     """One entry of the table; it is free if its word is 0."""
 
     word: int
@@ -47,7 +47,7 @@ class Link:
 
 
 def orphaned(
-    links: Sequence[Link], alive: Collection[int], charged: Sequence[Sequence[int]]
+    links: Sequence[SharedEntry], alive: Collection[int], charged: Sequence[Sequence[int]]
 ) -> tuple[int, ...]:
     """Return, by device, the bytes of dead processes that stay *charged* (by device and slot)."""
     opened = {link.key for link in links if link.word & _IMPORT and link.slot in alive}
@@ -71,7 +71,7 @@ def orphaned(
 
 
 def opened(
-    links: Sequence[Link], devices: int, charged: Callable[[int, int], int]
+    links: Sequence[SharedEntry], devices: int, charged: Callable[[int, int], int]
 ) -> dict[int, tuple[int, ...]]:
     """Return, by slot, the bytes by device of other slots' exports that it has open.
 

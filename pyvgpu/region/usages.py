@@ -61,7 +61,7 @@ class Usage:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Figures:
+class DeviceUsage:
     """The usage of a region on one device, of all its processes; sums are since its creation."""
 
     charged: int  # bytes; may include undecided charges that are then refused
@@ -134,7 +134,7 @@ def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
     )
 
 
-def read_figures(file: int, devices: int) -> tuple[int, tuple[Figures, ...]]:
+def read_figures(file: int, devices: int) -> tuple[int, tuple[DeviceUsage, ...]]:
     """Return the number of live processes, and the totals on the first *devices*.
 
     Like :func:`read_usage` and :func:`read_compute`, but without details of processes.
@@ -155,7 +155,7 @@ def read_figures(file: int, devices: int) -> tuple[int, tuple[Figures, ...]]:
             for index, base in enumerate(_CHARGED[:devices])
         )
     return len(alive), tuple(
-        Figures(held, words.at(head, _REFUSED + 8 * index), *counted)
+        DeviceUsage(held, words.at(head, _REFUSED + 8 * index), *counted)
         for index, (held, counted) in enumerate(zip(charged, compute, strict=True))
     )
 
@@ -224,13 +224,13 @@ def read_counted_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
     )
 
 
-def _read_links(file: int) -> Sequence[shared_memory.Link]:
+def _read_links(file: int) -> Sequence[shared_memory.SharedEntry]:
     if layout.USAGE.layout_of(file) < _LINKS_SINCE:
         return ()
     end = int.from_bytes(layout.USAGE.read(file, 4, _LINK_END), "little")
     base, size = ffi.offsetof("struct usage_file", "links"), ffi.sizeof("struct usage_link")
     words = memoryview(layout.USAGE.read(file, size * min(end, _LINKS), base)).cast("Q")
-    return tuple(map(shared_memory.Link, words[::2], words[1::2]))
+    return tuple(map(shared_memory.SharedEntry, words[::2], words[1::2]))
 
 
 def slots_alive(file: int) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ LOOKS = 400  # minimum number of samples of the device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Result:
+class JobResult:
     """The result of one job; times are for one repetition of its recording."""
 
     vcore: int | None  # None: without a share
@@ -35,23 +35,23 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Job:
+class ReplayedJob:
     """A recording, and its results."""
 
     trace: Trace
-    unlimited: Result
-    shares: tuple[Result, ...]  # alone
-    beside: Result | None = None  # together with the others; *held* is for the time of overlap
+    unlimited: JobResult
+    shares: tuple[JobResult, ...]  # alone
+    beside: JobResult | None = None  # together with the others; *held* is for the time of overlap
 
 
-def alone(trace: Trace, vcores: Sequence[int]) -> Job:
+def alone(trace: Trace, vcores: Sequence[int]) -> ReplayedJob:
     """Play a recording without a share, then with each of *vcores*."""
     with tempfile.TemporaryDirectory() as cache:
         player = _Player(Path(cache))
         return _alone(player, trace, vcores, _times(trace, SHORTEST_S))
 
 
-def beside(traces: Sequence[Trace], vcores: Sequence[int]) -> list[Job]:
+def beside(traces: Sequence[Trace], vcores: Sequence[int]) -> list[ReplayedJob]:
     """Play each recording alone, then all of them with their shares concurrently.
 
     Shorter recordings are repeated until they last as long as the longest.
@@ -66,7 +66,7 @@ def beside(traces: Sequence[Trace], vcores: Sequence[int]) -> list[Job]:
         ]
         programs = [plan.compile_trace(trace) for trace in traces]
         parts = [
-            stage.Part(program, vcore, count)
+            stage.PlayedProgram(program, vcore, count)
             for program, vcore, count in zip(programs, vcores, times, strict=True)
         ]
         played = player.play(*parts, length_ns=round(seconds * 1e9))
@@ -84,21 +84,21 @@ class _Player:
     def __init__(self, cache: Path) -> None:
         self._cache = cache
 
-    def play(self, *parts: stage.Part, length_ns: int) -> list[Played]:
+    def play(self, *parts: stage.PlayedProgram, length_ns: int) -> list[Played]:
         look = max(50_000, min(LONGEST_LOOK_NS, length_ns // LOOKS))
         return stage.play(parts, self._cache, simulator.Law(), look)
 
 
-def _alone(player: _Player, trace: Trace, vcores: Sequence[int], times: int) -> Job:
+def _alone(player: _Player, trace: Trace, vcores: Sequence[int], times: int) -> ReplayedJob:
     program = plan.compile_trace(trace)
     length = trace.duration * times
     results = []
     first_ms = None
     for vcore in (None, *vcores):
-        (had,) = player.play(stage.Part(program, vcore, times), length_ns=length)
+        (had,) = player.play(stage.PlayedProgram(program, vcore, times), length_ns=length)
         results.append(_result(trace, vcore, times, had, first_ms, had.makespan_ns))
         first_ms = results[0].ms
-    return Job(trace, results[0], tuple(results[1:]))
+    return ReplayedJob(trace, results[0], tuple(results[1:]))
 
 
 def _result(
@@ -108,9 +108,9 @@ def _result(
     had: Played,
     unlimited_ms: float | None,
     until_ns: int,
-) -> Result:
+) -> JobResult:
     ms = had.makespan_ns / times / 1e6
-    return Result(
+    return JobResult(
         vcore,
         ms,
         ms / (unlimited_ms or ms),

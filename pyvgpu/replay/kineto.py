@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.replay.recording import Activity, Call, Recording, first_of, kind_of
+from pyvgpu.replay.recording import Activity, HostCall, Recording, first_of, kind_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def read(path: Path, text: str) -> Recording:
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
         raise errors.DataError(f"{path}: has no list of traceEvents, {_EXAMPLE}")
-    calls: list[Call] = []
+    calls: list[HostCall] = []
     activities: list[Activity] = []
     steps: list[tuple[int, int]] = []
     syncs: list[dict[str, Any]] = []
@@ -99,8 +99,8 @@ def _sizes(given: list[int | str] | None) -> tuple[int, ...] | None:
     return tuple(map(int, given)) if given else None
 
 
-def _call(event: dict[str, Any], kind: str) -> Call:
-    return Call(
+def _call(event: dict[str, Any], kind: str) -> HostCall:
+    return HostCall(
         _number(event["pid"]),
         _number(event["tid"]),
         _ns(event["ts"]),
@@ -115,7 +115,7 @@ def _number(given: int | str) -> int:
     return given if isinstance(given, int) else zlib.crc32(str(given).encode())
 
 
-def _name_streams(calls: list[Call], syncs: list[dict[str, Any]]) -> None:
+def _name_streams(calls: list[HostCall], syncs: list[dict[str, Any]]) -> None:
     """Add the streams of waits, which are recorded separately from their calls."""
     by_key = {call.key: call for call in calls}
     for arguments in syncs:

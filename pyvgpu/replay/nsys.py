@@ -8,7 +8,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.replay.recording import Activity, Call, Recording, kind_of
+from pyvgpu.replay.recording import Activity, HostCall, Recording, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ class _Export:
             given = row["globalPid"] if "globalPid" in row.keys() else row["globalTid"]  # noqa: SIM118
             yield row, given >> 24 & 0xFFFFFF
 
-    def _calls(self) -> list[Call]:
+    def _calls(self) -> list[HostCall]:
         found = []
         for row, process in self._rows("RUNTIME"):
             kind = kind_of(_VERSION.sub("", self._strings.get(row["nameId"], "")))
@@ -77,7 +77,7 @@ class _Export:
             thread = row["globalTid"] & 0xFFFFFF
             key = (process, row["correlationId"])
             start, end = row["start"], row["end"]
-            found.append(Call(process, thread, start, end - start, kind, key))
+            found.append(HostCall(process, thread, start, end - start, kind, key))
         return found
 
     def _activities(self) -> list[Activity]:

@@ -13,12 +13,20 @@ import math
 from typing import TYPE_CHECKING
 
 from pyvgpu.replay import trace as traces
-from pyvgpu.replay.program import BLOCKS, GAP_OF_FIRST, Call, Kind, Node, Program, Shape
+from pyvgpu.replay.program import (
+    BLOCKS,
+    GAP_OF_FIRST,
+    CallKind,
+    GraphKernel,
+    LaunchShape,
+    PlayerProgram,
+    ThreadCall,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.replay.trace import Record, Trace
+    from pyvgpu.replay.trace import Trace, TraceRecord
 
 SLACK_NS = 2_000  # tolerance of recorded times
 LONG_CALL_NS = 100_000  # a copy to the device that blocks its thread this long is synchronous
@@ -27,23 +35,23 @@ MOST_SHARED_BYTES = 227 << 10
 DONE = 0  # an event that is complete from the beginning
 
 _KINDS = {
-    "launch": Kind.LAUNCH,
-    "graph": Kind.GRAPH,
-    "h2d": Kind.COPY_IN,
-    "d2h": Kind.COPY_OUT,
-    "d2d": Kind.COPY_ON,
-    "p2p": Kind.COPY_ON,
-    "memcpy": Kind.COPY_ON,
-    "memset": Kind.FILL,
-    "stream_sync": Kind.STREAM_SYNC,
-    "device_sync": Kind.DEVICE_SYNC,
-    "event_sync": Kind.EVENT_SYNC,
-    "event_record": Kind.EVENT_RECORD,
-    "event_wait": Kind.EVENT_WAIT,
-    "event_query": Kind.EVENT_QUERY,
-    "malloc": Kind.ALLOCATE,
-    "malloc_host": Kind.ALLOCATE_HOST,
-    "free": Kind.FREE,
+    "launch": CallKind.LAUNCH,
+    "graph": CallKind.GRAPH,
+    "h2d": CallKind.COPY_IN,
+    "d2h": CallKind.COPY_OUT,
+    "d2d": CallKind.COPY_ON,
+    "p2p": CallKind.COPY_ON,
+    "memcpy": CallKind.COPY_ON,
+    "memset": CallKind.FILL,
+    "stream_sync": CallKind.STREAM_SYNC,
+    "device_sync": CallKind.DEVICE_SYNC,
+    "event_sync": CallKind.EVENT_SYNC,
+    "event_record": CallKind.EVENT_RECORD,
+    "event_wait": CallKind.EVENT_WAIT,
+    "event_query": CallKind.EVENT_QUERY,
+    "malloc": CallKind.ALLOCATE,
+    "malloc_host": CallKind.ALLOCATE_HOST,
+    "free": CallKind.FREE,
 }
 
 
@@ -65,7 +73,7 @@ class _Event:
     thread: int
 
 
-def compile_trace(trace: Trace) -> Program:
+def compile_trace(trace: Trace) -> PlayerProgram:
     """Return the program for one repetition of the recording."""
     return _Compiler(trace).compile()
 
@@ -74,13 +82,13 @@ class _Compiler:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._records = trace.records
-        self._threads: list[list[Call]] = []
+        self._threads: list[list[ThreadCall]] = []
         self._ends: list[int] = []  # by thread: the end of its last call
         self._streams: dict[int, int] = {}  # the trace's streams -> the player's
         self._player_streams = 1
         self._kernels: dict[int | str, int] = {}
         self._shared: list[int] = []
-        self._graphs: list[list[Node]] = []
+        self._graphs: list[list[GraphKernel]] = []
         self._graph_numbers: dict[object, int] = {}
         self._graph_uses: dict[int, list[list[int]]] = {}
         self._events = 1
@@ -92,12 +100,12 @@ class _Compiler:
         self._event_of: dict[int, tuple[int, int, int]] = {}  # a record's: event, thread, number
         self._nodes = self._find_nodes()
 
-    def compile(self) -> Program:
+    def compile(self) -> PlayerProgram:
         for number, record in enumerate(self._records):
             if record.thread is not None and record.kind in _KINDS:
                 self._add(number, record, record.thread)
         self._average_graphs()
-        return Program(
+        return PlayerProgram(
             self._threads or [[]],
             self._graphs,
             self._player_streams,
@@ -145,18 +153,18 @@ class _Compiler:
                 self._player_streams += 1
         return self._streams[recorded]
 
-    def _shape(self, record: Record) -> Shape:
+    def _shape(self, record: TraceRecord) -> LaunchShape:
         name: int | str = record.kind if record.kernel is None else record.kernel
         kernel = self._kernels.setdefault(name, len(self._kernels))
         if kernel == len(self._shared):
             self._shared.append(0)
         shared = min(max(record.shared or 0, 0), MOST_SHARED_BYTES)
         self._shared[kernel] = max(self._shared[kernel], shared)
-        return Shape(kernel, _grid(record.grid), _block(record.block), shared)
+        return LaunchShape(kernel, _grid(record.grid), _block(record.block), shared)
 
     def _graph(self, numbers: Sequence[int]) -> int:
         """Return the graph with these nodes; equal graphs are shared."""
-        nodes: list[tuple[Shape, tuple[int, ...]]] = []
+        nodes: list[tuple[LaunchShape, tuple[int, ...]]] = []
         last: dict[int | None, int] = {}
         places: dict[int | None, int] = {}
         for place, number in enumerate(numbers):
@@ -170,7 +178,7 @@ class _Compiler:
         key = tuple(nodes)
         graph = self._graph_numbers.setdefault(key, len(self._graph_numbers))
         if graph == len(self._graphs):
-            self._graphs.append([Node(0, shape, after) for shape, after in nodes])
+            self._graphs.append([GraphKernel(0, shape, after) for shape, after in nodes])
         durations = [self._records[number].device_duration for number in numbers]
         self._graph_uses.setdefault(graph, []).append(durations)
         return graph
@@ -186,13 +194,13 @@ class _Compiler:
 
     # --- calls
 
-    def _add(self, number: int, record: Record, thread: int) -> None:
+    def _add(self, number: int, record: TraceRecord, thread: int) -> None:
         while len(self._threads) <= thread:
             self._threads.append([])
             self._ends.append(0)
-        call = Call(_KINDS[record.kind], number)
+        call = ThreadCall(_KINDS[record.kind], number)
         uses = self._describe(number, record, call)
-        if call.kind == Kind.GRAPH and not self._nodes.get(number):
+        if call.kind == CallKind.GRAPH and not self._nodes.get(number):
             return  # its work was not recorded
         self._time(record, thread, call, uses)
         own = self._threads[thread]
@@ -204,42 +212,44 @@ class _Compiler:
             self._issued[uses] = _Issued(thread, len(own), record.end)
             self._last_stream[thread] = uses
         if number in self._waited:
-            own.append(Call(Kind.EVENT_RECORD, number, stream=call.stream, what=self._events))
+            own.append(
+                ThreadCall(CallKind.EVENT_RECORD, number, stream=call.stream, what=self._events)
+            )
             self._event_of[number] = (self._events, thread, len(own))
             self._events += 1
 
-    def _describe(self, number: int, record: Record, call: Call) -> int | None:
+    def _describe(self, number: int, record: TraceRecord, call: ThreadCall) -> int | None:
         """Fill in the details of a call; return the stream that it uses, if any."""
         thread = record.thread or 0
         own = self._last_stream.get(thread, 0)
         given = None if record.stream is None else self._stream(record.stream)
-        if call.kind <= Kind.FILL:
+        if call.kind <= CallKind.FILL:
             return self._describe_work(number, record, call, given)
-        if call.kind == Kind.STREAM_SYNC:
+        if call.kind == CallKind.STREAM_SYNC:
             found = self._waited_stream(record, own) if given is None else given
             if found is None:
-                call.kind = Kind.EVENT_SYNC
+                call.kind = CallKind.EVENT_SYNC
             call.stream = found or 0
             return found
-        if call.kind == Kind.EVENT_RECORD:
+        if call.kind == CallKind.EVENT_RECORD:
             call.stream = own if given is None else given
             call.what = self._events
             complete = self._pending.get(call.stream, 0)
             event = _Event(self._events, complete, thread)
             self._recent = [*self._recent[1 - RECENT_EVENTS :], event]
             self._events += 1
-        elif call.kind == Kind.EVENT_SYNC:
+        elif call.kind == CallKind.EVENT_SYNC:
             call.what = self._waited_event(record)
-        elif call.kind == Kind.EVENT_QUERY:
+        elif call.kind == CallKind.EVENT_QUERY:
             call.what = self._recent[-1].number if self._recent else DONE
-        elif call.kind == Kind.EVENT_WAIT:
+        elif call.kind == CallKind.EVENT_WAIT:
             call.stream = own if given is None else given
         return None
 
     def _describe_work(
-        self, number: int, record: Record, call: Call, given: int | None
+        self, number: int, record: TraceRecord, call: ThreadCall, given: int | None
     ) -> int | None:
-        nodes = self._nodes.get(number, []) if call.kind == Kind.GRAPH else []
+        nodes = self._nodes.get(number, []) if call.kind == CallKind.GRAPH else []
         if nodes:
             call.what = self._graph(nodes)
             first = self._records[nodes[0]].stream
@@ -249,14 +259,14 @@ class _Compiler:
             call.stream = given or 0
             call.ns = record.device_duration
             ends = record.device_end
-            if call.kind == Kind.LAUNCH:
+            if call.kind == CallKind.LAUNCH:
                 call.shape = self._shape(record)
             elif _blocks(record):
                 call.flags |= BLOCKS
         self._pending[call.stream] = max(self._pending.get(call.stream, 0), ends)
         return call.stream
 
-    def _waited_stream(self, record: Record, own: int) -> int | None:
+    def _waited_stream(self, record: TraceRecord, own: int) -> int | None:
         """Return the stream that the call has waited for; None: no stream with work."""
         over = {s: end for s, end in self._pending.items() if end <= record.end + SLACK_NS}
         if not over:
@@ -264,7 +274,7 @@ class _Compiler:
         last = max(over, key=lambda stream: over[stream])
         return own if own in over and over[last] <= record.start else last
 
-    def _waited_event(self, record: Record) -> int:
+    def _waited_event(self, record: TraceRecord) -> int:
         over = [e for e in self._recent if e.complete <= record.end + SLACK_NS]
         if not over:
             return DONE
@@ -274,7 +284,7 @@ class _Compiler:
         own = [event for event in over if event.thread == record.thread]
         return (own or over)[-1].number
 
-    def _time(self, record: Record, thread: int, call: Call, uses: int | None) -> None:
+    def _time(self, record: TraceRecord, thread: int, call: ThreadCall, uses: int | None) -> None:
         """Set the gap before the call: after the last call of its thread, or of another one."""
         began = self._ends[thread]
         last = None if uses is None else self._issued.get(uses)
@@ -295,12 +305,12 @@ class _Compiler:
         return list(found.values())
 
 
-def _split_wait(call: Call, event: int, recorded: tuple[int, int] | None) -> Call:
+def _split_wait(call: ThreadCall, event: int, recorded: tuple[int, int] | None) -> ThreadCall:
     """Return an event wait to insert before a call, and move the call's gap to it.
 
     *recorded*: the thread that records the event, and the number of its calls done by then.
     """
-    wait = Call(Kind.EVENT_WAIT, call.order, call.gap_ns, stream=call.stream, what=event)
+    wait = ThreadCall(CallKind.EVENT_WAIT, call.order, call.gap_ns, stream=call.stream, what=event)
     wait.flags = call.flags & GAP_OF_FIRST
     wait.first, wait.second = call.first, recorded
     call.gap_ns, call.first = 0, None
@@ -308,7 +318,7 @@ def _split_wait(call: Call, event: int, recorded: tuple[int, int] | None) -> Cal
     return wait
 
 
-def _blocks(record: Record) -> bool:
+def _blocks(record: TraceRecord) -> bool:
     """Return whether a copy has blocked its thread until it was done."""
     if record.kind not in ("h2d", "d2h") or record.end + SLACK_NS < record.device_end:
         return False

@@ -14,7 +14,7 @@ MAGIC = b"replay1\0"
 NONE = 0xFFFFFFFF
 
 
-class Kind(enum.IntEnum):
+class CallKind(enum.IntEnum):
     """Kinds of calls: enum program_kind."""
 
     LAUNCH = 0
@@ -38,7 +38,7 @@ BLOCKS, GAP_OF_FIRST = 1, 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
+class LaunchShape:
     """The launch configuration of a kernel."""
 
     kernel: int
@@ -51,18 +51,18 @@ class Shape:
         return (self.kernel, *self.grid, *self.block, self.shared_bytes)
 
 
-NO_SHAPE = Shape(0, (1, 1, 1), (1, 1, 1))
+NO_SHAPE = LaunchShape(0, (1, 1, 1), (1, 1, 1))
 
 
 @dataclasses.dataclass(slots=True)
-class Call:
+class ThreadCall:
     """A call of one thread."""
 
-    kind: Kind
+    kind: CallKind
     order: int  # its position among all records
     gap_ns: int = 0
     ns: int = 0
-    shape: Shape = NO_SHAPE
+    shape: LaunchShape = NO_SHAPE
     stream: int = 0
     what: int = 0  # the event or graph
     flags: int = 0
@@ -71,20 +71,20 @@ class Call:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class GraphKernel:
     """A kernel of a graph."""
 
     ns: int
-    shape: Shape
+    shape: LaunchShape
     after: tuple[int, ...] = ()  # nodes before it in the same graph, two at most
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Program:
+class PlayerProgram:
     """The program of one player."""
 
-    threads: Sequence[Sequence[Call]]
-    graphs: Sequence[Sequence[Node]]
+    threads: Sequence[Sequence[ThreadCall]]
+    graphs: Sequence[Sequence[GraphKernel]]
     streams: int
     kernels: Sequence[int]  # maximum shared memory per launch of each, bytes
     events: int
@@ -119,7 +119,7 @@ def _ranges(groups: Sequence[Sequence[object]]) -> bytes:
     return b"".join(parts)
 
 
-def _pack_call(call: Call) -> bytes:
+def _pack_call(call: ThreadCall) -> bytes:
     first, second = call.first or (NONE, 0), call.second or (NONE, 0)
     return struct.pack(
         "=2Q18I", call.gap_ns, call.ns, *call.shape.pack(), *first, *second,
@@ -127,6 +127,6 @@ def _pack_call(call: Call) -> bytes:
     )  # fmt: skip
 
 
-def _pack_node(node: Node) -> bytes:
+def _pack_node(node: GraphKernel) -> bytes:
     after = (*node.after, NONE, NONE)[:2]
     return struct.pack("=Q10I", node.ns, *node.shape.pack(), *after)

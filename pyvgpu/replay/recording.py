@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.replay.trace import Record, Trace
+from pyvgpu.replay.trace import Trace, TraceRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -50,7 +50,7 @@ def kind_of(name: str) -> str | None:
 
 
 @dataclasses.dataclass(slots=True)
-class Call:
+class HostCall:
     """A host call; times in ns."""
 
     process: int
@@ -92,14 +92,14 @@ class Activity:
 class Recording:
     """The contents of a profiler's file."""
 
-    calls: Sequence[Call]
+    calls: Sequence[HostCall]
     activities: Sequence[Activity]
     steps: Sequence[tuple[int, int]]  # of the program: start and end of each
     gpus: dict[int, str]  # names by device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class TraceChoice:
     """The process and device of a trace, and the alternatives."""
 
     process: int
@@ -108,7 +108,9 @@ class Choice:
     devices: tuple[int, ...]  # of the process
 
 
-def choose(recording: Recording, path: object, process: int | None, device: int | None) -> Choice:
+def choose(
+    recording: Recording, path: object, process: int | None, device: int | None
+) -> TraceChoice:
     """Return the requested process and device, else those with most work."""
     owners = {call.key: call.process for call in recording.calls}
     busy: collections.Counter[tuple[int, int]] = collections.Counter()
@@ -128,7 +130,7 @@ def choose(recording: Recording, path: object, process: int | None, device: int 
     processes = _by_work((pair[0], count) for pair, count in busy.items())
     chosen = _chosen("--process", process, processes, path)
     devices = _by_work((pair[1], n) for pair, n in busy.items() if pair[0] == chosen)
-    return Choice(chosen, _chosen("--device", device, devices, path), processes, devices)
+    return TraceChoice(chosen, _chosen("--device", device, devices, path), processes, devices)
 
 
 def _by_work(counts: Iterable[tuple[int, int]]) -> tuple[int, ...]:
@@ -149,13 +151,13 @@ def _chosen(option: str, asked: int | None, there: Sequence[int], path: object) 
     return asked
 
 
-def make_trace(name: str, recording: Recording, choice: Choice) -> Trace:
+def make_trace(name: str, recording: Recording, choice: TraceChoice) -> Trace:
     """Return the trace of one process and device; of whole steps, if any are marked."""
     return _Builder(name, recording, choice).build()
 
 
 class _Builder:
-    def __init__(self, name: str, recording: Recording, choice: Choice) -> None:
+    def __init__(self, name: str, recording: Recording, choice: TraceChoice) -> None:
         self._name, self._recording, self._choice = name, recording, choice
         own = [call for call in recording.calls if call.process == choice.process]
         self._calls, self._names = _without_nested(own)
@@ -167,7 +169,7 @@ class _Builder:
         self._streams: dict[int, int] = {}
         self._kernels: dict[str, int] = {}
         self._threads: dict[int, int] = {}
-        self._records: list[Record] = []
+        self._records: list[TraceRecord] = []
         self._places: dict[int, int] = {}  # of activities, by their identity
 
     def build(self) -> Trace:
@@ -207,18 +209,18 @@ class _Builder:
                 return begin, end
         return min(call.start for call in self._calls), max(c.start for c in self._calls) + 1
 
-    def _add(self, call: Call) -> None:
+    def _add(self, call: HostCall) -> None:
         work = self._work.get(call.key, ()) if call.kind in _LAUNCHING else ()
         if call.kind in _LAUNCHING and not work:
             return  # its work was on another device, or was not recorded
         thread = self._threads.setdefault(call.thread, len(self._threads) % MOST_THREADS)
         if call.kind == "graph" or len(work) > 1:
             graph = len(self._records)
-            self._records.append(Record(thread, call.start, call.duration, "graph"))
+            self._records.append(TraceRecord(thread, call.start, call.duration, "graph"))
             for one in work:
-                self._append(one, Record(None, call.start, 0, "node", ref=graph))
+                self._append(one, TraceRecord(None, call.start, 0, "node", ref=graph))
             return
-        record = Record(thread, call.start, call.duration, call.kind)
+        record = TraceRecord(thread, call.start, call.duration, call.kind)
         if work:
             record.kind = "launch" if work[0].kind == "kernel" else work[0].kind
             self._append(work[0], record)
@@ -227,7 +229,7 @@ class _Builder:
             record.stream = self._stream(call.stream)
         self._records.append(record)
 
-    def _append(self, one: Activity, record: Record) -> None:
+    def _append(self, one: Activity, record: TraceRecord) -> None:
         record.stream = self._stream(one.stream)
         record.device_start, record.device_duration = one.start, one.duration
         if one.kind == "kernel":
@@ -266,14 +268,14 @@ class _Builder:
             own.append(number)
 
 
-def _without_nested(calls: Sequence[Call]) -> tuple[list[Call], dict[Hashable, Hashable]]:
+def _without_nested(calls: Sequence[HostCall]) -> tuple[list[HostCall], dict[Hashable, Hashable]]:
     """Return the outermost calls, and the keys of nested calls mapped to theirs.
 
     The runtime API calls the driver API, and some profilers record both.
     """
-    kept: list[Call] = []
+    kept: list[HostCall] = []
     names: dict[Hashable, Hashable] = {}
-    outer: dict[int, Call] = {}
+    outer: dict[int, HostCall] = {}
     for call in sorted(calls, key=lambda each: (each.start, -each.duration)):
         around = outer.get(call.thread)
         if around is not None and call.end <= around.end and around.kind == call.kind:

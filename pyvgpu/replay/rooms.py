@@ -28,7 +28,7 @@ QUOTA_BYTES = 16 << 30  # enough for eight contexts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Container:
+class ReplayRoom:
     """A quota on the first device of a machine, and the libraries that enforce it."""
 
     folder: Path  # of the libraries
@@ -68,7 +68,7 @@ def container(
     vcore: int = 100,
     limit: int | None = None,
     priority: quota.Priority = quota.Priority.NORMAL,
-) -> Iterator[Container]:
+) -> Iterator[ReplayRoom]:
     """Create a region in a new folder, and the tree through which programs use it."""
     driver = find.find_driver(shim.simulator_libraries())
     region_folder.mkdir()
@@ -76,10 +76,10 @@ def container(
     made_quota = region.create(handle, driver.release, [share(machine, vcore, limit, priority)])
     os.close(handle)
     made = mirror.ensure(driver, shim.shim_library(), cache)
-    source = run_files.Source(made.lib64, made.origin, machine.folder)
+    source = run_files.RunSource(made.lib64, made.origin, machine.folder)
     run, lock = run_files.make(cache, region_folder.name, source, region_folder)
     try:
-        yield Container(run / "lib64", region_folder, made_quota)
+        yield ReplayRoom(run / "lib64", region_folder, made_quota)
     finally:
         os.close(lock)
         os.close(made_quota)
@@ -93,5 +93,5 @@ def share(
     priority: quota.Priority = quota.Priority.NORMAL,
 ) -> Share:
     """Return a share of the machine's first device; elastic up to *limit*, if there is one."""
-    policy = quota.Policy.HARD if limit is None else quota.Policy.ELASTIC
+    policy = quota.TimePolicy.HARD if limit is None else quota.TimePolicy.ELASTIC
     return Share(device.simulated(machine)[0], vcore, QUOTA_BYTES, policy, limit, priority)

@@ -13,7 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.replay.compare import Job, Result
+    from pyvgpu.replay.compare import JobResult, ReplayedJob
     from pyvgpu.replay.trace import Trace
 
 BAR = 24
@@ -62,13 +62,13 @@ def describe(trace: Trace) -> str:
     )
 
 
-def headings(jobs: Sequence[Job]) -> list[str]:
+def headings(jobs: Sequence[ReplayedJob]) -> list[str]:
     """Return the headings of the tables."""
     steps = any(job.trace.steps for job in jobs)
     return ["share", "time", *(["steps/s"] if steps else []), "times", "device", "longest launch"]
 
 
-def rows(job: Job, *, steps: bool) -> list[tuple[list[str], Result]]:
+def rows(job: ReplayedJob, *, steps: bool) -> list[tuple[list[str], JobResult]]:
     """Return the rows of a job's table, each with its result."""
     named = [("none", job.unlimited)]
     named += [(f"vcore {each.vcore}", each) for each in job.shares]
@@ -78,7 +78,7 @@ def rows(job: Job, *, steps: bool) -> list[tuple[list[str], Result]]:
     return [(_cells(name, each, steps=steps), each) for name, each in named]
 
 
-def _cells(name: str, each: Result, *, steps: bool) -> list[str]:
+def _cells(name: str, each: JobResult, *, steps: bool) -> list[str]:
     rate = [f"{each.steps_per_s:.2f}" if each.steps_per_s else ""] if steps else []
     return [
         name,
@@ -90,7 +90,7 @@ def _cells(name: str, each: Result, *, steps: bool) -> list[str]:
     ]
 
 
-def tables(jobs: Sequence[Job]) -> list[str | Table]:
+def tables(jobs: Sequence[ReplayedJob]) -> list[str | Table]:
     """Return the output for a terminal: a line and a table for each job."""
     shown: list[str | Table] = []
     titles = headings(jobs)
@@ -108,7 +108,7 @@ def tables(jobs: Sequence[Job]) -> list[str | Table]:
     return shown
 
 
-def document(jobs: Sequence[Job], vcores: Sequence[int]) -> dict[str, Any]:
+def document(jobs: Sequence[ReplayedJob], vcores: Sequence[int]) -> dict[str, Any]:
     """Return the results as JSON."""
     return {
         "vcores": list(vcores),
@@ -129,7 +129,7 @@ def document(jobs: Sequence[Job], vcores: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def page(jobs: Sequence[Job]) -> str:
+def page(jobs: Sequence[ReplayedJob]) -> str:
     """Return the results as one self-contained HTML page."""
     titles = headings(jobs)
     parts = []

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
-    from pyvgpu.replay.program import Program
+    from pyvgpu.replay.program import PlayerProgram
 
 AHEAD_NS = 100_000_000  # lead time of the start
 FOREVER_NS = 10**15
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class PlayedProgram:
     """A program to play, its share, and the number of repetitions."""
 
-    program: Program
+    program: PlayerProgram
     vcore: int | None = None  # None: without the shim
     times: int = 1
 
@@ -71,7 +71,7 @@ class Played:
 
 
 def play(
-    parts: Sequence[Part], cache: Path, law: simulator.Law, witness_ns: int = 1_000_000
+    parts: Sequence[PlayedProgram], cache: Path, law: simulator.Law, witness_ns: int = 1_000_000
 ) -> list[Played]:
     """Play all parts, starting at the same moment."""
     with rooms.place() as folder, contextlib.ExitStack() as stack:
@@ -90,7 +90,7 @@ class _Stage:
         self._book.mkdir()
         self._book.chmod(0o1777)
 
-    def play(self, parts: Sequence[Part], witness_ns: int) -> list[Played]:
+    def play(self, parts: Sequence[PlayedProgram], witness_ns: int) -> list[Played]:
         places = [self._make_place(number, part) for number, part in enumerate(parts)]
         linger = str(4 * witness_ns)
         players = []
@@ -117,7 +117,7 @@ class _Stage:
 
     def _begin(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[PlayedProgram],
         players: Sequence[subprocess.Popen[str]],
         witness: subprocess.Popen[str],
         arbiters: Sequence[subprocess.Popen[str]],
@@ -138,7 +138,7 @@ class _Stage:
         self._clock.start(processes, threads)
         return begin
 
-    def _make_place(self, number: int, part: Part) -> Path:
+    def _make_place(self, number: int, part: PlayedProgram) -> Path:
         """Return the library folder of a part."""
         if part.vcore is None:
             return self._bare

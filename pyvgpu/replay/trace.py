@@ -13,7 +13,7 @@ DEFAULT_STREAMS = (0, 7)  # the numbers that HIP and CUPTI give to the default s
 
 
 @dataclasses.dataclass(slots=True)
-class Record:
+class TraceRecord:
     """A host call and the activity that it launched, or an activity of a graph; times in ns."""
 
     thread: int | None  # None: not a host call
@@ -48,7 +48,7 @@ class Trace:
     name: str
     streams: Sequence[int]  # the profiler's numbers
     kernels: Sequence[str]
-    records: Sequence[Record]  # in the order of their calls
+    records: Sequence[TraceRecord]  # in the order of their calls
     duration: int
     steps: int = 0  # complete ones of the program; 0: none are marked
     gpu: str = ""  # name of the recorded GPU; empty: unknown

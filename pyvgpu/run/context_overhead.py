@@ -211,14 +211,14 @@ def _held_now(uuid: str, before: Collection[int]) -> int:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class MemoryValues:
     """NVML's memory values for a device at one moment, in bytes."""
 
     used: int  # of the device
     others: Mapping[int, int]  # of older processes, by pid
 
 
-def uncounted(held: int, before: Seen, after: Seen) -> int | None:
+def uncounted(held: int, before: MemoryValues, after: MemoryValues) -> int | None:
     """Return the bytes that a process uses on the device without being attributed to it.
 
     *held* is what NVML attributes to it between the two samples. None: something else has changed.
@@ -227,9 +227,9 @@ def uncounted(held: int, before: Seen, after: Seen) -> int | None:
     return more if before.others == after.others and 0 <= more <= _LARGEST_UNCOUNTED else None
 
 
-def _see(uuid: str, before: Collection[int]) -> Seen:
+def _see(uuid: str, before: Collection[int]) -> MemoryValues:
     held = nvml.bytes_by_pid(uuid)
-    return Seen(nvml.used_bytes(uuid), {pid: held[pid] for pid in before if pid in held})
+    return MemoryValues(nvml.used_bytes(uuid), {pid: held[pid] for pid in before if pid in held})
 
 
 def main(libcuda: str, libnvidia_ml: str, uuid: str) -> None:

@@ -94,7 +94,7 @@ class Auditor:
         owners = tampering.Owners(relatives.slot_of)
         witness = tampering.Witness(owners, relatives.is_relative, region.SLOTS - 1)
         reconciler = ledger_reconcile.Reconciler(
-            ledger_reconcile.Sources(
+            ledger_reconcile.ReconcileSources(
                 charges=lambda: region.read_counted_slots(usage, count),
                 measure=lambda: tuple(
                     nvml.bytes_by_pid(gpu.uuid, gpu.uncounted_bytes) for gpu in audited.devices

@@ -33,7 +33,7 @@ RUNS = "runs"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class RunSource:
     """The sources of a run's tree: the mirror of a driver, and its simulated machine."""
 
     lib64: Path  # of the mirror: the shim and the driver's other libraries
@@ -62,7 +62,7 @@ def find_cache(environment: Mapping[str, str]) -> Path:
     )
 
 
-def make(cache: Path, run_id: str, source: Source, region: Path) -> tuple[Path, int]:
+def make(cache: Path, run_id: str, source: RunSource, region: Path) -> tuple[Path, int]:
     """Create the tree of run *run_id*; return its folder and the descriptor that locks it."""
     tree = cache / RUNS / run_id
     lock = -1
@@ -95,7 +95,7 @@ def make(cache: Path, run_id: str, source: Source, region: Path) -> tuple[Path, 
     return tree, lock
 
 
-def make_layer(tree: Path, name: str, source: Source, shimmed: Iterable[str]) -> Path:
+def make_layer(tree: Path, name: str, source: RunSource, shimmed: Iterable[str]) -> Path:
     """Create a layer: names in *shimmed* point to the shim, private names to the driver."""
     layer = tree / name
     links = dict.fromkeys(shimmed, tree / "lib64" / names.LIBCUDA)

@@ -19,7 +19,7 @@ from pyvgpu.machine import holders, memory_limit, reservations
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pyvgpu.machine.holders import Promise
+    from pyvgpu.machine.holders import LiveReservation
     from pyvgpu.machine.reservations import Books
 
 _LONGEST = 1000  # bytes of a text
@@ -31,7 +31,7 @@ HISTORY = 120  # past shares of each run and device
 class Run:
     """One sample of an active run."""
 
-    promise: Promise
+    promise: LiveReservation
     seconds: float  # monotonic time at which its counters were read
     usage: region.Usage | None  # None: its file cannot be read
     compute: tuple[region.Compute, ...]  # by device of the quota
@@ -51,7 +51,7 @@ class Process:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class RunShare:
     """The share of one run on one device."""
 
     run_id: str
@@ -91,7 +91,7 @@ class DeviceView:
     uuid: str
     name: str
     memory_bytes: int
-    parts: tuple[Part, ...]
+    parts: tuple[RunShare, ...]
 
     @property
     def promised_vcore(self) -> int:
@@ -121,7 +121,7 @@ def look(books: Books) -> tuple[Run, ...]:
     return tuple(sorted(found, key=lambda run: (run.promise.holder.created, run.promise.run_id)))
 
 
-class Watch:
+class RunWatch:
     """Turns successive samples into shares and their history."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Watch:
 
     def see(self, runs: Sequence[Run]) -> tuple[DeviceView, ...]:
         """Return the state of the devices; a run without an earlier sample has no share yet."""
-        views: dict[str, list[Part]] = {}
+        views: dict[str, list[RunShare]] = {}
         names_of: dict[str, str] = {}
         for run in runs:
             before = self._before.get(run.promise.run_id)
@@ -167,11 +167,11 @@ def _difference(before: Run | None, now: Run, index: int) -> tuple[float | None,
 
 def _part(
     run: Run, index: int, share: float | None, waited: float, history: tuple[float, ...]
-) -> Part:
+) -> RunShare:
     holder, usage = run.promise.holder, run.usage
     slots: Iterable[region.SlotUsage] = () if usage is None else usage.slots
     extra = () if usage is None else run.extra[index]
-    return Part(
+    return RunShare(
         run_id=run.promise.run_id,
         name=holder.name,
         uid=run.promise.uid,
@@ -201,7 +201,7 @@ def _part(
     )
 
 
-def _read(promise: Promise) -> Run:
+def _read(promise: LiveReservation) -> Run:
     devices = len(promise.limits.devices)
     try:
         with reservations.opened(promise, names.USAGE_FILE) as file:
@@ -216,7 +216,7 @@ def _read(promise: Promise) -> Run:
     return Run(promise, seconds, usage, compute, extra, tampered, driver)
 
 
-def _read_driver(promise: Promise) -> memory_limit.Limit:
+def _read_driver(promise: LiveReservation) -> memory_limit.Limit:
     try:
         with reservations.opened(promise, names.LIMIT_FILE) as file:
             found = memory_limit.load(os.read(file, _LONGEST_LIMIT))
@@ -225,7 +225,7 @@ def _read_driver(promise: Promise) -> memory_limit.Limit:
         return memory_limit.NONE
 
 
-def _read_tampered(promise: Promise) -> str:
+def _read_tampered(promise: LiveReservation) -> str:
     try:
         with reservations.opened(promise, names.TAMPERED_FILE) as file:
             return log.printable(os.read(file, _LONGEST).decode("utf-8", "replace"))

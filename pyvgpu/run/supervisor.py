@@ -62,7 +62,7 @@ class NotFoundError(NotStartedError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Program:
+class RunProgram:
     """The program to execute, with its surroundings."""
 
     path: str
@@ -124,7 +124,7 @@ def signals_held() -> Iterator[Inherited]:
 
 
 def supervise(
-    program: Program, inherited: Inherited, started: Callable[[], None] = lambda: None
+    program: RunProgram, inherited: Inherited, started: Callable[[], None] = lambda: None
 ) -> int:
     """Run *program* to its end; return its status, as of os.waitpid. CgroupError.
 
@@ -157,7 +157,7 @@ def end_as(status: int) -> int:
     return 128 + number  # the signal's default action does not end us
 
 
-def _start(program: Program, inherited: Inherited) -> int:
+def _start(program: RunProgram, inherited: Inherited) -> int:
     """Fork and exec; return the child's pid, or raise what it reported."""
     reading, writing = os.pipe()
     supervisor = os.getpid()
@@ -181,7 +181,7 @@ def _start(program: Program, inherited: Inherited) -> int:
     raise failure(f"{program.arguments[0]}: {os.strerror(number).lower()}")
 
 
-def _become(program: Program, inherited: Inherited, supervisor: int, report: int) -> NoReturn:
+def _become(program: RunProgram, inherited: Inherited, supervisor: int, report: int) -> NoReturn:
     """In the child: exec the program, or report the error. Never returns."""
     try:
         _join(program.cgroup)
@@ -224,7 +224,7 @@ def _restore(inherited: Inherited) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, inherited.mask)
 
 
-def _execute(program: Program) -> NoReturn:
+def _execute(program: RunProgram) -> NoReturn:
     try:
         os.execve(program.path, program.arguments, program.environment)  # noqa: S606
     except OSError as exc:

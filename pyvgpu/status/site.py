@@ -54,7 +54,9 @@ FIELDS = {
 _FOLDER = Path(__file__).parent
 
 
-def routes(document: Callable[[endpoints.Asked], messages.Answer]) -> dict[str, endpoints.Route]:
+def routes(
+    document: Callable[[endpoints.HttpRequest], messages.HttpResponse],
+) -> dict[str, endpoints.Route]:
     """Return the routes by path; *document* returns the JSON document."""
     found: dict[str, endpoints.Route] = {"/": _elsewhere, NUMBERS: document}
     for path, (name, kind) in FILES.items():
@@ -62,26 +64,26 @@ def routes(document: Callable[[endpoints.Asked], messages.Answer]) -> dict[str, 
     return found
 
 
-def answer(asked: endpoints.Asked, document: Document) -> messages.Answer:
+def answer(asked: endpoints.HttpRequest, document: Document) -> messages.HttpResponse:
     """Return *document* as a response, or 304 if the client has it already."""
     content = json.dumps(document, separators=(",", ":")).encode()
     return tagged(asked, content, endpoints.JSON)
 
 
-def refusal(code: int, why: str, more: Mapping[str, str] | None = None) -> messages.Answer:
+def refusal(code: int, why: str, more: Mapping[str, str] | None = None) -> messages.HttpResponse:
     """Return an error as a JSON document."""
     content = json.dumps({"error": why}).encode()
-    return messages.Answer(content, endpoints.JSON, code, {**FIELDS, **(more or {})})
+    return messages.HttpResponse(content, endpoints.JSON, code, {**FIELDS, **(more or {})})
 
 
-def tagged(asked: endpoints.Asked, content: bytes, kind: str) -> messages.Answer:
+def tagged(asked: endpoints.HttpRequest, content: bytes, kind: str) -> messages.HttpResponse:
     """Return *content* with an ETag, or 304 if the client has it already."""
     tag = f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
     fields = {**FIELDS, "ETag": tag}
     known = (word.strip() for word in asked.fields.get("if-none-match", "").split(","))
     if any(held_tag in ("*", tag, f"W/{tag}") for held_tag in known):
-        return messages.Answer(b"", kind, 304, fields)
-    return messages.Answer(content, kind, 200, fields)
+        return messages.HttpResponse(b"", kind, 304, fields)
+    return messages.HttpResponse(content, kind, 200, fields)
 
 
 def content(name: str) -> bytes:
@@ -89,10 +91,10 @@ def content(name: str) -> bytes:
     return (_FOLDER / name).read_bytes()
 
 
-def _file(name: str, kind: str, asked: endpoints.Asked) -> messages.Answer:
+def _file(name: str, kind: str, asked: endpoints.HttpRequest) -> messages.HttpResponse:
     return tagged(asked, content(name), kind)
 
 
-def _elsewhere(_asked: endpoints.Asked) -> messages.Answer:
+def _elsewhere(_asked: endpoints.HttpRequest) -> messages.HttpResponse:
     to = PATH.removeprefix("/")
-    return messages.Answer(b"", code=302, fields={**FIELDS, "Location": to})
+    return messages.HttpResponse(b"", code=302, fields={**FIELDS, "Location": to})

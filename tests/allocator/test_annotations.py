@@ -13,12 +13,12 @@ from pyvgpu import errors
 from pyvgpu.allocator import annotations, facts, schemas
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
-CHOICE = annotations.Choice(
+CHOICE = annotations.DeviceChoice(
     "uid-1",
     "node-1",
     {
-        "init": (facts.Share(uuid(0), 50, 8 * GIB),),
-        "main": (facts.Share(uuid(0), 30, GIB), facts.Share(uuid(1), 30, GIB)),
+        "init": (facts.NodeShare(uuid(0), 50, 8 * GIB),),
+        "main": (facts.NodeShare(uuid(0), 30, GIB), facts.NodeShare(uuid(1), 30, GIB)),
     },
 )
 PUBLISHED = annotations.Published(
@@ -28,7 +28,7 @@ PUBLISHED = annotations.Published(
         device(1, unhealthy="Xid 79", allocated_by="dra", least_bytes=5),
     ),
     {uuid(0): 4},
-    {"uid-9": {"main": (facts.Share(uuid(1), 20, GIB),)}},
+    {"uid-9": {"main": (facts.NodeShare(uuid(1), 20, GIB),)}},
 )
 
 

@@ -76,10 +76,10 @@ def test_consecutive_equal_units_are_looked_up_once():
 
 
 def test_a_request_may_exceed_the_integer_range():
-    node = free_capacity.numbers(1, free_capacity.of(facts.Node((device(0),))))
-    for need in (facts.Need(10, 1 << 90), facts.Need(100, 0, 1 << 70)):
+    node = free_capacity.numbers(1, free_capacity.of(facts.NodeDevices((device(0),))))
+    for need in (facts.ContainerNeed(10, 1 << 90), facts.ContainerNeed(100, 0, 1 << 70)):
         pod = facts.Pod((facts.Container("a", need),))
         assert node.judge(free_capacity.asked(pod)) != codes.FITS
         assert not free_capacity.has(
-            device(0), facts.Need(10, 1 << 90), 100, 1 << 40, untouched=True
+            device(0), facts.ContainerNeed(10, 1 << 90), 100, 1 << 40, untouched=True
         )

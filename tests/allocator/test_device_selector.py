@@ -28,7 +28,9 @@ def ours(**notes):
 )
 def test_selectors_of_devices(notes, selector):
     sets = {key: frozenset(it) if isinstance(it, set) else it for key, it in selector.items()}
-    assert device_selector.read(ours(**notes)) == device_selector.Wanted(facts.Selector(**sets))
+    assert device_selector.read(ours(**notes)) == device_selector.DeviceSelector(
+        facts.Selector(**sets)
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,8 +49,8 @@ def test_number_of_devices_of_a_container(text, counts):
 
 def test_placement_is_the_pods_choice_or_the_administrators():
     own = device_selector.read(ours(packing="spread", topology_policy="nvlink"))
-    assert own == device_selector.Wanted(packing=SPREAD, nearness=facts.Nearness.NVLINK)
-    one = (facts.Container("a", facts.Need(30, GIB)),)
+    assert own == device_selector.DeviceSelector(packing=SPREAD, nearness=facts.Nearness.NVLINK)
+    one = (facts.Container("a", facts.ContainerNeed(30, GIB)),)
     assert own.pod(one, BINPACK) == facts.Pod(one, SPREAD, facts.Nearness.NVLINK)
     assert device_selector.read({"other": "x"}).pod(one, SPREAD) == facts.Pod(one, SPREAD)
 

@@ -5,7 +5,7 @@ import pytest
 from pyvgpu import errors, quota
 from pyvgpu.allocator import elastic
 
-HARD, ELASTIC = quota.Policy.HARD, quota.Policy.ELASTIC
+HARD, ELASTIC = quota.TimePolicy.HARD, quota.TimePolicy.ELASTIC
 OURS, POLICY = "pyvgpu.io/vcore-limit", "pyvgpu.io/vcore-policy"
 THEIRS = "tencent.com/vcuda-core-limit"
 PRIORITY = "pyvgpu.io/priority"
@@ -16,14 +16,14 @@ LOW, HIGH = quota.Priority.LOW, quota.Priority.HIGH
     ("annotations", "expected"),
     [
         ({}, None),
-        ({POLICY: "elastic"}, elastic.Wish(ELASTIC)),
-        ({POLICY: "hard"}, elastic.Wish()),
-        ({OURS: "80"}, elastic.Wish(ELASTIC, 80)),
-        ({POLICY: "elastic", OURS: "80"}, elastic.Wish(ELASTIC, 80)),
-        ({THEIRS: "80"}, elastic.Wish(ELASTIC, 80)),
-        ({THEIRS: "250"}, elastic.Wish(ELASTIC, 100)),
-        ({THEIRS: "80", OURS: "60"}, elastic.Wish(ELASTIC, 60)),
-        ({THEIRS: "80", POLICY: "hard"}, elastic.Wish()),
+        ({POLICY: "elastic"}, elastic.TimeSharing(ELASTIC)),
+        ({POLICY: "hard"}, elastic.TimeSharing()),
+        ({OURS: "80"}, elastic.TimeSharing(ELASTIC, 80)),
+        ({POLICY: "elastic", OURS: "80"}, elastic.TimeSharing(ELASTIC, 80)),
+        ({THEIRS: "80"}, elastic.TimeSharing(ELASTIC, 80)),
+        ({THEIRS: "250"}, elastic.TimeSharing(ELASTIC, 100)),
+        ({THEIRS: "80", OURS: "60"}, elastic.TimeSharing(ELASTIC, 60)),
+        ({THEIRS: "80", POLICY: "hard"}, elastic.TimeSharing()),
         ({"pyvgpu.io/else": "1"}, None),
     ],
 )
@@ -74,14 +74,14 @@ def parameters(**members):
 @pytest.mark.parametrize(
     ("members", "expected"),
     [
-        ({}, elastic.Wish()),
-        ({"policy": "hard"}, elastic.Wish()),
-        ({"policy": "elastic"}, elastic.Wish(ELASTIC)),
-        ({"vcoreLimit": 80}, elastic.Wish(ELASTIC, 80)),
-        ({"policy": "elastic", "vcoreLimit": 100}, elastic.Wish(ELASTIC, 100)),
-        ({"policy": None, "vcoreLimit": None, "priority": None}, elastic.Wish()),
-        ({"priority": "low"}, elastic.Wish(priority=LOW)),
-        ({"priority": "high", "vcoreLimit": 80}, elastic.Wish(ELASTIC, 80, HIGH)),
+        ({}, elastic.TimeSharing()),
+        ({"policy": "hard"}, elastic.TimeSharing()),
+        ({"policy": "elastic"}, elastic.TimeSharing(ELASTIC)),
+        ({"vcoreLimit": 80}, elastic.TimeSharing(ELASTIC, 80)),
+        ({"policy": "elastic", "vcoreLimit": 100}, elastic.TimeSharing(ELASTIC, 100)),
+        ({"policy": None, "vcoreLimit": None, "priority": None}, elastic.TimeSharing()),
+        ({"priority": "low"}, elastic.TimeSharing(priority=LOW)),
+        ({"priority": "high", "vcoreLimit": 80}, elastic.TimeSharing(ELASTIC, 80, HIGH)),
     ],
 )
 def test_configurations_of_claims(members, expected):
@@ -118,7 +118,12 @@ def test_an_invalid_configuration_is_refused_with_the_rule(given, said):
 
 @pytest.mark.parametrize(
     "wish",
-    [elastic.Wish(), elastic.Wish(ELASTIC), elastic.Wish(ELASTIC, 7), elastic.Wish(priority=LOW)],
+    [
+        elastic.TimeSharing(),
+        elastic.TimeSharing(ELASTIC),
+        elastic.TimeSharing(ELASTIC, 7),
+        elastic.TimeSharing(priority=LOW),
+    ],
 )
 def test_written_parameters_are_read_back(wish):
     assert elastic.read_parameters(elastic.parameters_of(wish)) == wish

@@ -18,7 +18,7 @@ def indices(placed, container="main"):
 def placed_on(devices, held=(), **fields):
     """Return the devices chosen for a pod of one container."""
     wanted = pod(app(**fields.pop("need", {})), **fields)
-    return indices(place.place(facts.Node(devices, tuple(held)), wanted))
+    return indices(place.place(facts.NodeDevices(devices, tuple(held)), wanted))
 
 
 WHOLE = {"vcore": 100, "size": 0}
@@ -107,16 +107,16 @@ def test_nvlink_or_nothing():
     mesh = machines.cube_mesh()
     used = tuple(held(index, 100, 16) for index in (1, 2, 3, 4, 5, 6))
     with pytest.raises(explain.Refused, match=r"there are no 2 devices.*all linked by NVLink"):
-        place.place(facts.Node(mesh, used), wanted)
-    assert indices(place.place(facts.Node(mesh, used[1:]), wanted)) == [0, 1]
+        place.place(facts.NodeDevices(mesh, used), wanted)
+    assert indices(place.place(facts.NodeDevices(mesh, used[1:]), wanted)) == [0, 1]
 
 
 def test_one_numa_node_or_nothing():
     wanted = pod(app(vcore=100, size=0, count=2), nearness=facts.Nearness.NUMA)
     used = [held(index, 100, 80) for index in (1, 2, 3, 5, 6, 7)]
     with pytest.raises(explain.Refused, match=r"all of one NUMA node"):
-        place.place(facts.Node(pcie(8), tuple(used)), wanted)
-    assert indices(place.place(facts.Node(pcie(8), tuple(used[1:])), wanted)) == [0, 1]
+        place.place(facts.NodeDevices(pcie(8), tuple(used)), wanted)
+    assert indices(place.place(facts.NodeDevices(pcie(8), tuple(used[1:])), wanted)) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ def test_an_unsuitable_device_is_refused_with_the_reason(fields, selector, said)
     wanted = pod(selector=facts.Selector(**sets))
     bad = device(0, **fields)
     with pytest.raises(explain.Refused) as refused:
-        place.place(facts.Node((bad,)), wanted)
+        place.place(facts.NodeDevices((bad,)), wanted)
     assert str(refused.value).startswith(f"gpu0 {said}")
     good = device(1, model="NVIDIA H100", compute_class="fast", size=100, numa=0)
     if not selector.get("uuids"):
-        assert indices(place.place(facts.Node((bad, good)), wanted)) == [1]
+        assert indices(place.place(facts.NodeDevices((bad, good)), wanted)) == [1]
 
 
 @pytest.mark.parametrize(
@@ -165,12 +165,12 @@ def test_an_unsuitable_device_is_refused_with_the_reason(fields, selector, said)
 )
 def test_a_refusal_names_what_is_free_and_the_holders(taken, need, said):
     with pytest.raises(explain.Refused) as refused:
-        place.place(facts.Node((device(0),), tuple(taken)), pod(app(**need)))
+        place.place(facts.NodeDevices((device(0),), tuple(taken)), pod(app(**need)))
     assert str(refused.value).startswith(said)
 
 
 def test_a_refusal_has_a_line_for_each_device():
-    node = facts.Node((device(0, cordoned=True), device(1)), (held(1, 70, 8),))
+    node = facts.NodeDevices((device(0, cordoned=True), device(1)), (held(1, 70, 8),))
     with pytest.raises(explain.Refused) as refused:
         place.place(node, pod())
     assert [(one.uuid, one.container) for one in refused.value.reasons] == [
@@ -181,11 +181,11 @@ def test_a_refusal_has_a_line_for_each_device():
 
 def test_a_node_without_devices_is_refused():
     with pytest.raises(explain.Refused, match="the node has no device"):
-        place.place(facts.Node(()), pod())
+        place.place(facts.NodeDevices(()), pod())
 
 
 def test_refusal_of_containers_that_fit_only_alone():
-    node = facts.Node((device(0), device(1)), (held(0, 40, 8), held(1, 40, 8)))
+    node = facts.NodeDevices((device(0), device(1)), (held(0, 40, 8), held(1, 40, 8)))
     with pytest.raises(explain.Refused, match=r"alone, but no placement was found.*60 vcore"):
         place.place(node, pod(app("a", 60), app("b", 60), app("c", 60)))
 
@@ -226,21 +226,21 @@ def test_refusal_of_containers_that_fit_only_alone():
 )
 def test_containers_that_never_run_concurrently_share_a_device(containers, expected):
     devices = tuple(device(i) for i in range(3))
-    placed = place.place(facts.Node(devices), pod(*containers))
+    placed = place.place(facts.NodeDevices(devices), pod(*containers))
     assert {name: indices(placed, name) for name in placed} == expected
 
 
 def test_what_a_pod_holds_is_its_peak_on_each_device():
     containers = (init(vcore=70, size=4), app("a", 30, 8), app("b", 30, 8))
-    placed = place.place(facts.Node((device(0),)), pod(*containers))
+    placed = place.place(facts.NodeDevices((device(0),)), pod(*containers))
     assert place.holdings(containers, placed, "team/pod") == (
-        facts.Holding(facts.Share(uuid(0), 70, 16 * GIB), "team/pod"),
+        facts.Holding(facts.NodeShare(uuid(0), 70, 16 * GIB), "team/pod"),
     )
 
 
 def test_backtracking_finds_what_greed_does_not():
     """The tightest device for the first container is the only one that fits the second."""
-    node = facts.Node((device(0), device(1)), (held(0, 40, 10), held(1, 1, 60)))
+    node = facts.NodeDevices((device(0), device(1)), (held(0, 40, 10), held(1, 1, 60)))
     placed = place.place(node, pod(app("a", 50, 15), app("b", 40, 60)))
     assert indices(placed, "a") == [1]
     assert indices(placed, "b") == [0]
@@ -250,7 +250,7 @@ def test_abandoned_attempts_reserve_nothing():
     """Each of the three devices alone fits the first container."""
     used = (held(0, 40, 10), held(1, 39, 60), held(2, 38, 60))
     wanted = pod(app("a", 50, 15), app("b", 45, 15), app("c", 40, 60))
-    placed = place.place(facts.Node(tuple(device(i) for i in range(3)), used), wanted)
+    placed = place.place(facts.NodeDevices(tuple(device(i) for i in range(3)), used), wanted)
     assert [indices(placed, name) for name in "abc"] == [[1], [2], [0]]
 
 
@@ -259,8 +259,10 @@ def test_the_longest_distance_counts_before_the_sum():
 
     def link(one, other):
         if {one, other} in ({0, 1}, {1, 2}):
-            return facts.Link(facts.Path.SYSTEM, 4)
-        return facts.Link(facts.Path.NUMA if min(one, other) > 2 else facts.Path.SYSTEM)
+            return facts.DeviceLink(facts.LinkPath.SYSTEM, 4)
+        return facts.DeviceLink(
+            facts.LinkPath.NUMA if min(one, other) > 2 else facts.LinkPath.SYSTEM
+        )
 
     devices = with_links([device(index) for index in range(6)], link)
     assert placed_on(devices, need={**WHOLE, "count": 3}) == [3, 4, 5]
@@ -273,8 +275,8 @@ def test_of_equal_pairs_the_one_that_fragments_least_is_chosen():
 
 
 def test_a_whole_device_includes_all_its_memory():
-    (share,) = place.place(facts.Node((device(0),)), pod(app(vcore=100, size=1)))["main"]
-    assert share == facts.Share(uuid(0), 100, 80 * GIB)
+    (share,) = place.place(facts.NodeDevices((device(0),)), pod(app(vcore=100, size=1)))["main"]
+    assert share == facts.NodeShare(uuid(0), 100, 80 * GIB)
 
 
 def test_holdings_of_a_missing_device_are_ignored():
@@ -301,8 +303,8 @@ def test_too_many_devices_to_enumerate_are_still_chosen_close():
 )
 def test_a_choice_of_another_scheduler_is_checked(change, said):
     devices = (device(0), device(1, cordoned=True), device(2), device(3))
-    node = facts.Node(devices, (held(2, 80, 8), held(3, 10, 75)))
-    share = dataclasses.replace(facts.Share(uuid(0), 50, 8 * GIB), **change)
+    node = facts.NodeDevices(devices, (held(2, 80, 8), held(3, 10, 75)))
+    share = dataclasses.replace(facts.NodeShare(uuid(0), 50, 8 * GIB), **change)
     assert place.complaint(node, pod(), {"main": (share,)}) == said
 
 
@@ -310,18 +312,21 @@ def test_a_choice_of_another_scheduler_is_checked(change, said):
     ("shares", "said"),
     [
         ({}, "main: asks for 1 devices, 0 were chosen"),
-        ({"main": 2 * [facts.Share(uuid(0), 50, 8 * GIB)]}, "main: asks for 1 devices, 2 were"),
+        (
+            {"main": 2 * [facts.NodeShare(uuid(0), 50, 8 * GIB)]},
+            "main: asks for 1 devices, 2 were",
+        ),
     ],
 )
 def test_a_choice_with_a_wrong_number_of_devices_is_refused(shares, said):
-    node = facts.Node((device(0), device(1)))
+    node = facts.NodeDevices((device(0), device(1)))
     assert place.complaint(node, pod(), shares).startswith(said)
 
 
 def test_shares_of_concurrent_containers_are_added_up():
-    node = facts.Node((device(0),))
+    node = facts.NodeDevices((device(0),))
     two = pod(app("a", 60), app("b", 60))
-    shares = {name: (facts.Share(uuid(0), 60, 8 * GIB),) for name in "ab"}
+    shares = {name: (facts.NodeShare(uuid(0), 60, 8 * GIB),) for name in "ab"}
     assert place.complaint(node, two, shares).startswith("gpu0 has 100 vcore")
     one_after_the_other = pod(init("a", 60), app("b", 60))
     assert place.complaint(node, one_after_the_other, shares) == ""

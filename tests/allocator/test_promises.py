@@ -13,21 +13,28 @@ LIMIT = settings(max_examples=200)
 
 needs = st.one_of(
     st.builds(
-        lambda vcore, size, count: facts.Need(vcore, size * GIB, count),
+        lambda vcore, size, count: facts.ContainerNeed(vcore, size * GIB, count),
         st.sampled_from([1, 20, 30, 33, 40, 50, 60, 70, 99]),
         st.integers(1, 40),
         st.sampled_from([1, 1, 1, 2]),
     ),
-    st.builds(lambda count: facts.Need(100, 0, count), st.integers(1, 3)),
+    st.builds(lambda count: facts.ContainerNeed(100, 0, count), st.integers(1, 3)),
 )
-kinds = st.sampled_from([facts.Kind.APP, facts.Kind.APP, facts.Kind.INIT, facts.Kind.SIDECAR])
+kinds = st.sampled_from(
+    [
+        facts.ContainerKind.APP,
+        facts.ContainerKind.APP,
+        facts.ContainerKind.INIT,
+        facts.ContainerKind.SIDECAR,
+    ]
+)
 
 
 @st.composite
 def pods(draw, most=4):
     """A pod that the API server accepts: containers are in the order of their start."""
     wanted = draw(st.lists(st.tuples(needs, kinds), min_size=1, max_size=most))
-    wanted.sort(key=lambda one: one[1] is facts.Kind.APP)
+    wanted.sort(key=lambda one: one[1] is facts.ContainerKind.APP)
     return facts.Pod(
         tuple(facts.Container(f"c{i}", need, kind) for i, (need, kind) in enumerate(wanted)),
         packing=draw(st.sampled_from(facts.Packing)),
@@ -58,13 +65,13 @@ def devices(draw, most=4):
 
 def in_each_phase(pod, placed):
     """Add up the concurrent shares of each device, independently of the allocator."""
-    starting = [c for c in pod.containers if c.kind is not facts.Kind.APP]
-    apps = [c for c in pod.containers if c.kind is facts.Kind.APP]
+    starting = [c for c in pod.containers if c.kind is not facts.ContainerKind.APP]
+    apps = [c for c in pod.containers if c.kind is facts.ContainerKind.APP]
     moments = []
     for at, container in enumerate(starting):
-        before = [c for c in starting[:at] if c.kind is facts.Kind.SIDECAR]
+        before = [c for c in starting[:at] if c.kind is facts.ContainerKind.SIDECAR]
         moments.append([*before, container])
-    moments.append([c for c in starting if c.kind is facts.Kind.SIDECAR] + apps)
+    moments.append([c for c in starting if c.kind is facts.ContainerKind.SIDECAR] + apps)
     for moment in moments:
         sums = {}
         for container in moment:
@@ -81,7 +88,7 @@ def test_nothing_is_allocated_twice(machine, arrivals):
     live = {}
     for number, (pod, goes) in enumerate(arrivals):
         held = tuple(itertools.chain.from_iterable(holding for _, _, holding in live.values()))
-        node = facts.Node(machine, held)
+        node = facts.NodeDevices(machine, held)
         placed = place_or_none(node, pod)
         if placed is None:
             continue
@@ -124,7 +131,7 @@ def brute_force(node, pod):
     for choice in itertools.product(*choices):
         placed = {
             container.name: [
-                facts.Share(
+                facts.NodeShare(
                     one.uuid,
                     container.need.vcore,
                     one.memory_bytes if container.need.whole else container.need.vmemory,
@@ -150,7 +157,7 @@ def is_whole(placed, uuid):
 
 parts = st.tuples(st.sampled_from([1, 10, 30, 38, 39, 40, 50, 60]), st.sampled_from([1, 10, 20]))
 tight = st.builds(
-    lambda vcore, size: facts.Need(vcore, size * GIB),
+    lambda vcore, size: facts.ContainerNeed(vcore, size * GIB),
     st.sampled_from([30, 40, 45, 50, 60]),
     st.sampled_from([5, 15, 20, 30]),
 )
@@ -165,7 +172,7 @@ tight = st.builds(
 )
 def test_a_place_is_found_exactly_where_there_is_one(machine, wanted, when, used):
     held = tuple(
-        facts.Holding(facts.Share(one.uuid, vcore, min(size * GIB, one.memory_bytes)), "other")
+        facts.Holding(facts.NodeShare(one.uuid, vcore, min(size * GIB, one.memory_bytes)), "other")
         for one, (vcore, size) in zip(machine, used, strict=False)
         if vcore > 1
     )
@@ -173,8 +180,8 @@ def test_a_place_is_found_exactly_where_there_is_one(machine, wanted, when, used
         facts.Container(f"c{i}", need, kind)
         for i, (need, kind) in enumerate(zip(wanted, when, strict=False))
     ]
-    containers.sort(key=lambda one: one.kind is facts.Kind.APP)
-    node, pod = facts.Node(machine, held), facts.Pod(tuple(containers))
+    containers.sort(key=lambda one: one.kind is facts.ContainerKind.APP)
+    node, pod = facts.NodeDevices(machine, held), facts.Pod(tuple(containers))
     assert (place_or_none(node, pod) is not None) == brute_force(node, pod)
 
 
@@ -189,7 +196,7 @@ def place_or_none(node, pod):
 @given(pods())
 def test_a_pod_on_one_device_uses_as_much_as_kubelet_counts(pod):
     """So the ids that kubelet counts as free are free on the device, and the reverse."""
-    placed = place_or_none(facts.Node((device(0, 160),)), pod)
+    placed = place_or_none(facts.NodeDevices((device(0, 160),)), pod)
     if placed and not any(container.need.whole for container in pod.containers):
         (holding,) = place.holdings(pod.containers, placed, "pod")
         assert (holding.share.vcore, holding.share.vmemory) == requests.effective(pod.containers)
@@ -225,7 +232,7 @@ def test_grown_sets_are_as_close_as_groups_allow(free, count):
 def test_init_containers_reuse_the_devices_of_the_others():
     machine = tuple(device(i) for i in range(4))
     pod = facts.Pod((init("i", 80), sidecar("s", 20), app("a", 60)))
-    placed = place.place(facts.Node(machine), pod)
+    placed = place.place(facts.NodeDevices(machine), pod)
     assert len({share.uuid for part in placed.values() for share in part}) == 1
 
 
@@ -240,8 +247,8 @@ def test_init_containers_reuse_the_devices_of_the_others():
 def test_fits_agrees_with_find(machine, arrivals, wanted, near, selector):
     held = ()
     for number, (pod, _) in enumerate(arrivals):
-        placed = place_or_none(facts.Node(machine, held), pod) or {}
+        placed = place_or_none(facts.NodeDevices(machine, held), pod) or {}
         held += place.holdings(pod.containers, placed, f"pod-{number}")
     pod = dataclasses.replace(wanted, nearness=near, selector=selector)
-    free = free_capacity.of(facts.Node(machine, held))
+    free = free_capacity.of(facts.NodeDevices(machine, held))
     assert place.fits(free, pod) == (place.find(free, pod) is not None)

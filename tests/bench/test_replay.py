@@ -6,7 +6,7 @@ import replay
 
 from pyvgpu import errors
 from pyvgpu.replay import plan
-from pyvgpu.replay.trace import Record, Trace
+from pyvgpu.replay.trace import Trace, TraceRecord
 
 US, MS = 1_000, 1_000_000
 
@@ -15,7 +15,8 @@ US, MS = 1_000, 1_000_000
 def fixture_piece():
     """A program that keeps the device busy half of the time."""
     records = [
-        Record(0, at * MS, 2 * US, "launch", 0, at * MS + 5 * US, MS // 2, 0) for at in range(200)
+        TraceRecord(0, at * MS, 2 * US, "launch", 0, at * MS + 5 * US, MS // 2, 0)
+        for at in range(200)
     ]
     trace = Trace("half", (7,), ["one"], records, 200 * MS)
     return replay.Piece(trace, plan.compile_trace(trace))

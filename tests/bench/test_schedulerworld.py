@@ -20,7 +20,7 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(schedulerworld, "MOST_NEWS", 400)
     path = tmp_path / "world"
     schedulerworld.write(path, NODES, PODS)
-    known = cache.Book()
+    known = cache.Cache()
     news = schedulerserver.read(known, path)
     next(news)
     return known, news

@@ -7,7 +7,7 @@ import synthetic
 
 from pyvgpu import errors
 from pyvgpu.replay import plan
-from pyvgpu.replay.program import Kind
+from pyvgpu.replay.program import CallKind
 
 
 @functools.cache
@@ -56,8 +56,8 @@ def test_all_work_of_a_pattern_is_played(name):
     program = plan.compile_trace(trace)
     kernels = sum(r.device_duration for r in trace.records if r.kernel is not None)
     calls = [call for thread in program.threads for call in thread]
-    launched = sum(call.ns for call in calls if call.kind == Kind.LAUNCH)
-    graphs = [program.graphs[call.what] for call in calls if call.kind == Kind.GRAPH]
+    launched = sum(call.ns for call in calls if call.kind == CallKind.LAUNCH)
+    graphs = [program.graphs[call.what] for call in calls if call.kind == CallKind.GRAPH]
     nodes = sum(node.ns for graph in graphs for node in graph)
     assert launched + nodes == pytest.approx(kernels, rel=1e-6)
 

@@ -37,8 +37,8 @@ class Shown:
 
     document: dict[str, Any]
     port: int = 0
-    refusal: messages.Answer | None = None
-    asked: list[endpoints.Asked] = dataclasses.field(default_factory=list)
+    refusal: messages.HttpResponse | None = None
+    asked: list[endpoints.HttpRequest] = dataclasses.field(default_factory=list)
 
     @property
     def address(self):

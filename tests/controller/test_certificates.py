@@ -8,8 +8,8 @@ import pytest
 from pyvgpu.controller.certs import certificates
 
 HOST = "pyvgpu-webhook.pyvgpu.svc"
-WANTED = certificates.Wanted((HOST,))
-LASTING = certificates.Wanted((HOST, "scheduler"), lasting=True)
+WANTED = certificates.CertificateSpec((HOST,))
+LASTING = certificates.CertificateSpec((HOST, "scheduler"), lasting=True)
 NOW = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
 
@@ -25,7 +25,9 @@ def test_a_certificate_is_due_after_two_thirds_of_its_life(bundle, days, due):
 
 
 def test_another_host_needs_another_certificate(bundle):
-    assert certificates.is_due(bundle, certificates.Wanted(("pyvgpu-webhook.other.svc",)), NOW)
+    assert certificates.is_due(
+        bundle, certificates.CertificateSpec(("pyvgpu-webhook.other.svc",)), NOW
+    )
 
 
 def test_an_inconsistent_bundle_is_due(bundle):

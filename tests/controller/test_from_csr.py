@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 from pyvgpu import errors
 from pyvgpu.controller.certs import certificates, from_csr, serving_certificate
 
-PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-webhook")
+PLACE = serving_certificate.ServerObjects("pyvgpu", "pyvgpu-webhook")
 NOW = serving_certificate.utc()
 DAY = datetime.timedelta(days=1)
 NOTHING = certificates.Bundle()

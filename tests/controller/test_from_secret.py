@@ -5,7 +5,7 @@ import pytest
 from pyvgpu import errors
 from pyvgpu.controller.certs import certificates, from_secret, serving_certificate
 
-WANTED = certificates.Wanted(("pyvgpu-webhook.pyvgpu.svc",))
+WANTED = certificates.CertificateSpec(("pyvgpu-webhook.pyvgpu.svc",))
 NOTHING = certificates.Bundle()
 
 

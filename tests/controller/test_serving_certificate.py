@@ -11,7 +11,7 @@ from pyvgpu import errors
 from pyvgpu.controller.certs import certificates, serving_certificate
 from pyvgpu.kube import apiserver
 
-PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-webhook")
+PLACE = serving_certificate.ServerObjects("pyvgpu", "pyvgpu-webhook")
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
 
@@ -126,7 +126,7 @@ def trusted_after(replica, api):
 def test_a_damaged_secret_is_replaced(api, small, data):
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}, "data": data})
     bundle = Replica(small[1]).turn()
-    assert not certificates.is_due(bundle, certificates.Wanted((PLACE.host,)), NOW)
+    assert not certificates.is_due(bundle, certificates.CertificateSpec((PLACE.host,)), NOW)
 
 
 def test_an_emptied_secret_is_a_renewal(api, small):

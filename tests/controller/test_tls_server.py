@@ -25,7 +25,7 @@ def echo(content):
 
 def made_of(routes, **more):
     return doors.Door(
-        lambda address, *rest: tls_server.Server(
+        lambda address, *rest: tls_server.TlsServer(
             address, routes, *rest, most_bytes=1 << 20, **more
         )
     )
@@ -280,7 +280,7 @@ def guarded(tmp_path):
             return context
 
     def listener(address, *rest):
-        return tls_server.Server(address, {"/echo": echo}, *rest, clients=[SCHEDULER])
+        return tls_server.TlsServer(address, {"/echo": echo}, *rest, clients=[SCHEDULER])
 
     with contextlib.closing(Guarded(listener)) as door:
         yield door, trusted, other

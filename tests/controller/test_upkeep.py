@@ -8,7 +8,7 @@ import pytest
 from pyvgpu.controller.certs import from_csr, serving_certificate, upkeep
 from pyvgpu.controller.scheduler.shell import callers, seal_keys
 
-PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-webhook")
+PLACE = serving_certificate.ServerObjects("pyvgpu", "pyvgpu-webhook")
 DENIED = "ValidatingAdmissionPolicy 'labels' denied request: Secrets need the label team"
 ATTEMPTS = 40
 

@@ -6,16 +6,16 @@ from pyvgpu.demo.facts import (
     GIB,
     MIB,
     SHARERS,
-    Event,
+    DemoPlan,
+    DemoSample,
+    EventKind,
     Holding,
-    Kind,
     Observations,
-    Plan,
     Role,
-    Sample,
+    TenantEvent,
 )
 
-PLAN = Plan(seconds=10, device="a device", memory=80 * GIB, context=512 * MIB)
+PLAN = DemoPlan(seconds=10, device="a device", memory=80 * GIB, context=512 * MIB)
 LATE_BYTES = PLAN.quota(Role.LATE)
 REFUSAL = (
     "has 65.8GiB of 80GiB free, the rest is reserved: steady 2GiB, grower 6GiB, doomed 4GiB, "
@@ -31,7 +31,7 @@ def sample(seconds, steady=1 * GIB, grower=6 * GIB, doomed=4 * GIB, **other):
     held = {Role.STEADY: steady, Role.GROWER: grower, Role.DOOMED: doomed}
     held |= {role: other.get(role, 512 * MIB if seconds > 1 else 0) for role in TIMED}
     charged = {role: other.get(f"{role}_charged", size) for role, size in held.items()}
-    return Sample(
+    return DemoSample(
         seconds,
         other.get("used", sum(held.values())),
         tuple(
@@ -55,31 +55,35 @@ def busy(role, seconds):
 def spun(role, seconds, ns=None):
     """Return a report of the kernels that *role* has done."""
     done = busy(role, seconds) if ns is None else ns
-    return Event(seconds, role, Kind.SPUN, done // 10**6, ns=done)
+    return TenantEvent(seconds, role, EventKind.SPUN, done // 10**6, ns=done)
 
 
 EVENTS = (
-    *(Event(0.5, role, Kind.START, size=768 * MIB, pid=20) for role in TIMED),
-    Event(0.6, Role.IDLE, Kind.HELD, size=16 * MIB),
-    Event(0.5, Role.STEADY, Kind.START, size=2 * GIB, pid=11),
-    Event(0.5, Role.GROWER, Kind.START, size=6 * GIB, pid=12),
-    Event(0.5, Role.DOOMED, Kind.START, size=4 * GIB, pid=13),
-    Event(0.6, Role.DOOMED, Kind.HELD, size=3584 * MIB),
+    *(TenantEvent(0.5, role, EventKind.START, size=768 * MIB, pid=20) for role in TIMED),
+    TenantEvent(0.6, Role.IDLE, EventKind.HELD, size=16 * MIB),
+    TenantEvent(0.5, Role.STEADY, EventKind.START, size=2 * GIB, pid=11),
+    TenantEvent(0.5, Role.GROWER, EventKind.START, size=6 * GIB, pid=12),
+    TenantEvent(0.5, Role.DOOMED, EventKind.START, size=4 * GIB, pid=13),
+    TenantEvent(0.6, Role.DOOMED, EventKind.HELD, size=3584 * MIB),
     *(spun(role, 1.0) for role in SHARERS),
-    Event(1.0, Role.STEADY, Kind.ROUND, size=480 * MIB),
-    Event(2.0, Role.GROWER, Kind.GROWN, size=5376 * MIB),
-    Event(2.5, Role.GROWER, Kind.REFUSED, 2, 5376 * MIB, free=128 * MIB, text=OUT_OF_MEMORY),
-    Event(4.0, Role.DOOMED, Kind.KILLED, size=3584 * MIB, pid=13),
-    Event(5.0, Role.STEADY, Kind.ROUND, size=480 * MIB),
-    Event(5.0, Role.DOOMED, Kind.START, size=4 * GIB, pid=14),
-    Event(5.1, Role.DOOMED, Kind.HELD, size=3584 * MIB),
-    Event(7.0, Role.LATE, Kind.TURNED_AWAY, 69, LATE_BYTES, PLAN.unreserved, text=REFUSAL),
+    TenantEvent(1.0, Role.STEADY, EventKind.ROUND, size=480 * MIB),
+    TenantEvent(2.0, Role.GROWER, EventKind.GROWN, size=5376 * MIB),
+    TenantEvent(
+        2.5, Role.GROWER, EventKind.REFUSED, 2, 5376 * MIB, free=128 * MIB, text=OUT_OF_MEMORY
+    ),
+    TenantEvent(4.0, Role.DOOMED, EventKind.KILLED, size=3584 * MIB, pid=13),
+    TenantEvent(5.0, Role.STEADY, EventKind.ROUND, size=480 * MIB),
+    TenantEvent(5.0, Role.DOOMED, EventKind.START, size=4 * GIB, pid=14),
+    TenantEvent(5.1, Role.DOOMED, EventKind.HELD, size=3584 * MIB),
+    TenantEvent(
+        7.0, Role.LATE, EventKind.TURNED_AWAY, 69, LATE_BYTES, PLAN.unreserved, text=REFUSAL
+    ),
     *(spun(role, 9.0) for role in SHARERS),
     *(spun(role, 10.0) for role in SHARERS),
-    Event(10.1, Role.STEADY, Kind.ENDED),
-    Event(10.2, Role.GROWER, Kind.ENDED),
-    Event(10.2, Role.DOOMED, Kind.ENDED),
-    *(Event(10.2, role, Kind.ENDED) for role in TIMED),
+    TenantEvent(10.1, Role.STEADY, EventKind.ENDED),
+    TenantEvent(10.2, Role.GROWER, EventKind.ENDED),
+    TenantEvent(10.2, Role.DOOMED, EventKind.ENDED),
+    *(TenantEvent(10.2, role, EventKind.ENDED) for role in TIMED),
 )
 SAMPLES = (
     sample(0.1, 0, 0, 0),
@@ -124,7 +128,7 @@ def timed(kept=0, **percent):
     rates = {Role(name): rate * 10**7 for name, rate in percent.items()}
     events = tuple(
         spun(x.role, x.seconds, int(rates[x.role] * (x.seconds - WORK_BEGINS)))
-        if x.kind is Kind.SPUN and x.role in rates
+        if x.kind is EventKind.SPUN and x.role in rates
         else x
         for x in EVENTS
     )

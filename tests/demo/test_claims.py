@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pyvgpu.demo import assertions
-from pyvgpu.demo.facts import GIB, MIB, Event, Kind, Observations, Role
+from pyvgpu.demo.facts import GIB, MIB, EventKind, Observations, Role, TenantEvent
 
 from .observed import GOOD, PLAN, SAMPLES, altered, having, sample, timed, without
 
@@ -73,46 +73,46 @@ def test_verdicts_report_the_measurements():
             id="driver that shows nothing",
         ),
         pytest.param(
-            altered(Role.STEADY, Kind.ROUND, number=4),
+            altered(Role.STEADY, EventKind.ROUND, number=4),
             STEADY,
             "8 bytes were not as computed, in 2 rounds",
             id="wrong bytes",
         ),
         pytest.param(
-            without(Kind.ROUND, since=4.5),
+            without(EventKind.ROUND, since=4.5),
             STEADY,
             "of 1 rounds none ended after the neighbour's death",
             id="stopped by the neighbour's death",
         ),
         pytest.param(
-            altered(Role.STEADY, Kind.ENDED, number=-9),
+            altered(Role.STEADY, EventKind.ENDED, number=-9),
             STEADY,
             "steady ended with exit code -9",
             id="killed itself",
         ),
         pytest.param(
-            without(Kind.ENDED, role=Role.STEADY),
+            without(EventKind.ENDED, role=Role.STEADY),
             STEADY,
             "steady did not end by itself",
             id="never ended",
         ),
         pytest.param(
-            without(Kind.REFUSED), GROWER, "it was never refused", id="given all it wanted"
+            without(EventKind.REFUSED), GROWER, "it was never refused", id="given all it wanted"
         ),
         pytest.param(
-            altered(Role.GROWER, Kind.REFUSED, number=999, text="CUDA_ERROR_UNKNOWN"),
+            altered(Role.GROWER, EventKind.REFUSED, number=999, text="CUDA_ERROR_UNKNOWN"),
             GROWER,
             "it was refused with CUDA_ERROR_UNKNOWN, not CUDA_ERROR_OUT_OF_MEMORY",
             id="refused with another code",
         ),
         pytest.param(
-            altered(Role.GROWER, Kind.REFUSED, free=GIB),
+            altered(Role.GROWER, EventKind.REFUSED, free=GIB),
             GROWER,
             "it was refused with 1.00 GiB of its quota free",
             id="refused too early",
         ),
         pytest.param(
-            having(Event(3.0, Role.GROWER, Kind.GROWN, size=6 * GIB)),
+            having(TenantEvent(3.0, Role.GROWER, EventKind.GROWN, size=6 * GIB)),
             GROWER,
             "it was given more after it had been refused",
             id="refused once, then not",
@@ -124,7 +124,7 @@ def test_verdicts_report_the_measurements():
             id="device that was full anyway",
         ),
         pytest.param(
-            altered(Role.GROWER, Kind.ENDED, number=1),
+            altered(Role.GROWER, EventKind.ENDED, number=1),
             GROWER,
             "grower ended with exit code 1",
             id="died of the refusal",
@@ -142,38 +142,38 @@ def test_verdicts_report_the_measurements():
             id="never back on the device",
         ),
         pytest.param(
-            without(Kind.HELD, since=4.0),
+            without(EventKind.HELD, since=4.0),
             DOOMED,
             "the next process of the same run did not get the same bytes",
             id="never back in the ledger",
         ),
         pytest.param(
             having(
-                Event(4.9, Role.DOOMED, Kind.HELD, size=2 * GIB),
+                TenantEvent(4.9, Role.DOOMED, EventKind.HELD, size=2 * GIB),
             ),
             DOOMED,
             "the next process of the same run did not get the same bytes",
             id="only a part back in the ledger",
         ),
         pytest.param(
-            altered(Role.LATE, Kind.TURNED_AWAY, number=0, text=""),
+            altered(Role.LATE, EventKind.TURNED_AWAY, number=0, text=""),
             LATE,
             "its exit code is 0; it said ''",
             id="let in",
         ),
         pytest.param(
-            altered(Role.LATE, Kind.TURNED_AWAY, text="has 65.8GiB free: steady, grower"),
+            altered(Role.LATE, EventKind.TURNED_AWAY, text="has 65.8GiB free: steady, grower"),
             LATE,
             "its error does not name doomed: 'has 65.8GiB free: steady, grower'",
             id="a holder not named",
         ),
         pytest.param(
-            altered(Role.LATE, Kind.TURNED_AWAY, text="no: steady, grower, doomed"),
+            altered(Role.LATE, EventKind.TURNED_AWAY, text="no: steady, grower, doomed"),
             LATE,
             "its error does not name 65.8GiB: 'no: steady, grower, doomed'",
             id="what is free not said",
         ),
-        pytest.param(without(Kind.TURNED_AWAY), LATE, "it was not tried", id="not tried"),
+        pytest.param(without(EventKind.TURNED_AWAY), LATE, "it was not tried", id="not tried"),
         pytest.param(
             timed(small=50),
             TIME,
@@ -232,20 +232,22 @@ def test_one_fault_fails_one_claim_with_its_reason(seen, claim, instead):
 
 def test_claims_name_why_a_tenant_did_not_start():
     seen = dataclasses.replace(
-        without(Kind.START, role=Role.GROWER), remarks=((Role.GROWER, "pyvgpu: no room"),)
+        without(EventKind.START, role=Role.GROWER), remarks=((Role.GROWER, "pyvgpu: no room"),)
     )
     said = "grower did not start: pyvgpu: no room"
     assert failed(seen) == {QUOTA: said, GROWER: said}
 
 
 def test_cuda_error_of_a_tenant_is_named():
-    seen = having(Event(1.0, Role.DOOMED, Kind.FAILED, 999, text="cuMemAlloc gave UNKNOWN"))
+    seen = having(
+        TenantEvent(1.0, Role.DOOMED, EventKind.FAILED, 999, text="cuMemAlloc gave UNKNOWN")
+    )
     said = "doomed: cuMemAlloc gave UNKNOWN"
     assert failed(seen) == {QUOTA: said, DOOMED: said}
 
 
 def test_without_a_kill_its_claims_fail():
-    found = failed(without(Kind.KILLED))
+    found = failed(without(EventKind.KILLED))
     assert found == {
         STEADY: "no neighbour was killed, so nothing could disturb it",
         DOOMED: "it never held its memory",
@@ -265,8 +267,8 @@ def test_time_that_the_machine_lost_is_reported_and_tolerated():
 
 def test_time_claims_fail_without_concurrent_work():
     said = "they did not run concurrently for 1 s"
-    assert failed(without(Kind.SPUN)) == {TIME: said, IDLE: said}
-    assert failed(without(Kind.SPUN, role=Role.SMALL)) == {TIME: said, IDLE: said}
+    assert failed(without(EventKind.SPUN)) == {TIME: said, IDLE: said}
+    assert failed(without(EventKind.SPUN, role=Role.SMALL)) == {TIME: said, IDLE: said}
 
 
 def test_document_has_the_maximum_of_each_source():

@@ -13,7 +13,7 @@ import pytest
 from waiting import PROMPT, wait_until
 
 from pyvgpu.demo import place, stage
-from pyvgpu.demo.facts import Event, Kind, Role
+from pyvgpu.demo.facts import EventKind, Role, TenantEvent
 from pyvgpu.errors import DataError
 from pyvgpu.machine import reservations
 
@@ -145,27 +145,29 @@ def test_bad_options_give_a_one_line_error(options, complaint):
     [
         pytest.param(
             b'{"event": "start", "mode": "hold", "pid": 7, "total": 9, "free": 8}',
-            Event(1.0, Role.DOOMED, Kind.START, size=9, free=8, pid=7),
+            TenantEvent(1.0, Role.DOOMED, EventKind.START, size=9, free=8, pid=7),
             id="start",
         ),
         pytest.param(
             b'{"event": "refused", "bytes": 5, "free": 1, "result": 2, "name": "OUT"}',
-            Event(1.0, Role.DOOMED, Kind.REFUSED, 2, 5, 1, text="OUT"),
+            TenantEvent(1.0, Role.DOOMED, EventKind.REFUSED, 2, 5, 1, text="OUT"),
             id="refused",
         ),
         pytest.param(
             b'{"event": "round", "number": 3, "bytes": 12, "wrong": 4}',
-            Event(1.0, Role.DOOMED, Kind.ROUND, 4, 12),
+            TenantEvent(1.0, Role.DOOMED, EventKind.ROUND, 4, 12),
             id="round",
         ),
         pytest.param(
             b'{"event": "spun", "kernels": 5, "ns": 5000000, "at": 100.5}',
-            Event(0.5, Role.DOOMED, Kind.SPUN, 5, ns=5000000),
+            TenantEvent(0.5, Role.DOOMED, EventKind.SPUN, 5, ns=5000000),
             id="spun, as old as it says",
         ),
         pytest.param(
             b'{"event": "failed", "call": "cuInit", "result": 800, "name": "NOT_PERMITTED"}',
-            Event(1.0, Role.DOOMED, Kind.FAILED, 800, text="cuInit returned NOT_PERMITTED"),
+            TenantEvent(
+                1.0, Role.DOOMED, EventKind.FAILED, 800, text="cuInit returned NOT_PERMITTED"
+            ),
             id="failed",
         ),
     ],

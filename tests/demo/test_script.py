@@ -5,15 +5,28 @@ import dataclasses
 import pytest
 
 from pyvgpu.demo import script
-from pyvgpu.demo.facts import GIB, MIB, TENANTS, Event, Kind, Observations, Plan, Role
-from pyvgpu.demo.script import Step
+from pyvgpu.demo.facts import (
+    GIB,
+    MIB,
+    TENANTS,
+    DemoPlan,
+    EventKind,
+    Observations,
+    Role,
+    TenantEvent,
+)
+from pyvgpu.demo.script import StageStep
 
 from .observed import EVENTS, GOOD, SAMPLES, without
 
-NONE, KILLED, GONE = frozenset[Step](), frozenset({Step.KILL}), frozenset({Step.KILL, Step.GO})
+NONE, KILLED, GONE = (
+    frozenset[StageStep](),
+    frozenset({StageStep.KILL}),
+    frozenset({StageStep.KILL, StageStep.GO}),
+)
 
-ALL = GONE | {Step.ASK}
-ONE_GONE = Observations(GOOD.plan, (Event(0.5, Role.GROWER, Kind.ENDED, 69),))
+ALL = GONE | {StageStep.ASK}
+ONE_GONE = Observations(GOOD.plan, (TenantEvent(0.5, Role.GROWER, EventKind.ENDED, 69),))
 
 
 def until(seconds):
@@ -34,25 +47,33 @@ NO_IDLE = dataclasses.replace(
     ("seconds", "seen", "done", "step"),
     [
         pytest.param(1, until(1), NONE, None, id="all grow"),
-        pytest.param(4, until(4), NONE, Step.KILL, id="the doomed holds, the grower was refused"),
+        pytest.param(
+            4, until(4), NONE, StageStep.KILL, id="the doomed holds, the grower was refused"
+        ),
         pytest.param(4, until(2), NONE, None, id="the grower was not refused yet"),
         pytest.param(9, Observations(GOOD.plan), NONE, None, id="no tenant started yet"),
         pytest.param(4.2, until(4.2), KILLED, None, id="a pause to read the table"),
         pytest.param(5, until(4.2), KILLED, None, id="the memory is not back"),
-        pytest.param(5, until(4.9), KILLED, Step.GO, id="the memory is back"),
+        pytest.param(5, until(4.9), KILLED, StageStep.GO, id="the memory is back"),
         pytest.param(6, until(6), GONE, None, id="the next process shows itself"),
-        pytest.param(6.5, until(6.5), GONE, Step.ASK, id="the late run"),
+        pytest.param(6.5, until(6.5), GONE, StageStep.ASK, id="the late run"),
         pytest.param(8, until(8), ALL, None, id="nothing more to do"),
-        pytest.param(10, until(9), ALL, Step.END, id="the time is over and all was seen"),
+        pytest.param(10, until(9), ALL, StageStep.END, id="the time is over and all was seen"),
         pytest.param(10, until(6.9), ALL, None, id="the late run is not back"),
         pytest.param(10, NO_IDLE, ALL, None, id="the idle tenant is not there yet"),
-        pytest.param(10, without(Kind.ROUND, Kind.ENDED, since=4.5), ALL, None, id="no round yet"),
-        pytest.param(10, without(Kind.HELD, Kind.ENDED, since=4.5), ALL, None, id="not held yet"),
-        pytest.param(10, without(Kind.SPUN, Kind.ENDED), ALL, None, id="no time was shared yet"),
+        pytest.param(
+            10, without(EventKind.ROUND, EventKind.ENDED, since=4.5), ALL, None, id="no round yet"
+        ),
+        pytest.param(
+            10, without(EventKind.HELD, EventKind.ENDED, since=4.5), ALL, None, id="not held yet"
+        ),
+        pytest.param(
+            10, without(EventKind.SPUN, EventKind.ENDED), ALL, None, id="no time was shared yet"
+        ),
         pytest.param(10, Observations(GOOD.plan), NONE, None, id="no events yet"),
         pytest.param(89, Observations(GOOD.plan), NONE, None, id="a busy machine"),
-        pytest.param(90, Observations(GOOD.plan), NONE, Step.END, id="over without events"),
-        pytest.param(10, ONE_GONE, NONE, Step.END, id="over because one has failed"),
+        pytest.param(90, Observations(GOOD.plan), NONE, StageStep.END, id="over without events"),
+        pytest.param(10, ONE_GONE, NONE, StageStep.END, id="over because one has failed"),
         pytest.param(9, ONE_GONE, NONE, None, id="one has failed, the others go on"),
     ],
 )
@@ -61,20 +82,20 @@ def test_due_step(seconds, seen, done, step):
 
 
 def test_script_ends_early_if_all_tenants_have_ended():
-    ended = tuple(Event(0.5, role, Kind.ENDED, 69) for role in TENANTS)
-    assert script.due(Observations(GOOD.plan, ended), NONE, 1) is Step.END
+    ended = tuple(TenantEvent(0.5, role, EventKind.ENDED, 69) for role in TENANTS)
+    assert script.due(Observations(GOOD.plan, ended), NONE, 1) is StageStep.END
     assert script.due(Observations(GOOD.plan, ended[1:]), NONE, 1) is None
 
 
 @pytest.mark.parametrize("seconds", [script.SHORTEST, 12, script.LONGEST])
 @pytest.mark.parametrize("context", [104 * MIB, 520 * MIB, 620 * MIB])
 def test_grower_is_refused_well_before_the_kill(seconds, context):
-    plan = Plan(seconds=seconds, device="", memory=80 * GIB, context=context)
+    plan = DemoPlan(seconds=seconds, device="", memory=80 * GIB, context=context)
     steps = (plan.quota(Role.GROWER) - context) // (256 * MIB)
     assert 0.2 * seconds <= steps * plan.pause_ms / 1000 <= 0.3 * seconds
 
 
 def test_late_run_asks_for_a_gibibyte_more_than_is_free():
-    plan = Plan(seconds=12, device="", memory=80 * GIB, context=0)
+    plan = DemoPlan(seconds=12, device="", memory=80 * GIB, context=0)
     assert plan.quota(Role.LATE) - plan.unreserved == GIB
     assert plan.unreserved == (68 * 1024 - 3 * 256) * MIB

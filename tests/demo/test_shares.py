@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pyvgpu.demo import shares
-from pyvgpu.demo.facts import Kind, Observations, Role
+from pyvgpu.demo.facts import EventKind, Observations, Role
 
 from .observed import EVENTS, GOOD, PLAN, SAMPLES, altered, sample, spun
 
@@ -49,7 +49,7 @@ def test_window_is_when_all_worked_and_samples_exist():
 
 
 def test_window_begins_when_the_idle_tenant_has_started():
-    found = shares.window(altered(Role.IDLE, Kind.HELD, seconds=4.2))
+    found = shares.window(altered(Role.IDLE, EventKind.HELD, seconds=4.2))
     assert (found.begin, found.end) == (4.2, 6.0)
 
 
@@ -59,13 +59,16 @@ def test_window_begins_when_the_idle_tenant_has_started():
         pytest.param(Observations(PLAN), id="nothing"),
         pytest.param(dataclasses.replace(GOOD, samples=()), id="no samples"),
         pytest.param(dataclasses.replace(GOOD, samples=SAMPLES[:1]), id="sampled too early"),
-        pytest.param(altered(Role.IDLE, Kind.HELD, seconds=5.5), id="the idle one was too late"),
+        pytest.param(
+            altered(Role.IDLE, EventKind.HELD, seconds=5.5), id="the idle one was too late"
+        ),
         pytest.param(
             dataclasses.replace(GOOD, events=(*EVENTS[:1], spun(Role.SMALL, 1.0))), id="one alone"
         ),
         pytest.param(
             dataclasses.replace(
-                GOOD, events=tuple(x for x in EVENTS if x.kind is not Kind.SPUN or x.seconds < 2)
+                GOOD,
+                events=tuple(x for x in EVENTS if x.kind is not EventKind.SPUN or x.seconds < 2),
             ),
             id="too short",
         ),

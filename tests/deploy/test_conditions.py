@@ -36,7 +36,7 @@ RULES = [
     {"pattern": "quay.io/(.*)", "to": r"mirror.example/\1", "namespaces": ["[!t]*"]},
 ]
 NAMESPACES = ("team", "train-a", "train", "other", "a-train-b")
-T4 = facts.Device("", 0, 16 << 30, "Tesla T4", least_bytes=1 << 30)
+T4 = facts.NodeDevice("", 0, 16 << 30, "Tesla T4", least_bytes=1 << 30)
 
 
 def renames():

@@ -118,7 +118,7 @@ def added(setting):
 
 
 def test_webhook_configurations_point_to_its_service():
-    place = serving_certificate.Place("pyvgpu", webhook.NAME)
+    place = serving_certificate.ServerObjects("pyvgpu", webhook.NAME)
     service = find("Service", place.name)
     for kind in (MUTATING, VALIDATING):
         for name, hook in hooks(kind).items():

@@ -15,8 +15,8 @@ from pyvgpu.controller.scheduler.shell import leading, requeue
 THINGS, (AGENT,) = (
     charted.part([prefix], "scheduler.mode=patch") for prefix in ("scheduler/", "agent/agent.yaml")
 )
-PLACE = serving_certificate.Place("pyvgpu", command.NAME)
-KEY = serving_certificate.Place(*command.KEY.split("/"))
+PLACE = serving_certificate.ServerObjects("pyvgpu", command.NAME)
+KEY = serving_certificate.ServerObjects(*command.KEY.split("/"))
 MODULES = {name: module for name, module, _ in COMMANDS}
 
 

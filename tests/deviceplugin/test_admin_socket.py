@@ -175,5 +175,5 @@ def test_next_agent_replaces_the_socket_of_a_killed_one(agent, tmp_path):
     agent.orders.stop()
     following = Agent(tmp_path)
     following.orders.start()
-    assert admin_socket.tell(tmp_path, set_order(policy=int(quota.Policy.ELASTIC)))
+    assert admin_socket.tell(tmp_path, set_order(policy=int(quota.TimePolicy.ELASTIC)))
     following.orders.stop()

@@ -4,7 +4,7 @@ import pytest
 
 from pyvgpu import errors
 from pyvgpu.deviceplugin import allocation_api
-from pyvgpu.deviceplugin.allocation_api import Api, Configured, Stand
+from pyvgpu.deviceplugin.allocation_api import Api, ApiState, Configured
 from pyvgpu.deviceplugin.devices import allocation_moves
 
 A, B = "GPU-a", "GPU-b"
@@ -47,10 +47,10 @@ def test_invalid_door_is_refused_with_rule_and_example(words, said):
 @pytest.mark.parametrize(
     ("known", "held", "stand"),
     [
-        pytest.param({}, (), Stand(Api.DRA, Api.DRA), id="new"),
-        pytest.param({}, (A,), Stand(Api.PLUGIN, Api.DRA), id="held, without a record"),
-        pytest.param({A: Api.PLUGIN}, (), Stand(Api.PLUGIN, Api.DRA), id="was the plugin's"),
-        pytest.param({A: Api.DRA}, (A,), Stand(Api.DRA, Api.DRA), id="stays"),
+        pytest.param({}, (), ApiState(Api.DRA, Api.DRA), id="new"),
+        pytest.param({}, (A,), ApiState(Api.PLUGIN, Api.DRA), id="held, without a record"),
+        pytest.param({A: Api.PLUGIN}, (), ApiState(Api.PLUGIN, Api.DRA), id="was the plugin's"),
+        pytest.param({A: Api.DRA}, (A,), ApiState(Api.DRA, Api.DRA), id="stays"),
     ],
 )
 def test_door_of_a_device_configured_for_claims(known, held, stand):
@@ -67,7 +67,7 @@ def test_door_of_a_device_configured_for_claims(known, held, stand):
     ],
 )
 def test_moving_device_is_offered_by_neither_api(now, wanted, published, elsewhere):
-    stand = Stand(now, wanted)
+    stand = ApiState(now, wanted)
     assert (stand.published, stand.elsewhere) == (published, elsewhere)
 
 

@@ -33,7 +33,9 @@ def living(book):
     made = book / grants.new_id()
     (made / cdi_edits.CLOCK_FOLDER).mkdir(parents=True)
     folder = os.open(made, os.O_RDONLY)
-    held = region.create(folder, "1.2", [share.Share(MODEL, 30, arbiters.GIB, quota.Policy.HARD)])
+    held = region.create(
+        folder, "1.2", [share.Share(MODEL, 30, arbiters.GIB, quota.TimePolicy.HARD)]
+    )
     os.close(folder)
     try:
         yield made

@@ -11,7 +11,7 @@ from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, messages
 from pyvgpu.deviceplugin.plugin import plugin_server
 
 GRANT = "0123456789abcdef"
-ANSWER = messages.Answer({names.GRANT_KIND: GRANT}, (f"{names.GRANT_KIND}={GRANT}",))
+ANSWER = messages.AllocateResponse({names.GRANT_KIND: GRANT}, (f"{names.GRANT_KIND}={GRANT}",))
 
 
 def entry(device_ids, resource=names.VCORE_RESOURCE):
@@ -43,16 +43,16 @@ def document(*entries):
 def test_every_checkpoint_format_is_read(tmp_path, content):
     (tmp_path / checkpoint_file.FILE).write_text(json.dumps(content))
     held = frozenset({"c1", "c2"})
-    assert checkpoint_file.State(tmp_path).read() == (
-        checkpoint_file.Entry("u", "a", device_ids.Kind.VCORE, held, GRANT),
+    assert checkpoint_file.CheckpointFile(tmp_path).read() == (
+        checkpoint_file.CheckpointEntry("u", "a", device_ids.ResourceKind.VCORE, held, GRANT),
     )
 
 
 def test_entries_are_indexed_by_pod_and_id():
     def one(uid, kind, *held):
-        return checkpoint_file.Entry(uid, "a", kind, frozenset(held), "")
+        return checkpoint_file.CheckpointEntry(uid, "a", kind, frozenset(held), "")
 
-    vcore, vmemory = device_ids.Kind.VCORE, device_ids.Kind.VMEMORY
+    vcore, vmemory = device_ids.ResourceKind.VCORE, device_ids.ResourceKind.VMEMORY
     found = checkpoint_file.Entries(
         [one("u", vcore, "1", "2"), one("v", vcore, "2"), one("u", vmemory, "3")]
     )
@@ -64,7 +64,7 @@ def test_entries_are_indexed_by_pod_and_id():
 
 
 def test_answers_are_parsed_once(tmp_path, monkeypatch):
-    read = checkpoint_file.State(tmp_path)
+    read = checkpoint_file.CheckpointFile(tmp_path)
     for count in (1, 2):
         content = {"Data": document(*(entry([f"c{number}"]) for number in range(count)))}
         (tmp_path / checkpoint_file.FILE).write_text(json.dumps(content))
@@ -75,19 +75,19 @@ def test_answers_are_parsed_once(tmp_path, monkeypatch):
 def test_other_resources_are_skipped(tmp_path):
     content = document(entry(["x"], "nvidia.com/gpu"), entry(["m1"], names.VMEMORY_RESOURCE))
     (tmp_path / checkpoint_file.FILE).write_text(json.dumps({"Data": content}))
-    assert [held.kind for held in checkpoint_file.State(tmp_path).read()] == [
-        device_ids.Kind.VMEMORY
+    assert [held.kind for held in checkpoint_file.CheckpointFile(tmp_path).read()] == [
+        device_ids.ResourceKind.VMEMORY
     ]
 
 
 def test_file_without_pods_is_read(tmp_path):
     content = {"PodDeviceEntries": None, "RegisteredDevices": {}}
     (tmp_path / checkpoint_file.FILE).write_text(json.dumps({"Data": content}))
-    assert checkpoint_file.State(tmp_path).read() == ()
+    assert checkpoint_file.CheckpointFile(tmp_path).read() == ()
 
 
 def test_replaced_file_is_read_again(tmp_path):
-    read = checkpoint_file.State(tmp_path)
+    read = checkpoint_file.CheckpointFile(tmp_path)
     for name in ("c1", "c2"):
         draft = tmp_path / "draft"
         draft.write_text(json.dumps({"Data": document(entry([name]))}))
@@ -116,4 +116,4 @@ def test_unreadable_checkpoint_is_reported(tmp_path, content):
     if content is not None:
         (tmp_path / checkpoint_file.FILE).write_text(content)
     with pytest.raises(checkpoint_file.StateError, match="checkpoint cannot be read"):
-        checkpoint_file.State(tmp_path).read()
+        checkpoint_file.CheckpointFile(tmp_path).read()

@@ -30,7 +30,7 @@ def seen():
 
 
 def follower(seen, kept):
-    return cordon.Follower(seen, lambda: [A, B], kept.follow)
+    return cordon.CordonWatch(seen, lambda: [A, B], kept.follow)
 
 
 @pytest.mark.parametrize(

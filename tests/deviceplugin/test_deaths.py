@@ -20,8 +20,8 @@ from pyvgpu.deviceplugin.plugin import plugin_server
 
 RESOURCES = {our.kind: our.name for our in device_ids.OURS}
 IDS = {  # each pod gets those of the one before it
-    device_ids.Kind.VCORE: frozenset(f"c{number}" for number in range(60)),
-    device_ids.Kind.VMEMORY: frozenset(f"m{number}" for number in range(40)),
+    device_ids.ResourceKind.VCORE: frozenset(f"c{number}" for number in range(60)),
+    device_ids.ResourceKind.VMEMORY: frozenset(f"m{number}" for number in range(40)),
 }
 
 
@@ -65,7 +65,7 @@ class Kubelet:
         for uid in self.admitted:
             pod = api.PodResources(name=uid, namespace="team")
             pod.containers.add(name="main", devices=devices)
-            pods.append(pod_resources.Pod(pod.SerializeToString(), kinds))
+            pods.append(pod_resources.ListedPod(pod.SerializeToString(), kinds))
         return pod_resources.Listing(self.life(), tuple(pods))
 
     @property
@@ -90,7 +90,7 @@ def kubelet(tmp_path):
 def agent(tmp_path, machine, driver, kubelet):
     """Return a function that starts an agent with one device, which fits one pod, not two."""
     one = machine.devices[0]
-    has = (facts.Device(one.uuid, 0, one.memory_bytes),)
+    has = (facts.NodeDevice(one.uuid, 0, one.memory_bytes),)
 
     @contextlib.contextmanager
     def begin():
@@ -104,7 +104,7 @@ def agent(tmp_path, machine, driver, kubelet):
             granter = manager.GrantManager(
                 kept,
                 made,
-                interfaces.Sources(checkpoint_file.State(kubelet.folder), kubelet),
+                interfaces.KubeletSources(checkpoint_file.CheckpointFile(kubelet.folder), kubelet),
                 interfaces.Sizes(GIB),
                 {our.kind: offers.Offer(our) for our in device_ids.OURS},
                 interfaces.StartPolicy(),

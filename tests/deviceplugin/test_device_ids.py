@@ -15,7 +15,7 @@ def some(*numbers):
 
 
 def stand(given=(), **more):
-    return device_ids.Stand(4, some(*given), **more)
+    return device_ids.ResourceCapacity(4, some(*given), **more)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_ids_of_other_devices_stay_healthy(devices):
     stands, held, next_one = [], set(), 0
     for used, unhealthy in devices:
         own = some(*range(next_one, next_one + used))
-        stands.append(device_ids.Stand(4, own, unhealthy=unhealthy))
+        stands.append(device_ids.ResourceCapacity(4, own, unhealthy=unhealthy))
         held |= own
         next_one += used
     found = device_ids.unhealthy(everything, stands, frozenset(held))

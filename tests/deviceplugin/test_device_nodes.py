@@ -26,7 +26,9 @@ def root(tmp_path):
 def serving(kubelet, root, folder):
     """Run the control plugin; yield once kubelet has registered it."""
     one = device_nodes.Control(
-        device_nodes.Settings("pyvgpu-agent", kubelet.folder, kubelet.pod_resources, folder, root)
+        device_nodes.DeviceNodeSettings(
+            "pyvgpu-agent", kubelet.folder, kubelet.pod_resources, folder, root
+        )
     )
     thread = threading.Thread(target=one.run)
     thread.start()

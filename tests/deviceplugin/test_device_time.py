@@ -10,7 +10,7 @@ KEY = ("GPU-a", "1")
 def above(used, allowed=30, count=61, step=1.0):
     times = device_time.Times()
     for number in range(count):
-        times.note(number * step, {KEY: device_time.Sample(used(number), allowed)})
+        times.note(number * step, {KEY: device_time.TimeSample(used(number), allowed)})
     return times.above()
 
 
@@ -43,20 +43,20 @@ def test_old_burst_leaves_the_window():
 def test_limit_at_the_time_of_the_sample_counts():
     times = device_time.Times()
     for second in range(61):
-        times.note(second, {KEY: device_time.Sample(70, 70 if second < 50 else 10)})
+        times.note(second, {KEY: device_time.TimeSample(70, 70 if second < 50 else 10)})
     assert times.above() == []
 
 
 def test_window_restarts_after_a_gap():
     times = device_time.Times()
     for second in (*range(40), *range(100, 140)):
-        times.note(second, {KEY: device_time.Sample(100, 30)})
+        times.note(second, {KEY: device_time.TimeSample(100, 30)})
     assert times.above() == []
 
 
 def test_ended_container_is_dropped():
     times = device_time.Times()
     for second in range(61):
-        times.note(second, {KEY: device_time.Sample(100, 30)})
+        times.note(second, {KEY: device_time.TimeSample(100, 30)})
     times.note(61, {})
     assert times.above() == []

@@ -13,7 +13,7 @@ from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.containers.process_owner import Whose
-from pyvgpu.deviceplugin.devices.health import Answer
+from pyvgpu.deviceplugin.devices.health import ProbeResult
 from pyvgpu.deviceplugin.gpu_manager import display
 from pyvgpu.deviceplugin.telemetry import metrics, usage
 
@@ -25,24 +25,24 @@ def grant(number, *shares):
     return grants.Grant(f"{number:016x}", frozenset({f"c{number}"}), 1.0, owner, shares=shares)
 
 
-SHARE = grant(1, facts.Share(A, 30, 2 * GIB))
-WHOLE = grant(2, facts.Share(B, 100, 80 * GIB))
+SHARE = grant(1, facts.NodeShare(A, 30, 2 * GIB))
+WHOLE = grant(2, facts.NodeShare(B, 100, 80 * GIB))
 
 
 @pytest.fixture
 def sources():
-    shown = metrics.Sources(
+    shown = metrics.MetricSources(
         grants=lambda: [SHARE, WHOLE],
-        devices=lambda: [facts.Device(A, 0, 80 * GIB), facts.Device(B, 1, 80 * GIB)],
+        devices=lambda: [facts.NodeDevice(A, 0, 80 * GIB), facts.NodeDevice(B, 1, 80 * GIB)],
         answers=lambda: {
-            A: Answer("", 5 * GIB, 0.4, "0000:3B:00.0"),
-            B: Answer("", 70 * GIB, 0.9, "0000:D8:00.0"),
+            A: ProbeResult("", 5 * GIB, 0.4, "0000:3B:00.0"),
+            B: ProbeResult("", 70 * GIB, 0.9, "0000:D8:00.0"),
         },
         use=lambda *_: usage.Use(0.255, 9.0, GIB),
         findings=tuple,
         audits=lambda: True,
     )
-    seen = quota_audit.Seen(
+    seen = quota_audit.ProcessSnapshot(
         {A: {12: GIB, 10: GIB, 11: GIB}, B: {20: GIB}},
         {
             10: Whose(SHARE.id, "uid-1"),
@@ -52,8 +52,8 @@ def sources():
         },
         (),
     )
-    marks = {"uid-1": display.Marks("alice", "east")}
-    return display.Sources(
+    marks = {"uid-1": display.PodOwner("alice", "east")}
+    return display.DisplaySources(
         "node-1", shown, lambda: seen, lambda uid: marks.get(uid, display.NO_MARKS)
     )
 
@@ -128,9 +128,9 @@ def test_graph_and_version_are_strings_in_json(sources):
 
 
 def test_no_grants_give_an_empty_object(sources):
-    empty = display.Sources(
+    empty = display.DisplaySources(
         sources.node,
-        metrics.Sources(list, tuple, dict, lambda *_: usage.NOTHING, tuple, lambda: True),
+        metrics.MetricSources(list, tuple, dict, lambda *_: usage.NOTHING, tuple, lambda: True),
         lambda: quota_audit.NOTHING,
         display.no_marks,
     )
@@ -167,5 +167,5 @@ def test_marks_are_read_from_the_pods_env_and_annotations():
             ]
         },
     }
-    assert display.marks_of(pod) == display.Marks("bob", "east")
+    assert display.marks_of(pod) == display.PodOwner("bob", "east")
     assert display.marks_of({"metadata": {}, "spec": {"containers": [{}]}}) == display.NO_MARKS

@@ -12,7 +12,7 @@ from granted import GIB, grant_of, share_of
 
 from pyvgpu import shim
 from pyvgpu.deviceplugin.devices import simulated
-from pyvgpu.doctor import State, inside
+from pyvgpu.doctor import CheckState, inside
 from pyvgpu.doctor import node as nodes
 from pyvgpu.http import endpoints
 from pyvgpu.simulation import simulator
@@ -92,16 +92,16 @@ def test_doctor_names_a_revoked_grant(places, machine, driver, tmp_path):
 def test_doctor_lists_everything_that_an_empty_node_lacks(tmp_path):
     rows = {row.check: row for row in nodes.examine(empty(tmp_path), {})}
     for name in ("mirror of the driver", "devices", "kubelet", "pod resources", "agent"):
-        assert rows[name].state is State.MISSING, name
+        assert rows[name].state is CheckState.MISSING, name
     assert rows["kubelet"].found == f"{tmp_path}/kubelet/device-plugins/kubelet.sock: " + (
         "No such file or directory"
     )
-    assert rows["CDI"].state is State.LIMITED
-    assert rows["shim"].state is State.OK
+    assert rows["CDI"].state is CheckState.LIMITED
+    assert rows["shim"].state is CheckState.OK
 
 
 def empty(folder, agent="127.0.0.1:9"):
-    return nodes.Node(folder / "state", folder / "kubelet", folder / "cdi", agent)
+    return nodes.NodePaths(folder / "state", folder / "kubelet", folder / "cdi", agent)
 
 
 def test_doctor_finds_the_agents_simulated_machine(tmp_path):
@@ -113,8 +113,10 @@ def test_doctor_finds_the_agents_simulated_machine(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "state", "found"),
     [
-        pytest.param("", State.OK, "ready", id="ready"),
-        pytest.param("kubelet is away", State.MISSING, "not ready: kubelet is away", id="not"),
+        pytest.param("", CheckState.OK, "ready", id="ready"),
+        pytest.param(
+            "kubelet is away", CheckState.MISSING, "not ready: kubelet is away", id="not"
+        ),
     ],
 )
 def test_doctor_reads_the_agents_readiness(tmp_path, wrong, state, found):
@@ -134,7 +136,7 @@ def test_doctor_reports_another_plugin_as_limited(node, cluster):
     port = node.log.read_text().rpartition("answering on port ")[2].split()[0]
     rows = nodes.examine(empty(node.folder / "none", f"127.0.0.1:{port}"), {})
     (row,) = (line for line in rows if line.check == "agent")
-    assert row.state is State.LIMITED
+    assert row.state is CheckState.LIMITED
     assert "none is offered: another device plugin (nvidia.com/gpu: 2)" in row.found
     assert "--beside-nvidia" in row.remedy
 

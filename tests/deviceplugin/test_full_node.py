@@ -268,8 +268,8 @@ def sealed(kubelet, tmp_path, cluster):
 def _sealing(here, cluster, key):
     def admit(name, vcore):
         one = here.admit(name, vcore)
-        share = facts.Share("GPU-0", vcore, 4 * grant_room.UNIT)
-        choice = annotations.Choice(one.uid, "node-1", {"a": (share,)})
+        share = facts.NodeShare("GPU-0", vcore, 4 * grant_room.UNIT)
+        choice = annotations.DeviceChoice(one.uid, "node-1", {"a": (share,)})
         notes = {"pyvgpu.io/devices": annotations.seal(choice, key)}
         cluster.add(one, notes)
         return one

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import grant_index
-from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 VCORE, VMEMORY, PODS = ["c0", "c1", "c2"], ["m0", "m1"], ["a", "b"]
-SHARE = (facts.Share("GPU-0", 1, 1),)
+SHARE = (facts.NodeShare("GPU-0", 1, 1),)
 
 
 @st.composite
@@ -30,7 +30,7 @@ CHANGES = st.lists(st.tuples(st.lists(made(), max_size=2), st.sets(st.integers(0
 
 @given(CHANGES)
 def test_index_matches_a_linear_search(changes):
-    kept, plain = grant_index.Known(), {}
+    kept, plain = grant_index.GrantIndex(), {}
     for new, numbers in changes:
         gone = [f"{number:016x}" for number in numbers]
         before, copy = kept.grants, dict(plain)
@@ -39,13 +39,13 @@ def test_index_matches_a_linear_search(changes):
         plain = {name: it for name, it in plain.items() if name not in gone}
         assert kept.grants == plain
         assert before == copy
-        for kind, all_ids in ((Kind.VCORE, VCORE), (Kind.VMEMORY, VMEMORY)):
+        for kind, all_ids in ((ResourceKind.VCORE, VCORE), (ResourceKind.VMEMORY, VMEMORY)):
             for wanted in (*([wanted_id] for wanted_id in all_ids), all_ids, []):
                 having = {
                     grant
                     for grant in plain.values()
                     if not (
-                        grant.vcore_ids if kind is Kind.VCORE else grant.vmemory_ids
+                        grant.vcore_ids if kind is ResourceKind.VCORE else grant.vmemory_ids
                     ).isdisjoint(wanted)
                 }
                 for bound in (True, False):

@@ -33,7 +33,7 @@ def bound(number, device=0, vcore=30):
         17.5,
         grants.Owner("uid", "team", f"pod-{number}", "main"),
         frozenset({f"m{number}"}),
-        (facts.Share(UUID.format(device), vcore, GIB),),
+        (facts.NodeShare(UUID.format(device), vcore, GIB),),
     )
 
 

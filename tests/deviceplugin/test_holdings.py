@@ -8,9 +8,9 @@ from held_grants import DEVICES, GIB, UNIT, grant
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin.grants import holdings
 from pyvgpu.deviceplugin.kubelet import device_ids
-from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
-FACTS = tuple(facts.Device(one.uuid, one.index, one.memory_bytes) for one in DEVICES.values())
+FACTS = tuple(facts.NodeDevice(one.uuid, one.index, one.memory_bytes) for one in DEVICES.values())
 
 
 def held(*grants):
@@ -29,7 +29,7 @@ def numbers(kind, *grants, resources=device_ids.OURS):
 @pytest.mark.parametrize("count", [1, 2])
 def test_share_of_several_devices_divides_its_ids(count):
     assert held(grant(50, 32, count)) == [(50, 8 * GIB)] * count
-    assert [given for given, _ in numbers(Kind.VCORE, grant(50, 32, count))][:count] == [
+    assert [given for given, _ in numbers(ResourceKind.VCORE, grant(50, 32, count))][:count] == [
         50
     ] * count
 
@@ -49,23 +49,26 @@ def test_lowered_quota_still_holds_the_original_ids():
 def test_ended_grant_in_use_counts_without_ids():
     left = grant(50, 32).ended()
     assert held(left) == [(50, 8 * GIB)]
-    assert numbers(Kind.VCORE, left) == [(0, 50), (0, 0)]
-    assert numbers(Kind.VMEMORY, left) == [(0, 32), (0, 0)]
+    assert numbers(ResourceKind.VCORE, left) == [(0, 50), (0, 0)]
+    assert numbers(ResourceKind.VMEMORY, left) == [(0, 32), (0, 0)]
 
 
 def test_ids_of_the_other_profile_withdraw_as_many():
     share, whole = grant(50, 32), grant(100, 0)
-    assert numbers(Kind.VCORE, share, resources=device_ids.GAIA) == [(0, 50), (0, 0)]
-    assert numbers(Kind.VMEMORY, share, resources=device_ids.GAIA) == [(0, 32), (0, 0)]
-    assert numbers(Kind.VCORE, share.ended(), resources=device_ids.GAIA) == [(0, 50), (0, 0)]
-    assert numbers(Kind.VCORE, whole, resources=device_ids.GAIA) == [(0, 100), (0, 0)]
-    assert numbers(Kind.VMEMORY, whole, resources=device_ids.GAIA) == [(0, 320), (0, 0)]
+    assert numbers(ResourceKind.VCORE, share, resources=device_ids.GAIA) == [(0, 50), (0, 0)]
+    assert numbers(ResourceKind.VMEMORY, share, resources=device_ids.GAIA) == [(0, 32), (0, 0)]
+    assert numbers(ResourceKind.VCORE, share.ended(), resources=device_ids.GAIA) == [
+        (0, 50),
+        (0, 0),
+    ]
+    assert numbers(ResourceKind.VCORE, whole, resources=device_ids.GAIA) == [(0, 100), (0, 0)]
+    assert numbers(ResourceKind.VMEMORY, whole, resources=device_ids.GAIA) == [(0, 320), (0, 0)]
 
 
 def test_whole_device_takes_all_its_memory():
     whole = grant(100, 0)
-    assert numbers(Kind.VMEMORY, whole) == [(0, 320), (0, 0)]
-    assert numbers(Kind.VCORE, whole) == [(100, 0), (0, 0)]
+    assert numbers(ResourceKind.VMEMORY, whole) == [(0, 320), (0, 0)]
+    assert numbers(ResourceKind.VCORE, whole) == [(100, 0), (0, 0)]
 
 
 def test_ids_shared_by_two_pods_count_twice():
@@ -74,5 +77,5 @@ def test_ids_shared_by_two_pods_count_twice():
     other = dataclasses.replace(
         one, id=f"{8:016x}", owner=dataclasses.replace(one.owner, uid="other", pod="other")
     )
-    assert numbers(Kind.VCORE, one, other) == [(30, 30), (0, 0)]
-    assert numbers(Kind.VMEMORY, one, other) == [(32, 32), (0, 0)]
+    assert numbers(ResourceKind.VCORE, one, other) == [(30, 30), (0, 0)]
+    assert numbers(ResourceKind.VMEMORY, one, other) == [(32, 32), (0, 0)]

@@ -87,22 +87,22 @@ def test_nvlinks_through_a_switch_are_found(tmp_path):
     assert [one["numa"] for one in seen] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert [one["class"] for one in seen] == ["fast"] * 6 + ["any"] * 2
     assert seen[0]["links"] == {
-        "1": [facts.Path.SWITCH, links],
-        "2": [facts.Path.NUMA, links],
-        "3": [facts.Path.NUMA, links],
-        "4": [facts.Path.SYSTEM, links],
-        "5": [facts.Path.SYSTEM, links],
-        "6": [facts.Path.SYSTEM, 0],
-        "7": [facts.Path.SYSTEM, 0],
+        "1": [facts.LinkPath.SWITCH, links],
+        "2": [facts.LinkPath.NUMA, links],
+        "3": [facts.LinkPath.NUMA, links],
+        "4": [facts.LinkPath.SYSTEM, links],
+        "5": [facts.LinkPath.SYSTEM, links],
+        "6": [facts.LinkPath.SYSTEM, 0],
+        "7": [facts.LinkPath.SYSTEM, 0],
     }
-    assert seen[6]["links"]["7"] == [facts.Path.SWITCH, 0]
+    assert seen[6]["links"]["7"] == [facts.LinkPath.SWITCH, 0]
 
 
 def test_lost_device_has_no_links(tmp_path):
     machine = simulator.open_machine("t4:4", tmp_path)
     simulator.set_faults(machine, "lost 1")
     seen = looked(machine)
-    assert seen[0]["links"]["2"] == [facts.Path.NUMA, 0]
+    assert seen[0]["links"]["2"] == [facts.LinkPath.NUMA, 0]
     assert seen[1]["numa"] is None
 
 
@@ -124,18 +124,20 @@ def test_links_are_direct_or_through_a_common_switch(one, other, expected):
 def seen(index, **fields):
     uuid = f"GPU-{index:08x}-0000-0000-0000-000000000000"
     hardware = device.Device(uuid, index, "NVIDIA H100", 80 << 30, 512 << 20)
-    return inventory.Seen(hardware, **{"minor": index, "numa": 0, "links": {}, **fields})
+    return inventory.InventoryDevice(
+        hardware, **{"minor": index, "numa": 0, "links": {}, **fields}
+    )
 
 
 def test_device_node_matches_the_minor_number():
-    found = (cdi.Node("nvidia3", 195, 3), cdi.Node("nvidiactl", 195, 255))
+    found = (cdi.CdiNode("nvidia3", 195, 3), cdi.CdiNode("nvidiactl", 195, 255))
     devices = (seen(0, minor=3), seen(1, minor=1), seen(2, minor=None))
     assert inventory.nodes(devices, found) == {devices[0].device.uuid: found[0]}
 
 
 def test_allocator_device_has_the_minimum_share():
     given = seen(2, compute_class="fast").fact("Xid 79", cordoned=True, allocated_by="dra")
-    assert given == facts.Device(
+    assert given == facts.NodeDevice(
         uuid="GPU-00000002-0000-0000-0000-000000000000",
         index=2,
         memory_bytes=80 << 30,

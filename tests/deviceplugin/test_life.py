@@ -43,7 +43,7 @@ def work(base, machine, driver, seed):
     draw = random.Random(seed)
     said = Said(base / "said")
     devices = tuple(
-        facts.Device(one.uuid, index, one.memory_bytes)
+        facts.NodeDevice(one.uuid, index, one.memory_bytes)
         for index, one in enumerate(machine.devices)
     )
     with grant_log.Checkpoint(base, "node") as kept:
@@ -61,10 +61,10 @@ def work(base, machine, driver, seed):
                 places.remove(grant_id)
                 kept.drop(grant_id)
                 continue
-            need = facts.Need(draw.choice(SIZES), 2 * GIB)
+            need = facts.ContainerNeed(draw.choice(SIZES), 2 * GIB)
             pod = facts.Pod((facts.Container("main", need),))
             try:
-                shares = place.place(facts.Node(devices, held), pod)["main"]
+                shares = place.place(facts.NodeDevices(devices, held), pod)["main"]
             except explain.Refused:
                 continue
             grant = granted.grant_of(*shares, number=(seed << 8) + turn)

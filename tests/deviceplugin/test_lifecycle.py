@@ -23,10 +23,12 @@ def said(*, listed, written=True, life=1, at=BEGUN):
     listing = pod_resources.Listing(
         pod_resources.Life(0, life, BEGUN), (Listed,) if listed else ()
     )
-    entry = checkpoint_file.Entry(ONE.owner.uid, "c", device_ids.Kind.VCORE, ONE.vcore_ids, ONE.id)
+    entry = checkpoint_file.CheckpointEntry(
+        ONE.owner.uid, "c", device_ids.ResourceKind.VCORE, ONE.vcore_ids, ONE.id
+    )
     entries = checkpoint_file.Entries([entry] if written else [])
     entries.written = at
-    return lifecycle.Said(listing, entries)
+    return lifecycle.KubeletState(listing, entries)
 
 
 @pytest.fixture

@@ -260,7 +260,7 @@ def test_grant_never_used_by_kubelet_ends_after_a_while(kubelet, tmp_path):
     now = [1000.0]
     sizes = {"clock": lambda: now[0]}
     with grant_room.running(kubelet, tmp_path, grant_room.devices(1), **sizes) as room:
-        room.granter.allocate(device_ids.Kind.VCORE, frozenset({"c0"}))
+        room.granter.allocate(device_ids.ResourceKind.VCORE, frozenset({"c0"}))
         kubelet.write()
         for seconds, left in ((0, 1), (59, 1), (2, 0)):
             now[0] += seconds

@@ -68,7 +68,9 @@ def test_list_from_before_a_kubelet_restart_binds_nothing(room, choosers):
 
     choosers.append(choose)
     answered = queue.Queue()
-    room.granter.start(device_ids.Kind.VCORE, room.kubelet.ids(one, "a", VCORE), answered.put)
+    room.granter.start(
+        device_ids.ResourceKind.VCORE, room.kubelet.ids(one, "a", VCORE), answered.put
+    )
     assert "kubelet has restarted" in str(answered.get(timeout=30))
     assert not room.folders.made
     assert grant_room.text(room.start(one, "a")) == "60 2 GPU-0"

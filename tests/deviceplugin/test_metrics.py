@@ -11,7 +11,7 @@ from pyvgpu import quota
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
-from pyvgpu.deviceplugin.devices.health import Answer
+from pyvgpu.deviceplugin.devices.health import ProbeResult
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.deviceplugin.kubelet import call_timing
 from pyvgpu.deviceplugin.telemetry import metrics, usage
@@ -23,31 +23,31 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "agent-outside.md"
 def grant(number, uuid, vcore, size, **more):
     owner = grants.Owner("u", "team", f"pod-{number}", "main")
     ids = frozenset({f"c{number}"})
-    share = facts.Share(uuid, vcore, size)
+    share = facts.NodeShare(uuid, vcore, size)
     return grants.Grant(f"{number:016x}", ids, 1.0, owner, shares=(share,), **more)
 
 
 GRANTS = [
     grant(1, A, 30, 2 * GIB),
-    grant(2, A, 20, GIB, policy=quota.Policy.ELASTIC, ceiling=60),
+    grant(2, A, 20, GIB, policy=quota.TimePolicy.ELASTIC, ceiling=60),
     grant(3, B, 100, 80 * GIB),
     grants.Grant("f" * 16, frozenset({"c9"}), 1.0),
 ]
 DEVICES = [
-    facts.Device(A, 0, 80 * GIB, model="H100"),
-    facts.Device(B, 1, 80 * GIB, model="H100", unhealthy="Xid 79", cordoned=True),
+    facts.NodeDevice(A, 0, 80 * GIB, model="H100"),
+    facts.NodeDevice(B, 1, 80 * GIB, model="H100", unhealthy="Xid 79", cordoned=True),
 ]
 USED = usage.Use(0.25, 12.5, GIB, 3, 4, 1.5, 2)
-FINDING = quota_audit.Finding(quota_audit.Kind.NO_SHIM, A, (1,), "", "u", GIB, "x")
+FINDING = quota_audit.Finding(quota_audit.ViolationKind.NO_SHIM, A, (1,), "", "u", GIB, "x")
 
 
 def shown(**more):
     meter = metrics.AgentMeter(**more)
     meter.show(
-        metrics.Sources(
+        metrics.MetricSources(
             grants=lambda: GRANTS,
             devices=lambda: DEVICES,
-            answers=lambda: {A: Answer("", 5 * GIB, 0.4), B: Answer("", 70 * GIB, 0.9)},
+            answers=lambda: {A: ProbeResult("", 5 * GIB, 0.4), B: ProbeResult("", 70 * GIB, 0.9)},
             use=lambda grant_id, _: USED if grant_id == GRANTS[0].id else usage.NOTHING,
             findings=lambda: [FINDING],
             audits=lambda: True,
@@ -118,9 +118,9 @@ def test_device_metrics(name, first, second):
 
 def test_agent_metrics():
     meter = shown(require_cdi=False)
-    meter.called("allocate", 0.0003, call_timing.Result.DONE)
-    meter.called("start", 2.0, call_timing.Result.REFUSED)
-    meter.reported("event", events.Event("u", "team", "pod-1", "no room"))
+    meter.called("allocate", 0.0003, call_timing.CallResult.DONE)
+    meter.called("start", 2.0, call_timing.CallResult.REFUSED)
+    meter.reported("event", events.GrantEvent("u", "team", "pod-1", "no room"))
     meter.ended()
     found = samples(meter)
     assert found["pyvgpu_kubelet_call_seconds_count"][labels("allocate", "done")] == 1
@@ -158,7 +158,10 @@ def test_documentation_has_the_help_of_each_metric():
 
 @pytest.mark.parametrize(
     "known",
-    [pytest.param(events.Reason, id="events"), pytest.param(quota_audit.Kind, id="findings")],
+    [
+        pytest.param(events.Reason, id="events"),
+        pytest.param(quota_audit.ViolationKind, id="findings"),
+    ],
 )
 def test_documentation_has_each_reason_and_kind(known):
     rows = re.findall(r"^\| `([\w-]+)` \|", DOCUMENT.read_text(), re.MULTILINE)

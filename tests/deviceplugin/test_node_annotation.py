@@ -19,7 +19,7 @@ from pyvgpu.deviceplugin.cluster import node_annotation
 def publisher(own, monkeypatch):
     """A publisher of this fixture's `text`."""
     monkeypatch.setattr(node_annotation, "AGAIN_SECONDS", 0.1)
-    made = node_annotation.Publisher(own, lambda: made.text)
+    made = node_annotation.NodePublisher(own, lambda: made.text)
     made.text = "1"
     with waiting.beside(made):
         made.changed()
@@ -49,9 +49,9 @@ def test_nothing_is_written_before_the_devices_are_known(own, cluster):
         assert seen, "asked before anything was seen"
         return "1"
 
-    made = node_annotation.Publisher(own, text)
+    made = node_annotation.NodePublisher(own, text)
     written = {names.NODE_DEVICES_ANNOTATION: "1"}
-    other = node_annotation.Publisher(own, lambda: "1")
+    other = node_annotation.NodePublisher(own, lambda: "1")
     with waiting.beside(made), waiting.beside(other):
         other.changed()
         assert other.wait(30)  # long enough for the first to write, too
@@ -65,7 +65,7 @@ def test_nothing_is_written_before_the_devices_are_known(own, cluster):
 def test_restarted_agent_does_not_rewrite_the_annotation(publisher, own, cluster):
     assert publisher.wait(30)
     own.sync()
-    again = node_annotation.Publisher(own, lambda: "1")
+    again = node_annotation.NodePublisher(own, lambda: "1")
     with waiting.beside(again):
         again.changed()
         assert again.wait(30)
@@ -74,7 +74,7 @@ def test_restarted_agent_does_not_rewrite_the_annotation(publisher, own, cluster
 
 def test_recreated_node_gets_the_annotation_again(own, cluster, monkeypatch):
     monkeypatch.setattr(node_annotation, "LOOK_SECONDS", 0.05)
-    made = node_annotation.Publisher(own, lambda: "1")
+    made = node_annotation.NodePublisher(own, lambda: "1")
     with waiting.beside(made):
         made.changed()
         assert made.wait(30)
@@ -100,8 +100,8 @@ def test_annotation_has_devices_and_local_placements(kubelet, tmp_path):
         room.start(whole, "a")
 
         def lower(it):
-            share = facts.Share(it.shares[0].uuid, 10, UNIT)
-            policy = quota.Policy.HARD
+            share = facts.NodeShare(it.shares[0].uuid, 10, UNIT)
+            policy = quota.TimePolicy.HARD
             return type(it)(
                 **{f: getattr(it, f) for f in ("id", "vcore_ids", "created", "owner")},
                 vmemory_ids=it.vmemory_ids,
@@ -134,7 +134,7 @@ def test_container_starts_after_its_grant_is_published(node, cluster):
     cluster.add(one, {})
     uuid = node.quota(kubelet.start_container(one, "a"))[2]
     found = cluster.published
-    assert found.placed == {one.uid: {"a": (facts.Share(uuid, 30, 2 * UNIT),)}}
+    assert found.placed == {one.uid: {"a": (facts.NodeShare(uuid, 30, 2 * UNIT),)}}
     assert found.memory_unit == UNIT
     machine = node.machine.devices
     assert [device.uuid for device in found.devices] == [own.uuid for own in machine]

@@ -10,7 +10,7 @@ from pyvgpu import errors
 from pyvgpu.allocator import facts
 from pyvgpu.cli import device_plugin, gpu_manager, table
 from pyvgpu.cli.main import Parser
-from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, Placement, Profile, Settings
+from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, AgentSettings, Placement, Profile
 
 VOLUMES = [
     {"name": name, "base": "/x", "components": {"libraries": ["libcuda.so", "libnvidia-ml.so"]}}
@@ -29,7 +29,7 @@ def settings(*given):
 
 
 def test_option_defaults_match_the_settings():
-    assert settings() == Settings("n")
+    assert settings() == AgentSettings("n")
 
 
 def test_node_name_comes_from_the_environment_or_hostname(monkeypatch):

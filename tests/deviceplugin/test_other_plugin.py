@@ -72,7 +72,7 @@ def follow(cluster, tmp_path):
 
     def make():
         own = own_node.OwnNode(cluster.connection, NODE)
-        made = other_plugin.Follower(
+        made = other_plugin.OtherPluginWatch(
             *(
                 own,
                 tmp_path,

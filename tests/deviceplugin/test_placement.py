@@ -6,27 +6,27 @@ from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin.grants import placement, pod_identity
 
 GIB = 1 << 30
-APP, INIT = facts.Kind.APP, facts.Kind.INIT
+APP, INIT = facts.ContainerKind.APP, facts.ContainerKind.INIT
 
 
 def node(count=2, held=(), **more):
     devices = tuple(
-        facts.Device(f"GPU-{index}", index, 16 * GIB, **more) for index in range(count)
+        facts.NodeDevice(f"GPU-{index}", index, 16 * GIB, **more) for index in range(count)
     )
-    return facts.Node(devices, tuple(held))
+    return facts.NodeDevices(devices, tuple(held))
 
 
 def share(index, vcore, gib):
-    return facts.Share(f"GPU-{index}", vcore, gib * GIB)
+    return facts.NodeShare(f"GPU-{index}", vcore, gib * GIB)
 
 
 def one(name="a", vcore=30, gib=4, kind=APP, count=1):
-    return facts.Container(name, facts.Need(vcore, gib * GIB, count), kind)
+    return facts.Container(name, facts.ContainerNeed(vcore, gib * GIB, count), kind)
 
 
 def place(now, *containers, chosen=placement.NOTHING, own=()):
     """Place a pod that holds *own* already."""
-    empty = facts.Node(now.devices, tuple(own))
+    empty = facts.NodeDevices(now.devices, tuple(own))
     return placement.place_pod(now, lambda: empty, facts.Pod(containers), chosen)
 
 
@@ -116,7 +116,7 @@ def test_temporary_causes_are_no_final_refusal(chosen):
 
 
 def container(name, vcore, units, listed=True):
-    return pod_identity.Container(
+    return pod_identity.PodContainer(
         name,
         "0" * 16,
         frozenset(f"c{number}" for number in range(vcore)),
@@ -139,8 +139,8 @@ def test_request_of_a_container_comes_from_its_ids():
     ],
 )
 def test_impossible_request_is_refused_for_good(vcore, units, words):
-    has = (facts.Device("GPU-0", 0, 16 * GIB, least_bytes=3 * GIB),)
-    has += (facts.Device("GPU-1", 1, 16 * GIB, least_bytes=2 * GIB),)
+    has = (facts.NodeDevice("GPU-0", 0, 16 * GIB, least_bytes=3 * GIB),)
+    has += (facts.NodeDevice("GPU-1", 1, 16 * GIB, least_bytes=2 * GIB),)
     own = [container("a", vcore, units)]
     with pytest.raises(placement.RefusedError, match=words) as caught:
         placement.wishes(own, own, has, GIB)
@@ -149,5 +149,5 @@ def test_impossible_request_is_refused_for_good(vcore, units, words):
 
 def test_whole_device_needs_no_vmemory():
     own = [container("a", 100, 1)]
-    has = (facts.Device("GPU-0", 0, 16 * GIB, least_bytes=2 * GIB),)
+    has = (facts.NodeDevice("GPU-0", 0, 16 * GIB, least_bytes=2 * GIB),)
     assert placement.wishes(own, own, has, GIB)[0].need.whole

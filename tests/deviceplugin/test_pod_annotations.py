@@ -33,7 +33,7 @@ def room(kubelet, tmp_path):
 def following(room):
     posted = []
     known = Pods()
-    made = pod_annotations.Wishes(known, room.granter, posted.append)
+    made = pod_annotations.PodAnnotations(known, room.granter, posted.append)
 
     def look(one, annotations):
         meta = {"uid": one.uid, "namespace": "default", "name": one.name}
@@ -56,13 +56,13 @@ def test_policy_of_a_running_pod_follows_its_annotations(room, following):
     one = room.kubelet.admit(pod("p", container("a", 30, 2), container("b", 50, 2)))
     grants = [room.start(one, name) for name in "ab"]
     assert following(one, None) == []
-    assert [held(room, grant) for grant in grants] == [(quota.Policy.HARD, None)] * 2
+    assert [held(room, grant) for grant in grants] == [(quota.TimePolicy.HARD, None)] * 2
     assert following(one, {LIMIT: "80"}) == []
-    assert [held(room, grant) for grant in grants] == [(quota.Policy.ELASTIC, 80)] * 2
+    assert [held(room, grant) for grant in grants] == [(quota.TimePolicy.ELASTIC, 80)] * 2
     assert following(one, {POLICY: "elastic"}) == []
-    assert [held(room, grant) for grant in grants] == [(quota.Policy.ELASTIC, None)] * 2
+    assert [held(room, grant) for grant in grants] == [(quota.TimePolicy.ELASTIC, None)] * 2
     assert following(one, {}) == []
-    assert [held(room, grant) for grant in grants] == [(quota.Policy.HARD, None)] * 2
+    assert [held(room, grant) for grant in grants] == [(quota.TimePolicy.HARD, None)] * 2
 
 
 def test_invalid_annotation_gets_an_event_and_changes_nothing(room, following):
@@ -70,7 +70,7 @@ def test_invalid_annotation_gets_an_event_and_changes_nothing(room, following):
     grant = room.start(one, "a")
     (said,) = following(one, {LIMIT: "20"})
     assert "from the container's own 30 vcore to 100" in said
-    assert held(room, grant) == (quota.Policy.HARD, None)
+    assert held(room, grant) == (quota.TimePolicy.HARD, None)
     assert following(one, {POLICY: "soft"})[1].endswith("must be hard or elastic, such as hard")
     assert not any(refusal.evict for refusal in following.posted)
 
@@ -81,7 +81,7 @@ def test_annotations_come_from_a_static_pods_mirror(room, following):
     seen_by_the_server = dataclasses.replace(one, uid="its own")
     of = {"kubernetes.io/config.mirror": one.uid}
     assert following(seen_by_the_server, {**of, LIMIT: "80"}) == []
-    assert held(room, grant) == (quota.Policy.ELASTIC, 80)
+    assert held(room, grant) == (quota.TimePolicy.ELASTIC, 80)
 
 
 def test_changed_pod_is_applied_at_once(room, following, monkeypatch):
@@ -92,7 +92,7 @@ def test_changed_pod_is_applied_at_once(room, following, monkeypatch):
     with waiting.beside(following.wishes):
         following.known.pods = {one.uid: {"metadata": {**meta, "annotations": {LIMIT: "80"}}}}
         following.wishes.changed("default/p")
-        waiting.wait_until(lambda: held(room, grant) == (quota.Policy.ELASTIC, 80))
+        waiting.wait_until(lambda: held(room, grant) == (quota.TimePolicy.ELASTIC, 80))
 
 
 def test_annotations_do_not_affect_whole_devices(room, following):

@@ -127,7 +127,7 @@ def connected(host):
 
 
 def refused(uid, namespace, name, text):
-    return events.Event(uid, namespace, name, text, evict=True)
+    return events.GrantEvent(uid, namespace, name, text, evict=True)
 
 
 def object_of(name, uid, **meta):
@@ -188,7 +188,7 @@ def test_failed_event_is_retried():
 
 def of_node(name):
     text = f"node {name} offers no device"
-    return events.Event("uid-n", "", name, text, events.Reason.NOT_OFFERED, of_node=True)
+    return events.GrantEvent("uid-n", "", name, text, events.Reason.NOT_OFFERED, of_node=True)
 
 
 @pytest.mark.parametrize("status", [400, 403, 422])
@@ -218,7 +218,7 @@ def test_failed_node_event_is_retried(status):
 
 
 def waits(uid, text="the API server cannot be asked"):
-    return events.Event(uid, "default", "p", text, events.Reason.WAITS)
+    return events.GrantEvent(uid, "default", "p", text, events.Reason.WAITS)
 
 
 @pytest.mark.usefixtures("soon")
@@ -229,7 +229,7 @@ def test_withdrawn_event_is_not_written():
         teller = pod_events.PodEvents(connected(host), "node-1")
         teller.tell(waits("u"))
         teller.withdraw("u", events.Reason.WAITS)
-        teller.tell(events.Event("v", "default", "q", "tried", events.Reason.WAITS))
+        teller.tell(events.GrantEvent("v", "default", "q", "tried", events.Reason.WAITS))
         answer = server.answer
 
         def refuse(method, path, body):
@@ -247,7 +247,7 @@ def test_withdrawn_event_is_not_written():
 
 
 def resized(text):
-    return events.Event("u", "default", "p", text, events.Reason.RESIZED)
+    return events.GrantEvent("u", "default", "p", text, events.Reason.RESIZED)
 
 
 def test_events_of_a_pod_and_reason_are_rate_limited():

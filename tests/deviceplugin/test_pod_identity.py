@@ -9,11 +9,11 @@ from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import binding, grant_index, pod_identity
 from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, pod_resources
 
-VCORE, VMEMORY = device_ids.Kind.VCORE, device_ids.Kind.VMEMORY
+VCORE, VMEMORY = device_ids.ResourceKind.VCORE, device_ids.ResourceKind.VMEMORY
 KINDS = {our.name: our.kind for our in device_ids.OURS}
 
 
-SHARE = facts.Share("GPU-0", 50, 1 << 30)
+SHARE = facts.NodeShare("GPU-0", 50, 1 << 30)
 
 
 def some(text):
@@ -27,7 +27,7 @@ def entries(uid, **containers):
         for kind, held in zip((VCORE, VMEMORY), text.split("/"), strict=True):
             if held.strip():
                 grant = f"{number:016x}" if kind is VCORE else ""
-                found.append(checkpoint_file.Entry(uid, name, kind, some(held), grant))
+                found.append(checkpoint_file.CheckpointEntry(uid, name, kind, some(held), grant))
     return checkpoint_file.Entries(found)
 
 
@@ -41,7 +41,7 @@ def listed(name, **containers):
         for resource, own in held:
             for each in own.split():
                 listed.devices.add(resource_name=resource, device_ids=[each])
-    return pod_resources.Pod(pod.SerializeToString(), KINDS)
+    return pod_resources.ListedPod(pod.SerializeToString(), KINDS)
 
 
 def listing(*pods):
@@ -156,10 +156,10 @@ def bound_to(uid, name, *, vcore="c1", vmemory="m1"):
 
 def superseded(old, *, kept, name="web-0", vcore="c1"):
     """Return whether the grant ends when a pod with other ids, or the same, starts."""
-    there = grant_index.Known()
+    there = grant_index.GrantIndex()
     there.change([old], [])
-    one = pod_identity.Container("a", f"{8:016x}", some(vcore), some("m9"), listed=True)
-    new = pod_identity.Pod("new", "default" if name else "", name, (one,))
+    one = pod_identity.PodContainer("a", f"{8:016x}", some(vcore), some("m9"), listed=True)
+    new = pod_identity.KnownPod("new", "default" if name else "", name, (one,))
     return binding.superseded(new, (), there, {old.id}, lambda _: kept) == [old]
 
 

@@ -31,7 +31,7 @@ def test_ids_in_separate_entries_are_merged(kubelet, asked):
     holding(kubelet, pod("p", container("a", 3, 0)), "a", "c0", "c10", "c11")
     (found,) = asked.pods()
     assert (found.namespace, found.name) == ("default", "p")
-    assert found.containers == {"a": {device_ids.Kind.VCORE: {"c0", "c10", "c11"}}}
+    assert found.containers == {"a": {device_ids.ResourceKind.VCORE: {"c0", "c10", "c11"}}}
 
 
 def test_only_native_sidecars_among_init_containers_are_listed(kubelet, asked):
@@ -54,7 +54,7 @@ def test_unchanged_pod_is_not_parsed_again(kubelet, asked):
     holding(kubelet, first, "a", "c3")
     after = {found.name: found for found in asked.pods()}
     assert after["q"] is before["q"]
-    assert after["p"].containers == {"a": {device_ids.Kind.VCORE: {"c3"}}}
+    assert after["p"].containers == {"a": {device_ids.ResourceKind.VCORE: {"c3"}}}
 
 
 def test_forty_concurrent_callers_share_few_calls(kubelet, asked):

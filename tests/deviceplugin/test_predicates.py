@@ -56,8 +56,8 @@ def test_no_final_refusal_before_the_devices_are_known():
 
 
 def test_granted_devices_are_annotated_once():
-    shares = {"b": (facts.Share("GPU-2", 30, 1), facts.Share("GPU-0", 30, 1)), "init": ()}
-    given = predicates.Given(pod_identity.Pod("u", "team", "p", ()), shares)
+    shares = {"b": (facts.NodeShare("GPU-2", 30, 1), facts.NodeShare("GPU-0", 30, 1)), "init": ()}
+    given = predicates.GrantedPod(pod_identity.KnownPod("u", "team", "p", ()), shares)
     wanted = predicates.notes(of({}), given, NODE, MINORS, 12.5)
     assert wanted == {
         SECOND: "10,4",

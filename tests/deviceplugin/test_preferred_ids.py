@@ -7,29 +7,31 @@ from fake_kubelet import VCORE, container, pod
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin.grants import placement
 from pyvgpu.deviceplugin.kubelet import messages
-from pyvgpu.deviceplugin.kubelet.device_ids import Kind
+from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 GIB = 1 << 30
 BINPACK, SPREAD = facts.Packing.BINPACK, facts.Packing.SPREAD
 
 
 def node(*held, **more):
-    devices = tuple(facts.Device(f"GPU-{number}", number, 4 * GIB, **more) for number in range(3))
-    return facts.Node(
+    devices = tuple(
+        facts.NodeDevice(f"GPU-{number}", number, 4 * GIB, **more) for number in range(3)
+    )
+    return facts.NodeDevices(
         devices,
         tuple(
-            facts.Holding(facts.Share(f"GPU-{index}", vcore, gib * GIB), "p")
+            facts.Holding(facts.NodeShare(f"GPU-{index}", vcore, gib * GIB), "p")
             for index, vcore, gib in held
         ),
     )
 
 
 def chosen(kind, size, has, packing=BINPACK, taken=(), must=()):
-    letter, count = ("c", 300) if kind is Kind.VCORE else ("m", 12)
+    letter, count = ("c", 300) if kind is ResourceKind.VCORE else ("m", 12)
     everything = tuple(f"{letter}{number}" for number in range(count))
     free = tuple(free_id for free_id in everything if int(free_id[1:]) not in taken)
     offered = placement.Offered(has, everything)
-    asked = messages.Choice(free, must, size)
+    asked = messages.PreferredRequest(free, must, size)
     return placement.preferred(kind, asked, offered, packing, GIB)
 
 
@@ -40,12 +42,12 @@ def numbers(found):
 @pytest.mark.parametrize(
     ("kind", "size", "held", "packing", "first"),
     [
-        pytest.param(Kind.VCORE, 30, (), BINPACK, 0, id="empty devices"),
-        pytest.param(Kind.VCORE, 30, [(1, 50, 1)], BINPACK, 100, id="on the used device"),
-        pytest.param(Kind.VCORE, 60, [(1, 50, 1)], BINPACK, 0, id="where there is room"),
-        pytest.param(Kind.VCORE, 30, [(0, 50, 1), (1, 50, 1)], SPREAD, 200, id="spread"),
-        pytest.param(Kind.VMEMORY, 2, [(1, 50, 1)], BINPACK, 4, id="memory"),
-        pytest.param(Kind.VMEMORY, 4, [(0, 1, 1)], BINPACK, 4, id="all memory of one"),
+        pytest.param(ResourceKind.VCORE, 30, (), BINPACK, 0, id="empty devices"),
+        pytest.param(ResourceKind.VCORE, 30, [(1, 50, 1)], BINPACK, 100, id="on the used device"),
+        pytest.param(ResourceKind.VCORE, 60, [(1, 50, 1)], BINPACK, 0, id="where there is room"),
+        pytest.param(ResourceKind.VCORE, 30, [(0, 50, 1), (1, 50, 1)], SPREAD, 200, id="spread"),
+        pytest.param(ResourceKind.VMEMORY, 2, [(1, 50, 1)], BINPACK, 4, id="memory"),
+        pytest.param(ResourceKind.VMEMORY, 4, [(0, 1, 1)], BINPACK, 4, id="all memory of one"),
     ],
 )
 def test_preferred_ids_are_those_of_the_likely_device(kind, size, held, packing, first):
@@ -53,16 +55,16 @@ def test_preferred_ids_are_those_of_the_likely_device(kind, size, held, packing,
 
 
 def test_whole_devices_get_all_their_ids():
-    found = numbers(chosen(Kind.VCORE, 200, node((1, 30, 1))))
+    found = numbers(chosen(ResourceKind.VCORE, 200, node((1, 30, 1))))
     assert sorted(found) == [*range(100), *range(200, 300)]
 
 
 @pytest.mark.parametrize(
     ("kind", "size"),
     [
-        pytest.param(Kind.VCORE, 150, id="an invalid amount"),
-        pytest.param(Kind.VMEMORY, 9, id="more than a device"),
-        pytest.param(Kind.VMEMORY, 0, id="nothing"),
+        pytest.param(ResourceKind.VCORE, 150, id="an invalid amount"),
+        pytest.param(ResourceKind.VMEMORY, 9, id="more than a device"),
+        pytest.param(ResourceKind.VMEMORY, 0, id="nothing"),
     ],
 )
 def test_request_without_a_place_gets_the_lowest_ids(kind, size):
@@ -70,7 +72,7 @@ def test_request_without_a_place_gets_the_lowest_ids(kind, size):
 
 
 def test_taken_and_required_ids_are_respected():
-    found = chosen(Kind.VCORE, 3, node((1, 50, 1)), taken=(100, 101), must=("c7",))
+    found = chosen(ResourceKind.VCORE, 3, node((1, 50, 1)), taken=(100, 101), must=("c7",))
     assert found == ("c7", "c102", "c103")
 
 

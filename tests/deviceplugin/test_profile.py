@@ -145,7 +145,7 @@ def test_invalid_requests_are_refused_with_a_reason(agent, cluster):
     ],
 )
 def test_model_label_of_the_node(model, label):
-    found = profile.labels([facts.Device("GPU-0", 0, 1, model)])
+    found = profile.labels([facts.NodeDevice("GPU-0", 0, 1, model)])
     assert found == ({"gaia.tencent.com/gpu-model": label} if label else {})
 
 
@@ -185,7 +185,7 @@ class Decider:
     """A decider without gpu-manager's additions."""
 
     def allocate(self, kind, given):
-        return messages.Answer({"a": "b"}, ("device",), {"A": "B"})
+        return messages.AllocateResponse({"a": "b"}, ("device",), {"A": "B"})
 
     def start(self, kind, held):
         raise AssertionError
@@ -196,10 +196,10 @@ class Decider:
 
 def test_wrapped_answer_keeps_the_agents_content():
     dressed = profile.Dressed(Decider(), UNIT)
-    core = dressed.allocate(device_ids.Kind.VCORE, frozenset({"c1", "c2"}))
+    core = dressed.allocate(device_ids.ResourceKind.VCORE, frozenset({"c1", "c2"}))
     assert core.annotations == {"a": "b", CORE: "2"}
     assert core.variables == {"A": "B", "LD_LIBRARY_PATH": profile.LIBRARY_PATH}
     assert core.cdi_devices == ("device",)
-    memory = dressed.allocate(device_ids.Kind.VMEMORY, frozenset({"m1"}))
+    memory = dressed.allocate(device_ids.ResourceKind.VMEMORY, frozenset({"m1"}))
     assert (memory.annotations, memory.variables) == ({"a": "b", MEMORY: str(UNIT)}, {"A": "B"})
-    assert dressed.prefer(device_ids.Kind.VCORE, None) == ("c1",)
+    assert dressed.prefer(device_ids.ResourceKind.VCORE, None) == ("c1",)

@@ -8,7 +8,7 @@ from granted import GIB
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
-from pyvgpu.deviceplugin.audit.quota_audit import Kind
+from pyvgpu.deviceplugin.audit.quota_audit import ViolationKind
 from pyvgpu.deviceplugin.containers.process_owner import Whose
 
 A, B, FREE = "GPU-a", "GPU-b", "GPU-c"
@@ -17,7 +17,7 @@ LABELS = {A: "gpu0", B: "gpu1", FREE: "gpu2"}
 
 def grant(number, uuid, vcore=30, size=2 * GIB):
     owner = grants.Owner(f"uid-{number}", "team", f"pod-{number}", "main")
-    share = facts.Share(uuid, vcore, size)
+    share = facts.NodeShare(uuid, vcore, size)
     return grants.Grant(f"{number:016x}", frozenset({"c"}), 1.0, owner, shares=(share,))
 
 
@@ -28,7 +28,7 @@ IN_WHOLE = Whose("", "uid-3", "z")
 
 
 def seen(held, whose, shimmed=()):
-    return quota_audit.Seen(held, whose, frozenset(shimmed))
+    return quota_audit.ProcessSnapshot(held, whose, frozenset(shimmed))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def seen(held, whose, shimmed=()):
             seen({A: {10: GIB}}, {10: IN_FIRST}),
             [
                 (
-                    Kind.NO_SHIM,
+                    ViolationKind.NO_SHIM,
                     (10,),
                     "process 10 of team/pod-1/main uses without the shim gpu0, 1GiB",
                 )
@@ -51,32 +51,56 @@ def seen(held, whose, shimmed=()):
         ),
         pytest.param(
             seen({B: {10: GIB}}, {10: IN_FIRST}, [10]),
-            [(Kind.FOREIGN, (10,), "process 10 of team/pod-1/main was not given, and uses, gpu1")],
+            [
+                (
+                    ViolationKind.FOREIGN,
+                    (10,),
+                    "process 10 of team/pod-1/main was not given, and uses, gpu1",
+                )
+            ],
             id="another's device",
         ),
         pytest.param(
             seen({A: {10: GIB}}, {10: Whose("", "uid-3", "z")}),
-            [(Kind.FOREIGN, (10,), "process 10 of team/pod-3 was not given, and uses, gpu0")],
+            [
+                (
+                    ViolationKind.FOREIGN,
+                    (10,),
+                    "process 10 of team/pod-3 was not given, and uses, gpu0",
+                )
+            ],
             id="a whole device's container on a shared one",
         ),
         pytest.param(
             seen({A: {10: GIB}}, {10: Whose("", "uid-9", "z")}),
-            [(Kind.FOREIGN, (10,), "process 10 of pod uid-9 was not given")],
+            [(ViolationKind.FOREIGN, (10,), "process 10 of pod uid-9 was not given")],
             id="a pod without a grant",
         ),
         pytest.param(
             seen({A: {10: GIB}}, {10: Whose("f" * 16)}),
-            [(Kind.FOREIGN, (10,), "process 10 of grant ffffffffffffffff was not given")],
+            [(ViolationKind.FOREIGN, (10,), "process 10 of grant ffffffffffffffff was not given")],
             id="an ended grant",
         ),
         pytest.param(
             seen({A: {10: GIB}}, {10: Whose()}),
-            [(Kind.OUTSIDE, (10,), "process 10 of the node itself uses, beside containers, gpu0")],
+            [
+                (
+                    ViolationKind.OUTSIDE,
+                    (10,),
+                    "process 10 of the node itself uses, beside containers, gpu0",
+                )
+            ],
             id="the node's own",
         ),
         pytest.param(
             seen({A: {10: GIB, 11: GIB + (65 << 20)}}, {10: IN_FIRST, 11: IN_FIRST}, [10, 11]),
-            [(Kind.ABOVE, (10, 11), "team/pod-1/main holds 2.1GiB of gpu0, its quota is 2GiB")],
+            [
+                (
+                    ViolationKind.ABOVE,
+                    (10, 11),
+                    "team/pod-1/main holds 2.1GiB of gpu0, its quota is 2GiB",
+                )
+            ],
             id="above its quota, all together",
         ),
         pytest.param(
@@ -90,8 +114,12 @@ def seen(held, whose, shimmed=()):
         pytest.param(
             seen({A: {10: 3 * GIB}}, {10: IN_FIRST}),
             [
-                (Kind.NO_SHIM, (10,), "process 10 of team/pod-1/main uses without the shim"),
-                (Kind.ABOVE, (10,), "team/pod-1/main holds 3GiB of gpu0"),
+                (
+                    ViolationKind.NO_SHIM,
+                    (10,),
+                    "process 10 of team/pod-1/main uses without the shim",
+                ),
+                (ViolationKind.ABOVE, (10,), "team/pod-1/main holds 3GiB of gpu0"),
             ],
             id="both",
         ),
@@ -122,11 +150,11 @@ def test_finding_above_quota_does_not_depend_on_the_process():
 
 
 def test_lowered_quota_counts_at_once():
-    less = dataclasses.replace(FIRST, shares=(facts.Share(A, 30, GIB),))
+    less = dataclasses.replace(FIRST, shares=(facts.NodeShare(A, 30, GIB),))
     now = seen({A: {10: 2 * GIB}}, {10: IN_FIRST}, [10])
     assert not quota_audit.find(now, GRANTS, LABELS)
     assert [finding.kind for finding in quota_audit.find(now, {less.id: less}, LABELS)] == [
-        Kind.ABOVE
+        ViolationKind.ABOVE
     ]
 
 

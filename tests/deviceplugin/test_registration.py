@@ -17,7 +17,7 @@ class Stub:
     """A decider that allocates nothing."""
 
     def allocate(self, kind, given):
-        return messages.Answer()
+        return messages.AllocateResponse()
 
     def start(self, kind, held):
         pass
@@ -80,7 +80,7 @@ def test_no_sockets_exist_before_kubelet_listens(kubelet):
 
 
 def test_backoff_is_reset_for_a_new_kubelet():
-    patience = registration.Patience()
+    patience = registration.RegistrationRetries()
     patience.meet("one")
     first = patience.seconds
     pauses = []
@@ -132,7 +132,7 @@ def test_only_changes_are_sent(kubelet):
     with registered(kubelet) as offers:
         kubelet.until_offered()
         sent = [it for it, _ in kubelet.listings].count(VCORE)
-        offer = offers[device_ids.Kind.VCORE]
+        offer = offers[device_ids.ResourceKind.VCORE]
         offer.set(4)
         offer.set(4, frozenset({"c3"}))
         kubelet.until(lambda: kubelet.healthy(VCORE) == {"c0", "c1", "c2"})
@@ -145,8 +145,8 @@ def test_list_of_sixteen_large_devices_fits_a_message(kubelet, unhealthy):
     with registered(kubelet, vmemory=units) as offers:
         kubelet.until_offered()
         if unhealthy:
-            offers[device_ids.Kind.VMEMORY].set(
-                units, frozenset(offers[device_ids.Kind.VMEMORY].everything)
+            offers[device_ids.ResourceKind.VMEMORY].set(
+                units, frozenset(offers[device_ids.ResourceKind.VMEMORY].everything)
             )
             kubelet.until(lambda: not kubelet.healthy(VMEMORY))
         assert len(kubelet.devices[VMEMORY]) == units

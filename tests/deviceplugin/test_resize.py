@@ -13,15 +13,15 @@ LOW = quota.Priority.LOW
 
 def test_policy_follows_the_annotations():
     before = grant()
-    after = resize.wished(before, elastic.Wish(ELASTIC, 80))
+    after = resize.wished(before, elastic.TimeSharing(ELASTIC, 80))
     assert (after.policy, after.ceiling, after.shares) == (ELASTIC, 80, before.shares)
     assert resize.wished(after, None) == before
 
 
 def test_administrators_policy_stays_without_annotations():
-    ordered = resize.changed(grant(), quota.Change(policy=ELASTIC), DEVICES, UNIT)
+    ordered = resize.changed(grant(), quota.QuotaChange(policy=ELASTIC), DEVICES, UNIT)
     assert resize.wished(ordered, None) == ordered
-    assert resize.wished(ordered, elastic.Wish()).policy is quota.Policy.HARD
+    assert resize.wished(ordered, elastic.TimeSharing()).policy is quota.TimePolicy.HARD
 
 
 def test_priority_follows_the_annotations():
@@ -30,32 +30,32 @@ def test_priority_follows_the_annotations():
     assert (after.priority, after.policy, after.wished) == (LOW, before.policy, False)
     assert grants.load(grants.dump(after)) == after
     assert resize.wished(after, None) == before
-    ordered = resize.changed(before, quota.Change(priority=LOW), DEVICES, UNIT)
+    ordered = resize.changed(before, quota.QuotaChange(priority=LOW), DEVICES, UNIT)
     assert resize.wished(ordered, None) == ordered, "an administrator's stays"
     assert "priority low" in resize.describe(ordered)
 
 
 def test_ceiling_below_the_containers_vcore_is_refused():
     with pytest.raises(errors.UsageError, match="from the container's own 50 vcore to 100"):
-        resize.wished(grant(), elastic.Wish(ELASTIC, 49))
-    assert resize.wished(grant(), elastic.Wish(ELASTIC, 50)).ceiling == 50
+        resize.wished(grant(), elastic.TimeSharing(ELASTIC, 49))
+    assert resize.wished(grant(), elastic.TimeSharing(ELASTIC, 50)).ceiling == 50
 
 
 def test_whole_device_has_no_policy():
     whole = grant(vcore=100)
-    assert resize.wished(whole, elastic.Wish(ELASTIC, 30)) == whole
+    assert resize.wished(whole, elastic.TimeSharing(ELASTIC, 30)) == whole
 
 
 @pytest.mark.parametrize(
     ("before", "change", "vcore", "vmemory", "policy", "ceiling"),
     [
-        (grant(), quota.Change(vcore=20), 20, 8 * GIB, quota.Policy.HARD, None),
-        (grant(), quota.Change(vmemory=2 * GIB), 50, 2 * GIB, quota.Policy.HARD, None),
-        (grant(now=20), quota.Change(vcore=50), 50, 8 * GIB, quota.Policy.HARD, None),
-        (grant(), quota.Change(policy=ELASTIC), 50, 8 * GIB, ELASTIC, None),
+        (grant(), quota.QuotaChange(vcore=20), 20, 8 * GIB, quota.TimePolicy.HARD, None),
+        (grant(), quota.QuotaChange(vmemory=2 * GIB), 50, 2 * GIB, quota.TimePolicy.HARD, None),
+        (grant(now=20), quota.QuotaChange(vcore=50), 50, 8 * GIB, quota.TimePolicy.HARD, None),
+        (grant(), quota.QuotaChange(policy=ELASTIC), 50, 8 * GIB, ELASTIC, None),
         (
             grant(policy=ELASTIC),
-            quota.Change(vcore=10, vcore_limit=30),
+            quota.QuotaChange(vcore=10, vcore_limit=30),
             10,
             8 * GIB,
             ELASTIC,
@@ -63,13 +63,13 @@ def test_whole_device_has_no_policy():
         ),
         (
             grant(policy=ELASTIC, ceiling=80),
-            quota.Change(policy=quota.Policy.HARD),
+            quota.QuotaChange(policy=quota.TimePolicy.HARD),
             50,
             8 * GIB,
-            quota.Policy.HARD,
+            quota.TimePolicy.HARD,
             None,
         ),
-        (grant(count=2), quota.Change(vcore=30), 30, 8 * GIB, quota.Policy.HARD, None),
+        (grant(count=2), quota.QuotaChange(vcore=30), 30, 8 * GIB, quota.TimePolicy.HARD, None),
     ],
 )
 def test_allowed_changes_of_a_quota(before, change, vcore, vmemory, policy, ceiling):
@@ -86,21 +86,21 @@ def test_allowed_changes_of_a_quota(before, change, vcore, vmemory, policy, ceil
     [
         (
             grant(),
-            quota.Change(vcore=51),
+            quota.QuotaChange(vcore=51),
             "vcore 51: team/pod/main was created with 50.*--vcore 50, or --policy elastic",
         ),
         (
             grant(),
-            quota.Change(vmemory=8 * GIB + 1),
+            quota.QuotaChange(vmemory=8 * GIB + 1),
             "was created with 8GiB.*valid would be --vmemory 8GiB",
         ),
-        (grant(), quota.Change(vmemory=GIB // 4), "must be at least 576MiB"),
-        (grant(), quota.Change(vcore_limit=80), "needs the policy elastic"),
-        (grant(policy=ELASTIC), quota.Change(vcore_limit=40), "must be from the vcore, 50"),
-        (grant(vcore=100), quota.Change(vcore=50), "has whole devices"),
+        (grant(), quota.QuotaChange(vmemory=GIB // 4), "must be at least 576MiB"),
+        (grant(), quota.QuotaChange(vcore_limit=80), "needs the policy elastic"),
+        (grant(policy=ELASTIC), quota.QuotaChange(vcore_limit=40), "must be from the vcore, 50"),
+        (grant(vcore=100), quota.QuotaChange(vcore=50), "has whole devices"),
         (
             grants.Grant(f"{7:016x}", frozenset({"c1"}), 1.0),
-            quota.Change(vcore=1),
+            quota.QuotaChange(vcore=1),
             "no container has it yet",
         ),
     ],
@@ -112,4 +112,4 @@ def test_changes_above_the_allocation_or_against_rules_are_refused(before, chang
 
 def test_change_on_a_missing_device_is_refused():
     with pytest.raises(errors.UnavailableError, match="is missing"):
-        resize.changed(grant(), quota.Change(vcore=1), {}, UNIT)
+        resize.changed(grant(), quota.QuotaChange(vcore=1), {}, UNIT)

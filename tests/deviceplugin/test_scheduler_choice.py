@@ -36,8 +36,8 @@ def sealed(one, key=KEY, node=NODE, uid=None, **containers):
     shares = {}
     for name, text in containers.items():
         vcore, units, uuid = text.split()
-        shares[name] = (facts.Share(uuid, int(vcore), int(units) * UNIT),)
-    return {NAME: annotations.seal(annotations.Choice(uid or one.uid, node, shares), key)}
+        shares[name] = (facts.NodeShare(uuid, int(vcore), int(units) * UNIT),)
+    return {NAME: annotations.seal(annotations.DeviceChoice(uid or one.uid, node, shares), key)}
 
 
 def test_pod_gets_exactly_the_chosen_devices(room, cluster):

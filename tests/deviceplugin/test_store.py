@@ -36,7 +36,7 @@ def test_share_has_quota_and_usage_files_of_one_region(places, machine, driver):
     grant = grant_of(
         share_of(machine, vcore=30, size=GIB),
         share_of(machine, 1, vcore=30, size=GIB),
-        policy=quota.Policy.ELASTIC,
+        policy=quota.TimePolicy.ELASTIC,
         ceiling=60,
     )
     places.make(grant, driver)

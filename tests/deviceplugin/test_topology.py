@@ -10,8 +10,8 @@ def devices(*paths):
     count = max((max(pair) for pair, _ in paths), default=0) + 1
     links = {at: {} for at in range(count)}
     for (one, other), path in paths:
-        links[one][f"GPU-{other}"] = links[other][f"GPU-{one}"] = facts.Link(path)
-    return [facts.Device(f"GPU-{at}", at, 8, links=links[at]) for at in range(count)]
+        links[one][f"GPU-{other}"] = links[other][f"GPU-{one}"] = facts.DeviceLink(path)
+    return [facts.NodeDevice(f"GPU-{at}", at, 8, links=links[at]) for at in range(count)]
 
 
 def test_single_device_is_below_the_root():
@@ -24,7 +24,7 @@ def test_single_device_is_below_the_root():
 
 
 def test_devices_are_below_their_nearest_connection():
-    switch, bridge, system = facts.Path.SWITCH, facts.Path.BRIDGE, facts.Path.SYSTEM
+    switch, bridge, system = facts.LinkPath.SWITCH, facts.LinkPath.BRIDGE, facts.LinkPath.SYSTEM
     found = devices(
         ((0, 1), switch),
         ((0, 2), bridge),

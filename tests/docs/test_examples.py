@@ -18,7 +18,7 @@ from pyvgpu.controller.webhook import devices, review, sidecars, transform
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "examples.md").read_text()
 GIB = 1 << 30
-H100 = facts.Device("", 0, 79 * GIB, "NVIDIA H100 80GB HBM3", least_bytes=GIB)
+H100 = facts.NodeDevice("", 0, 79 * GIB, "NVIDIA H100 80GB HBM3", least_bytes=GIB)
 PODS = [
     pytest.param(pod, id=f"{name}-{number}")
     for name in example_files.MANIFESTS
@@ -84,7 +84,7 @@ def test_webhook_accepts_each_pod(pod):
     request = review.Request("u", "CREATE", "pods", "team", pod)
     rules = devices.Rules()
     changes = devices.mutation(rules, lambda: (H100,), lambda *_: None)
-    ends = sidecars.mutation(transform.Admission(settings.Settings()), lambda: None)
+    ends = sidecars.mutation(transform.Admission(settings.SidecarSettings()), lambda: None)
     for ask in (changes, devices.validation(rules, lambda: (H100,)), ends):
         answer = ask(request)
         assert (answer.refusal, answer.warnings) == ("", ())

@@ -53,7 +53,7 @@ LINKED = (
 def mirrored(request, tmp_path_factory):
     """A node that mirrors the driver of a branch from where Debian installs it."""
     found = survey.find_installation(debian.unpacked(*PACKAGES[request.param]))
-    kept = node_mirror.Node(tmp_path_factory.mktemp(found.release), built.shim_library())
+    kept = node_mirror.NodeMirror(tmp_path_factory.mktemp(found.release), built.shim_library())
     kept.mirror(found)
     return kept
 

@@ -36,7 +36,7 @@ def mirrored(tmp_path_factory):
     found = survey.find_installation(
         debian.unpacked("trixie", "libcuda1", "libnvidia-ml1", "nvidia-smi")
     )
-    kept = node_mirror.Node(folder / "output", built.shim_library(), folder / "cdi.json")
+    kept = node_mirror.NodeMirror(folder / "output", built.shim_library(), folder / "cdi.json")
     assert kept.mirror(dataclasses.replace(found, root=folder)).specification == ""
     return kept
 

@@ -33,7 +33,7 @@ def space():
 
 @pytest.fixture(scope="session")
 def runtime():
-    connection = cri.Runtime(os.environ["CONTAINERD_ADDRESS"])
+    connection = cri.RuntimeClient(os.environ["CONTAINERD_ADDRESS"])
     yield connection
     connection.close()
 

@@ -26,7 +26,7 @@ def soon(monkeypatch):
 
 @contextlib.contextmanager
 def recording(connection, **more):
-    source = event_recorder.Source("tester")
+    source = event_recorder.EventSource("tester")
     recorder = event_recorder.Recorder(connection, source, **more)
     stop = threading.Event()
     thread = threading.Thread(target=recorder.run, args=(stop,))
@@ -75,7 +75,7 @@ def test_the_same_text_is_written_once(cluster):
 
 def test_the_newest_of_a_key_is_written_when_it_is_due(cluster):
     api, connection = cluster
-    with recording(connection, limits=event_recorder.Limits(0.5)) as recorder:
+    with recording(connection, limits=event_recorder.EventLimits(0.5)) as recorder:
         recorder.record(event("a", "one"))
         until(api, "one")
         for text in ("two", "three", "four"):
@@ -86,7 +86,7 @@ def test_the_newest_of_a_key_is_written_when_it_is_due(cluster):
 
 def test_a_text_is_repeated_after_its_time(cluster):
     api, connection = cluster
-    with recording(connection, limits=event_recorder.Limits(0.0, 0.0)) as recorder:
+    with recording(connection, limits=event_recorder.EventLimits(0.0, 0.0)) as recorder:
         recorder.record(event("a", "one"))
         until(api, "one")
         recorder.record(event("a", "one"))
@@ -108,7 +108,7 @@ def test_a_retry_creates_no_second_event(cluster, monkeypatch):
         return found
 
     monkeypatch.setattr(connection, "call", answer)
-    with recording(connection, limits=event_recorder.Limits(0.0, 600.0)) as recorder:
+    with recording(connection, limits=event_recorder.EventLimits(0.0, 600.0)) as recorder:
         recorder.record(event("a", "one"))
         waiting.wait_until(lambda: not lost and not len(recorder))
         recorder.record(event("b", "two"))

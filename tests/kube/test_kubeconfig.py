@@ -163,7 +163,7 @@ def test_a_configured_proxy_is_used(server, connect):
 )
 def test_the_server_name_is_verified_as_configured(connect, tmp_path, more, reached):
     now = datetime.datetime.now(datetime.UTC)
-    bundle = certificates.make(certificates.Wanted(("api.internal",)), now)
+    bundle = certificates.make(certificates.CertificateSpec(("api.internal",)), now)
     pem = tmp_path / "server.pem"
     pem.write_text(bundle.key + bundle.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

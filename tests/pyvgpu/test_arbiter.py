@@ -75,7 +75,7 @@ def test_run_with_a_whole_device_needs_no_arbiter_until_it_has_a_share(place):
     with run_in(place, 100) as run:
         run.attendant.look()
         assert (living(place), run.clock().is_symlink()) == ((), False)
-        books_in(place).change(run.made, quota.Change(vcore=40))
+        books_in(place).change(run.made, quota.QuotaChange(vcore=40))
         run.attendant.look()
         wait_until(lambda: arbiter.serves(run.clock()))
 
@@ -355,7 +355,7 @@ def test_work_of_dead_processes_is_ignored(place):
 
 
 def test_unused_shares_are_lent_to_elastic_runs(place):
-    elastic = quota.Policy.ELASTIC
+    elastic = quota.TimePolicy.ELASTIC
     with (
         run_in(place, 25, policy=elastic) as first,
         run_in(place, 75) as second,
@@ -396,9 +396,9 @@ def test_clock_of_a_low_priority_run_shows_work_of_others(place):
             assert read_clock(second.clock()).above == 0, "no run has a higher priority"
             second.work(0, 40_000_000_000, 40_000_000_000)
             wait_until(lambda: above() == 1)
-            books_in(place).change(first.made, quota.Change(priority=quota.Priority.NORMAL))
+            books_in(place).change(first.made, quota.QuotaChange(priority=quota.Priority.NORMAL))
             wait_until(lambda: above() == 0)
-            books_in(place).change(first.made, quota.Change(priority=low))
+            books_in(place).change(first.made, quota.QuotaChange(priority=low))
             wait_until(lambda: above() == 1)
         wait_until(lambda: above() == 0)
 

@@ -77,8 +77,8 @@ def test_free_text_has_no_tokens(said, left):
 def secretive_pod(name, **more):
     """Return a pod with a secret wherever a user can put one."""
     thing = make.pod(name, 30, 8, nodeName="node-1", **more)
-    share = facts.Share("GPU-1", 30, 2 << 30)
-    choice = annotations.Choice(thing["metadata"]["uid"], "node-1", {"main": (share,)})
+    share = facts.NodeShare("GPU-1", 30, 2 << 30)
+    choice = annotations.DeviceChoice(thing["metadata"]["uid"], "node-1", {"main": (share,)})
     thing["metadata"]["annotations"] = {
         names.DEVICES_ANNOTATION: annotations.seal(choice, make.KEY),
         f"{names.START_COMMAND_ANNOTATION}.main.0": planted("command"),
@@ -192,7 +192,7 @@ def test_content_is_listed_and_the_path_printed(bundle):
 
 def of_grants(tmp_path):
     """Return the quotas and ledgers of grants in a bundle, by folder."""
-    found = dict(machine.documents(node.Node(tmp_path, agent="9"), tmp_path, {}))
+    found = dict(machine.documents(node.NodePaths(tmp_path, agent="9"), tmp_path, {}))
     return {grant["folder"]: grant for grant in found["grants/regions.json"]}
 
 

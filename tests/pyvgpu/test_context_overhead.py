@@ -63,7 +63,7 @@ def test_memory_that_nvml_counts_for_no_process_is_measured(driver, tmp_path, mo
 
 
 def seen(used, **others):
-    return context_overhead.Seen(used, others)
+    return context_overhead.MemoryValues(used, others)
 
 
 @pytest.mark.parametrize(

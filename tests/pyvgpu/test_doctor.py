@@ -7,11 +7,11 @@ import pytest
 import rights
 
 from pyvgpu import doctor, models, shim
-from pyvgpu.doctor import Need, Row, State, Verdict
+from pyvgpu.doctor import CheckResult, CheckState, PossibleRuns, Requirement
 from pyvgpu.run import abilities
 from pyvgpu.simulation import simulator
 
-EVERYTHING = tuple(Row(check.name, State.OK, "", "") for check in doctor.CHECKS)
+EVERYTHING = tuple(CheckResult(check.name, CheckState.OK, "", "") for check in doctor.CHECKS)
 MAIN = "import sys, pyvgpu.cli; sys.exit(pyvgpu.cli.main())"
 DOCTOR = (sys.executable, "-c", MAIN, "doctor")
 
@@ -21,7 +21,7 @@ def but(**states):
     named = {name.replace("_", " "): state for name, state in states.items()}
     assert named.keys() <= {row.check for row in EVERYTHING}
     return [
-        Row(row.check, named.get(row.check, row.state), row.found, row.remedy)
+        CheckResult(row.check, named.get(row.check, row.state), row.found, row.remedy)
         for row in EVERYTHING
     ]
 
@@ -29,26 +29,34 @@ def but(**states):
 @pytest.mark.parametrize(
     ("rows", "verdict"),
     [
-        pytest.param(but(), Verdict(real=True, simulated=True), id="all well"),
+        pytest.param(but(), PossibleRuns(real=True, simulated=True), id="all well"),
         pytest.param(
-            but(driver=State.MISSING, devices=State.MISSING),
-            Verdict(real=False, simulated=True),
+            but(driver=CheckState.MISSING, devices=CheckState.MISSING),
+            PossibleRuns(real=False, simulated=True),
             id="no GPU",
         ),
         pytest.param(
-            but(simulator=State.MISSING), Verdict(real=True, simulated=False), id="no simulator"
-        ),
-        pytest.param(but(shim=State.MISSING), Verdict(real=False, simulated=False), id="no shim"),
-        pytest.param(
-            but(cache_folder=State.MISSING), Verdict(real=False, simulated=False), id="no cache"
+            but(simulator=CheckState.MISSING),
+            PossibleRuns(real=True, simulated=False),
+            id="no simulator",
         ),
         pytest.param(
-            but(mount_namespaces=State.LIMITED, overlay_in_them=State.MISSING),
-            Verdict(real=True, simulated=True),
+            but(shim=CheckState.MISSING), PossibleRuns(real=False, simulated=False), id="no shim"
+        ),
+        pytest.param(
+            but(cache_folder=CheckState.MISSING),
+            PossibleRuns(real=False, simulated=False),
+            id="no cache",
+        ),
+        pytest.param(
+            but(mount_namespaces=CheckState.LIMITED, overlay_in_them=CheckState.MISSING),
+            PossibleRuns(real=True, simulated=True),
             id="no namespaces",
         ),
         pytest.param(
-            but(kernel_module=State.LIMITED), Verdict(real=True, simulated=True), id="limited"
+            but(kernel_module=CheckState.LIMITED),
+            PossibleRuns(real=True, simulated=True),
+            id="limited",
         ),
     ],
 )
@@ -58,7 +66,7 @@ def test_verdict_follows_from_the_failed_checks(rows, verdict):
 
 def test_checks_are_named_once_and_cover_every_need():
     assert len({check.name for check in doctor.CHECKS}) == len(doctor.CHECKS)
-    assert {check.need for check in doctor.CHECKS} == set(Need)
+    assert {check.need for check in doctor.CHECKS} == set(Requirement)
 
 
 def rows_of(scene):
@@ -82,13 +90,13 @@ def test_rows_are_one_for_each_check_in_order(scene):
 def test_failed_checks_have_a_finding_and_a_remedy(scene):
     for row in doctor.examine(scene):
         assert row.found
-        if row.state is State.LIMITED:
+        if row.state is CheckState.LIMITED:
             assert row.remedy
 
 
 def test_build_is_ok(scene):
     rows = rows_of(scene)
-    assert rows["shim"].state is State.OK
+    assert rows["shim"].state is CheckState.OK
     assert int(rows["shim"].found.split()[0]) > 30
     assert rows["shim's glibc"].found == "the shim runs on glibc 2.17 and later"
     assert rows["simulator"].found == f"driver 999.1, models {', '.join(models.BY_KEY)}"
@@ -105,7 +113,7 @@ def test_devices_are_asked_through_nvml(tmp_path, scene, monkeypatch):
     for name, value in machine.environment.items():
         monkeypatch.setenv(name, value)
     row = rows_of(scene)["devices"]
-    assert row.state is State.OK
+    assert row.state is CheckState.OK
     assert [text.rpartition(", ")[2] for text in row.found.split("; ")] == [
         device.uuid for device in machine.devices
     ]
@@ -114,8 +122,8 @@ def test_devices_are_asked_through_nvml(tmp_path, scene, monkeypatch):
 @pytest.mark.parametrize(
     ("faults", "state", "indices"),
     [
-        pytest.param(["mig 1"], State.LIMITED, "1", id="one of them"),
-        pytest.param(["mig 0", "mig 1"], State.MISSING, "0,1", id="all"),
+        pytest.param(["mig 1"], CheckState.LIMITED, "1", id="one of them"),
+        pytest.param(["mig 0", "mig 1"], CheckState.MISSING, "0,1", id="all"),
     ],
 )
 def test_devices_in_mig_mode_are_named(tmp_path, scene, monkeypatch, faults, state, indices):
@@ -132,13 +140,13 @@ def test_devices_in_mig_mode_are_named(tmp_path, scene, monkeypatch, faults, sta
 
 def test_driver_without_a_device_is_missing_with_a_remedy(scene):
     row = rows_of(scene)["devices"]
-    assert row.state is State.MISSING
+    assert row.state is CheckState.MISSING
     assert "--simulate" in row.remedy
 
 
 def test_missing_driver_names_the_searched_folders(environment, tmp_path):
     rows = rows_of(doctor.Scene(environment, tmp_path))
-    assert rows["driver"].state is State.MISSING
+    assert rows["driver"].state is CheckState.MISSING
     assert str(tmp_path) in rows["driver"].found
     assert "--driver-libraries" in rows["driver"].remedy
     assert rows["devices"].found == "no driver to query"
@@ -147,9 +155,9 @@ def test_missing_driver_names_the_searched_folders(environment, tmp_path):
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        pytest.param("NVRM version: NVIDIA UNIX  999.1  Mon Jan", State.OK, id="same"),
-        pytest.param("NVRM version: NVIDIA UNIX  580.65.06  Mon", State.MISSING, id="other"),
-        pytest.param(None, State.LIMITED, id="not loaded"),
+        pytest.param("NVRM version: NVIDIA UNIX  999.1  Mon Jan", CheckState.OK, id="same"),
+        pytest.param("NVRM version: NVIDIA UNIX  580.65.06  Mon", CheckState.MISSING, id="other"),
+        pytest.param(None, CheckState.LIMITED, id="not loaded"),
     ],
 )
 def test_kernel_module_must_be_of_the_drivers_release(environment, tmp_path, text, state):
@@ -162,7 +170,7 @@ def test_kernel_module_must_be_of_the_drivers_release(environment, tmp_path, tex
 
 def test_links_to_the_driver_are_tried_and_leave_nothing(scene, tmp_path):
     row = rows_of(scene)["links to the driver"]
-    assert row.state in (State.OK, State.LIMITED)
+    assert row.state in (CheckState.OK, CheckState.LIMITED)
     assert list((tmp_path / "pyvgpu").iterdir()) == []
 
 

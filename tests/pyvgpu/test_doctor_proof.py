@@ -8,8 +8,8 @@ import pytest
 import runner
 
 from pyvgpu import region
-from pyvgpu.doctor import State, inside, proof, trial
-from pyvgpu.quota import Policy
+from pyvgpu.doctor import CheckState, inside, proof, trial
+from pyvgpu.quota import TimePolicy
 
 GIB = 1 << 30
 START = {"event": "start", "total": GIB}
@@ -20,30 +20,40 @@ FAILED = {"event": "failed", "call": "cuInit", "result": 100, "name": "CUDA_ERRO
 @pytest.mark.parametrize(
     ("events", "refused", "state", "found"),
     [
-        pytest.param([START, REFUSED], 1, State.OK, "refused by the shim", id="held"),
-        pytest.param([START, REFUSED], 0, State.LIMITED, "not the shim", id="a full device"),
+        pytest.param([START, REFUSED], 1, CheckState.OK, "refused by the shim", id="held"),
+        pytest.param([START, REFUSED], 0, CheckState.LIMITED, "not the shim", id="a full device"),
         pytest.param(
-            [{**START, "total": 2 * GIB}, REFUSED], 1, State.LIMITED, "shows 2147483648", id="view"
+            [{**START, "total": 2 * GIB}, REFUSED],
+            1,
+            CheckState.LIMITED,
+            "shows 2147483648",
+            id="view",
         ),
         pytest.param(
-            [START, {"event": "grown"}], 0, State.MISSING, "was allocated", id="not held"
+            [START, {"event": "grown"}], 0, CheckState.MISSING, "was allocated", id="not held"
         ),
         pytest.param(
-            [START, {"event": "grown"}], 1, State.MISSING, "was allocated", id="allocated later"
+            [START, {"event": "grown"}],
+            1,
+            CheckState.MISSING,
+            "was allocated",
+            id="allocated later",
         ),
-        pytest.param([FAILED], 0, State.MISSING, "cuInit returns CUDA_ERROR_NO", id="no device"),
+        pytest.param(
+            [FAILED], 0, CheckState.MISSING, "cuInit returns CUDA_ERROR_NO", id="no device"
+        ),
         pytest.param(
             [{**FAILED, "said": "no room for it"}],
             0,
-            State.MISSING,
+            CheckState.MISSING,
             "(100): no room for it",
             id="its log line",
         ),
-        pytest.param([], 0, State.MISSING, "it printed nothing", id="nothing"),
+        pytest.param([], 0, CheckState.MISSING, "it printed nothing", id="nothing"),
         pytest.param(
             [{"event": "nothing", "said": "libcuda.so.1: cannot open"}],
             0,
-            State.MISSING,
+            CheckState.MISSING,
             "did nothing: libcuda.so.1: cannot open",
             id="no driver",
         ),
@@ -53,38 +63,40 @@ def test_memory_is_limited_if_the_shim_refused(events, refused, state, found):
     said = proof.judge_memory(GIB, events, refused)
     assert said.state is state
     assert found in said.found
-    assert said.remedy or state is State.OK
+    assert said.remedy or state is CheckState.OK
 
 
-def limits(vcore, limit=0, policy=Policy.HARD):
+def limits(vcore, limit=0, policy=TimePolicy.HARD):
     return region.DeviceLimits("GPU-0", vcore, limit or vcore, GIB, 16 * GIB, 0, 0, policy)
 
 
 @pytest.mark.parametrize(
     ("given", "spun", "busy", "state"),
     [
-        pytest.param(limits(30), 29, 30, State.OK, id="its share"),
-        pytest.param(limits(30), 37, 37, State.OK, id="the tolerance of two seconds"),
-        pytest.param(limits(30), 99, 0, State.MISSING, id="not in the ledger"),
-        pytest.param(limits(30), 10, 99, State.MISSING, id="kernels of others"),
-        pytest.param(limits(30), 38, 38, State.MISSING, id="too much"),
-        pytest.param(limits(2), 6, 6, State.OK, id="small"),
-        pytest.param(limits(2), 8, 8, State.MISSING, id="small, too much"),
-        pytest.param(limits(30), 20, 20, State.LIMITED, id="too little"),
-        pytest.param(limits(30, 80, Policy.ELASTIC), 80, 80, State.OK, id="elastic"),
-        pytest.param(limits(30, 60, Policy.ELASTIC), 99, 99, State.MISSING, id="past its limit"),
+        pytest.param(limits(30), 29, 30, CheckState.OK, id="its share"),
+        pytest.param(limits(30), 37, 37, CheckState.OK, id="the tolerance of two seconds"),
+        pytest.param(limits(30), 99, 0, CheckState.MISSING, id="not in the ledger"),
+        pytest.param(limits(30), 10, 99, CheckState.MISSING, id="kernels of others"),
+        pytest.param(limits(30), 38, 38, CheckState.MISSING, id="too much"),
+        pytest.param(limits(2), 6, 6, CheckState.OK, id="small"),
+        pytest.param(limits(2), 8, 8, CheckState.MISSING, id="small, too much"),
+        pytest.param(limits(30), 20, 20, CheckState.LIMITED, id="too little"),
+        pytest.param(limits(30, 80, TimePolicy.ELASTIC), 80, 80, CheckState.OK, id="elastic"),
+        pytest.param(
+            limits(30, 60, TimePolicy.ELASTIC), 99, 99, CheckState.MISSING, id="past its limit"
+        ),
     ],
 )
 def test_time_is_limited_if_program_and_ledger_agree(given, spun, busy, state):
     said = proof.judge_time(given, proof.Spun(2.0, int(spun * 2e7), 3.0, int(busy * 3e7)))
     assert said.state is state
-    assert said.remedy or state is State.OK
+    assert said.remedy or state is CheckState.OK
 
 
 def test_unlimited_time_is_not_tested():
     # No ledger is read, and nothing is started.
-    assert proof.time(limits(100), None).state is State.OK
-    assert proof.time(limits(30, 100, Policy.ELASTIC), None).state is State.OK
+    assert proof.time(limits(100), None).state is CheckState.OK
+    assert proof.time(limits(30, 100, TimePolicy.ELASTIC), None).state is CheckState.OK
 
 
 @pytest.mark.parametrize(
@@ -99,7 +111,7 @@ def test_unlimited_time_is_not_tested():
 def test_a_trial_that_fails_proves_nothing(output, complaints, found):
     rows = trial.read(output, complaints)
     assert [row.check for row in rows] == [inside.MEMORY, inside.TIME]
-    assert {row.state for row in rows} == {State.LIMITED}
+    assert {row.state for row in rows} == {CheckState.LIMITED}
     assert all(found in row.found for row in rows)
 
 

@@ -227,7 +227,7 @@ def test_without_file_descriptors_the_server_pauses_and_can_be_stopped(monkeypat
 
     monkeypatch.setattr(asyncio.selector_events.BaseSelectorEventLoop, "sock_accept", exhausted)
     service = http_server.Service(lambda _: 0, lambda *_: http_server.Answer(b""))
-    with http_server.Server(("127.0.0.1", 0), service, http_server.Limits(4)) as server:
+    with http_server.HttpServer(("127.0.0.1", 0), service, http_server.ServerLimits(4)) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         with socket.create_connection(server.server_address):

@@ -79,7 +79,7 @@ class Scene:
         self.slots, self.held, self.published = (), ({},), []
         self.ended, self.lacking = set(), {}
         self.reconciler = ledger_reconcile.Reconciler(
-            ledger_reconcile.Sources(
+            ledger_reconcile.ReconcileSources(
                 charges=lambda: self.slots,
                 measure=lambda: self.held,
                 slot_of=lambda pid, slots: {7: 0}.get(pid),
@@ -206,7 +206,7 @@ def test_other_lacking_memory_counts_without_a_slot():
 )  # fmt: skip
 def test_shared_memory_of_others_is_counted_per_importer(links, opened):
     table = [
-        pyvgpu.region.shared_memory.Link(
+        pyvgpu.region.shared_memory.SharedEntry(
             key << ffi.integer_const("LINK_HASH_SHIFT")
             | (ffi.integer_const(f"LINK_{kind}") if kind else 0)
             | device << ffi.integer_const("LINK_DEVICE_SHIFT")

@@ -26,7 +26,7 @@ def folder(tmp_path):
     os.close(descriptor)
 
 
-def a_share(vmemory=4 * GIB, policy=quota.Policy.HARD):
+def a_share(vmemory=4 * GIB, policy=quota.TimePolicy.HARD):
     return Share(DEVICE, 30, vmemory, policy)
 
 
@@ -56,10 +56,10 @@ def test_every_offset_equals_that_in_c(tmp_path):
 
 
 def test_limits_are_read_back_as_written(folder):
-    file = region.create(folder, "580.65.06", [a_share(policy=quota.Policy.ELASTIC)])
+    file = region.create(folder, "580.65.06", [a_share(policy=quota.TimePolicy.ELASTIC)])
     limits = region.read_limits(file)
     os.close(file)
-    assert limits == region.Limits(
+    assert limits == region.QuotaLimits(
         generation=1,
         flags=region.SUPERVISED,
         driver_release="580.65.06",
@@ -72,7 +72,7 @@ def test_limits_are_read_back_as_written(folder):
                 memory_total=80 * GIB,
                 context_reserve=512 << 20,
                 green_reserve=0,
-                policy=quota.Policy.ELASTIC,
+                policy=quota.TimePolicy.ELASTIC,
             ),
         ),
     )
@@ -205,7 +205,7 @@ def test_usage_counts_live_slots_alone(folder):
     found = region.read_usage(reader)
     assert found.charged[0] == 3000
     assert found.refused[0] == 9
-    assert region.read_figures(reader, 1) == (2, (region.Figures(3000, 9, 0, 0, 0),))
+    assert region.read_figures(reader, 1) == (2, (region.DeviceUsage(3000, 9, 0, 0, 0),))
     assert [slot.slot for slot in found.slots] == [2, 3]
     trainer = found.slots[1]
     assert (trainer.pid, trainer.name, trainer.refused) == (77, "trainer", 6)
@@ -277,7 +277,7 @@ EXPORT, IMPORT, CARRIED, UNTRACKED = (
 
 
 def a_link(slot, kind, key=5, held=0, on=0):
-    return shared_memory.Link(
+    return shared_memory.SharedEntry(
         key << ffi.integer_const("LINK_HASH_SHIFT") | kind | on << 11 | slot + 1, held
     )
 
@@ -294,7 +294,11 @@ def a_link(slot, kind, key=5, held=0, on=0):
         pytest.param([a_link(1, EXPORT | CARRIED, held=10)], 10, id="in a descriptor"),
         pytest.param([a_link(1, EXPORT | UNTRACKED, held=10)], 10, id="without a known end"),
         pytest.param([a_link(1, EXPORT, held=10, on=1), a_link(0, IMPORT)], 0, id="elsewhere"),
-        pytest.param([shared_memory.Link(2, 10), shared_memory.Link(0, 10)], 0, id="half-written"),
+        pytest.param(
+            [shared_memory.SharedEntry(2, 10), shared_memory.SharedEntry(0, 10)],
+            0,
+            id="half-written",
+        ),
     ],
 )
 def test_exports_of_dead_processes_are_charged_while_others_may_hold_them(table, left):

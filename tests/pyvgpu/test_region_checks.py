@@ -25,7 +25,7 @@ def place(field, *indexes):
 def files(tmp_path):
     """The quota and the usage file of a region in which slot 0 is taken."""
     folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    limits = region.create(folder, "1.0", [Share(DEVICE, 30, 4 * GIB, quota.Policy.HARD)])
+    limits = region.create(folder, "1.0", [Share(DEVICE, 30, 4 * GIB, quota.TimePolicy.HARD)])
     usage = os.open("usage", os.O_RDWR, dir_fd=folder)
     taken = os.open("usage", os.O_RDWR, dir_fd=folder)
     assert locks.take(taken, SLOT_BYTE)

@@ -49,7 +49,7 @@ def whole_files():
     """Return quota and usage of the layout that is written today."""
     with tempfile.TemporaryDirectory() as folder:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        os.close(region.create(handle, "1.0", [Share(DEVICE, 30, VMEMORY, quota.Policy.HARD)]))
+        os.close(region.create(handle, "1.0", [Share(DEVICE, 30, VMEMORY, quota.TimePolicy.HARD)]))
         os.close(handle)
         return [(Path(folder) / name).read_bytes() for name in ("quota", "usage")]
 

@@ -37,7 +37,7 @@ def books(place):
 
 
 def wish(vmemory=4 * GIB, vcore=10, devices=(DEVICE,)):
-    return holders.Wish(quota.Quota(vcore, vmemory), devices, "999.1")
+    return holders.RunRequest(quota.Quota(vcore, vmemory), devices, "999.1")
 
 
 def promise(books, name, **wanted):
@@ -54,7 +54,7 @@ def preamble(place, vmemory):
         f"place = Path({str(place)!r})\n"
         "books = reservations.Books(place / 'root', place / 'all')\n"
         f"device = Device({UUID!r}, 0, 'H100', {80 * GIB}, {512 << 20})\n"
-        f"wish = holders.Wish(quota.Quota(10, {vmemory}), (device,), '999.1')\n"
+        f"wish = holders.RunRequest(quota.Quota(10, {vmemory}), (device,), '999.1')\n"
     )
 
 
@@ -172,12 +172,12 @@ def test_run_over_its_quota_may_lower_it_and_grow_into_free_memory(books, lowere
     write_words(usage, "charged", 50 * GIB)
     other = promise(books, "other", vmemory=30 * GIB)
     write_words(usage, "charged", 60 * GIB)  # as measured: more than the device has
-    other = books.change(other, quota.Change(vmemory=20 * GIB)).made
-    assert books.change(made, quota.Change(vcore=20, vmemory=2 * GIB)).held == 60 * GIB
-    other = books.change(other, quota.Change(vcore=15)).made
+    other = books.change(other, quota.QuotaChange(vmemory=20 * GIB)).made
+    assert books.change(made, quota.QuotaChange(vcore=20, vmemory=2 * GIB)).held == 60 * GIB
+    other = books.change(other, quota.QuotaChange(vcore=15)).made
     with pytest.raises(errors.UnavailableError, match="big 60GiB .held; its quota is 2GiB"):
-        books.change(other, quota.Change(vmemory=21 * GIB))
-    assert books.change(made, quota.Change(vmemory=60 * GIB)).made.share.vmemory == 60 * GIB
+        books.change(other, quota.QuotaChange(vmemory=21 * GIB))
+    assert books.change(made, quota.QuotaChange(vmemory=60 * GIB)).made.share.vmemory == 60 * GIB
     os.close(other.quota)
 
 
@@ -185,7 +185,7 @@ def test_each_device_of_a_run_reserves_its_held_memory():
     shares = [share.Share(device, 10, 2 * GIB) for device in (DEVICE, SECOND)]
     limits = region.limits_of(1, 0, "999.1", shares)
     holder = holders.Holder("big", "train")
-    run = holders.Promise("0" * 16, Path("/"), 0, holder, limits, (GIB, 50 * GIB))
+    run = holders.LiveReservation("0" * 16, Path("/"), 0, holder, limits, (GIB, 50 * GIB))
     assert run.reserved == (2 * GIB, 50 * GIB)
     admission.check_memory(share.Share(DEVICE, 10, 78 * GIB), [run])
     with pytest.raises(errors.UnavailableError, match="has 30GiB of 80GiB free"):

@@ -22,7 +22,7 @@ def source(tmp_path):
     (lib64 / "libnvidia-nvvm.so.4").symlink_to(origin / "libnvidia-nvvm.so.1.0")
     (origin / names.LIBCUDA_ORIGIN).symlink_to("libcuda.so.1.0")
     (origin / names.LIBNVIDIA_ML_ORIGIN).symlink_to("libnvidia-ml.so.1.0")
-    return run_files.Source(lib64, origin)
+    return run_files.RunSource(lib64, origin)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_tree_has_one_shim_the_drivers_files_and_the_region(tmp_path, source):
 
 def test_simulated_machine_is_beside_the_driver_and_in_the_layer(tmp_path, source):
     machine = tmp_path / "machine"
-    source = run_files.Source(source.lib64, source.origin, machine)
+    source = run_files.RunSource(source.lib64, source.origin, machine)
     made, lock = run_files.make(tmp_path / "cache", "0" * 16, source, tmp_path)
     os.close(lock)
     layer = run_files.make_layer(made, "layer", source, ["libcuda.so.1.0"])

@@ -29,7 +29,7 @@ def promise(books):
     made = []
 
     def make(name, vcore=30, device=FIRST, **more):
-        wish = holders.Wish(quota.Quota(vcore, 4 * GIB, **more), (device,), "999.1")
+        wish = holders.RunRequest(quota.Quota(vcore, 4 * GIB, **more), (device,), "999.1")
         made.append(books.promise(wish, holders.Holder(name, "/usr/bin/train", tree="/no")))
         return made[-1]
 
@@ -57,7 +57,7 @@ def shares(devices):
 def test_share_is_the_time_used_between_two_samples(books, promise):
     first, second = promise("first"), promise("second", 70)
     used(first, busy_ns=5 * SECOND)
-    watch = runs.Watch()
+    watch = runs.RunWatch()
     assert shares(watch.see(look(books, 100.0))) == {"first": None, "second": None}
     used(first, busy_ns=5 * SECOND + SECOND * 3 // 5, waited_ns=SECOND)
     used(second, busy_ns=SECOND)
@@ -70,7 +70,7 @@ def test_share_is_the_time_used_between_two_samples(books, promise):
 
 def test_history_is_bounded_and_ends_with_the_run(books, promise):
     made = promise("first")
-    watch = runs.Watch()
+    watch = runs.RunWatch()
     for second in range(runs.HISTORY + 10):
         used(made, busy_ns=second * SECOND // 4)
         (device,) = watch.see(look(books, float(second)))
@@ -81,7 +81,7 @@ def test_history_is_bounded_and_ends_with_the_run(books, promise):
 
 def test_share_of_a_run_without_a_time_limit_is_unknown(books, promise):
     promise("first", None)
-    watch = runs.Watch()
+    watch = runs.RunWatch()
     watch.see(look(books, 1.0))
     (device,) = watch.see(look(books, 2.0))
     assert (device.share, device.parts[0].share, device.parts[0].promised_vcore) == (None, None, 0)
@@ -96,7 +96,7 @@ def test_share_of_a_run_without_a_time_limit_is_unknown(books, promise):
 )
 def test_false_counters_still_give_a_valid_share(books, promise, before, after, share):
     made = promise("first")
-    watch = runs.Watch()
+    watch = runs.RunWatch()
     used(made, busy_ns=before)
     watch.see(look(books, 1.0))
     used(made, busy_ns=after)
@@ -105,7 +105,7 @@ def test_false_counters_still_give_a_valid_share(books, promise, before, after, 
 
 def test_devices_list_the_usage_of_their_runs(books, promise):
     promise("first"), promise("second", 50), promise("third", 20, OTHER)
-    h100, t4 = runs.Watch().see(look(books, 1.0))
+    h100, t4 = runs.RunWatch().see(look(books, 1.0))
     assert (h100.name, h100.promised_vcore, h100.promised_bytes) == ("H100", 80, 8 * GIB)
     assert (t4.name, t4.promised_vcore, t4.memory_bytes) == ("T4", 20, 80 * GIB)
     assert [part.name for part in h100.parts] == ["first", "second"]
@@ -125,7 +125,7 @@ def test_a_run_with_an_unreadable_usage_file_is_shown(books, promise, damage):
         path.unlink()
     else:
         path.write_bytes(bytes(path.stat().st_size))
-    ((part,),) = [x.parts for x in runs.Watch().see([runs._read(run.promise)])]
+    ((part,),) = [x.parts for x in runs.RunWatch().see([runs._read(run.promise)])]
     assert (part.name, part.held, part.processes, part.share) == ("first", None, (), None)
 
 

@@ -43,11 +43,11 @@ def test_small_percentage_is_refused_as_too_little_memory():
 
 
 def test_elastic_may_reach_the_whole_device():
-    assert share.fit(quota.Quota(20, GIB, quota.Policy.ELASTIC), H100).vcore_limit == 100
+    assert share.fit(quota.Quota(20, GIB, quota.TimePolicy.ELASTIC), H100).vcore_limit == 100
     assert share.fit(quota.Quota(20, GIB), H100).vcore_limit == 20
 
 
-ELASTIC, HARD = quota.Policy.ELASTIC, quota.Policy.HARD
+ELASTIC, HARD = quota.TimePolicy.ELASTIC, quota.TimePolicy.HARD
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ ELASTIC, HARD = quota.Policy.ELASTIC, quota.Policy.HARD
 def test_change_keeps_unnamed_fields(held, wanted, reach):
     vcore, policy, limit = held
     before = share.fit(quota.Quota(vcore, GIB, policy, limit), H100)
-    after = share.change(before, quota.Change(**wanted))
+    after = share.change(before, quota.QuotaChange(**wanted))
     assert (after.vcore, after.vcore_limit, after.vmemory) == (*reach, GIB)
 
 
@@ -84,7 +84,7 @@ def test_invalid_change_names_a_valid_one(held, wanted, complaint):
     vcore, policy, limit = held
     before = share.fit(quota.Quota(vcore, GIB, policy, limit), H100)
     with pytest.raises(errors.UsageError, match=complaint):
-        share.change(before, quota.Change(**wanted))
+        share.change(before, quota.QuotaChange(**wanted))
 
 
 def test_limit_without_the_vcore_below_it_is_refused():
@@ -101,7 +101,7 @@ def test_invalid_quota_cannot_be_created(wrong):
 @pytest.mark.parametrize("text", ["soft", "HARD", "", "1"])
 def test_unknown_policy_is_refused(text):
     with pytest.raises(errors.UsageError, match="must be hard or elastic"):
-        quota.Policy.parse(text, "--policy")
+        quota.TimePolicy.parse(text, "--policy")
 
 
 def test_device_is_chosen_by_index_or_uuid():

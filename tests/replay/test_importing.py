@@ -83,31 +83,31 @@ def test_missing_process_is_named(tmp_path):
 
 def test_driver_calls_within_runtime_calls_are_not_counted():
     calls = [
-        recording.Call(1, 1, 0, 9, "launch", "outer"),
-        recording.Call(1, 1, 2, 5, "launch", "inner"),
+        recording.HostCall(1, 1, 0, 9, "launch", "outer"),
+        recording.HostCall(1, 1, 2, 5, "launch", "inner"),
     ]
     work = [recording.Activity("inner", 20, 5, "kernel", 0, 7, "one")]
     found = recording.Recording(calls, work, (), {})
-    trace = recording.make_trace("nested", found, recording.Choice(1, 0, (1,), (0,)))
+    trace = recording.make_trace("nested", found, recording.TraceChoice(1, 0, (1,), (0,)))
     assert [(r.kind, r.duration, r.device_start) for r in trace.records] == [("launch", 9, 20)]
 
 
 def test_several_activities_of_one_launch_become_a_graph():
-    calls = [recording.Call(1, 1, 0, 9, "graph", 5)]
+    calls = [recording.HostCall(1, 1, 0, 9, "graph", 5)]
     work = [recording.Activity(5, 20 + at, 5, "kernel", 0, 7, "one") for at in (0, 10)]
     found = recording.Recording(calls, work, (), {})
-    trace = recording.make_trace("graph", found, recording.Choice(1, 0, (1,), (0,)))
+    trace = recording.make_trace("graph", found, recording.TraceChoice(1, 0, (1,), (0,)))
     assert [(r.kind, r.ref) for r in trace.records] == [("graph", None), ("node", 0), ("node", 0)]
 
 
 def test_late_activity_depends_on_the_one_that_just_ended_on_another_stream():
-    calls = [recording.Call(1, 1, at, 2 * US, "launch", at) for at in (0, 9 * US)]
+    calls = [recording.HostCall(1, 1, at, 2 * US, "launch", at) for at in (0, 9 * US)]
     work = [
         recording.Activity(0, 5 * US, MS, "kernel", 0, 7, "one"),
         recording.Activity(9 * US, MS + 7 * US, MS, "kernel", 0, 20, "one"),
     ]
     found = recording.Recording(calls, work, (), {})
-    trace = recording.make_trace("late", found, recording.Choice(1, 0, (1,), (0,)))
+    trace = recording.make_trace("late", found, recording.TraceChoice(1, 0, (1,), (0,)))
     assert [record.after for record in trace.records] == [None, 0]
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from pyvgpu.replay import plan
-from pyvgpu.replay.program import BLOCKS, GAP_OF_FIRST, Kind
-from pyvgpu.replay.trace import Record, Trace
+from pyvgpu.replay.program import BLOCKS, GAP_OF_FIRST, CallKind
+from pyvgpu.replay.trace import Trace, TraceRecord
 
 US, MS = 1_000, 1_000_000
 
@@ -16,11 +16,13 @@ def program(*records, streams=(7, 20, 21)):
 
 def launch(start, *, thread=0, stream=0, device=None, ns=10 * US, kernel=0, **more):
     begin = start + 5 * US if device is None else device
-    return Record(thread, start, 2 * US, "launch", stream, begin, ns, kernel, (8, 1, 1), **more)
+    return TraceRecord(
+        thread, start, 2 * US, "launch", stream, begin, ns, kernel, (8, 1, 1), **more
+    )
 
 
 def call(kind, start, duration=2 * US, *, thread=0, **more):
-    return Record(thread, start, duration, kind, **more)
+    return TraceRecord(thread, start, duration, kind, **more)
 
 
 def test_gap_of_a_call_starts_at_the_end_of_the_previous_call():
@@ -62,7 +64,7 @@ def test_default_stream_comes_first():
 
 
 def test_work_from_before_the_recording_is_left_out():
-    orphan = Record(None, 0, 0, "orphan", 0, 0, 5 * US)
+    orphan = TraceRecord(None, 0, 0, "orphan", 0, 0, 5 * US)
     assert program(orphan, launch(9 * US)).threads[0][0].order == 1
 
 
@@ -74,12 +76,12 @@ def test_wait_without_a_stream_is_for_the_stream_that_ended_last():
         call("stream_sync", 10 * US, 2 * MS),
     )
     last = program(*records).threads[0][-1]
-    assert (last.kind, last.stream) == (Kind.STREAM_SYNC, 2)
+    assert (last.kind, last.stream) == (CallKind.STREAM_SYNC, 2)
 
 
 def test_wait_that_ended_before_all_work_waits_for_nothing():
     last = program(launch(0, ns=50 * MS), call("stream_sync", 10 * US)).threads[0][-1]
-    assert (last.kind, last.what) == (Kind.EVENT_SYNC, plan.DONE)
+    assert (last.kind, last.what) == (CallKind.EVENT_SYNC, plan.DONE)
 
 
 def test_event_wait_is_for_the_event_that_was_complete_then():
@@ -97,7 +99,7 @@ def test_event_wait_is_for_the_event_that_was_complete_then():
 def test_activity_after_another_streams_waits_for_an_event():
     records = (launch(0, ns=MS), launch(9 * US, stream=1, device=2 * MS, after=0))
     calls = program(*records).threads[0]
-    kinds = [Kind.LAUNCH, Kind.EVENT_RECORD, Kind.EVENT_WAIT, Kind.LAUNCH]
+    kinds = [CallKind.LAUNCH, CallKind.EVENT_RECORD, CallKind.EVENT_WAIT, CallKind.LAUNCH]
     assert [each.kind for each in calls] == kinds
     assert (calls[1].stream, calls[2].stream) == (0, 1)
     assert calls[1].what == calls[2].what
@@ -128,14 +130,16 @@ def test_threads_with_separate_streams_do_not_wait_for_each_other():
     ],
 )
 def test_copy_blocks_if_its_recorded_call_did(kind, duration, blocks):
-    copy = Record(0, 0, duration, kind, 0, 20 * US, 60 * US)
+    copy = TraceRecord(0, 0, duration, kind, 0, 20 * US, 60 * US)
     assert bool(program(copy).threads[0][0].flags & BLOCKS) is blocks
 
 
 def graph(number, start, *lengths):
     yield call("graph", start)
     for length in lengths:
-        yield Record(None, start, 0, "node", 0, start + 9 * US, length, 0, (4, 1, 1), ref=number)
+        yield TraceRecord(
+            None, start, 0, "node", 0, start + 9 * US, length, 0, (4, 1, 1), ref=number
+        )
 
 
 def test_similar_graphs_are_merged_with_average_durations():

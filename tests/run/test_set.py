@@ -208,11 +208,11 @@ input()
         machine = simulator.open_machine(runner.machine, runner.machines)
         with quota_socket.Supervisor(promise) as supervisor:
             for _ in range(100):
-                said = supervisor.change(quota.Change(vmemory=low)).held
+                said = supervisor.change(quota.QuotaChange(vmemory=low)).held
                 # As the device counts: the ledger also shows requests that are then refused.
                 assert max(judge.counted_bytes(machine, looks=500)) <= max(low, said)
                 above += said > low
-                supervisor.change(quota.Change(vmemory=8 * GIB))
+                supervisor.change(quota.QuotaChange(vmemory=8 * GIB))
         assert above, "no time was more held than the lowered quota"
 
 
@@ -300,7 +300,7 @@ def test_waiting_for_a_stopped_supervisor_times_out(runner, name, monkeypatch):
                 quota_socket.Supervisor(promise) as supervisor,
                 pytest.raises(UnavailableError, match=rf"kill -CONT {promise.holder.pid}"),
             ):
-                supervisor.change(quota.Change(vcore=30))
+                supervisor.change(quota.QuotaChange(vcore=30))
         finally:
             os.kill(promise.holder.pid, signal.SIGCONT)
 
@@ -312,8 +312,8 @@ def test_thousand_consecutive_changes_are_answered_and_the_last_one_applies(runn
         with quota_socket.Supervisor(promise) as supervisor:
             for number in range(1000):
                 vcore = 1 + number % 90
-                assert supervisor.change(quota.Change(vcore=vcore)).vcore == vcore
-            supervisor.change(quota.Change(vcore=50))
+                assert supervisor.change(quota.QuotaChange(vcore=vcore)).vcore == vcore
+            supervisor.change(quota.QuotaChange(vcore=50))
         assert limits_of(name)[0] == limits_of(name)[1].vcore == 50
         share_comes_to(35, 60)
 
@@ -325,7 +325,7 @@ def test_another_user_may_not_change_it(runner, name):
 
         def change():
             with quota_socket.Supervisor(promise) as supervisor:
-                supervisor.change(quota.Change(vcore=30))
+                supervisor.change(quota.QuotaChange(vcore=30))
 
         refused = forked.call(change, uid=forked.OTHER_UID)
         assert "is a run of user root, which only that user and root" in str(refused)
@@ -346,8 +346,8 @@ def test_malformed_requests_get_an_error_and_the_next_an_answer(runner, name):
                     supervisor._asker.exchange(nonsense)
             for beyond in ({"vcore": 0}, {"vcore": 101}, {"vmemory": -1}, {"vcore_limit": 10**9}):
                 with pytest.raises(UsageError):
-                    supervisor.change(quota.Change(**beyond))
-            assert supervisor.change(quota.Change(vcore=7)).vcore == 7
+                    supervisor.change(quota.QuotaChange(**beyond))
+            assert supervisor.change(quota.QuotaChange(vcore=7)).vcore == 7
 
 
 def test_share_of_time_changes_without_a_restart(runner, name):

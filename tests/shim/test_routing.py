@@ -123,7 +123,7 @@ def test_same_program_without_the_mirror_reaches_the_bare_driver(build, driver, 
         ("libnvidia-ml.so.1", driver.libnvidia_ml),
     ):
         (tmp_path / soname).symlink_to(real)
-    bare = mirror.Tree(tmp_path)
+    bare = mirror.MirrorTree(tmp_path)
     (tmp_path / "lib64").symlink_to(".")
     seen = Seen(build("CUDA"), bare, [])
     assert seen.inodes == {driver.libcuda.stat().st_ino}

@@ -71,7 +71,7 @@ def run_in(
     An arbiter that is started for it uses *nvml*.
     """
     books = books_in(place)
-    wish = holders.Wish(
+    wish = holders.RunRequest(
         quota.Quota(vcore, GIB, **more), (device.Device(uuid, 0, "H100", 80 * GIB, GIB // 2),), "9"
     )
     made = books.promise(wish, holders.Holder("", "train", tree="/nowhere"))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MAIN = "sleep 1"
 
 
-def stop(runtime: cri.Runtime, pod: dict[str, Any], name: str, seconds: float = 30) -> None:
+def stop(runtime: cri.RuntimeClient, pod: dict[str, Any], name: str, seconds: float = 30) -> None:
     """Stop a container through the container runtime, without kubelet's knowledge.
 
     It is killed after *seconds*: use 1 for a container that ignores SIGTERM.

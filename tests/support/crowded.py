@@ -115,7 +115,7 @@ def keep(kind: str, host: str, folder: str, files: Files) -> bool:
     settings = client.Configuration()
     loader.load_and_set(settings)
     loader.host = settings.host = host
-    place = serving_certificate.Place("pyvgpu", "pyvgpu-webhook")
+    place = serving_certificate.ServerObjects("pyvgpu", "pyvgpu-webhook")
     api = apiserver.ApiServer(client.ApiClient(settings))
     made = serving_certificate.own(api, place)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyvgpu.http import tls_server
 
 HOST = "pyvgpu-webhook.pyvgpu.svc"
-WANTED = certificates.Wanted((HOST,))
+WANTED = certificates.CertificateSpec((HOST,))
 JSON = {"Content-Type": "application/json"}
 SECONDS = PROMPT
 
@@ -26,7 +26,7 @@ SECONDS = PROMPT
 class Door:
     """A server built by ``make(address, context, observer)``, and what it has counted."""
 
-    def __init__(self, make: Callable[..., tls_server.Server]) -> None:
+    def __init__(self, make: Callable[..., tls_server.TlsServer]) -> None:
         self.bundle = certificates.make(WANTED, serving_certificate.utc())
         self.seen: list[tuple[str, str]] = []
         self.listener = make(("127.0.0.1", 0), self.context, self.observe)

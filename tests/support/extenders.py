@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 RIGHTS = "scheduler/rights.yaml"
 NAMESPACE, ACCOUNT = "pyvgpu", "scheduler"
-PLACE = serving_certificate.Place(NAMESPACE, "pyvgpu-scheduler")
-KEY_PLACE = serving_certificate.Place("pyvgpu-agent", "pyvgpu-placement")
+PLACE = serving_certificate.ServerObjects(NAMESPACE, "pyvgpu-scheduler")
+KEY_PLACE = serving_certificate.ServerObjects("pyvgpu-agent", "pyvgpu-placement")
 PORT = 28443
 UNIT = 256 << 20
 GIB = 1 << 30
@@ -193,10 +193,11 @@ def key() -> bytes:
     return base64.b64decode(secret["data"]["key"])
 
 
-def devices(node: str, count: int, gibibytes: int) -> tuple[facts.Device, ...]:
+def devices(node: str, count: int, gibibytes: int) -> tuple[facts.NodeDevice, ...]:
     """Return the devices of a fake node."""
     return tuple(
-        facts.Device(f"GPU-{node}-{at}", at, gibibytes * GIB, model="Fake") for at in range(count)
+        facts.NodeDevice(f"GPU-{node}-{at}", at, gibibytes * GIB, model="Fake")
+        for at in range(count)
     )
 
 
@@ -211,7 +212,7 @@ def fake_nodes(
         had = devices(name, count, gibibytes)
         if name in hidden:
             had = tuple(
-                facts.Device(device.uuid, device.index, device.memory_bytes, cordoned=True)
+                facts.NodeDevice(device.uuid, device.index, device.memory_bytes, cordoned=True)
                 for device in had
             )
         minors = {device.uuid: device.index for device in had}
@@ -334,7 +335,7 @@ def until_bound(space: rig.Space, count: int, seconds: float = 120) -> None:
     )
 
 
-def choice(pod: dict[str, Any], *keys: bytes) -> annotations.Choice:
+def choice(pod: dict[str, Any], *keys: bytes) -> annotations.DeviceChoice:
     """Return the device choice of a bound pod, which must be sealed for it and its node."""
     text, node = pod["metadata"]["annotations"][names.DEVICES_ANNOTATION], pod["spec"]["nodeName"]
     return annotations.open_sealed(text, keys or [key()], pod["metadata"]["uid"], node)

@@ -288,7 +288,7 @@ class FakeKubelet:
         self.random.shuffle(others)
         return frozenset(first + (wanted + others)[:lack])
 
-    def start_container(self, of: Pod, name: str) -> messages.Answer:
+    def start_container(self, of: Pod, name: str) -> messages.AllocateResponse:
         """Start or restart a container; return its merged Allocate answers, or StartError."""
         (it,) = (candidate for candidate in of.containers if candidate.name == name)
         limits = list(it.limits)
@@ -308,7 +308,7 @@ class FakeKubelet:
             except grpc.RpcError as exc:
                 raise StartError(_words(exc)) from exc
         found = [read_answer(self.held[of.uid, name, limit][1]) for limit in it.limits]
-        return messages.Answer(
+        return messages.AllocateResponse(
             {key: value for answer in found for key, value in answer.annotations.items()},
             tuple(device for answer in found for device in answer.cdi_devices),
             {key: value for answer in found for key, value in answer.variables.items()},
@@ -405,11 +405,11 @@ def serve(
     return server, pool
 
 
-def read_answer(content: bytes) -> messages.Answer:
+def read_answer(content: bytes) -> messages.AllocateResponse:
     """Parse the Allocate answer that kubelet keeps for a container."""
     read = api.ContainerAllocateResponse.FromString(content)
     assert all(device.permissions == "rw" for device in read.devices)
-    return messages.Answer(
+    return messages.AllocateResponse(
         dict(read.annotations),
         tuple(device.name for device in read.cdi_devices),
         dict(read.envs),

@@ -28,10 +28,10 @@ UNIT = 256 << 20
 UNITS = 16  # of a device
 
 
-def devices(count: int, **more: object) -> tuple[facts.Device, ...]:
+def devices(count: int, **more: object) -> tuple[facts.NodeDevice, ...]:
     """Return devices of 4 GiB each."""
     return tuple(
-        facts.Device(f"GPU-{index}", index, UNITS * UNIT, **more)  # type: ignore[arg-type]
+        facts.NodeDevice(f"GPU-{index}", index, UNITS * UNIT, **more)  # type: ignore[arg-type]
         for index in range(count)
     )
 
@@ -45,8 +45,10 @@ class Folders:
         self.used: set[str] = set()
         self.revoked: set[str] = set()
 
-    def answer(self, grant_id: str, vcore: int) -> messages.Answer:
-        return messages.Answer({names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",))
+    def answer(self, grant_id: str, vcore: int) -> messages.AllocateResponse:
+        return messages.AllocateResponse(
+            {names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",)
+        )
 
     def make(self, grant: Grant) -> None:
         assert grant.bound
@@ -55,7 +57,7 @@ class Folders:
 
     mend = make
 
-    def recall(self, grant_id: str) -> tuple[facts.Share, ...]:
+    def recall(self, grant_id: str) -> tuple[facts.NodeShare, ...]:
         return self.made[grant_id].shares if grant_id in self.made else ()
 
     def remove(self, grant_id: str) -> None:
@@ -76,7 +78,7 @@ class Room:
     granter: manager.GrantManager
     checkpoint: grant_log.Checkpoint
     folders: Folders
-    offers: dict[device_ids.Kind, Offer]
+    offers: dict[device_ids.ResourceKind, Offer]
 
     def start(self, pod: Pod, name: str) -> Grant:
         """Start a container; return its grant, the one that CDI would resolve."""
@@ -99,7 +101,7 @@ def text(grant: Grant) -> str:
 def running(
     kubelet: FakeKubelet,
     folder: Path,
-    has: tuple[facts.Device, ...],
+    has: tuple[facts.NodeDevice, ...],
     resources: tuple[device_ids.Resource, device_ids.Resource] = device_ids.OURS,
     policy: interfaces.StartPolicy = interfaces.StartPolicy(),  # noqa: B008 - it is frozen
     **sizes: object,
@@ -114,7 +116,7 @@ def running(
         granter = manager.GrantManager(
             kept,
             folders,
-            interfaces.Sources(checkpoint_file.State(kubelet.folder), pods),
+            interfaces.KubeletSources(checkpoint_file.CheckpointFile(kubelet.folder), pods),
             interfaces.Sizes(UNIT, **sizes),  # type: ignore[arg-type]
             offers,
             policy,

@@ -51,34 +51,34 @@ exec chroot "$root/all" "$@"
 """
 
 
-def driver_of(machine: simulator.Machine, output: Path) -> cdi_edits.Driver:
+def driver_of(machine: simulator.Machine, output: Path) -> cdi_edits.NodeDriver:
     """Return the simulated driver of *machine*, mirrored below *output*."""
     found = installed.installation_of(shim.simulator_libraries())
-    mirror = node_mirror.Node(output, shim.shim_library())
+    mirror = node_mirror.NodeMirror(output, shim.shim_library())
     mirror.mirror(found)
     tree = mirror.current()
     mirrored = manifest.Manifest.read(tree) if tree else None
     assert tree
     assert mirrored
     devices = {one.uuid: one for one in device.simulated(machine)}
-    return cdi_edits.Driver(
+    return cdi_edits.NodeDriver(
         release=found.release,
         tree=tree,
         contents={path: entry.target for path, entry in mirrored.entries.items()},
         devices=devices,
         nodes={uuid: node_of(one.index) for uuid, one in devices.items()},
-        control=(cdi.Node("nvidiactl", 1, 3),),
-        whole_control=(cdi.Node("nvidia-uvm-tools", 1, 3),),
+        control=(cdi.CdiNode("nvidiactl", 1, 3),),
+        whole_control=(cdi.CdiNode("nvidia-uvm-tools", 1, 3),),
         mounts=((str(machine.folder), str(machine.folder)),),
         environment=machine.environment,
     )
 
 
-def node_of(index: int) -> cdi.Node:
-    return cdi.Node(f"nvidia{index}", os.major(NULL.st_rdev), os.minor(NULL.st_rdev))
+def node_of(index: int) -> cdi.CdiNode:
+    return cdi.CdiNode(f"nvidia{index}", os.major(NULL.st_rdev), os.minor(NULL.st_rdev))
 
 
-def grant_of(*shares: facts.Share, number: int = 1, **fields: Any) -> grants.Grant:
+def grant_of(*shares: facts.NodeShare, number: int = 1, **fields: Any) -> grants.Grant:
     """Return a bound grant of *shares*."""
     owner = grants.Owner("uid", "team", f"pod-{number}", "main")
     return grants.Grant(
@@ -88,7 +88,7 @@ def grant_of(*shares: facts.Share, number: int = 1, **fields: Any) -> grants.Gra
 
 def share_of(machine: simulator.Machine, index: int = 0, vcore: int = 30, size: int = 2 * GIB):
     whole = machine.devices[index].memory_bytes if vcore == 100 else size
-    return facts.Share(machine.devices[index].uuid, vcore, whole)
+    return facts.NodeShare(machine.devices[index].uuid, vcore, whole)
 
 
 def edits_of(specification: Path) -> dict[str, Any]:

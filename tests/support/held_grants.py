@@ -11,7 +11,7 @@ DEVICES = {
     UUID.format(index): device.Device(UUID.format(index), index, "H100", 80 * GIB, GIB // 2)
     for index in range(2)
 }
-ELASTIC = quota.Policy.ELASTIC
+ELASTIC = quota.TimePolicy.ELASTIC
 
 
 def grant(vcore=50, units=32, count=1, now=None, **fields):
@@ -23,6 +23,6 @@ def grant(vcore=50, units=32, count=1, now=None, **fields):
         1.0,
         grants.Owner("uid", "team", "pod", "main"),
         frozenset(f"m{i}" for i in range(units * count)),
-        tuple(facts.Share(UUID.format(i), now or vcore, size) for i in range(count)),
+        tuple(facts.NodeShare(UUID.format(i), now or vcore, size) for i in range(count)),
         **fields,
     )

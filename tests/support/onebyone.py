@@ -10,14 +10,14 @@ from pyvgpu.controller.scheduler import score as points
 def judge(stand, pod):
     """Return why *pod* does not fit on a node, None if it fits; no pod: an invalid request."""
     if not stand.unit:
-        return index.Reason.DAMAGED if stand.trouble else index.Reason.UNKNOWN
+        return index.RefusalReason.DAMAGED if stand.trouble else index.RefusalReason.UNKNOWN
     if pod is None:
-        return index.Reason.NONSENSE
+        return index.RefusalReason.NONSENSE
     if place.find(stand.free, pod) is not None:
         return None
     may = [room for room in stand.free if not free_capacity.unfit(room.device, pod.selector)]
     if not may:
-        return index.Reason.CLOSED
+        return index.RefusalReason.CLOSED
     found = None
     for need in (container.need for container in pod.containers):
         large = [
@@ -27,12 +27,14 @@ def judge(stand, pod):
             and (need.whole or need.vmemory >= room.device.least_bytes)
         ]
         if len(large) < need.count:
-            return index.Reason.FEWER if large else index.Reason.SMALL
+            return index.RefusalReason.FEWER if large else index.RefusalReason.SMALL
         serving = [room for room in large if has_room(room, need)]
         if len(serving) < need.count and found is None:
-            found = index.Reason.FEW if serving else index.Reason.TAKEN
+            found = index.RefusalReason.FEW if serving else index.RefusalReason.TAKEN
     if found is None:
-        found = index.Reason.TOGETHER if len(pod.containers) > 1 else index.Reason.APART
+        found = (
+            index.RefusalReason.TOGETHER if len(pod.containers) > 1 else index.RefusalReason.APART
+        )
     return found
 
 
@@ -47,11 +49,11 @@ def has_room(room, need):
 
 def score(stand, pod, policy):
     """Return the score, 0 to 10, of a node on which *pod* fits."""
-    if policy is pod_request.Policy.TOPOLOGY and any(
+    if policy is pod_request.NodePolicy.TOPOLOGY and any(
         container.need.count > 1 for container in pod.containers
     ):
         return points.by_nearness(stand.free, pod)
-    spread = policy is pod_request.Policy.SPREAD
+    spread = policy is pod_request.NodePolicy.SPREAD
     need = max(
         (container.need for container in pod.containers),
         key=lambda asked: (asked.vcore, asked.vmemory),

@@ -41,7 +41,7 @@ def pod(name="one", *containers, init=(), notes=None, uid=None, **spec):
 def bind(thing, node, shares, key=KEY):
     """Bind a pod as the scheduler does: with its sealed device choice."""
     uid = thing["metadata"]["uid"]
-    sealed = annotations.seal(annotations.Choice(uid, node, shares), key)
+    sealed = annotations.seal(annotations.DeviceChoice(uid, node, shares), key)
     thing["metadata"]["annotations"] = {
         **thing["metadata"]["annotations"],
         names.DEVICES_ANNOTATION: sealed,
@@ -57,4 +57,4 @@ def published(count=2, devices=None, placed=None, **fields):
 
 
 def share(device_number, vcore=50, size=8):
-    return facts.Share(device(device_number).uuid, vcore, size * GIB)
+    return facts.NodeShare(device(device_number).uuid, vcore, size * GIB)

@@ -16,15 +16,15 @@ UNIT = 256 << 20
 
 def devices(
     node: str, count: int = 2, gibibytes: int = 16, **more: Any
-) -> tuple[facts.Device, ...]:
+) -> tuple[facts.NodeDevice, ...]:
     """Return the devices of a node."""
     return tuple(
-        facts.Device(f"GPU-{node}-{at}", at, gibibytes * GIB, model="T4", **more)
+        facts.NodeDevice(f"GPU-{node}-{at}", at, gibibytes * GIB, model="T4", **more)
         for at in range(count)
     )
 
 
-def node(name: str, *had: facts.Device, unit: int = UNIT) -> dict[str, Any]:
+def node(name: str, *had: facts.NodeDevice, unit: int = UNIT) -> dict[str, Any]:
     """Return a node with these devices, as its agent publishes them."""
     published = annotations.Published(unit, had or devices(name))
     text = annotations.publish(published)
@@ -142,7 +142,7 @@ class SchedulingApi(small_api.SmallApi):
             self._note("DELETED", place, self._objects.pop(place))
         return 201, {"status": "Success"}
 
-    def choice(self, name: str) -> annotations.Choice:
+    def choice(self, name: str) -> annotations.DeviceChoice:
         """Return the device choice of a bound pod."""
         thing = self.read(path(name))
         text = thing["metadata"]["annotations"][names.DEVICES_ANNOTATION]

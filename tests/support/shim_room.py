@@ -93,7 +93,7 @@ class Room:
         self.quota = region.create(handle, self.driver.release, self._shares(vmemory))
         os.close(handle)
         made = mirror.ensure(self.driver, shim.shim_library(), place / "cache")
-        source = run_files.Source(made.lib64, made.origin, machine.folder)
+        source = run_files.RunSource(made.lib64, made.origin, machine.folder)
         self.tree, self._lock = run_files.make(place / "cache", "room", source, self.folder)
 
     def _shares(self, vmemory: int) -> list[Share]:

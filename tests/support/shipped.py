@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAMESPACE = "pyvgpu"
 NATIVE = "native"  # name prefix of namespaces with conversion to native sidecars
 APPS = ("sidecar-controller", "sidecar-node", "webhook")
-PLACE = serving_certificate.Place(NAMESPACE, "pyvgpu-webhook")
+PLACE = serving_certificate.ServerObjects(NAMESPACE, "pyvgpu-webhook")
 
 
 def kubectl(*arguments: str, text: str | None = None) -> str:

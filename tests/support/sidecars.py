@@ -34,7 +34,9 @@ RIGHTS = "sidecar/rights.yaml"
 NODE = "node-1"
 NAMESPACE = "pyvgpu"
 LEASE = "pyvgpu-sidecar-controller"
-ADMISSION = transform.Admission(settings.Settings(fast_exit=settings.FastExit(rig.FAST_EXIT)))
+ADMISSION = transform.Admission(
+    settings.SidecarSettings(fast_exit=settings.FastExit(rig.FAST_EXIT))
+)
 JOB = "batch.kubernetes.io/job-name"
 SHARED = "SHARED_PARTS"  # variable with the folder of the processes that all xdist workers share
 

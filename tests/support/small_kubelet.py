@@ -16,7 +16,7 @@ import pod_objects as make
 from pyvgpu.controller.sidecar import how, node, nodes, pods, reconcile, settings
 
 BEGIN = datetime.datetime.fromisoformat(make.AT)
-SETTINGS = settings.Settings()
+SETTINGS = settings.SidecarSettings()
 FAST_EXIT = SETTINGS.fast_exit.image
 NODE = "node-1"
 
@@ -41,7 +41,7 @@ class Scene:
 
 
 def around(live=True, virtual=False, job=None, has_fast_exit=True, images=None):
-    there = nodes.Node(
+    there = nodes.NodeState(
         NODE, virtual, live, (1, 36), has_fast_exit, pulls_fast_exit=virtual, images=images or {}
     )
     return how.Surroundings(there, job)
@@ -213,7 +213,7 @@ def _status(state, scene):
 
 def _phase(pod):
     """Return the phase as kubelet computes it (getPhase, with container restart rules)."""
-    if any(entry.state is pods.State.WAITING for entry in pod.containers):
+    if any(entry.state is pods.ContainerState.WAITING for entry in pod.containers):
         return "Pending"
     if not all(entry.ended_for_good for entry in pod.containers):
         return "Running"
@@ -231,8 +231,8 @@ def _changed(state):
 def _controller(scene, state, number):
     if state["patches"][number] is None:
         now = BEGIN + datetime.timedelta(seconds=state["seconds"])
-        moment = reconcile.Moment(now, lambda: 0.5)
-        job = how.Job(state["limit"], _restarts(state), 1, "train", "uid-job", "1")
+        moment = reconcile.DecisionMoment(now, lambda: 0.5)
+        job = how.OwningJob(state["limit"], _restarts(state), 1, "train", "uid-job", "1")
         known = dataclasses.replace(scene.around, job=job)
         patch = reconcile.reconcile(pods.read(state["pod"]), known, moment, SETTINGS).patch
         if patch is not None:

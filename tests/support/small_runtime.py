@@ -169,14 +169,14 @@ def _state(one: Container) -> api.ContainerState:
 
 
 @contextlib.contextmanager
-def running(folder: Path, runtime: SmallRuntime) -> Iterator[cri.Runtime]:
+def running(folder: Path, runtime: SmallRuntime) -> Iterator[cri.RuntimeClient]:
     """Serve *runtime*; yield a connection to it."""
     served = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
     api_grpc.add_RuntimeServiceServicer_to_server(runtime, served)
     api_grpc.add_ImageServiceServicer_to_server(runtime, served)
     served.add_insecure_port(f"unix:{folder}/runtime.sock")
     served.start()
-    connection = cri.Runtime(f"{folder}/runtime.sock")
+    connection = cri.RuntimeClient(f"{folder}/runtime.sock")
     try:
         yield connection
     finally:

@@ -104,7 +104,7 @@ def fill(api: StatusApi, nodes: int = NODES) -> None:
 def put_node(api: StatusApi, name: str, number: int = 0) -> None:
     """Create a node with eight devices."""
     had = tuple(
-        facts.Device(
+        facts.NodeDevice(
             f"GPU-{name}-{at}",
             at,
             80 * GIB,
@@ -141,8 +141,8 @@ def _put_tenant(api: StatusApi, node: str, number: int, at: int) -> None:
     vcore = (35, 50, 70, 100)[(number * at + at) % 4]
     units = 320 if vcore == 100 else (80, 130, 200)[(number * 3 + at) % 3]
     pod = scheduling_api.pod(f"job-{number}-{at}", vcore, units, nodeName=node)
-    share = facts.Share(f"GPU-{node}-{at}", vcore, units * UNIT)
-    choice = annotations.Choice(pod["metadata"]["uid"], node, {"main": (share,)})
+    share = facts.NodeShare(f"GPU-{node}-{at}", vcore, units * UNIT)
+    choice = annotations.DeviceChoice(pod["metadata"]["uid"], node, {"main": (share,)})
     text = annotations.seal(choice, scheduling_api.KEY)
     pod["metadata"] |= {"namespace": "team", "annotations": {names.DEVICES_ANNOTATION: text}}
     pod["status"]["phase"] = "Running"
@@ -157,7 +157,7 @@ def running(
     stop = threading.Event()
     served = endpoints.Pages(lambda: b"", more=status_node.Node().routes() if agents else {})
     with small_api.running(api) as (_, connection), endpoints.serving("0", served) as port:
-        settings = cluster.Settings("frankfurt", AGENTS, port)
+        settings = cluster.StatusSettings("frankfurt", AGENTS, port)
         shown = cluster.Cluster(connection, settings, clock=lambda: status_node.AT)
         thread = threading.Thread(target=shown.run, args=(stop,), daemon=True)
         thread.start()

@@ -10,7 +10,7 @@ from pyvgpu import quota
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
-from pyvgpu.deviceplugin.devices.health import Answer
+from pyvgpu.deviceplugin.devices.health import ProbeResult
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.deviceplugin.telemetry import metrics, status_history, usage
 from pyvgpu.status import site
@@ -53,21 +53,23 @@ TENANTS = (
     Tenant("vision/segment-6/main", 3, 40, 20 * GIB, 0.38, 0.02, 1.0, waits=0.1, refused=4),
 )
 DEVICES = tuple(
-    facts.Device(f"GPU-{it:08x}-5b1c-4d2e-9f30-0a1b2c3d4e5f", it, 80 * GIB, model=MODEL, **more)
+    facts.NodeDevice(
+        f"GPU-{it:08x}-5b1c-4d2e-9f30-0a1b2c3d4e5f", it, 80 * GIB, model=MODEL, **more
+    )
     for it, more in enumerate(
         ({}, {}, {"cordoned": True}, {"unhealthy": "Xid 94 (contained ECC error)"})
     )
 )
 EVENTS = (
-    events.Event("u4", "vision", "train-resnet-0", "vcore 50 -> 100", events.Reason.RESIZED),
-    events.Event(
+    events.GrantEvent("u4", "vision", "train-resnet-0", "vcore 50 -> 100", events.Reason.RESIZED),
+    events.GrantEvent(
         "u5",
         "vision",
         "segment-5",
         "gpu3 does not work: Xid 94 (contained ECC error)",
         events.Reason.DEVICE_UNHEALTHY,
     ),
-    events.Event(
+    events.GrantEvent(
         "u9",
         "lab",
         "sweep-12",
@@ -85,14 +87,14 @@ class Node:
         self.grants = [_grant(number, it) for number, it in enumerate(tenants)]
         self._uses: Mapping[str, usage.Use] = {}
         self.recent = status_history.Recent(lambda: self.at)
-        self.sources = metrics.Sources(
+        self.sources = metrics.MetricSources(
             grants=lambda: self.grants,
             devices=lambda: DEVICES,
             answers=self._answers,
             use=lambda grant_id, _: self._uses[grant_id],
             findings=lambda: [
                 quota_audit.Finding(
-                    quota_audit.Kind.NO_SHIM,
+                    quota_audit.ViolationKind.NO_SHIM,
                     DEVICES[0].uuid,
                     (4711,),
                     "",
@@ -127,7 +129,7 @@ class Node:
         """Return the HTTP routes of its status page."""
         return site.routes(lambda asked: site.answer(asked, self.document()))
 
-    def _answers(self) -> dict[str, Answer]:
+    def _answers(self) -> dict[str, ProbeResult]:
         found = {}
         for device in DEVICES:
             own = [
@@ -136,7 +138,7 @@ class Node:
                 if grant.shares[0].uuid == device.uuid
             ]
             held = sum(use.held_bytes for use in own)
-            found[device.uuid] = Answer(
+            found[device.uuid] = ProbeResult(
                 "", held + GIB // 2, min(sum(use.ratio for use in own), 1.0)
             )
         return found
@@ -149,8 +151,8 @@ def _grant(number: int, tenant: Tenant) -> grants.Grant:
         frozenset({f"c{number}"}),
         AT - 86400.0,
         grants.Owner(f"u{number}", namespace, pod, container),
-        shares=(facts.Share(DEVICES[tenant.device].uuid, tenant.vcore, tenant.vmemory),),
-        policy=quota.Policy.ELASTIC if tenant.ceiling else quota.Policy.HARD,
+        shares=(facts.NodeShare(DEVICES[tenant.device].uuid, tenant.vcore, tenant.vmemory),),
+        policy=quota.TimePolicy.ELASTIC if tenant.ceiling else quota.TimePolicy.HARD,
         ceiling=tenant.ceiling,
     )
 

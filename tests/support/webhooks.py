@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-webhook")
+PLACE = serving_certificate.ServerObjects("pyvgpu", "pyvgpu-webhook")
 ADDRESS, PORT, HEALTH = "10.97.0.1", 18443, 18444  # the node's, in the cluster's network
 SECONDS = waiting.PROMPT
 DRY = {"dryRun": "All"}

@@ -13,17 +13,17 @@ from pyvgpu.volumes import cdi, installation, mirror_plan, node_mirror
 
 TREE = Path("/srv/driver/580.1-0123456789abcdef")
 READ_ONLY = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
-CONTROL = cdi.Node("nvidiactl", 195, 255)
-TOOLS = cdi.Node("nvidia-uvm-tools", 508, 1)
-FIRST = cdi.Node("nvidia0", 195, 0)
+CONTROL = cdi.CdiNode("nvidiactl", 195, 255)
+TOOLS = cdi.CdiNode("nvidia-uvm-tools", 508, 1)
+FIRST = cdi.CdiNode("nvidia0", 195, 0)
 
 
 def volume(name="shared", shared=True):
-    return installation.Volume(name, shared, ())
+    return installation.DriverVolume(name, shared, ())
 
 
 def entry(path):
-    return mirror_plan.File(path, Path("/host") / path)
+    return mirror_plan.PlannedFile(path, Path("/host") / path)
 
 
 def edits(document):
@@ -108,7 +108,7 @@ def test_nodes_are_those_of_the_root_and_only_the_drivers(tmp_path):
 
 def test_specification_follows_the_driver_and_is_written_once(driver_folder, shim, tmp_path):
     file = tmp_path / "cdi" / "pyvgpu.io-driver.json"
-    kept = node_mirror.Node(tmp_path / "output", shim, file)
+    kept = node_mirror.NodeMirror(tmp_path / "output", shim, file)
     kept.mirror(installation_of(driver_folder.path))
     first = json.loads(file.read_bytes())
     assert mounts(first)["/usr/local/nvidia"] == str(kept.current() / "shared")

@@ -33,8 +33,8 @@ class Followed:
     def __init__(self, path, mirrored, *, inotify):
         self.node = mirrored
         self._news = queue.Queue()
-        self._watch = watch.Watch(inotify=inotify)
-        self._follower = driver_follower.Follower(
+        self._watch = watch.FolderWatch(inotify=inotify)
+        self._follower = driver_follower.DriverFollower(
             Folder(path), mirrored, self._watch, self._news.put
         )
         self._thread = threading.Thread(target=self._follower.run)
@@ -59,7 +59,7 @@ class Followed:
 
 @pytest.fixture
 def mirrored(tmp_path, shim):
-    return node_mirror.Node(tmp_path / "output", shim)
+    return node_mirror.NodeMirror(tmp_path / "output", shim)
 
 
 @pytest.fixture(params=[True, False], ids=["inotify", "polling"])
@@ -135,7 +135,7 @@ def test_failed_write_of_the_specification_is_reported_and_retried(driver_folder
     blocked = tmp_path / "not watched" / "cdi"
     blocked.parent.mkdir()
     blocked.write_text("in the way")
-    mirrored = node_mirror.Node(tmp_path / "output", shim, blocked / "driver.json")
+    mirrored = node_mirror.NodeMirror(tmp_path / "output", shim, blocked / "driver.json")
     mirrored.output.mkdir()  # later it would be noticed as a change
     followed = Followed(driver_folder.path, mirrored, inotify=True)
     try:
@@ -166,7 +166,7 @@ class Looking:
         return (self._folder,)
 
 
-class Restless(watch.Watch):
+class Restless(watch.FolderWatch):
     """A watch that reports several consecutive changes."""
 
     changes = 5
@@ -178,7 +178,7 @@ class Restless(watch.Watch):
 
 def look_twice(mirrored, watched, finder):
     with watched:
-        follower = driver_follower.Follower(finder, mirrored, watched, lambda news: None)
+        follower = driver_follower.DriverFollower(finder, mirrored, watched, lambda news: None)
         finder.stop = follower.stop
         thread = threading.Thread(target=follower.run)
         thread.start()
@@ -201,11 +201,11 @@ def test_change_during_a_search_is_noticed(tmp_path, mirrored, inotify):
     def change():
         (tmp_path / "file").touch()
 
-    look_twice(mirrored, watch.Watch(inotify=inotify), Looking(tmp_path, change))
+    look_twice(mirrored, watch.FolderWatch(inotify=inotify), Looking(tmp_path, change))
 
 
 def test_wake_ends_a_wait():
-    with watch.Watch() as watched:
+    with watch.FolderWatch() as watched:
         threading.Timer(0.05, watched.wake).start()
         assert watched.wait(PATIENCE)
         assert not watched.wait(0)
@@ -213,7 +213,7 @@ def test_wake_ends_a_wait():
 
 @pytest.mark.parametrize("inotify", [True, False])
 def test_change_between_watch_and_wait_is_noticed(tmp_path, inotify):
-    with watch.Watch(inotify=inotify) as watched:
+    with watch.FolderWatch(inotify=inotify) as watched:
         watched.watch([tmp_path, tmp_path / "not there"])
         assert not watched.wait(0)
         (tmp_path / "file").write_text("")
@@ -226,7 +226,7 @@ def test_unwatched_folder_sends_no_events(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
     other.mkdir()
-    with watch.Watch() as watched:
+    with watch.FolderWatch() as watched:
         watched.watch([one])
         watched.watch([other])
         watched.wait(0)  # the kernel's event for the end of the watch
@@ -238,7 +238,7 @@ def test_unwatched_folder_sends_no_events(tmp_path):
 
 def test_writing_to_a_file_in_place_is_noticed(tmp_path):
     (tmp_path / "file").write_text("old")
-    with watch.Watch() as watched:
+    with watch.FolderWatch() as watched:
         watched.watch([tmp_path])
         (tmp_path / "file").write_text("new")
         assert watched.wait(PATIENCE)
@@ -247,7 +247,7 @@ def test_writing_to_a_file_in_place_is_noticed(tmp_path):
 def test_hard_links_of_a_mirror_are_not_a_change(tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "file").write_text("")
-    with watch.Watch() as watched:
+    with watch.FolderWatch() as watched:
         watched.watch([tmp_path / "lib"])
         os.link(tmp_path / "lib" / "file", tmp_path / "link")
         assert not watched.wait(0)

@@ -132,7 +132,7 @@ def test_folder_without_a_tree_gets_no_file(library, tmp_path):
 def test_node_is_mirrored_again_without_a_parser(driver_folder, shim, tmp_path):
     for path in driver_folder.path.iterdir():
         os.utime(path, (AGO, AGO))
-    mirrored = node_mirror.Node(tmp_path / "output", shim)
+    mirrored = node_mirror.NodeMirror(tmp_path / "output", shim)
     with mirrored.remembering():
         made = mirrored.mirror(installation_of(driver_folder.path))
     libraries = [path for path in driver_folder.path.iterdir() if not path.is_symlink()]

@@ -228,7 +228,7 @@ def test_unreadable_driver_is_refused(driver_folder, what):
 
 
 def searched(*folders):
-    return search.Searched(root.HOST, dict.fromkeys(folders, search.Step.USUAL), "")
+    return search.Searched(root.HOST, dict.fromkeys(folders, search.SearchStep.USUAL), "")
 
 
 def test_search_takes_the_first_driver_for_this_machine(driver_folder, tmp_path):
@@ -238,7 +238,7 @@ def test_search_takes_the_first_driver_for_this_machine(driver_folder, tmp_path)
     found = find.first_originals(
         searched(tmp_path / "nowhere", tmp_path, other, driver_folder.path)
     )
-    assert (found.folder, found.found_by) == (driver_folder.path, search.Step.USUAL)
+    assert (found.folder, found.found_by) == (driver_folder.path, search.SearchStep.USUAL)
 
 
 def test_search_does_not_skip_a_half_upgraded_driver(driver_folder, tmp_path, libraries):

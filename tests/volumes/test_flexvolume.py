@@ -21,7 +21,7 @@ KUBELETS = {
 
 @pytest.fixture
 def mirrored(driver_folder, shim, tmp_path):
-    kept = node_mirror.Node(tmp_path / "output", shim)
+    kept = node_mirror.NodeMirror(tmp_path / "output", shim)
     kept.mirror(installation_of(driver_folder.path))
     return kept
 
@@ -51,7 +51,7 @@ def command(kept, *arguments):
 
 
 def test_init_declares_that_kubelet_must_not_change_files():
-    answer = flexvolume.answer(node_mirror.Node(Path("/none"), Path("/none")), "init", [])
+    answer = flexvolume.answer(node_mirror.NodeMirror(Path("/none"), Path("/none")), "init", [])
     assert answer["status"] == "Success"
     assert answer["capabilities"] == {
         "attach": False,
@@ -158,7 +158,7 @@ def test_wrong_number_of_arguments_is_refused(mirrored, operation, arguments):
 
 
 def test_mount_without_a_mirror_fails(tmp_path, shim):
-    empty = node_mirror.Node(tmp_path / "output", shim)
+    empty = node_mirror.NodeMirror(tmp_path / "output", shim)
     assert "no mirror of a driver" in failure(empty, "mount", str(tmp_path / "pod"), "{}")
 
 

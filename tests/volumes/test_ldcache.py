@@ -32,9 +32,9 @@ SOUND = {
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_all_formats_give_the_same_entries(form):
     assert ldcache.parse(form(LINES)) == (
-        ldcache.Entry("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "EM_X86_64"),
-        ldcache.Entry("libcuda.so.1", "/usr/lib/i386-linux-gnu/libcuda.so.1", "EM_386"),
-        ldcache.Entry("libnvidia-ml.so.1", "/opt/odd/another-name", "EM_X86_64"),
+        ldcache.CacheEntry("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "EM_X86_64"),
+        ldcache.CacheEntry("libcuda.so.1", "/usr/lib/i386-linux-gnu/libcuda.so.1", "EM_386"),
+        ldcache.CacheEntry("libnvidia-ml.so.1", "/opt/odd/another-name", "EM_X86_64"),
     )
 
 

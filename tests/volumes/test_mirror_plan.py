@@ -23,7 +23,7 @@ def driver_with(*others):
 def test_shim_is_one_file_with_four_names():
     entries = mirror_plan.plan(driver_with(), SHIM).entries
     assert entries[:4] == (
-        mirror_plan.File("lib64/libcuda.so.1", SHIM, ours=True),
+        mirror_plan.PlannedFile("lib64/libcuda.so.1", SHIM, ours=True),
         mirror_plan.OtherName("lib64/libcuda.so", "lib64/libcuda.so.1"),
         mirror_plan.OtherName("lib64/libnvidia-ml.so.1", "lib64/libcuda.so.1"),
         mirror_plan.OtherName("lib64/libnvidia-ml.so", "lib64/libcuda.so.1"),
@@ -32,10 +32,10 @@ def test_shim_is_one_file_with_four_names():
 
 def test_originals_have_their_own_folder_and_private_names():
     assert set(mirror_plan.plan(driver_with(), SHIM).entries[4:]) == {
-        mirror_plan.File("origin/libcuda.so.580.1", FOLDER / "libcuda.so.580.1"),
-        mirror_plan.File("origin/libnvidia-ml.so.580.1", FOLDER / "libnvidia-ml.so.580.1"),
-        mirror_plan.Link("origin/libcuda-origin.so.1", "libcuda.so.580.1"),
-        mirror_plan.Link("origin/libnvidia-ml-origin.so.1", "libnvidia-ml.so.580.1"),
+        mirror_plan.PlannedFile("origin/libcuda.so.580.1", FOLDER / "libcuda.so.580.1"),
+        mirror_plan.PlannedFile("origin/libnvidia-ml.so.580.1", FOLDER / "libnvidia-ml.so.580.1"),
+        mirror_plan.PlannedLink("origin/libcuda-origin.so.1", "libcuda.so.580.1"),
+        mirror_plan.PlannedLink("origin/libnvidia-ml-origin.so.1", "libnvidia-ml.so.580.1"),
     }
 
 
@@ -44,10 +44,10 @@ def test_siblings_are_found_from_both_folders():
         driver_with(("libnvidia-x.so.580.1", "libnvidia-x.so.1")), SHIM
     ).entries
     assert [entry for entry in entries if "libnvidia-x" in entry.path] == [
-        mirror_plan.File("lib64/libnvidia-x.so.580.1", FOLDER / "libnvidia-x.so.580.1"),
-        mirror_plan.Link("lib64/libnvidia-x.so.1", "libnvidia-x.so.580.1"),
-        mirror_plan.Link("origin/libnvidia-x.so.1", "../lib64/libnvidia-x.so.580.1"),
-        mirror_plan.Link("origin/libnvidia-x.so.580.1", "../lib64/libnvidia-x.so.580.1"),
+        mirror_plan.PlannedFile("lib64/libnvidia-x.so.580.1", FOLDER / "libnvidia-x.so.580.1"),
+        mirror_plan.PlannedLink("lib64/libnvidia-x.so.1", "libnvidia-x.so.580.1"),
+        mirror_plan.PlannedLink("origin/libnvidia-x.so.1", "../lib64/libnvidia-x.so.580.1"),
+        mirror_plan.PlannedLink("origin/libnvidia-x.so.580.1", "../lib64/libnvidia-x.so.580.1"),
     ]
 
 
@@ -68,8 +68,8 @@ def test_used_or_invalid_soname_gets_no_link(soname):
     made = mirror_plan.plan(driver_with(("libx.so.580.1", soname)), SHIM).entries
     without = mirror_plan.plan(driver_with(), SHIM).entries
     assert set(made) - set(without) == {
-        mirror_plan.File("lib64/libx.so.580.1", FOLDER / "libx.so.580.1"),
-        mirror_plan.Link("origin/libx.so.580.1", "../lib64/libx.so.580.1"),
+        mirror_plan.PlannedFile("lib64/libx.so.580.1", FOLDER / "libx.so.580.1"),
+        mirror_plan.PlannedLink("origin/libx.so.580.1", "../lib64/libx.so.580.1"),
     }
 
 
@@ -77,8 +77,8 @@ def test_of_two_libraries_with_one_soname_the_first_gets_the_link():
     twins = driver_with(("liba.so.580.1", "libx.so.1"), ("libb.so.580.1", "libx.so.1"))
     entries = mirror_plan.plan(twins, SHIM).entries
     assert [entry for entry in entries if entry.path.endswith("/libx.so.1")] == [
-        mirror_plan.Link("lib64/libx.so.1", "liba.so.580.1"),
-        mirror_plan.Link("origin/libx.so.1", "../lib64/liba.so.580.1"),
+        mirror_plan.PlannedLink("lib64/libx.so.1", "liba.so.580.1"),
+        mirror_plan.PlannedLink("origin/libx.so.1", "../lib64/liba.so.580.1"),
     ]
 
 

@@ -22,13 +22,13 @@ NVML = file("lib64/libnvidia-ml.so.580.1", "libnvidia-ml.so.1")
 
 def planned(*files, shared=True):
     """The entries of one volume with libcuda, libnvidia-ml and *files*; without its name."""
-    volume = installation.Volume("v", shared, (CUDA, NVML, *files))
+    volume = installation.DriverVolume("v", shared, (CUDA, NVML, *files))
     made = mirror_plan.plan_node(installation.Installation(HOST, RELEASE, (volume,)), SHIM)
     return {entry.path.removeprefix("v/"): shown(entry) for entry in made.plan.entries}
 
 
 def shown(entry):
-    if isinstance(entry, mirror_plan.Link):
+    if isinstance(entry, mirror_plan.PlannedLink):
         return f"-> {entry.target}"
     return f"= {entry.file}" if isinstance(entry, mirror_plan.OtherName) else str(entry.source)
 
@@ -176,7 +176,7 @@ def test_both_volumes_have_the_same_sources():
 
 
 def test_shared_volume_without_the_originals_is_refused():
-    volume = installation.Volume("nvidia", True, (CUDA, file("bin/nvidia-smi")))
+    volume = installation.DriverVolume("nvidia", True, (CUDA, file("bin/nvidia-smi")))
     with pytest.raises(mirror_plan.PlanError, match=r"nvidia: without libnvidia-ml.so.580.1;"):
         mirror_plan.plan_node(installation.Installation(HOST, RELEASE, (volume,)), SHIM)
 
@@ -184,7 +184,7 @@ def test_shared_volume_without_the_originals_is_refused():
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", ".hidden", "a\nb", "\udcff"])
 def test_name_of_a_volume_must_be_a_folder_name(name):
     with pytest.raises(errors.DataError, match="must be the name of a folder"):
-        installation.Volume(name, False, ())
+        installation.DriverVolume(name, False, ())
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_file_must_be_within_the_tree(folder, name):
 
 
 def test_folders_come_after_their_parents():
-    made = mirror_plan.Plan(
-        "1.1", (mirror_plan.Link("a/b/c/x", "y"), mirror_plan.Link("a/d/x", "y"))
+    made = mirror_plan.MirrorPlan(
+        "1.1", (mirror_plan.PlannedLink("a/b/c/x", "y"), mirror_plan.PlannedLink("a/d/x", "y"))
     )
     assert made.folders == ("a", "a/b", "a/b/c", "a/d")

@@ -18,7 +18,7 @@ LATER = 100.0  # seconds: beyond the grace
 
 @pytest.fixture
 def mirrored(tmp_path, shim):
-    return node_mirror.Node(tmp_path / "output", shim)
+    return node_mirror.NodeMirror(tmp_path / "output", shim)
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def test_current_leads_to_both_volumes(driver_folder, mirrored):
     assert (current / "shared/origin/libcuda-origin.so.1").samefile(own)
     assert (current / "shared/lib64/libcuda.so.1").read_bytes() == mirrored.shim.read_bytes()
     assert mirrored.state() == state
-    assert (state.driver, state.release) == (node_mirror.Driver.PRESENT, "580.65.06")
+    assert (state.driver, state.release) == (node_mirror.DriverState.PRESENT, "580.65.06")
 
 
 @rights.needs_pid_namespace
 def test_nothing_is_removed_unless_all_processes_are_visible(upgraded, tmp_path):
     script = (
         "import pathlib, sys, time; from pyvgpu.volumes import node_mirror\n"
-        "node_mirror.Node(*map(pathlib.Path, sys.argv[1:])).collect(time.time() + 100)"
+        "node_mirror.NodeMirror(*map(pathlib.Path, sys.argv[1:])).collect(time.time() + 100)"
     )
     done = subprocess.run(
         [*rights.PID_NAMESPACE, sys.executable, "-c", script, upgraded.output, upgraded.shim],
@@ -185,7 +185,7 @@ def test_old_tree_stays_for_containers_that_are_being_created(upgraded):
 @rights.needs_first_pid_namespace
 def test_old_tree_stays_while_the_specification_names_it(driver_folder, shim, tmp_path):
     file, aside = tmp_path / "cdi/driver.json", tmp_path / "cdi/aside"
-    mirrored = node_mirror.Node(tmp_path / "output", shim, file)
+    mirrored = node_mirror.NodeMirror(tmp_path / "output", shim, file)
     mirrored.mirror(installation_of(driver_folder.path))
     upgrade(driver_folder)
     file.rename(aside)
@@ -246,9 +246,9 @@ def test_failed_write_of_the_specification_names_the_existing_mirror(
     driver_folder, shim, tmp_path
 ):
     (tmp_path / "cdi").write_text("in the way")
-    mirrored = node_mirror.Node(tmp_path / "output", shim, tmp_path / "cdi/driver.json")
+    mirrored = node_mirror.NodeMirror(tmp_path / "output", shim, tmp_path / "cdi/driver.json")
     state = mirrored.mirror(installation_of(driver_folder.path))
-    assert (state.driver, mirrored.current().name) == (node_mirror.Driver.PRESENT, state.tree)
+    assert (state.driver, mirrored.current().name) == (node_mirror.DriverState.PRESENT, state.tree)
     assert "the CDI specification cannot be written" in state.specification
     assert mirrored.state() == state
     (tmp_path / "cdi").unlink()
@@ -259,7 +259,7 @@ def test_failed_write_of_the_specification_names_the_existing_mirror(
 def test_output_that_cannot_be_created_is_an_error(driver_folder, shim, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(mirror_store.MirrorError, match=r"the driver's mirror cannot be created"):
-        node_mirror.Node(tmp_path / "file", shim).mirror(installation_of(driver_folder.path))
+        node_mirror.NodeMirror(tmp_path / "file", shim).mirror(installation_of(driver_folder.path))
 
 
 def test_mark_raises_nothing_if_the_output_cannot_be_written(mirrored):

@@ -5,7 +5,7 @@ import pytest
 
 from pyvgpu.volumes import catalogue, root, search
 
-Step = search.Step
+Step = search.SearchStep
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_retargeted_link_to_the_driver_is_noticed(root, inotify):
         (root / f"nix/store/{name}/lib").mkdir(parents=True)
     (root / "run").mkdir()
     (root / "run/opengl-driver").symlink_to("/nix/store/one")
-    with watch.Watch(inotify=inotify) as watched:
+    with watch.FolderWatch(inotify=inotify) as watched:
         watched.watch(survey.folders(root))
         assert not watched.wait(0)
         (root / "nix/store/one/lib/libcuda.so.1").touch()

@@ -25,7 +25,7 @@ MAKE = """
     folder, shim, output = map(Path, sys.argv[1:])
     steps = []
     try:
-        mirrored = node_mirror.Node(output, shim)
+        mirrored = node_mirror.NodeMirror(output, shim)
         for _ in range(2):
             mirrored.mirror(installation_of(folder), lambda *step: steps.append(step))
     except errors.PyVgpuError as exc:
@@ -75,7 +75,7 @@ def made(arguments, *, before=(), variables=()):
 
 @pytest.fixture
 def mirrored(tmp_path, shim):
-    return node_mirror.Node(tmp_path / "output", shim)
+    return node_mirror.NodeMirror(tmp_path / "output", shim)
 
 
 def without_links(folder, more=""):

@@ -33,10 +33,10 @@ LIKE_GPU_MANAGERS = {
 def test_configuration_of_gpu_manager_is_accepted_as_it_is(file):
     base = PurePosixPath("/etc/gpu-manager/vdriver")
     assert volumeconf.read(file(json.dumps(LIKE_GPU_MANAGERS, indent=2).encode())) == (
-        volumeconf.Volume(
+        volumeconf.ConfiguredVolume(
             "nvidia", base, "ro", ("nvidia-smi",), ("libnvidia-ml.so", "libcuda.so")
         ),
-        volumeconf.Volume("origin", base, "ro", ("nvidia-smi",), ("libcuda.so",)),
+        volumeconf.ConfiguredVolume("origin", base, "ro", ("nvidia-smi",), ("libcuda.so",)),
     )
 
 

@@ -61,7 +61,7 @@ class GoneError(NotBoundError):
 class Judged:
     """A pod as it was when filter judged it."""
 
-    pod: pod_request.Pod
+    pod: pod_request.PodRequest
     version: str  # its resourceVersion
     containers: tuple[str, ...] = ()  # all, if it requests gpu-manager's resources, else none
     stale: tuple[str, ...] = ()  # gpu-manager annotations that name devices already
@@ -92,7 +92,7 @@ class Binder:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        known: cache.Book,
+        known: cache.Cache,
         keys: Callable[[], Sequence[bytes]],
         may_send: Callable[[], bool],
         is_current: Callable[[float], bool] = lambda _: True,
@@ -123,7 +123,7 @@ class Binder:
             for _ in range(TRIES):
                 shares = self._book.reserve(judged.pod, node, time.monotonic())
                 try:
-                    self._write(judged, notes.Choice(uid, node, shares))
+                    self._write(judged, notes.DeviceChoice(uid, node, shares))
                     return
                 except apiserver.ServerError as exc:
                     again = self._refused(judged, node, exc)
@@ -180,7 +180,7 @@ class Binder:
         except GoneError:
             return None
 
-    def _write(self, judged: Judged, choice: notes.Choice) -> None:
+    def _write(self, judged: Judged, choice: notes.DeviceChoice) -> None:
         pod = judged.pod
         sealed = notes.seal(choice, self._keys()[0])
         noted = {names.DEVICES_ANNOTATION: sealed}

@@ -30,7 +30,7 @@ class Drift:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        known: cache.Book,
+        known: cache.Cache,
         keys: Callable[[], Sequence[bytes]],
         relist: Callable[[], None],
     ) -> None:
@@ -68,7 +68,7 @@ class Drift:
             self._relist()
 
     def _compare(self) -> _Differences:
-        truth = cache.Book(self._book.settings)
+        truth = cache.Cache(self._book.settings)
         for page, _ in self._api.pages(watch.NODES, {}):
             for node in page:
                 report = node_annotation.read(node)

@@ -35,7 +35,7 @@ class Callers:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        place: serving_certificate.Place,
+        place: serving_certificate.ServerObjects,
         now: Callable[[], datetime.datetime] = serving_certificate.utc,
     ) -> None:
         self._api = api

@@ -61,7 +61,7 @@ class Reader:
     """Reads budgets; thread-safe."""
 
     def __init__(
-        self, api: apiserver.ApiServer, known: Callable[[], Sequence[Object]], pods: cache.Book
+        self, api: apiserver.ApiServer, known: Callable[[], Sequence[Object]], pods: cache.Cache
     ) -> None:
         """Read nothing yet; *known* budgets in namespaces without pods of *pods* are ignored."""
         self._api = api

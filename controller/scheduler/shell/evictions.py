@@ -33,7 +33,7 @@ _OVER = frozenset({404, 409})  # it is gone, or another pod has its name
 REASON = "VGPUPreempted"  # evicted for a pod of higher priority
 
 
-class Evictor:
+class Preemptor:
     """Makes room for waiting pods, one after the other."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Evictor:
         decider: extender.Decider,
         reader: disruption_budgets.Reader,
         may_act: Callable[[], bool],
-        teller: pod_events.Teller,
+        teller: pod_events.PodEvents,
     ) -> None:
         self._api = api
         self._decider = decider
@@ -50,18 +50,18 @@ class Evictor:
         self._may_act = may_act
         self._teller = teller
         self._queue = work_queue.Queue()
-        self._asked: dict[str, tuple[pod_request.Pod, Sequence[str]]] = {}  # by uid
+        self._asked: dict[str, tuple[pod_request.PodRequest, Sequence[str]]] = {}  # by uid
         self._since: dict[str, float] = {}  # by uid, when it was last considered
         self.evicted = 0
 
-    def consider(self, pod: pod_request.Pod, names: Sequence[str]) -> None:
+    def consider(self, pod: pod_request.PodRequest, names: Sequence[str]) -> None:
         """Queue *pod*: evictions on one of the nodes *names* may make room for it."""
         if not pod.preempts or time.monotonic() < self._since.get(pod.uid, 0.0) + AGAIN_SECONDS:
             return
         self._asked[pod.uid] = pod, names
         self._queue.add(pod.uid)
 
-    def end(self, pod: pod_request.Pod, why: str) -> None:
+    def end(self, pod: pod_request.PodRequest, why: str) -> None:
         """Evict *pod*, without retries, and write an event that says *why*."""
         if self._may_act() and self._evict(pod):
             self.evicted += 1
@@ -81,7 +81,7 @@ class Evictor:
         """Let ``run`` end."""
         self._queue.close()
 
-    def _consider(self, pod: pod_request.Pod, names: Sequence[str]) -> None:
+    def _consider(self, pod: pod_request.PodRequest, names: Sequence[str]) -> None:
         now = time.monotonic()
         since = {it: at for it, at in self._since.items() if now < at + AGAIN_SECONDS}
         self._since = {**since, pod.uid: now}
@@ -90,7 +90,7 @@ class Evictor:
         except errors.PyVgpuError as exc:
             log.warning("cannot make room for pod %s: %s", pod.key, exc)
 
-    def _make_room(self, asked: pod_request.Pod, names: Sequence[str]) -> None:
+    def _make_room(self, asked: pod_request.PodRequest, names: Sequence[str]) -> None:
         pod = self._known(asked)
         if pod is None:
             log.warning("cannot make room for pod %s: no such pod in the API server", asked.key)
@@ -111,7 +111,7 @@ class Evictor:
         for victim in plan.victims:
             self.end(victim, f"it makes room for pod {pod.key} of priority {pod.priority}")
 
-    def _known(self, pod: pod_request.Pod) -> pod_request.Pod | None:
+    def _known(self, pod: pod_request.PodRequest) -> pod_request.PodRequest | None:
         """Return a pod as the watch has it, not as kube-scheduler sent it; None if unknown."""
         end = time.monotonic() + KNOWN_SECONDS
         while True:
@@ -122,7 +122,7 @@ class Evictor:
                 return None
             time.sleep(_LOOK_SECONDS)
 
-    def _evict(self, victim: pod_request.Pod, *, dry: bool = False) -> bool:
+    def _evict(self, victim: pod_request.PodRequest, *, dry: bool = False) -> bool:
         """Evict a pod; tell whether that is allowed, or would be in a *dry* run."""
         namespace, _, name = victim.key.partition("/")
         options: dict[str, object] = {"preconditions": {"uid": victim.uid}}

@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 COMPONENT = "pyvgpu-scheduler"
 WAITS = "VGPUWaits"  # no node has room; says what would make some
-LIMITS = event_recorder.Limits(least_seconds=60.0, repeat_seconds=600.0)
+LIMITS = event_recorder.EventLimits(least_seconds=60.0, repeat_seconds=600.0)
 
 
-class Teller:
+class PodEvents:
     """Records events on pods."""
 
     def __init__(
         self,
         api: apiserver.ApiServer,
-        why: Callable[[pod_request.Pod, Sequence[str]], str],
-        limits: event_recorder.Limits | None = None,
+        why: Callable[[pod_request.PodRequest, Sequence[str]], str],
+        limits: event_recorder.EventLimits | None = None,
     ) -> None:
         """Write none yet; *why* returns why some nodes refuse a pod, or nothing."""
         self._why = why
         self._recorder = event_recorder.Recorder(
-            api, event_recorder.Source(COMPONENT), limits or LIMITS, look=self._look
+            api, event_recorder.EventSource(COMPONENT), limits or LIMITS, look=self._look
         )
 
-    def waits(self, pod: pod_request.Pod, names: Sequence[str]) -> None:
+    def waits(self, pod: pod_request.PodRequest, names: Sequence[str]) -> None:
         """Queue an event that says why *pod*, which the nodes *names* refuse, waits."""
         self._recorder.record(_event(pod, WAITS, "", names))
 
-    def say(self, pod: pod_request.Pod, reason: str, text: str) -> None:
+    def say(self, pod: pod_request.PodRequest, reason: str, text: str) -> None:
         """Queue an event on *pod*."""
         self._recorder.record(_event(pod, reason, text))
 
@@ -64,7 +64,7 @@ class Teller:
 
 
 def _event(
-    pod: pod_request.Pod, reason: str, text: str, names: Sequence[str] = ()
+    pod: pod_request.PodRequest, reason: str, text: str, names: Sequence[str] = ()
 ) -> event_recorder.Event:
     namespace, _, name = pod.key.partition("/")
     return event_recorder.Event(pod.uid, namespace, name, reason, text, of=(pod, names))

@@ -32,7 +32,7 @@ class Keys:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        place: serving_certificate.Place,
+        place: serving_certificate.ServerObjects,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._api = api

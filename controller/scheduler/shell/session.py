@@ -45,7 +45,7 @@ class Term:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        settings: cache.Settings,
+        settings: cache.SchedulerSettings,
         keys: Callable[[], Sequence[bytes]],
         own: leading.OwnPod,
         meter: SchedulerMeter,
@@ -59,10 +59,12 @@ class Term:
         self._own = own
         self._may_act = may_act
         self._meter = meter
-        self.book = cache.Book(settings)
+        self.book = cache.Cache(settings)
         self.decider = extender.Decider(self.book)
         self._waker = requeue.Waker(own, self._freed, meter.wakes.inc)
-        self._watch = watch.Watch(api, self.book, keys, self._waker.look, meter, self._nominated)
+        self._watch = watch.ClusterWatch(
+            api, self.book, keys, self._waker.look, meter, self._nominated
+        )
         self._binder = binding.Binder(
             api,
             self.book,
@@ -71,8 +73,10 @@ class Term:
             self._watch.is_current,
         )
         self._budgets = disruption_budgets.Reader(api, self._watch.budgets, self.book)
-        self._teller = pod_events.Teller(api, self._why)
-        self._evictor = evictions.Evictor(api, self.decider, self._budgets, may_act, self._teller)
+        self._teller = pod_events.PodEvents(api, self._why)
+        self._evictor = evictions.Preemptor(
+            api, self.decider, self._budgets, may_act, self._teller
+        )
         self._drift = cache_check.Drift(api, self.book, keys, self._watch.relist)
         self.verbs = verbs.Verbs(
             self.decider,
@@ -157,10 +161,10 @@ class Term:
     def _freed(self) -> Sequence[object]:
         return self.decider.freed(time.monotonic())
 
-    def _nominated(self, pod: pod_request.Pod) -> None:
+    def _nominated(self, pod: pod_request.PodRequest) -> None:
         self.decider.nominated(pod, time.monotonic())
 
-    def _why(self, pod: pod_request.Pod, names: Sequence[str]) -> str:
+    def _why(self, pod: pod_request.PodRequest, names: Sequence[str]) -> str:
         why = self.decider.explain(pod.key, names)
         if why is None or why.fitting:
             return ""  # it no longer waits, or not for devices

@@ -67,7 +67,7 @@ class Verbs:
         binder: binding.Binder,
         keys: Callable[[], Sequence[bytes]],
         budgets: Callable[[], victims.Budgets],
-        waits: Sequence[Callable[[pod_request.Pod, Sequence[str]], None]],
+        waits: Sequence[Callable[[pod_request.PodRequest, Sequence[str]], None]],
     ) -> None:
         """Answer from *decider*; *waits* are called with each refused pod and its nodes."""
         self._decider = decider

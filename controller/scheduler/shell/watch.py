@@ -31,11 +31,11 @@ class Following:
     def __init__(
         self,
         api: apiserver.ApiServer,
-        known: cache.Book,
+        known: cache.Cache,
         keys: Callable[[], Sequence[bytes] | None],
         changed: Callable[[], None],
         counting: informer.Counting | None = None,
-        nominated: Callable[[pod_request.Pod], object] = lambda _: None,
+        nominated: Callable[[pod_request.PodRequest], object] = lambda _: None,
     ) -> None:
         """Read nothing yet.
 
@@ -45,7 +45,7 @@ class Following:
         self._nominated = nominated
         self._book = known
         self._changed = changed
-        self._reports: dict[str, node_annotation.Report] = {}  # by node, as in the cache
+        self._reports: dict[str, node_annotation.NodeReport] = {}  # by node, as in the cache
         self._nodes = informer.Informer(
             api, NODES, {}, self._read_node, self._node_changed, counting
         )
@@ -97,7 +97,7 @@ class Following:
         """Return how many nodes there are, including those without devices."""
         return len(self._nodes)
 
-    def _read_node(self, node: Object) -> node_annotation.Report:
+    def _read_node(self, node: Object) -> node_annotation.NodeReport:
         return node_annotation.read(node, self._nodes.get(informer.key_of(node)))
 
     def _node_changed(self, name: str) -> None:
@@ -123,17 +123,17 @@ class Following:
             self._changed()
 
 
-class Watch(Following):
+class ClusterWatch(Following):
     """Watches PodDisruptionBudgets, too."""
 
     def __init__(
         self,
         api: apiserver.ApiServer,
-        known: cache.Book,
+        known: cache.Cache,
         keys: Callable[[], Sequence[bytes]],
         changed: Callable[[], None],
         counting: informer.Counting | None = None,
-        nominated: Callable[[pod_request.Pod], object] = lambda _: None,
+        nominated: Callable[[pod_request.PodRequest], object] = lambda _: None,
     ) -> None:
         """Read nothing yet; see :class:`Following`."""
         super().__init__(api, known, keys, changed, counting, nominated)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import threading
 
     from pyvgpu.allocator import facts
-    from pyvgpu.controller.sidecar.settings import Settings
+    from pyvgpu.controller.sidecar.settings import SidecarSettings
     from pyvgpu.kube.apiserver import ApiServer
     from pyvgpu.kube.objects import Object
 
@@ -33,15 +33,15 @@ AGAIN_SECONDS = 5.0  # lifetime of the summary
 class _Node:
     """The projection of a node."""
 
-    machine: nodes.Node
-    kinds: frozenset[facts.Device]
+    machine: nodes.NodeState
+    kinds: frozenset[facts.NodeDevice]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Summary:
     """The summary of all nodes."""
 
-    kinds: tuple[facts.Device, ...] = ()
+    kinds: tuple[facts.NodeDevice, ...] = ()
     oldest: nodes.Release | None = None
 
 
@@ -49,7 +49,7 @@ class Fleet:
     """Watches the nodes while :meth:`run` runs."""
 
     def __init__(
-        self, api: ApiServer, settings: Settings, unit: int, counting: informer.Counting
+        self, api: ApiServer, settings: SidecarSettings, unit: int, counting: informer.Counting
     ) -> None:
         self._settings = settings
         self._unit = unit
@@ -72,7 +72,7 @@ class Fleet:
         """Return the oldest kubelet release; None while it is unknown."""
         return self._sum_up().oldest
 
-    def devices(self) -> tuple[facts.Device, ...]:
+    def devices(self) -> tuple[facts.NodeDevice, ...]:
         """Return one device of each kind that any node has."""
         return self._sum_up().kinds
 
@@ -80,7 +80,7 @@ class Fleet:
         """Return the summary of all nodes, at most AGAIN_SECONDS old."""
         if time.monotonic() >= self._due:
             synced, seen = self.synced, self._seen.values()
-            kinds: set[facts.Device] = set()
+            kinds: set[facts.NodeDevice] = set()
             for node in seen:
                 kinds |= node.kinds
             oldest = nodes.oldest(node.machine for node in seen) if synced else None
@@ -93,7 +93,7 @@ class Fleet:
         return _Node(dataclasses.replace(read, images={}), kinds(thing, self._unit))
 
 
-def kinds(node: Object, unit: int) -> frozenset[facts.Device]:
+def kinds(node: Object, unit: int) -> frozenset[facts.NodeDevice]:
     """Return the kinds of a node's devices by its agent's annotation; *unit* is the memory unit.
 
     A kind is a device without its individual properties, such as the UUID.

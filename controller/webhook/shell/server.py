@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-class Server(tls_server.Server):
+class WebhookServer(tls_server.TlsServer):
     """Serves *routes*, a mutation for each path, until ``shutdown``."""
 
     def __init__(
@@ -38,7 +38,7 @@ def _answer(mutation: review.Mutation, content: bytes) -> replies.Reply:
     return replies.Reply(review.write(request, answer), _result(answer))
 
 
-def _result(answer: review.Answer) -> str:
+def _result(answer: review.Review) -> str:
     if answer.failed:
         return "failed"
     if answer.refusal:

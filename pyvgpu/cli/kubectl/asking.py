@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser, *, of_pods: bool) -> None:
     cluster.add_context(parser)
 
 
-class Asked:
+class ClusterQueries:
     """The cluster queries of one command."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -68,9 +68,9 @@ class Asked:
         space = self.namespace
         return f"/api/v1/namespaces/{space}/{kind}" if space else f"/api/v1/{kind}"
 
-    def seen(self, pods: Sequence[Object]) -> device_holders.Seen:
+    def seen(self, pods: Sequence[Object]) -> device_holders.ClusterObjects:
         """Return *pods*, with nodes, slices and claims as far as we may read them."""
-        return device_holders.Seen(
+        return device_holders.ClusterObjects(
             pods=pods,
             nodes=self.items("/api/v1/nodes", "devices without a name: you may not list nodes"),
             slices=self._items_of_claims("resourceslices"),
@@ -89,7 +89,9 @@ class Asked:
             log.say(without)
             return []
 
-    def reports(self, nodes: Collection[str] | None) -> dict[str, agent_metrics.Report | None]:
+    def reports(
+        self, nodes: Collection[str] | None
+    ) -> dict[str, agent_metrics.AgentMetrics | None]:
         """Return the reports of the agents on *nodes* (None: all); None for a silent agent."""
         space = self._options.agent_namespace
         answers = agents.reports(self._api, space, nodes)

@@ -40,7 +40,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print events and findings; the exit code is 0 with or without any."""
-    asked = asking.Asked(options)
+    asked = asking.ClusterQueries(options)
     listed = [
         event
         for reason in rows.PAST_QUOTA

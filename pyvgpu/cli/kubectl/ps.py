@@ -33,7 +33,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the list; an empty one is not an error."""
-    asked = asking.Asked(options)
+    asked = asking.ClusterQueries(options)
     held = rows.held(device_holders.read(asked.seen(asked.pods())).parts)
     asked.print(("parts", tables.HELD, held))
     if not held:

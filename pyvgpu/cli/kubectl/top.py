@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
             f"{options.kind!r}: must be pods or nodes, such as `kubectl vgpu top nodes`"
         )
     options.all_namespaces |= kind == "nodes"
-    asked = asking.Asked(options)
+    asked = asking.ClusterQueries(options)
     held = device_holders.read(asked.seen(asked.pods()))
     if kind == "nodes":
         there = held.devices

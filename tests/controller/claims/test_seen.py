@@ -9,7 +9,7 @@ from pyvgpu.controller.claims import seen
 from pyvgpu.controller.scheduler import pod_request
 
 GIB = 1 << 30
-APP = facts.Kind.APP
+APP = facts.ContainerKind.APP
 
 
 def test_only_our_newest_slices_of_a_pool_count():
@@ -28,7 +28,7 @@ def test_devices_are_read_with_their_taints():
     listed = [one, make.device(1, taints=unhealthy), make.device(2, "8Gi", taints=cordoned)]
     (found,) = seen.nodes([make.slice_of("n", *listed)]).values()
     first, second, third = found.devices
-    assert first == facts.Device(
+    assert first == facts.NodeDevice(
         "GPU-0", 0, 16 * GIB, "Tesla T4", "fast", 1, least_bytes=256 << 20
     )
     assert (second.index, second.unhealthy, second.cordoned) == (
@@ -102,19 +102,19 @@ def wanted(*requests, **devices):
 @pytest.mark.parametrize(
     ("request_", "part"),
     [
-        (make.request(50, "8Gi"), pod_request.Part(APP, 50, 8192)),
-        (make.request(50, "8Gi", count=2), pod_request.Part(APP, 100, 16384, 2)),
-        (make.request(100, "8Gi"), pod_request.Part(APP, 100, 8192)),
-        (make.request(None, None), pod_request.Part(APP, 100, 0)),
-        (make.request(None, None, count=3), pod_request.Part(APP, 300, 0)),
+        (make.request(50, "8Gi"), pod_request.ContainerRequest(APP, 50, 8192)),
+        (make.request(50, "8Gi", count=2), pod_request.ContainerRequest(APP, 100, 16384, 2)),
+        (make.request(100, "8Gi"), pod_request.ContainerRequest(APP, 100, 8192)),
+        (make.request(None, None), pod_request.ContainerRequest(APP, 100, 0)),
+        (make.request(None, None, count=3), pod_request.ContainerRequest(APP, 300, 0)),
         # Leaving out a capacity takes all of it, so nothing else may use the device.
-        (make.request(50, None), pod_request.Part(APP, 100, 0)),
-        (make.request(None, "8Gi"), pod_request.Part(APP, 100, 8192)),
-        (make.request(50, "1000000"), pod_request.Part(APP, 50, 1)),
+        (make.request(50, None), pod_request.ContainerRequest(APP, 100, 0)),
+        (make.request(None, "8Gi"), pod_request.ContainerRequest(APP, 100, 8192)),
+        (make.request(50, "1000000"), pod_request.ContainerRequest(APP, 50, 1)),
     ],
 )
 def test_a_request_becomes_a_part(request_, part):
-    assert wanted(request_) == seen.Wanted((part,))
+    assert wanted(request_) == seen.ClaimRequest((part,))
 
 
 def test_unjudged_conditions_are_quoted():
@@ -127,15 +127,17 @@ def test_unjudged_conditions_are_quoted():
         "all devices must have the same pyvgpu.io/numa",
     )
     other = wanted(make.request(50, "8Gi", deviceClassName="other"))
-    assert other == seen.Wanted((), ("request vgpu is for devices of another driver (other)",))
+    assert other == seen.ClaimRequest(
+        (), ("request vgpu is for devices of another driver (other)",)
+    )
 
 
 def test_the_first_alternative_is_explained_and_admin_access_is_ignored():
     alternatives = [make.request(size, "1Gi")["exactly"] for size in (70, 30)]
     found = wanted({"name": "r", "firstAvailable": alternatives})
-    assert found.parts == (pod_request.Part(APP, 70, 1024),)
+    assert found.parts == (pod_request.ContainerRequest(APP, 70, 1024),)
     assert found.unjudged == ("request r has 2 alternatives; this is the first",)
-    assert wanted(make.request(None, None, adminAccess=True)) == seen.Wanted(())
+    assert wanted(make.request(None, None, adminAccess=True)) == seen.ClaimRequest(())
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from pyvgpu.allocator import elastic, facts
 from pyvgpu.controller.claims import shapes
 
 GIB = 1 << 30
-HALF = facts.Need(50, 8 * GIB)
-APP, INIT, SIDECAR = facts.Kind.APP, facts.Kind.INIT, facts.Kind.SIDECAR
+HALF = facts.ContainerNeed(50, 8 * GIB)
+APP, INIT, SIDECAR = facts.ContainerKind.APP, facts.ContainerKind.INIT, facts.ContainerKind.SIDECAR
 
 
 def one(vcore, vmemory, count=1):
-    return facts.Need(vcore, vmemory * GIB, count)
+    return facts.ContainerNeed(vcore, vmemory * GIB, count)
 
 
 def container(name, kind, vcore, vmemory=1, count=1):
@@ -20,7 +20,7 @@ def container(name, kind, vcore, vmemory=1, count=1):
 
 
 def devices(need, **more):
-    return shapes.spec_of(shapes.Shape(need, **more))["devices"]
+    return shapes.spec_of(shapes.ClaimShape(need, **more))["devices"]
 
 
 def request(need, **more):
@@ -51,7 +51,7 @@ def test_a_share_requests_both_capacities_and_a_whole_device_none():
     [(GIB, "1Gi"), (256 << 20, "256Mi"), (3 * GIB // 2, "1536Mi"), (1000**3, "954Mi"), (1, "1Mi")],
 )
 def test_memory_is_rounded_up_to_the_slices_step(size, text):
-    assert request(facts.Need(50, size))["capacity"]["requests"]["vmemory"] == text
+    assert request(facts.ContainerNeed(50, size))["capacity"]["requests"]["vmemory"] == text
 
 
 DEVICE = 'device.attributes["pyvgpu.io"]'
@@ -118,7 +118,7 @@ def test_several_devices_are_distinct_and_satisfy_the_topology_policy(need, near
 
 
 def test_the_spare_time_policy_is_the_claims_configuration():
-    wish = elastic.Wish(quota.Policy.ELASTIC, 80)
+    wish = elastic.TimeSharing(quota.TimePolicy.ELASTIC, 80)
     (found,) = devices(HALF, wish=wish)["config"]
     assert found["opaque"]["driver"] == "pyvgpu.io"
     assert elastic.read_parameters(found["opaque"]["parameters"]) == wish
@@ -127,15 +127,15 @@ def test_the_spare_time_policy_is_the_claims_configuration():
 
 
 def test_a_templates_name_is_a_hash_of_its_spec():
-    spec = shapes.spec_of(shapes.Shape(HALF))
+    spec = shapes.spec_of(shapes.ClaimShape(HALF))
     name = shapes.name_of(spec, HALF)
     assert name == shapes.name_of(dict(reversed(spec.items())), HALF)
     assert name.startswith(shapes.SHARE)
     assert len(name) <= 63
     assert shapes.is_ours(name)
-    other = shapes.spec_of(shapes.Shape(one(51, 8)))
+    other = shapes.spec_of(shapes.ClaimShape(one(51, 8)))
     assert shapes.name_of(other, one(51, 8)) != name
-    whole = shapes.spec_of(shapes.Shape(one(100, 0)))
+    whole = shapes.spec_of(shapes.ClaimShape(one(100, 0)))
     assert shapes.name_of(whole, one(100, 0)).startswith(shapes.WHOLE)
     assert not shapes.is_ours("pyvgpu-other")
     assert not shapes.is_ours(None)

@@ -131,7 +131,7 @@ LEDGER = "/api/v1/namespaces/pyvgpu/configmaps/claims-of-team"
 @pytest.fixture
 def keeper(small):
     small[0].put(NAMESPACE, noted(vcore="100"))
-    return keeping.Keeper(small[1], "pyvgpu")
+    return keeping.ClaimAdmitter(small[1], "pyvgpu")
 
 
 def third(uid):
@@ -216,4 +216,4 @@ def test_a_claim_that_cannot_be_counted_is_refused(error, code):
     answer = judging.validation(fail)(review.Request("u", "CREATE", kind, "team", third("a")))
     assert (bool(answer.refusal), answer.code) == (True, code)
     other = review.Request("u", "UPDATE", kind, "team", third("a"))
-    assert judging.validation(fail)(other) == review.Answer()
+    assert judging.validation(fail)(other) == review.Review()

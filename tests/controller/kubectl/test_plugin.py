@@ -13,7 +13,7 @@ from pyvgpu.allocator import annotations, facts
 from pyvgpu.controller.kubectl import agent_metrics, rows
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
-from pyvgpu.deviceplugin.devices.health import Answer
+from pyvgpu.deviceplugin.devices.health import ProbeResult
 from pyvgpu.deviceplugin.telemetry import metrics, usage
 from pyvgpu.machine import memory_limit
 
@@ -38,17 +38,17 @@ def metrics_text(*used, findings=(), audits=True, limit=memory_limit.NONE):
             frozenset({f"c{at}"}),
             1.0,
             grants.Owner("u", "n", pod, "main"),
-            shares=(facts.Share(FIRST, 30, 2 * GIB),),
+            shares=(facts.NodeShare(FIRST, 30, 2 * GIB),),
         )
         for at, (pod, _) in enumerate(used)
     ]
     uses = {grant.id: use for grant, (_, use) in zip(granted, used, strict=True)}
     meter = metrics.AgentMeter()
     meter.show(
-        metrics.Sources(
+        metrics.MetricSources(
             grants=lambda: granted,
             devices=lambda: make.devices("node-1"),
-            answers=lambda: {FIRST: Answer("", 3 * GIB, 0.5)},
+            answers=lambda: {FIRST: ProbeResult("", 3 * GIB, 0.5)},
             use=lambda grant_id, _: uses[grant_id],
             findings=lambda: findings,
             audits=lambda: audits,
@@ -62,8 +62,8 @@ def put(api, name, vcore, labels=None):
     """Create a pod on the first device, with the scheduler's annotation."""
     thing = make.pod(name, vcore, 8, nodeName="node-1")
     thing["metadata"]["labels"] = labels or {}
-    share = facts.Share(FIRST, vcore, 2 * GIB)
-    choice = annotations.Choice(thing["metadata"]["uid"], "node-1", {"main": (share,)})
+    share = facts.NodeShare(FIRST, vcore, 2 * GIB)
+    choice = annotations.DeviceChoice(thing["metadata"]["uid"], "node-1", {"main": (share,)})
     sealed = annotations.seal(choice, make.KEY)
     thing["metadata"]["annotations"] = {names.DEVICES_ANNOTATION: sealed}
     api.put(make.path(name), thing)
@@ -76,7 +76,7 @@ def world(tmp_path, capsys):
         published = annotations.Published(
             make.UNIT,
             make.devices("node-1"),
-            placed={"uid-placed": {"side": (facts.Share(SECOND, 20, GIB),)}},
+            placed={"uid-placed": {"side": (facts.NodeShare(SECOND, 20, GIB),)}},
         )
         noted = {names.NODE_DEVICES_ANNOTATION: annotations.publish(published)}
         api.put("/api/v1/nodes/node-1", {"metadata": {"name": "node-1", "annotations": noted}})
@@ -245,7 +245,7 @@ def test_audit_shows_events_and_each_agents_findings(world):
     seen = (now - datetime.timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     for name, reason in (("bad", "VGPUQuotaBypassed"), ("other", "VGPURefused")):
         world.api.put(f"/api/v1/namespaces/n/events/{name}", event(name, reason, seen))
-    found = quota_audit.Finding(quota_audit.Kind.NO_SHIM, FIRST, (7,), "", "u", GIB, "x")
+    found = quota_audit.Finding(quota_audit.ViolationKind.NO_SHIM, FIRST, (7,), "", "u", GIB, "x")
     path = f"{AGENTS}/agent-node-1:5678/proxy/metrics"
     world.api.texts[path] = metrics_text(findings=[found])
     code, out, err = world("audit")
@@ -269,7 +269,7 @@ def test_audit_shows_agents_without_audits(world):
 
 
 def test_kinds_of_findings_match_the_agents():
-    assert set(rows.KINDS) == {kind.value for kind in quota_audit.Kind}
+    assert set(rows.KINDS) == {kind.value for kind in quota_audit.ViolationKind}
     assert all(reason in agents_reasons() for reason in rows.PAST_QUOTA)
 
 

@@ -57,7 +57,7 @@ class Cluster(RuleBasedStateMachine):
         for uid in list(self.asked):
             self.land(uid)
         self.news.clear()
-        self.book = cache.Book()
+        self.book = cache.Cache()
         self.decider = extender.Decider(self.book)
         self.index = index.Index(self.book.stands)
         self.book.listen(self.index.changed)
@@ -252,7 +252,7 @@ class Cluster(RuleBasedStateMachine):
         self.now += 10_000
         self.book.expire(self.now)
         self.resolve()
-        fresh = cache.Book()
+        fresh = cache.Cache()
         for name, published in self.nodes.items():
             fresh.see_node(name, published)
         for thing in self.pods.values():
@@ -261,7 +261,7 @@ class Cluster(RuleBasedStateMachine):
         assert self.book.differences(fresh) == []
         for stand in self.book.stands.values():
             states = {tenant.state for tenant in stand.tenants.values()}
-            assert states <= {node_info.State.BOUND}
+            assert states <= {node_info.Certainty.BOUND}
         assert {name: it.free for name, it in fresh.stands.items()} == {
             name: it.free for name, it in self.book.stands.items()
         }

@@ -20,7 +20,7 @@ class Desk:
     def __init__(self, api, connection):
         self.api = api
         self.leads = True
-        self.book = cache.Book()
+        self.book = cache.Cache()
         self.binder = binding.Binder(connection, self.book, lambda: [KEY], lambda: self.leads)
         self.see_node(make.node(NODE))
 

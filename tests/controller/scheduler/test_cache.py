@@ -8,13 +8,13 @@ from pyvgpu import errors
 from pyvgpu.allocator import explain
 from pyvgpu.controller.scheduler import cache, node_info, pod_request
 
-SECONDS = cache.Settings().bind_seconds
+SECONDS = cache.SchedulerSettings().bind_seconds
 
 
 @pytest.fixture
 def known():
     """A cache with two nodes of two devices each."""
-    made = cache.Book()
+    made = cache.Cache()
     for name in ("n1", "n2"):
         made.see_node(name, pods.published())
     return made
@@ -212,7 +212,7 @@ def test_a_pod_on_unknown_devices_is_placed_as_its_agent_would(known):
 def test_an_expected_reservation_expires_or_is_bound_unchanged(known):
     one = ask("one", pods.container(vcore=60))
     shares = {"main": (pods.share(1, 60),)}
-    expected = known.promised(one, "n1", shares, node_info.State.EXPECTED, 5)
+    expected = known.promised(one, "n1", shares, node_info.Certainty.EXPECTED, 5)
     known.promise(expected)
     assert free(known) == [100, 40]
     assert known.expire(4) == []
@@ -225,7 +225,7 @@ def test_an_expected_reservation_expires_or_is_bound_unchanged(known):
 def test_an_expected_reservation_moves_off_an_unusable_device(known):
     one = ask()
     known.promise(
-        known.promised(one, "n1", {"main": (pods.share(0),)}, node_info.State.EXPECTED, 5)
+        known.promised(one, "n1", {"main": (pods.share(0),)}, node_info.Certainty.EXPECTED, 5)
     )
     known.see_node("n1", pods.published(devices=(device(0, cordoned=True), device(1))))
     assert known.reserve(one, "n1", 0) == {"main": (pods.share(1),)}
@@ -235,7 +235,7 @@ def test_an_expected_reservation_moves_off_an_unusable_device(known):
 def test_an_expected_reservation_never_replaces_a_bind(known):
     one = ask()
     shares = known.reserve(one, "n1", 0)
-    known.promise(known.promised(one, "n2", shares, node_info.State.EXPECTED, 5))
+    known.promise(known.promised(one, "n2", shares, node_info.Certainty.EXPECTED, 5))
     assert free(known, "n2") == [100, 100]
 
 
@@ -271,7 +271,7 @@ def test_a_gang_is_the_set_of_its_pods(known):
 
 
 def test_two_caches_of_the_same_objects_are_equal(known):
-    other = cache.Book()
+    other = cache.Cache()
     things = [bound("one", "n1"), bound("two", "n2", 1), ask("three")]
     for pod in things:
         see(known, pod)
@@ -310,7 +310,7 @@ def test_two_caches_of_the_same_objects_are_equal(known):
     ],
 )
 def test_each_difference_is_described(known, change, said):
-    other = cache.Book()
+    other = cache.Cache()
     for made in (known, other):
         for name in ("n1", "n2"):
             made.see_node(name, pods.published())
@@ -326,7 +326,7 @@ def test_updates_in_flight_are_a_different_difference_each_time(known):
     def placed(*uids):
         return pods.published(placed={uid: {"c": (pods.share(0, 10, 1),)} for uid in uids})
 
-    truths = [cache.Book(), cache.Book()]
+    truths = [cache.Cache(), cache.Cache()]
     found = []
     for truth, ours, theirs in zip(truths, "bc", "ad", strict=True):
         known.see_node("n1", placed("lost", ours))

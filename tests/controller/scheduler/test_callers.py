@@ -9,7 +9,7 @@ from pyvgpu import errors
 from pyvgpu.controller.certs import certificates, serving_certificate
 from pyvgpu.controller.scheduler.shell import callers
 
-PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-scheduler")
+PLACE = serving_certificate.ServerObjects("pyvgpu", "pyvgpu-scheduler")
 NOW = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
 YEAR = datetime.timedelta(days=365)
 

@@ -18,8 +18,8 @@ from pyvgpu.controller.certs import certificates, serving_certificate
 from pyvgpu.controller.scheduler.shell import leading
 from pyvgpu.kube import leases
 
-PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-scheduler")
-KEY_PLACE = serving_certificate.Place("pyvgpu-agent", "pyvgpu-placement")
+PLACE = serving_certificate.ServerObjects("pyvgpu", "pyvgpu-scheduler")
+KEY_PLACE = serving_certificate.ServerObjects("pyvgpu-agent", "pyvgpu-placement")
 FOLDER = "/api/v1/namespaces/pyvgpu/pods"
 
 
@@ -351,7 +351,7 @@ def test_an_administrators_own_client_authority_is_accepted(start, tmp_path):
 
 
 def test_an_external_issuer_may_make_the_certificates_of_server_and_clients(start, tmp_path):
-    wanted = certificates.Wanted((PLACE.host,), lasting=True)
+    wanted = certificates.CertificateSpec((PLACE.host,), lasting=True)
     made = certificates.make(wanted, serving_certificate.utc())
     certificate, key = certificates.client(made, "theirs", serving_certificate.utc())
     for name, text in (

@@ -48,7 +48,7 @@ def budget(name, allowed, namespace="n", **labels):
 def counted(cluster):
     """Two pods of an app, one of another, and a reader of the budgets that a test sets."""
     api, connection = cluster
-    known = cache.Book()
+    known = cache.Cache()
     for name, app in (("a-0", "a"), ("a-1", "a"), ("b-0", "b")):
         thing = make.pod(name, nodeName="node-1")
         thing["metadata"]["labels"] = {"app": app}

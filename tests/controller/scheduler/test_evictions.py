@@ -32,13 +32,13 @@ class AskedAgain(work_queue.Queue):
 def test_a_pod_requested_again_while_it_is_taken_is_processed_once(cluster, monkeypatch):
     monkeypatch.setattr(evictions, "KNOWN_SECONDS", 0.0)
     _, connection = cluster
-    known = cache.Book()
-    evictor = evictions.Evictor(
+    known = cache.Cache()
+    evictor = evictions.Preemptor(
         connection,
         extender.Decider(known),
         disruption_budgets.Reader(connection, list, known),
         lambda: True,
-        pod_events.Teller(connection, lambda pod, names: ""),
+        pod_events.PodEvents(connection, lambda pod, names: ""),
     )
     pod = pod_request.read(make.pod("high", priority=100))
     queue = evictor._queue = AskedAgain(lambda: evictor.consider(pod, ["node-1"]))
@@ -63,7 +63,7 @@ class ReadForLong(disruption_budgets.Reader):
 
 def test_a_claim_that_expires_while_budgets_are_read_is_not_renewed(cluster):
     _, connection = cluster
-    known = cache.Book(cache.Settings(claim_seconds=1.0))
+    known = cache.Cache(cache.SchedulerSettings(claim_seconds=1.0))
     decider = extender.Decider(known)
     known.see_node("n0", pods.published(1))
     low = pods.bind(pods.pod("low"), "n0", {"main": (pods.share(0, 60),)})
@@ -71,12 +71,12 @@ def test_a_claim_that_expires_while_budgets_are_read_is_not_renewed(cluster):
     high = pod_request.read(pods.pod("high", priority=100))
     for pod in (pod_request.read(low, (pods.KEY,)), high):
         known.see_pod(pod.key, pod)
-    evictor = evictions.Evictor(
+    evictor = evictions.Preemptor(
         connection,
         decider,
         ReadForLong(connection, known, high.uid),
         lambda: True,
-        pod_events.Teller(connection, lambda pod, names: ""),
+        pod_events.PodEvents(connection, lambda pod, names: ""),
     )
     for _ in range(2):
         evictor._make_room(high, ["n0"])

@@ -14,7 +14,7 @@ SECONDS = pod_request.GANG_SECONDS
 
 
 def cluster(count=3, devices=1):
-    known = cache.Book()
+    known = cache.Cache()
     for name in NODES[:count]:
         known.see_node(name, pods.published(devices))
     return known, extender.Decider(known)
@@ -89,10 +89,10 @@ def test_no_pod_is_bound_before_all_binds_have_arrived():
     see(known, one, two)
     (first,), (second,) = (made.filter(pod, NODES, 0).fitting for pod in (one, two))
     assert made.arrive(one, first, 1) == SECONDS
-    assert known.find(one.uid).state is node_info.State.EXPECTED
+    assert known.find(one.uid).state is node_info.Certainty.EXPECTED
     assert made.arrive(two, second, 2) is None
     assert made.arrive(one, first, 2) is None
-    assert {known.find(pod.uid).state for pod in (one, two)} == {node_info.State.BINDING}
+    assert {known.find(pod.uid).state for pod in (one, two)} == {node_info.Certainty.BINDING}
     assert known.reserve(one, first, 2)
     assert known.expire(10 * SECONDS) == []
 
@@ -262,7 +262,7 @@ def bound(known, those):
 
 def is_bound(known, pod):
     promise = known.find(pod.uid)
-    return promise is not None and promise.state is node_info.State.BINDING
+    return promise is not None and promise.state is node_info.Certainty.BINDING
 
 
 def check(known, those):

@@ -50,7 +50,7 @@ steps = st.one_of(
 @settings(max_examples=150)
 @given(st.lists(steps, min_size=1, max_size=40), st.integers(1, 4))
 def test_the_index_agrees_with_a_direct_search(taken, shapes):
-    known = cache.Book()
+    known = cache.Cache()
     made = index.Index(known.stands)
     known.listen(made.changed)
     live = []
@@ -80,9 +80,9 @@ def compare(known, made, pod):
     for name in NAMES:
         stand = known.stands.get(name)
         wanted = pod_request.pod_of(pod.shape, stand.unit or 1) if stand else None
-        expected = onebyone.judge(stand, wanted) if stand else index.Reason.UNKNOWN
+        expected = onebyone.judge(stand, wanted) if stand else index.RefusalReason.UNKNOWN
         assert found.why(name) is expected, name
-        for policy in pod_request.Policy:
+        for policy in pod_request.NodePolicy:
             (points,) = made.score(pod.shape, policy, [name])
             fits = expected is None
             assert points == (onebyone.score(stand, wanted, policy) if fits else 0)
@@ -93,29 +93,33 @@ def compare(known, made, pod):
 @pytest.mark.parametrize(
     ("published", "pod", "why"),
     [
-        pytest.param(None, SHAPES[0], index.Reason.UNKNOWN, id="no agent"),
+        pytest.param(None, SHAPES[0], index.RefusalReason.UNKNOWN, id="no agent"),
         pytest.param(
             pods.published(devices=(device(0, unhealthy="XID 79"), device(1, cordoned=True))),
             SHAPES[0],
-            index.Reason.CLOSED,
+            index.RefusalReason.CLOSED,
             id="no usable device",
         ),
         pytest.param(
             pods.published(),
             ask("x", notes={"pyvgpu.io/device-models": "T4"}),
-            index.Reason.CLOSED,
+            index.RefusalReason.CLOSED,
             id="no device of that model",
         ),
-        pytest.param(pods.published(size=4), SHAPES[0], index.Reason.SMALL, id="too small"),
-        pytest.param(pods.published(1), SHAPES[3], index.Reason.FEWER, id="too few devices"),
+        pytest.param(pods.published(size=4), SHAPES[0], index.RefusalReason.SMALL, id="too small"),
         pytest.param(
-            pods.published(devices=pcie(2)), SHAPES[4], index.Reason.APART, id="no NVLink"
+            pods.published(1), SHAPES[3], index.RefusalReason.FEWER, id="too few devices"
         ),
-        pytest.param(pods.published(1), SHAPES[6], index.Reason.TOGETHER, id="all together"),
+        pytest.param(
+            pods.published(devices=pcie(2)), SHAPES[4], index.RefusalReason.APART, id="no NVLink"
+        ),
+        pytest.param(
+            pods.published(1), SHAPES[6], index.RefusalReason.TOGETHER, id="all together"
+        ),
     ],
 )
 def test_why_an_empty_node_is_refused(published, pod, why):
-    known = cache.Book()
+    known = cache.Cache()
     made = extender.Decider(known)
     known.see_node("n0", published)
     assert made.filter(pod, ["n0"], 0).failed == {why.value: ["n0"]}
@@ -124,12 +128,14 @@ def test_why_an_empty_node_is_refused(published, pod, why):
 @pytest.mark.parametrize(
     ("taken", "pod", "why"),
     [
-        pytest.param([(0, 90), (1, 80)], SHAPES[0], index.Reason.TAKEN, id="all are taken"),
-        pytest.param([(0, 10)], SHAPES[3], index.Reason.FEW, id="one is free, two are requested"),
+        pytest.param([(0, 90), (1, 80)], SHAPES[0], index.RefusalReason.TAKEN, id="all are taken"),
+        pytest.param(
+            [(0, 10)], SHAPES[3], index.RefusalReason.FEW, id="one is free, two are requested"
+        ),
     ],
 )
 def test_why_a_node_in_use_is_refused(taken, pod, why):
-    known = cache.Book()
+    known = cache.Cache()
     made = extender.Decider(known)
     shares = {f"uid-{number}": {"main": (pods.share(number, vcore),)} for number, vcore in taken}
     known.see_node("n0", pods.published(placed=shares))
@@ -138,17 +144,17 @@ def test_why_a_node_in_use_is_refused(taken, pod, why):
 
 
 def test_a_damaged_annotation_is_a_reason_of_its_own():
-    known = cache.Book()
+    known = cache.Cache()
     known.see_node("n0", None, "is damaged")
     found = extender.Decider(known).filter(SHAPES[0], ["n0", "n1"], 0)
     assert found.failed == {
-        index.Reason.DAMAGED.value: ["n0"],
-        index.Reason.UNKNOWN.value: ["n1"],
+        index.RefusalReason.DAMAGED.value: ["n0"],
+        index.RefusalReason.UNKNOWN.value: ["n1"],
     }
 
 
 def test_more_shapes_and_more_changes_than_are_kept():
-    known = cache.Book()
+    known = cache.Cache()
     made = index.Index(known.stands)
     known.listen(made.changed)
     many = [ask(f"p{at}", vcore=1 + at % 99, size=1 + at // 99) for at in range(100)]
@@ -171,7 +177,7 @@ def test_more_shapes_and_more_changes_than_are_kept():
     ],
 )
 def test_policies_choose_among_nodes(policy, order):
-    known = cache.Book()
+    known = cache.Cache()
     made = extender.Decider(known)
     placed = {
         "empty": {},
@@ -188,7 +194,7 @@ def test_policies_choose_among_nodes(policy, order):
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 def test_a_barely_used_node_scores_unlike_an_empty_one(policy):
-    known = cache.Book()
+    known = cache.Cache()
     made = extender.Decider(known)
     known.see_node("empty", pods.published(8))
     known.see_node("used", pods.published(8, placed={"u": {"main": (pods.share(0, 1, 1),)}}))
@@ -199,7 +205,7 @@ def test_a_barely_used_node_scores_unlike_an_empty_one(policy):
 
 
 def test_topology_prefers_the_node_with_the_nearest_devices():
-    known = cache.Book()
+    known = cache.Cache()
     made = extender.Decider(known)
     machines = {
         "mesh": cube_mesh(),
@@ -214,7 +220,7 @@ def test_topology_prefers_the_node_with_the_nearest_devices():
 
 
 def test_the_only_fitting_node_is_reserved_for_a_while():
-    known = cache.Book()
+    known = cache.Cache()
     made = extender.Decider(known)
     known.see_node("n0", pods.published(1))
     one, two = ask("one", 60), ask("two", 60)
@@ -227,7 +233,7 @@ def test_the_only_fitting_node_is_reserved_for_a_while():
 
 
 def test_the_best_node_is_reserved_until_the_pod_is_bound_elsewhere():
-    known = cache.Book()
+    known = cache.Cache()
     made = extender.Decider(known)
     for name in ("n0", "n1"):
         known.see_node(name, pods.published(1))
@@ -241,18 +247,18 @@ def test_the_best_node_is_reserved_until_the_pod_is_bound_elsewhere():
 
 
 def test_reasons_may_be_left_out_where_a_node_fits():
-    known = cache.Book()
+    known = cache.Cache()
     made = extender.Decider(known)
     known.see_node("n0", pods.published(1))
     names = ["n0", "n1"]
     fits, large = ask("one", 60), ask("two", 200, None)
-    assert made.filter(fits, names, 0, every_reason=False) == answers.Answer(["n0"])
-    assert made.filter(fits, names, 0).failed == {index.Reason.UNKNOWN.value: ["n1"]}
+    assert made.filter(fits, names, 0, every_reason=False) == answers.FilterResult(["n0"])
+    assert made.filter(fits, names, 0).failed == {index.RefusalReason.UNKNOWN.value: ["n1"]}
     assert len(made.filter(large, names, 0, every_reason=False).failed) == 2
 
 
 def test_an_invalid_request_is_refused_everywhere_with_the_rule():
-    known = cache.Book()
+    known = cache.Cache()
     made = extender.Decider(known)
     pod = ask("x", 150)
     (said,) = made.filter(pod, ["n0", "n1"], 0).failed

@@ -36,7 +36,7 @@ SAYS = json.dumps({"Pod": POD, "NodeNames": ["a", "b"]}, separators=(",", ":"))
 
 
 def known():
-    found = cache.Book()
+    found = cache.Cache()
     for name, published in KNOWN.items():
         found.see_node(name, published)
     return found
@@ -54,7 +54,7 @@ def looked_up(asked):
     stands = known().stands
     found = {}
     for name in asked:
-        stand, why = stands.get(name), index.Reason.UNKNOWN
+        stand, why = stands.get(name), index.RefusalReason.UNKNOWN
         if stand is not None:
             why = onebyone.judge(
                 stand, pod_request.pod_of(pod_request.read(POD).shape, stand.unit)
@@ -91,7 +91,7 @@ def test_each_name_has_its_score(asked, way):
     answering = verbs.Verbs(extender.Decider(known()), None, tuple, tuple, ())
     answer = answering.prioritize(question(asked, way)).content
     alone = index.Index(known().stands)
-    shape, policy = pod_request.read(POD).shape, pod_request.Policy.BINPACK
+    shape, policy = pod_request.read(POD).shape, pod_request.NodePolicy.BINPACK
     single = {name: alone.score(shape, policy, [name])[0] for name in asked}
     assert json.loads(answer) == [{"Host": name, "Score": single[name]} for name in asked]
 
@@ -164,7 +164,7 @@ def test_a_roll_finds_the_names_that_it_has_numbered(taken):
 
 
 def test_deleted_nodes_are_dropped_after_a_while():
-    found = cache.Book()
+    found = cache.Cache()
     made = index.Index(found.stands)
     found.listen(made.changed)
     pod = pod_request.read(POD)

@@ -42,7 +42,7 @@ def test_count_of_names_in_a_text(text, count):
 
 
 def test_a_name_without_a_number_or_code_gets_the_default_code():
-    table = nodenames.Table()
+    table = nodenames.NameTable()
     for name, number in ((b"abcdefgh", 2), (b"b", 0), (b"", 1), (b"c", 3)):
         table.add(name, number)
     found = bytearray(6)
@@ -60,11 +60,11 @@ def test_texts_and_codes_that_do_not_match_are_refused(text):
     with pytest.raises(ValueError):
         nodenames.write(text, b"\0", {0: (b"", b"")})
     with pytest.raises(ValueError):
-        nodenames.Table().look(text, b"", 0, bytearray(1))
+        nodenames.NameTable().look(text, b"", 0, bytearray(1))
 
 
 def test_a_large_table_finds_all_its_names_and_no_others():
-    table, codes = nodenames.Table(), bytes(number % 251 for number in range(MANY))
+    table, codes = nodenames.NameTable(), bytes(number % 251 for number in range(MANY))
     for number in range(MANY):
         table.add(b"node-%d" % number, number)
     names = [b'"node-%d"' % number for number in range(2 * MANY)]
@@ -74,7 +74,7 @@ def test_a_large_table_finds_all_its_names_and_no_others():
 
 
 def test_names_of_thousands_of_characters_fit():
-    table, found = nodenames.Table(), bytearray(3)
+    table, found = nodenames.NameTable(), bytearray(3)
     for number, letter in enumerate((b"a", b"b", b"c")):
         table.add(letter * 20_000, number)
     text = b",".join(b'"' + char * 20_000 + b'"' for char in (b"c", b"a", b"d"))

@@ -22,7 +22,7 @@ def limits():
 def tell(cluster, limits):
     api, connection = cluster
     said = {}
-    teller = pod_events.Teller(connection, lambda pod, names: said.get(pod.uid, ""), limits)
+    teller = pod_events.PodEvents(connection, lambda pod, names: said.get(pod.uid, ""), limits)
     stop = threading.Event()
     thread = threading.Thread(target=teller.run, args=(stop,))
     thread.start()
@@ -56,7 +56,7 @@ def test_a_waiting_pod_gets_one_event_for_a_reason(tell):
     assert event["involvedObject"]["uid"] == "uid-a"
 
 
-@pytest.mark.parametrize("limits", [event_recorder.Limits(0.0, 600.0)])
+@pytest.mark.parametrize("limits", [event_recorder.EventLimits(0.0, 600.0)])
 def test_only_a_new_reason_makes_another_event(tell):
     teller, api, said = tell
     for text in ("one", "one", "two"):

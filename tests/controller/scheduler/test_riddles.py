@@ -51,7 +51,7 @@ def riddle(request):
 
 @pytest.fixture
 def known():
-    found = cache.Book()
+    found = cache.Cache()
     for name in NODES:
         found.see_node(name, pods.published(8))
     return found

@@ -12,7 +12,7 @@ from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.scheduler.shell import seal_keys
 from pyvgpu.deviceplugin.cluster import scheduler_choice
 
-PLACE = serving_certificate.Place("agents", "placement")
+PLACE = serving_certificate.ServerObjects("agents", "placement")
 ONE, TWO = b"1" * 32, b"2" * 32
 
 
@@ -88,7 +88,9 @@ def test_an_invalid_key_is_refused_with_the_rule(small, text):
 
 
 STEPS = ({"key": ONE}, {"key": ONE, "next": TWO}, {"key": TWO, "next": ONE}, {"key": TWO})
-CHOICE = annotations.Choice("uid-p", "node-1", {"main": (facts.Share("GPU-1", 50, 1 << 30),)})
+CHOICE = annotations.DeviceChoice(
+    "uid-p", "node-1", {"main": (facts.NodeShare("GPU-1", 50, 1 << 30),)}
+)
 
 
 class Exchange:

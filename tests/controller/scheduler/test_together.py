@@ -83,7 +83,7 @@ def led(cluster, request):
     api, connection = cluster
     for name in (NODE, "node-2"):
         api.put(f"/api/v1/nodes/{name}", make.node(name))
-    made = Led(api, connection, getattr(request, "param", cache.Settings()))
+    made = Led(api, connection, getattr(request, "param", cache.SchedulerSettings()))
     yield made
     made.stop.set()
     made.thread.join(30)
@@ -153,11 +153,11 @@ def test_a_protected_pod_stays_and_another_is_evicted(led):
 @pytest.fixture
 def frequent(monkeypatch):
     """A pod's reason is written as soon as it changes."""
-    monkeypatch.setattr(pod_events, "LIMITS", event_recorder.Limits(0.0, 600.0))
+    monkeypatch.setattr(pod_events, "LIMITS", event_recorder.EventLimits(0.0, 600.0))
 
 
 @pytest.mark.usefixtures("frequent")
-@pytest.mark.parametrize("led", [cache.Settings(claim_seconds=0.5)], indirect=True)
+@pytest.mark.parametrize("led", [cache.SchedulerSettings(claim_seconds=0.5)], indirect=True)
 def test_another_pod_is_evicted_for_one_that_never_terminates(led, monkeypatch):
     monkeypatch.setattr(evictions, "AGAIN_SECONDS", 0.1)
     monkeypatch.setattr(disruption_budgets, "PROTECTED_SECONDS", 0.3)

@@ -18,7 +18,7 @@ def question(policy, version):
 
 @pytest.mark.parametrize("versions", [("1", "2"), (None, None), ("", ""), ("1", None)])
 def test_a_pod_that_has_changed_since_it_was_judged_is_parsed_again(versions):
-    known = cache.Book()
+    known = cache.Cache()
     known.see_node("empty", pods.published(2))
     placed = {"u": {"main": (pods.share(0, 30, 1),)}}
     known.see_node("used", pods.published(2, placed=placed))

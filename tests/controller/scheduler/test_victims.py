@@ -29,7 +29,7 @@ def running(name, number, vcore=60, size=8, priority=0, node="n0", age=0, leavin
 
 
 def cluster(*those, devices=2, nodes=("n0",)):
-    known = cache.Book()
+    known = cache.Cache()
     for node in nodes:
         known.see_node(node, pods.published(devices=pcie(devices)))
     for pod in those:
@@ -370,7 +370,9 @@ def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
     )
     assert (
         place.complaint(
-            facts.Node(stand.devices, tuple(stand.held({victim.uid for victim in plan.victims}))),
+            facts.NodeDevices(
+                stand.devices, tuple(stand.held({victim.uid for victim in plan.victims}))
+            ),
             wanted,
             {"0": plan.shares["main"]},
         )
@@ -383,4 +385,6 @@ def without(stand, pods_):
     held = [
         it.held for uid, it in stand.tenants.items() if uid not in gone and it.held is not None
     ]
-    return free_capacity.of(facts.Node(stand.devices, tuple(itertools.chain.from_iterable(held))))
+    return free_capacity.of(
+        facts.NodeDevices(stand.devices, tuple(itertools.chain.from_iterable(held)))
+    )

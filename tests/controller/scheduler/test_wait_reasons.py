@@ -21,7 +21,7 @@ def running(name, number, vcore=60, size=8, node="n0"):
 
 
 def cluster(*those, nodes=None):
-    known = cache.Book()
+    known = cache.Cache()
     for name, published in (nodes or {"n0": pods.published()}).items():
         known.see_node(name, published)
     for pod in those:
@@ -117,7 +117,7 @@ def test_every_device_has_a_row():
 
 
 def test_an_invalid_annotation_is_shown():
-    known = cache.Book()
+    known = cache.Cache()
     known.see_node("n0", None, "pyvgpu.io/node-devices: is damaged: ValueError('x')")
     (row,) = wait_reasons.look(known, ask(), every_device=True).rows()
     assert row == (
@@ -192,7 +192,7 @@ def test_a_share_of_several_devices_is_named_as_such():
 
 
 def test_an_event_is_truncated_to_its_limit():
-    known = cache.Book()
+    known = cache.Cache()
     for number in range(60):
         known.see_node(f"n{number}", pods.published(devices=pcie(2)))
         for at in range(40):
@@ -205,4 +205,4 @@ def test_an_event_is_truncated_to_its_limit():
 
 
 def test_without_known_nodes_it_says_so():
-    assert wait_reasons.look(cache.Book(), ask()).event().endswith("no node is known")
+    assert wait_reasons.look(cache.Cache(), ask()).event().endswith("no node is known")

@@ -18,9 +18,9 @@ class Followed:
     """A running watch, and the number of times that devices may have been freed."""
 
     def __init__(self, connection):
-        self.book, self.freed = cache.Book(), 0
+        self.book, self.freed = cache.Cache(), 0
         self.stop = threading.Event()
-        self.watch = watch.Watch(connection, self.book, lambda: [KEY], self._free)
+        self.watch = watch.ClusterWatch(connection, self.book, lambda: [KEY], self._free)
         self.drift = cache_check.Drift(connection, self.book, lambda: [KEY], self.watch.relist)
         for part in self.watch.parts:
             threading.Thread(target=part, args=(self.stop,), daemon=True).start()
@@ -53,8 +53,8 @@ def bind(api, name, node="node-1", device=0):
     from pyvgpu.allocator import annotations, facts
 
     thing = make.pod(name)
-    share = facts.Share(f"GPU-{node}-{device}", 50, 8 * make.UNIT)
-    choice = annotations.Choice(thing["metadata"]["uid"], node, {"main": (share,)})
+    share = facts.NodeShare(f"GPU-{node}-{device}", 50, 8 * make.UNIT)
+    choice = annotations.DeviceChoice(thing["metadata"]["uid"], node, {"main": (share,)})
     thing["metadata"]["annotations"] = {"pyvgpu.io/devices": annotations.seal(choice, KEY)}
     thing["spec"]["nodeName"] = node
     api.put(make.path(name), thing)
@@ -166,7 +166,7 @@ def test_drift_is_counted_and_corrected(cluster, follow, monkeypatch):
 
 def test_it_compares_at_the_set_interval_until_it_ends(cluster, follow):
     followed = follow()
-    followed.book.settings = cache.Settings(resync_seconds=0.01)
+    followed.book.settings = cache.SchedulerSettings(resync_seconds=0.01)
     thread = threading.Thread(target=followed.drift.run, args=(followed.stop,))
     thread.start()
     waiting.wait_until(lambda: followed.drift.comparisons > 2)

@@ -23,7 +23,7 @@ from pyvgpu.controller.sidecar import (
     swaps,
 )
 
-MOMENT = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=30), lambda: 0.5)
+MOMENT = reconcile.DecisionMoment(model.BEGIN + datetime.timedelta(seconds=30), lambda: 0.5)
 AROUND = (model.around(), model.around(live=False, images={"a:1": True}))
 UID, ENDED = "uid-1", "2026-11-21T10:00:00+00:00"  # of the pod, as a record has it
 
@@ -84,7 +84,7 @@ def test_no_annotation_makes_a_component_fail(swap, swapped, record, main, phase
     thing = make.pod(
         make.container("main", main), sidecar, metadata={"annotations": annotations}, phase=phase
     )
-    projections.pod(thing, settings.Settings())
+    projections.pod(thing, settings.SidecarSettings())
     pod = pods.read(thing)
     for around in AROUND:
         decision = reconcile.reconcile(pod, around, MOMENT, model.SETTINGS)

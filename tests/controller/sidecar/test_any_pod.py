@@ -72,13 +72,15 @@ AROUND = st.builds(
     model.around,
     live=st.booleans(),
     virtual=st.booleans(),
-    job=st.sampled_from([None, how.Job(0, 0, 1), how.Job(6, 0, 1)]),
+    job=st.sampled_from([None, how.OwningJob(0, 0, 1), how.OwningJob(6, 0, 1)]),
     has_fast_exit=st.booleans(),
 )
 
 
 def decide(pod, around, seconds):
-    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=seconds), lambda: 0.5)
+    moment = reconcile.DecisionMoment(
+        model.BEGIN + datetime.timedelta(seconds=seconds), lambda: 0.5
+    )
     return reconcile.reconcile(pods.read(pod), around, moment, model.SETTINGS)
 
 

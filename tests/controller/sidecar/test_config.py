@@ -11,7 +11,7 @@ from pyvgpu.controller.sidecar import config, marking, settings
 pytest.importorskip("yaml", reason="needs PyYAML")
 
 PAGE = Path(__file__).parents[3] / "docs" / "sidecar.md"
-DEFAULT = settings.Settings()
+DEFAULT = settings.SidecarSettings()
 
 
 def parse(text):
@@ -25,7 +25,7 @@ def test_an_empty_file_keeps_the_defaults():
 @pytest.mark.parametrize("field", config.FIELDS, ids=lambda field: field.name)
 def test_every_example_is_valid(field):
     found = parse(f"{field.name}: {field.example}")
-    assert isinstance(found, settings.Settings)
+    assert isinstance(found, settings.SidecarSettings)
 
 
 def test_all_settings():
@@ -43,7 +43,7 @@ def test_all_settings():
         virtualPulls: false
         """
     )
-    assert found.policies == (marking.Policy(("log-*",), "train-*", {"team": "vision"}),)
+    assert found.policies == (marking.MarkingPolicy(("log-*",), "train-*", {"team": "vision"}),)
     assert (found.paths, found.insist, found.most_writes) == (frozenset({"stop"}), True, 1)
     assert found.margin_seconds == 2.5
     assert (found.fast_exit.image, found.fast_exit.in_registry) == (
@@ -105,7 +105,7 @@ def test_an_unreadable_file_is_an_error(tmp_path):
 
 def default_of(field):
     """Return a setting's default in the documentation's notation."""
-    value = settings.Settings()
+    value = settings.SidecarSettings()
     for part in field.place.split("."):
         value = getattr(value, part)
     if isinstance(value, bool):

@@ -21,7 +21,7 @@ def at_work(*containers, **more):
 def test_a_report_has_the_exit_of_each_main_container():
     claim = exit_reports.see(at_work(), [MAIN, LOG])
     at = datetime.datetime.fromisoformat("2026-11-21T10:00:00+00:00")
-    assert claim == exit_reports.Claim(
+    assert claim == exit_reports.ExitReport(
         "uid-1", {"main": exit_reports.End("containerd://main", 0, at)}
     )
 
@@ -51,7 +51,7 @@ def test_an_applied_report_equals_kubelets_later_status():
     believed = exit_reports.believe(pod, exit_reports.see(pod, [MAIN, LOG]))
     main = make.container("main", make.ended(0, "containerd://main"))
     assert believed == pods.read(make.pod(main, make.sidecar()))
-    moment = reconcile.Moment(model.BEGIN, lambda: 0.5)
+    moment = reconcile.DecisionMoment(model.BEGIN, lambda: 0.5)
     patch = reconcile.reconcile(believed, model.around(), moment, model.SETTINGS).patch
     later = model.apply(make.pod(main, make.sidecar()), patch.operations)
     assert records.read(pods.read(later), "2026-11-21T10:00:00+00:00") is not None
@@ -85,7 +85,7 @@ def test_a_malformed_annotation_is_empty(text):
 
 def claimed(uid="uid-1", identity="containerd://main"):
     at = datetime.datetime.fromisoformat(make.AT)
-    return exit_reports.Claim(uid, {"main": exit_reports.End(identity, 0, at)})
+    return exit_reports.ExitReport(uid, {"main": exit_reports.End(identity, 0, at)})
 
 
 @pytest.mark.row(14)

@@ -13,7 +13,9 @@ LABEL = {"labels": {"pyvgpu.io/sidecars": "managed"}}
 def said(pod, seconds=1, labelled=True):
     if labelled:
         pod = {**pod, "metadata": {**pod["metadata"], **LABEL}}
-    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=seconds), lambda: 0.5)
+    moment = reconcile.DecisionMoment(
+        model.BEGIN + datetime.timedelta(seconds=seconds), lambda: 0.5
+    )
     return explain.explain(pods.read(pod), model.around(), moment, model.SETTINGS).lines
 
 
@@ -29,7 +31,7 @@ def test_a_running_pod():
 
 def test_a_pod_whose_sidecars_are_ending():
     pod = make.pod(make.container("main", make.ended(3)), make.sidecar())
-    moment = reconcile.Moment(model.BEGIN, lambda: 0.5)
+    moment = reconcile.DecisionMoment(model.BEGIN, lambda: 0.5)
     patch = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS).patch
     assert said(model.apply(pod, patch.operations)) == [
         "main container main: ended with 3",

@@ -46,7 +46,7 @@ def seen(hook, ports=()):
     annotations = {cri.PRE_STOP: json.dumps(hook)}
     if ports:
         annotations[cri.PORTS] = json.dumps(ports)
-    return cri.Seen("log", "pod", "log", 0, 1.0, True, False, annotations)
+    return cri.RuntimeContainer("log", "pod", "log", 0, 1.0, True, False, annotations)
 
 
 def get(port, **more):

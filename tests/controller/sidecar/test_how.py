@@ -9,7 +9,7 @@ import pod_objects as make
 import pytest
 
 from pyvgpu.controller.sidecar import how, marking, nodes, pods, settings
-from pyvgpu.controller.sidecar.how import Path, Situation
+from pyvgpu.controller.sidecar.how import Method, Situation
 
 PAGE = File(__file__).parents[3] / "docs" / "sidecar.md"
 SETS = ("tried", "forbidden")
@@ -22,65 +22,65 @@ def every_situation():
     for values in itertools.product((False, True), repeat=len(fields)):
         common = Situation(**dict(zip(fields, values, strict=True)))
         yield common
-        for name, path in itertools.product(SETS, (Path.STOP, Path.SWAP)):
+        for name, path in itertools.product(SETS, (Method.STOP, Method.SWAP)):
             yield dataclasses.replace(common, **{name: frozenset({path})})
 
 
 def test_invariants_of_all_paths():
     for situation in every_situation():
         path = how.choose(situation).path
-        assert path is Path.LEAVE or situation.may(path)
-        if path is Path.STOP:
+        assert path is Method.LEAVE or situation.may(path)
+        if path is Method.STOP:
             assert situation.live
             assert situation.running
             assert situation.clean or situation.insist
-        if path in (Path.SWAP, Path.HYBRID):
+        if path in (Method.SWAP, Method.HYBRID):
             assert situation.swappable
             assert situation.image_ready
-        if path is Path.HYBRID:
+        if path is Method.HYBRID:
             assert situation.live
             assert situation.running
         if situation.ended:
-            assert path is Path.NOTHING
+            assert path is Method.NOTHING
         elif situation.eternal:
-            assert path is Path.LEAVE
-        if path is Path.LEAVE and not situation.eternal:
+            assert path is Method.LEAVE
+        if path is Method.LEAVE and not situation.eternal:
             assert not how.can_follow(situation)
-        if path in (Path.SWAP, Path.HYBRID):
+        if path in (Method.SWAP, Method.HYBRID):
             assert not situation.tight
 
 
 @pytest.mark.parametrize(
     ("situation", "path"),
     [
-        (Situation(native=True), Path.NOTHING),
-        (Situation(creating=True), Path.TRANSFORM),
-        (Situation(creating=True, convertible=True), Path.CONVERT),
-        (Situation(ended=True), Path.NOTHING),
-        (Situation(eternal=True, swappable=True, image_ready=True), Path.LEAVE),
-        (Situation(virtual=True, provider_switch=True), Path.PROVIDER),
-        (Situation(virtual=True, swappable=True, image_ready=True), Path.SWAP),
+        (Situation(native=True), Method.NOTHING),
+        (Situation(creating=True), Method.TRANSFORM),
+        (Situation(creating=True, convertible=True), Method.CONVERT),
+        (Situation(ended=True), Method.NOTHING),
+        (Situation(eternal=True, swappable=True, image_ready=True), Method.LEAVE),
+        (Situation(virtual=True, provider_switch=True), Method.PROVIDER),
+        (Situation(virtual=True, swappable=True, image_ready=True), Method.SWAP),
         (
             Situation(live=True, running=True, clean=True, swappable=True, image_ready=True),
-            Path.STOP,
+            Method.STOP,
         ),
-        (Situation(live=True, clean=True, swappable=True, image_ready=True), Path.SWAP),
-        (Situation(live=True, running=True, swappable=True, image_ready=True), Path.SWAP),
+        (Situation(live=True, clean=True, swappable=True, image_ready=True), Method.SWAP),
+        (Situation(live=True, running=True, swappable=True, image_ready=True), Method.SWAP),
         (
             Situation(live=True, running=True, swappable=True, image_ready=True, hurried=True),
-            Path.HYBRID,
+            Method.HYBRID,
         ),
         (
             Situation(
                 live=True, running=True, swappable=True, image_ready=True, hurried=True, tight=True
             ),
-            Path.LEAVE,
+            Method.LEAVE,
         ),
-        (Situation(swappable=True, image_ready=True, tight=True, may_raise=True), Path.RAISE),
-        (Situation(live=True, running=True, clean=True, tight=True), Path.STOP),
-        (Situation(live=True, running=True), Path.LEAVE),
-        (Situation(live=True, running=True, insist=True), Path.STOP),
-        (Situation(live=True, running=True, swappable=True), Path.LEAVE),
+        (Situation(swappable=True, image_ready=True, tight=True, may_raise=True), Method.RAISE),
+        (Situation(live=True, running=True, clean=True, tight=True), Method.STOP),
+        (Situation(live=True, running=True), Method.LEAVE),
+        (Situation(live=True, running=True, insist=True), Method.STOP),
+        (Situation(live=True, running=True, swappable=True), Method.LEAVE),
     ],
 )
 def test_rows(situation, path):
@@ -115,14 +115,14 @@ def situate(container, policy="Never", pod=None, job=None, chosen=None, others=0
         "pulls_fast_exit": False,
     }
     around = how.Surroundings(
-        nodes.Node("node-1", **{**there, **node}), job, frozenset({"known:1"})
+        nodes.NodeState("node-1", **{**there, **node}), job, frozenset({"known:1"})
     )
     return how.situate(
         read,
         marks.sidecars[0],
         marks,
         around,
-        chosen or settings.Settings(),
+        chosen or settings.SidecarSettings(),
     )
 
 
@@ -173,7 +173,7 @@ MOVED = {
         (
             lambda: situate(
                 make.sidecar(imagePullPolicy="Always"),
-                chosen=settings.Settings(fast_exit=settings.FastExit(in_registry=True)),
+                chosen=settings.SidecarSettings(fast_exit=settings.FastExit(in_registry=True)),
             ),
             "image_ready",
             True,
@@ -236,15 +236,15 @@ MOVED = {
             True,
         ),
         # the sum of the Job's restarts
-        (lambda: situate(make.sidecar(), job=how.Job(0, 0, 1)), "tight", False),
-        (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(0, 0, 1)), "tight", True),
-        (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(1, 0, 1)), "tight", True),
-        (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(2, 0, 1)), "tight", False),
-        (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(2, 1, 1)), "tight", True),
-        (lambda: situate(make.sidecar(), "OnFailure", job=how.Job(6, 0, 6)), "tight", True),
+        (lambda: situate(make.sidecar(), job=how.OwningJob(0, 0, 1)), "tight", False),
+        (lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(0, 0, 1)), "tight", True),
+        (lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(1, 0, 1)), "tight", True),
+        (lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(2, 0, 1)), "tight", False),
+        (lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(2, 1, 1)), "tight", True),
+        (lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(6, 0, 6)), "tight", True),
         (lambda: situate(make.sidecar(), "OnFailure"), "tight", False),
         (
-            lambda: situate(make.sidecar(), "OnFailure", job=how.Job(2, 0, 1), others=1),
+            lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(2, 0, 1), others=1),
             "tight",
             True,
         ),

@@ -11,7 +11,7 @@ POD = "/api/v1/namespaces/team/pods/train-0"
 
 
 def adopted(pod, *policies):
-    found = label_sweep.Sweep(None, settings.Settings(policies=policies), None, None, None)
+    found = label_sweep.Sweep(None, settings.SidecarSettings(policies=policies), None, None, None)
     operations = found.look(pods.read(pod))
     return small_kubelet.apply(pod, operations)["metadata"].get("labels") if operations else None
 
@@ -31,9 +31,9 @@ def test_a_pod_with_a_marked_sidecar_is_labelled():
 def test_a_pod_that_a_policy_marks_is_labelled():
     pod = bare(make.container("log-1", make.running()))
     assert adopted(pod) is None
-    assert adopted(pod, marking.Policy(("log-*",)))
-    assert adopted(pod, marking.Policy(("log-*",), namespace="others")) is None
-    assert adopted(pod, marking.Policy(("log-*",), labels={"app": "b"})) is None
+    assert adopted(pod, marking.MarkingPolicy(("log-*",)))
+    assert adopted(pod, marking.MarkingPolicy(("log-*",), namespace="others")) is None
+    assert adopted(pod, marking.MarkingPolicy(("log-*",), labels={"app": "b"})) is None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def adopt(small):
 
     def adopt_while(*happen):
         turns, meter = Meanwhile(*happen), ControllerMeter()
-        it = label_sweep.Sweep(connection, settings.Settings(), lambda: True, turns, meter)
+        it = label_sweep.Sweep(connection, settings.SidecarSettings(), lambda: True, turns, meter)
         it.adopt(pods.read(found))
         return meter.registry.get_sample_value("pyvgpu_sidecar_adopted_pods_total")
 

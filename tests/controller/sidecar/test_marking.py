@@ -65,14 +65,14 @@ def test_a_mark_that_is_not_literal_is_ignored_with_a_warning():
 @pytest.mark.parametrize(
     ("policy", "marked"),
     [
-        (marking.Policy(("istio-*",)), True),
-        (marking.Policy(("istio-*",), namespace="team"), True),
-        (marking.Policy(("istio-*",), namespace="te?m*"), True),
-        (marking.Policy(("istio-*",), namespace="other"), False),
-        (marking.Policy(("istio-*",), labels={"mesh": "on"}), True),
-        (marking.Policy(("istio-*",), labels={"mesh": "off"}), False),
-        (marking.Policy(("istio-*",), labels={"absent": "on"}), False),
-        (marking.Policy(("envoy",)), False),
+        (marking.MarkingPolicy(("istio-*",)), True),
+        (marking.MarkingPolicy(("istio-*",), namespace="team"), True),
+        (marking.MarkingPolicy(("istio-*",), namespace="te?m*"), True),
+        (marking.MarkingPolicy(("istio-*",), namespace="other"), False),
+        (marking.MarkingPolicy(("istio-*",), labels={"mesh": "on"}), True),
+        (marking.MarkingPolicy(("istio-*",), labels={"mesh": "off"}), False),
+        (marking.MarkingPolicy(("istio-*",), labels={"absent": "on"}), False),
+        (marking.MarkingPolicy(("envoy",)), False),
     ],
 )
 def test_a_policy_marks_containers_without_a_mark(policy, marked):
@@ -88,7 +88,7 @@ def test_a_policy_marks_containers_without_a_mark(policy, marked):
 def test_a_container_can_refuse_a_policy():
     refused = make.container("istio-proxy", environment={"SIDECAR_TERMINATION": "false"})
     assert not mark(
-        make.container("main"), refused, policies=[marking.Policy(("istio-*",))]
+        make.container("main"), refused, policies=[marking.MarkingPolicy(("istio-*",))]
     ).sidecars
 
 

@@ -17,7 +17,7 @@ LOG = node.Running("log", "containerd://log", None)
 def begun(*sidecars, policy="Never"):
     """Return a pod whose sidecars the controller has begun to end."""
     pod = make.pod(make.container("main", make.ended(0)), *sidecars, policy=policy)
-    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
+    moment = reconcile.DecisionMoment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
     decision = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS)
     return model.apply(pod, decision.patch.operations)
 

@@ -28,7 +28,7 @@ PODS = "/api/v1/namespaces/team/pods"
 POD = f"{PODS}/train-0"
 LEASE = leases.path("pyvgpu", leases.NODE + "node-1")
 ZERO = {"SIDECAR_TERMINATION_EXITS_ZERO": "true"}
-SETTINGS = settings.Settings()
+SETTINGS = settings.SidecarSettings()
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def begin(small, tmp_path, monkeypatch):
             runtime.images.add(SETTINGS.fast_exit.image)
             runtime.containers.update(found)
             client = opened.enter_context(small_runtime.running(tmp_path, runtime))
-            place = node_agent.Place("node-1", tmp_path / "begun")
-            part = node_agent.Keeper(connection, client, place, SETTINGS, meters.NodeMeter())
+            place = node_agent.NodePart("node-1", tmp_path / "begun")
+            part = node_agent.NodeAgent(connection, client, place, SETTINGS, meters.NodeMeter())
             lease = leases.Lease(connection, "pyvgpu", leases.NODE + "node-1", "node-1")
             thread = threading.Thread(target=part.run, args=(lease, stop))
             thread.start()
@@ -98,7 +98,7 @@ def asked_for(container_id):
     """Return a pod whose record requests to stop the container with that ID."""
     side = make.sidecar("log", make.running(container_id), environment=ZERO)
     pod = make.pod(make.container("main", make.ended(0)), side)
-    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
+    moment = reconcile.DecisionMoment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
     patch = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS).patch
     return model.apply(pod, patch.operations)
 
@@ -271,7 +271,7 @@ def test_a_replaced_container_is_killed_with_its_deleted_pod(small, begin):
     api, _ = small
     side = make.sidecar("log")
     pod = make.pod(make.container("main", make.ended(0)), side)
-    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
+    moment = reconcile.DecisionMoment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
     decision = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS)
     pod = model.apply(pod, decision.patch.operations)
     pod["metadata"] |= {"deletionTimestamp": make.AT, "deletionGracePeriodSeconds": 0}

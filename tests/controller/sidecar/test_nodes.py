@@ -9,7 +9,7 @@ import pytest
 from pyvgpu.controller.sidecar import nodes, settings
 
 NOW = datetime.datetime.fromisoformat(make.AT)
-CHOSEN = settings.Settings()
+CHOSEN = settings.SidecarSettings()
 
 
 def node(labels=None, taints=(), images=(), version="v1.36.3"):

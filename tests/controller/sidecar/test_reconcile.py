@@ -14,7 +14,9 @@ PLAIN = {"command": ["/opt/log"]}
 
 
 def decide(pod, seconds=1, around=None, chance=0.5):
-    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=seconds), lambda: chance)
+    moment = reconcile.DecisionMoment(
+        model.BEGIN + datetime.timedelta(seconds=seconds), lambda: chance
+    )
     return reconcile.reconcile(pods.read(pod), around or model.around(), moment, model.SETTINGS)
 
 
@@ -108,7 +110,7 @@ def test_a_stop_only_writes_a_record():
 
 
 def names_of_events(decision):
-    return [action.name for action in decision.actions if isinstance(action, actions.Event)]
+    return [action.name for action in decision.actions if isinstance(action, actions.SidecarEvent)]
 
 
 def test_events_follow_the_write_and_have_unique_names():
@@ -129,7 +131,7 @@ def events(decision):
     return next(
         (action.reason, action.message)
         for action in decision.actions
-        if isinstance(action, actions.Event)
+        if isinstance(action, actions.SidecarEvent)
     )
 
 
@@ -223,7 +225,7 @@ def test_a_removed_record_does_not_begin_again():
 
 def test_a_jobs_backoff_limit_is_raised_before_a_swap():
     pod = done(make.sidecar(), make.sidecar("mesh"), policy="OnFailure")
-    job = reconcile.how.Job(0, 1, 3, "train", "uid-job", "9")
+    job = reconcile.how.OwningJob(0, 1, 3, "train", "uid-job", "9")
     decision = decide(pod, around=model.around(job=job))
     assert kinds(decision) == ["Patch", "Count", "Event", "Wake"]
     assert (decision.patch.resource, decision.patch.name) == ("jobs", "train")
@@ -232,7 +234,7 @@ def test_a_jobs_backoff_limit_is_raised_before_a_swap():
         {"op": "test", "path": "/metadata/resourceVersion", "value": "9"},
         {"op": "add", "path": "/spec/backoffLimit", "value": 8},
     )
-    room = reconcile.how.Job(8, 1, 3, "train", "uid-job", "10")
+    room = reconcile.how.OwningJob(8, 1, 3, "train", "uid-job", "10")
     assert decide(pod, around=model.around(job=room)).patch.resource == "pods"
 
 

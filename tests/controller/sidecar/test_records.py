@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvgpu.controller.sidecar import pods, records
-from pyvgpu.controller.sidecar.how import Path
+from pyvgpu.controller.sidecar.how import Method
 
-RECORD = records.Record(
+RECORD = records.PodRecord(
     uid="uid-1",
     mains_ended="2026-11-21T10:00:00+00:00",
     step=1,
     at=datetime.datetime.fromisoformat("2026-11-21T10:00:01.5Z"),
     seconds=35.0,
     entries={
-        "log": records.Entry(
-            Path.HYBRID, "containerd://log", 5, True, -1, "quit", frozenset({Path.STOP})
+        "log": records.ActionRecord(
+            Method.HYBRID, "containerd://log", 5, True, -1, "quit", frozenset({Method.STOP})
         )
     },
 )

@@ -12,7 +12,7 @@ import waiting
 from pyvgpu.controller.sidecar import exit_reports, reconcile, settings, shell
 from pyvgpu.controller.sidecar.meters import ControllerMeter
 
-SETTINGS = settings.Settings(sweep_seconds=0)
+SETTINGS = settings.SidecarSettings(sweep_seconds=0)
 PODS = "/api/v1/namespaces/team/pods"
 POD = f"{PODS}/train-0"
 JOB = "/apis/batch/v1/namespaces/team/jobs/train"
@@ -117,7 +117,7 @@ def test_another_pod_of_the_same_name_is_decided_again(small, begin):
 
 def lease_that_says(renewed, *keys):
     at = datetime.datetime.fromisoformat(make.AT)
-    claim = exit_reports.Claim("uid-1", {"main": exit_reports.End("containerd://1", 0, at)})
+    claim = exit_reports.ExitReport("uid-1", {"main": exit_reports.End("containerd://1", 0, at)})
     said = exit_reports.write(dict.fromkeys(keys, claim))
     metadata = {"namespace": "pyvgpu", "name": "pyvgpu-sidecar-node-1"}
     metadata["annotations"] = {exit_reports.ANNOTATION: said}

@@ -34,7 +34,7 @@ HERE = dict.fromkeys(["new:2", "new:3", "mesh:1", "mesh:2", "log:1"], True)
 
 
 def decide(document, **around):
-    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
+    moment = reconcile.DecisionMoment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
     known = model.around(**{"images": HERE, **around})
     return reconcile.reconcile(pods.read(document), known, moment, model.SETTINGS)
 

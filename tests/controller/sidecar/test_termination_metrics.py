@@ -13,7 +13,7 @@ from pyvgpu.controller.sidecar import pods, reconcile, termination_metrics
 def over(at="2026-11-21T10:00:02.500Z", phase="Succeeded"):
     """Return a pod whose sidecar was swapped, and ended *at*."""
     pod = make.pod(make.container("main", make.ended(0)), make.sidecar())
-    moment = reconcile.Moment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
+    moment = reconcile.DecisionMoment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
     decision = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS)
     pod = model.apply(pod, decision.patch.operations)
     pod["status"]["phase"] = phase
@@ -22,9 +22,9 @@ def over(at="2026-11-21T10:00:02.500Z", phase="Succeeded"):
 
 
 def test_seconds_are_from_the_last_main_to_the_last_sidecar():
-    assert termination_metrics.measure(pods.read(over())) == termination_metrics.Figures(
-        ("swap",), 2.5, 1
-    )
+    assert termination_metrics.measure(
+        pods.read(over())
+    ) == termination_metrics.TerminationMetrics(("swap",), 2.5, 1)
 
 
 def test_a_clock_set_back_gives_no_negative_seconds():

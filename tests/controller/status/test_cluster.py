@@ -33,7 +33,7 @@ def empty():
 
 def ask(shown, query=None, token=VIEWER, path=site.NUMBERS, **fields):
     fields = {"authorization": f"Bearer {token}"} | fields if token else fields
-    return shown.routes()[path](endpoints.Asked(query or {}, fields))
+    return shown.routes()[path](endpoints.HttpRequest(query or {}, fields))
 
 
 def test_an_authorized_user_sees_everything(shown):
@@ -113,7 +113,7 @@ def test_a_matching_etag_gets_304(shown):
 
 
 def test_document_is_unavailable_until_all_lists_are_read():
-    unread = cluster.Cluster(None, cluster.Settings("c", "a", 1))
+    unread = cluster.Cluster(None, cluster.StatusSettings("c", "a", 1))
     with pytest.raises(errors.UnavailableError, match="the nodes were not read yet"):
         unread.document({})
 

@@ -29,7 +29,7 @@ def shows(token):
 
 def test_a_user_with_the_permission_may_see_the_page(authorizer):
     api, known, _ = authorizer
-    assert known.judge(shows(VIEWER)) == guard.Verdict(200)
+    assert known.judge(shows(VIEWER)) == guard.AccessVerdict(200)
     (asked,) = api.reviewed
     assert asked["nonResourceAttributes"] == {"path": "/pyvgpu/status", "verb": "get"}
     assert (asked["user"], asked["groups"], asked["extra"]) == (

@@ -12,18 +12,18 @@ from pyvgpu.controller.status import rows
 
 
 def stand(name, *had, placed=None, trouble=""):
-    made = node_info.Stand(name)
+    made = node_info.NodeInfo(name)
     published = annotations.Published(UNIT, had, placed=placed or {})
     made.update(None if trouble else published, trouble)
     return made
 
 
 def device(at=0, **more):
-    return facts.Device(f"GPU-{at}", at, 16 * GIB, model="T4", **more)
+    return facts.NodeDevice(f"GPU-{at}", at, 16 * GIB, model="T4", **more)
 
 
 def placed(vcore, vmemory=4 * GIB, uuid="GPU-0"):
-    return {f"uid-{vcore}": {"main": (facts.Share(uuid, vcore, vmemory),)}}
+    return {f"uid-{vcore}": {"main": (facts.NodeShare(uuid, vcore, vmemory),)}}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_node_has_a_state_and_a_reason(made, agent, state, why):
 
 
 def test_a_node_that_has_published_nothing_is_unknown():
-    row = rows.row_of(node_info.Stand("a"), "")
+    row = rows.row_of(node_info.NodeInfo("a"), "")
     assert row.state == "unknown"
     assert row.troubled
     assert rows.totals([row])["devices"] == 0
@@ -97,35 +97,35 @@ MANY = sorted(
 
 
 def test_five_thousand_nodes_are_paged():
-    first = rows.chosen(MANY, rows.Wanted())
+    first = rows.chosen(MANY, rows.NodeQuery())
     assert (first["count"], first["page"], first["pages"]) == (5000, 1, 100)
     assert len(first["rows"]) == rows.ON_A_PAGE
-    last = rows.chosen(MANY, rows.Wanted(page=100))
+    last = rows.chosen(MANY, rows.NodeQuery(page=100))
     assert last["rows"][-1]["name"] == "node-4999"
 
 
 def test_a_page_after_the_last_is_the_last():
-    assert rows.chosen(MANY, rows.Wanted(page=999))["page"] == 100
-    nothing = rows.chosen([], rows.Wanted(page=3))
+    assert rows.chosen(MANY, rows.NodeQuery(page=999))["page"] == 100
+    nothing = rows.chosen([], rows.NodeQuery(page=3))
     assert (nothing["count"], nothing["page"], nothing["pages"]) == (0, 1, 1)
 
 
 def test_nodes_can_be_searched_and_filtered():
-    found = rows.chosen(MANY, rows.Wanted("e-49"))
+    found = rows.chosen(MANY, rows.NodeQuery("e-49"))
     assert found["count"] == 111
-    unhealthy = rows.chosen(MANY, rows.Wanted(show=rows.Show.TROUBLE))
+    unhealthy = rows.chosen(MANY, rows.NodeQuery(show=rows.Show.TROUBLE))
     assert unhealthy["count"] == 50
     assert {row["state"] for row in unhealthy["rows"]} == {"unhealthy"}
-    both = rows.chosen(MANY, rows.Wanted("node-49", rows.Show.TROUBLE))
+    both = rows.chosen(MANY, rows.NodeQuery("node-49", rows.Show.TROUBLE))
     assert [row["name"] for row in both["rows"]] == ["node-4907"]
-    assert rows.chosen(MANY, rows.Wanted(show=rows.Show.ROOM))["count"] == 4950
-    assert rows.chosen(MANY, rows.Wanted(show=rows.Show.FULL))["count"] == 0
+    assert rows.chosen(MANY, rows.NodeQuery(show=rows.Show.ROOM))["count"] == 4950
+    assert rows.chosen(MANY, rows.NodeQuery(show=rows.Show.FULL))["count"] == 0
 
 
 def test_a_query_is_parsed():
     asked = {"search": "Node-1", "show": "trouble", "page": "3"}
-    assert rows.read(asked) == rows.Wanted("node-1", rows.Show.TROUBLE, 3)
-    assert rows.read({}) == rows.Wanted()
+    assert rows.read(asked) == rows.NodeQuery("node-1", rows.Show.TROUBLE, 3)
+    assert rows.read({}) == rows.NodeQuery()
 
 
 @pytest.mark.parametrize(

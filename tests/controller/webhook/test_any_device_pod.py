@@ -15,8 +15,8 @@ KNOWN = st.sampled_from(
     [
         (),
         (
-            facts.Device("", 0, 16 * GIB, "T4", least_bytes=GIB),
-            facts.Device("", 0, 80 * GIB, "A100"),
+            facts.NodeDevice("", 0, 16 * GIB, "T4", least_bytes=GIB),
+            facts.NodeDevice("", 0, 80 * GIB, "A100"),
         ),
     ]
 )

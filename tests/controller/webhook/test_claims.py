@@ -13,7 +13,7 @@ from pyvgpu.controller.claims import shapes
 from pyvgpu.controller.webhook import claims, conversions, devices, review
 
 GIB = 1 << 30
-T4 = facts.Device("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
+T4 = facts.NodeDevice("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
 RULES = devices.Rules(claims=("team", "ml-*"))
 
 
@@ -82,7 +82,7 @@ def test_limits_become_a_claim():
         "requests": {},
         "claims": [{"name": "vgpu-main"}],
     }
-    assert shapes.name_of(spec, facts.Need(50, GIB)) == template
+    assert shapes.name_of(spec, facts.ContainerNeed(50, GIB)) == template
     assert cluster.request_of(changed, "main")["capacity"] == capacity(50, "1Gi")
 
 

@@ -10,7 +10,7 @@ import served
 
 from pyvgpu.controller.certs import serving_certificate
 
-PLACE = serving_certificate.Place("pyvgpu", "pyvgpu-webhook")
+PLACE = serving_certificate.ServerObjects("pyvgpu", "pyvgpu-webhook")
 
 
 class Webhook(served.Program):

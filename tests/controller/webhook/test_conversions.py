@@ -11,8 +11,8 @@ from pyvgpu.allocator import facts
 from pyvgpu.controller.webhook import conversions, devices, review
 
 GIB = 1 << 30
-T4 = facts.Device("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
-A100 = facts.Device("", 0, 80 * GIB, "NVIDIA A100-SXM4-80GB", least_bytes=GIB)
+T4 = facts.NodeDevice("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
+A100 = facts.NodeDevice("", 0, 80 * GIB, "NVIDIA A100-SXM4-80GB", least_bytes=GIB)
 HAMI, NVIDIA, GPU_MANAGER = conversions.Words
 UNIT = 256 << 20
 

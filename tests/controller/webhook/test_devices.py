@@ -11,8 +11,8 @@ from pyvgpu.allocator import facts
 from pyvgpu.controller.webhook import confines, conversions, devices, review
 
 GIB = 1 << 30
-T4 = facts.Device("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
-A100 = facts.Device("", 0, 80 * GIB, "NVIDIA A100-SXM4-80GB", "large", least_bytes=GIB)
+T4 = facts.NodeDevice("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
+A100 = facts.NodeDevice("", 0, 80 * GIB, "NVIDIA A100-SXM4-80GB", "large", least_bytes=GIB)
 BOTH = (T4, A100)
 RULES = devices.Rules()
 
@@ -306,7 +306,7 @@ def test_other_requests_are_admitted_unchanged(more):
         devices.validation(EVERYTHING, lambda: BOTH),
         devices.ephemeral(EVERYTHING),
     ):
-        assert door(asked) == review.Answer()
+        assert door(asked) == review.Review()
 
 
 @pytest.mark.parametrize(

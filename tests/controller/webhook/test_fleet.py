@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 
 def device(index, gibibytes, **more):
-    return facts.Device(f"GPU-{index}", index, gibibytes * GIB, "T4", numa=index % 2, **more)
+    return facts.NodeDevice(f"GPU-{index}", index, gibibytes * GIB, "T4", numa=index % 2, **more)
 
 
 def node(*devices, name="n", unit=UNIT, release="v1.36.3", text=None):
@@ -47,7 +47,7 @@ def test_nodes_are_watched(small, monkeypatch):
     monkeypatch.setattr(fleet, "AGAIN_SECONDS", 0.0)
     api, connection = small
     api.put("/api/v1/nodes/a", node(device(0, 16), name="a"))
-    known = fleet.Fleet(connection, settings.Settings(), UNIT, informer.Counting())
+    known = fleet.Fleet(connection, settings.SidecarSettings(), UNIT, informer.Counting())
     assert (known.synced, known.devices(), known.oldest_kubelet()) == (False, (), None)
     stop = threading.Event()
     threading.Thread(target=known.run, args=(stop,)).start()

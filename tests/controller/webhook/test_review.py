@@ -80,7 +80,7 @@ def test_arbitrary_bytes_raise_only_data_error(content):
 
 def test_a_patch_is_base64_encoded():
     operation = {"op": "add", "path": "/metadata/labels", "value": {"é": "\ud800"}}
-    response = written(review.Answer((operation,), ("mind",)))
+    response = written(review.Review((operation,), ("mind",)))
     assert json.loads(base64.b64decode(response.pop("patch"))) == [operation]
     assert response == {
         "uid": "u-1",
@@ -91,18 +91,18 @@ def test_a_patch_is_base64_encoded():
 
 
 def test_an_unchanged_object_has_no_patch():
-    assert written(review.Answer()) == {"uid": "u-1", "allowed": True}
+    assert written(review.Review()) == {"uid": "u-1", "allowed": True}
 
 
 def test_a_refusal_has_a_reason_and_no_patch():
-    response = written(review.Answer(({"op": "remove", "path": "/a"},), refusal="too much"))
+    response = written(review.Review(({"op": "remove", "path": "/a"},), refusal="too much"))
     assert not response["allowed"]
     assert response["status"]["message"] == "too much"
     assert "patch" not in response
 
 
 def test_warnings_are_truncated_to_the_api_servers_limit():
-    warnings = written(review.Answer(warnings=("x" * 1000,) * 100))["warnings"]
+    warnings = written(review.Review(warnings=("x" * 1000,) * 100))["warnings"]
     assert {len(warning) for warning in warnings} == {250}
     assert sum(map(len, warnings)) < 4096
 

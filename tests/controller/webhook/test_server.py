@@ -24,7 +24,7 @@ def broken(request):
 
 
 def refusing(request):
-    return review.Answer(refusal="not here")
+    return review.Review(refusal="not here")
 
 
 ROUTES = {
@@ -35,7 +35,7 @@ ROUTES = {
 
 
 def made_of(routes):
-    return doors.Door(lambda address, *more: server.Server(address, routes, *more))
+    return doors.Door(lambda address, *more: server.WebhookServer(address, routes, *more))
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_a_connection_beyond_the_limit_is_rejected_while_all_are_busy(monkeypatc
     def wait(request):
         entered.release()
         assert go_on.wait(SECONDS)
-        return review.Answer()
+        return review.Review()
 
     with contextlib.closing(made_of({"/wait": wait})) as running, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(contextlib.closing(running.connect())) for _ in range(2)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvgpu.controller.sidecar import marking, pods
-from pyvgpu.controller.sidecar.settings import Settings
+from pyvgpu.controller.sidecar.settings import SidecarSettings
 from pyvgpu.controller.webhook import launch, transform
 from pyvgpu.controller.webhook.transform import Admission, Expansion, Provider
 from pyvgpu.kube import objects
@@ -211,7 +211,7 @@ def test_the_launcher_starts_sidecars_on_nodes_without_expansion():
     assert pod["spec"]["volumes"][1]["downwardAPI"]["items"] == [
         {"path": file, "fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}
     ]
-    assert pod["spec"]["initContainers"][0]["image"] == Settings().fast_exit.image
+    assert pod["spec"]["initContainers"][0]["image"] == SidecarSettings().fast_exit.image
     assert warnings == ()
 
 
@@ -299,8 +299,8 @@ def test_no_native_sidecars_in_a_pod_that_may_run_on_a_virtual_node(spec):
 
 
 def test_sidecars_marked_by_a_policy_are_transformed():
-    policy = marking.Policy(("mesh",), namespace="team-*")
-    admission = Admission(settings=Settings(policies=(policy,)))
+    policy = marking.MarkingPolicy(("mesh",), namespace="team-*")
+    admission = Admission(settings=SidecarSettings(policies=(policy,)))
     pod, _ = change(job(make.container("mesh", command=["/mesh"])), admission)
     assert container_of(pod, "mesh")["command"] == ["$(START_COMMAND_0)"]
 

@@ -9,7 +9,7 @@ from pyvgpu.deviceplugin.grants.placement import RefusedError
 
 GIB = 1 << 30
 A, B = "GPU-a", "GPU-b"
-DEVICES = (facts.Device(A, 0, 80 * GIB), facts.Device(B, 1, 80 * GIB))
+DEVICES = (facts.NodeDevice(A, 0, 80 * GIB), facts.NodeDevice(B, 1, 80 * GIB))
 NAMED = claims.Named("team", "u1", "mine")
 
 
@@ -39,7 +39,7 @@ def document(*results, config=(), uid="u1", reserved=True):
 
 def given(*results, used=(), held=(), gives=lambda _: True, devices=DEVICES, **more):
     claim = claims.read(document(*results, **more), NAMED, "node-1")
-    around = claims.Around(facts.Node(devices, tuple(held)), gives, 1.0)
+    around = claims.ClaimContext(facts.NodeDevices(devices, tuple(held)), gives, 1.0)
     return claims.grants_of(claim, frozenset(used), around)
 
 
@@ -117,15 +117,15 @@ ELASTIC = {
 
 def test_claim_configuration_sets_the_policy():
     (grant,) = given(result(), config=[opaque(ELASTIC)])
-    assert (grant.policy, grant.ceiling) == (quota.Policy.ELASTIC, 80)
-    assert (grant.claim.policy, grant.claim.ceiling) == (quota.Policy.ELASTIC, 80)
+    assert (grant.policy, grant.ceiling) == (quota.TimePolicy.ELASTIC, 80)
+    assert (grant.claim.policy, grant.claim.ceiling) == (quota.TimePolicy.ELASTIC, 80)
     (plain,) = given(result(), config=[opaque(ELASTIC, requests=["other"])])
-    assert plain.policy is quota.Policy.HARD
+    assert plain.policy is quota.TimePolicy.HARD
     (whole,) = given(result(vcore="100"), config=[opaque({**ELASTIC, "vcoreLimit": 100})])
-    assert whole.policy is quota.Policy.HARD
+    assert whole.policy is quota.TimePolicy.HARD
 
 
-HELD = facts.Holding(facts.Share(A, 80, 10 * GIB), "team/other")
+HELD = facts.Holding(facts.NodeShare(A, 80, 10 * GIB), "team/other")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ HELD = facts.Holding(facts.Share(A, 80, 10 * GIB), "team/other")
         ),
         pytest.param(
             [result()],
-            {"devices": (facts.Device(A, 0, 80 * GIB, unhealthy="Xid 79"),)},
+            {"devices": (facts.NodeDevice(A, 0, 80 * GIB, unhealthy="Xid 79"),)},
             "gpu0 is unhealthy: Xid 79",
             False,
             id="unhealthy",

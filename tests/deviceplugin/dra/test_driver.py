@@ -175,7 +175,7 @@ def test_each_claim_of_a_pod_is_a_quota(node, cluster, claiming, start, uuids):
         (uuids[0], 40),
         (uuids[1], 50),
     ]
-    assert {device.policy for device in both.devices} == {quota.Policy.ELASTIC}
+    assert {device.policy for device in both.devices} == {quota.TimePolicy.ELASTIC}
     pod["spec"]["containers"][0]["resources"]["claims"].append({"name": "u2"})
     cluster.api.put("/api/v1/namespaces/team/pods/p", pod)
     claiming.unprepare(*names)

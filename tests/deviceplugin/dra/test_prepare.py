@@ -12,7 +12,7 @@ from pyvgpu.deviceplugin.dra import claims, prepare
 from pyvgpu.kube import apiserver
 
 UUID = "GPU-a"
-DEVICES = (facts.Device(UUID, 0, 16 << 30),)
+DEVICES = (facts.NodeDevice(UUID, 0, 16 << 30),)
 GONE = apiserver.ServerError("not there", apiserver.NOT_FOUND)
 AWAY = apiserver.ServerError("no answer")
 
@@ -107,7 +107,7 @@ def test_lasting_failure_is_returned_after_the_timeout(room, server):
     [
         pytest.param((), "its device gpu-a is not there (any more) on this node", id="gone"),
         pytest.param(
-            (facts.Device(UUID, 0, 16 << 30, unhealthy="Xid 79"),),
+            (facts.NodeDevice(UUID, 0, 16 << 30, unhealthy="Xid 79"),),
             "is unhealthy: Xid 79",
             id="unhealthy",
         ),

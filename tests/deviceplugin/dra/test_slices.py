@@ -16,9 +16,9 @@ NODE = {"name": "node-1", "uid": "n"}
 
 
 def seen(index, *linked, **more):
-    links = {UUID.format(peer): facts.Link(nvlinks=4) for peer in linked}
+    links = {UUID.format(peer): facts.DeviceLink(nvlinks=4) for peer in linked}
     one = device.Device(UUID.format(index), index, "NVIDIA H100", 80 * GIB + 5, GIB // 2)
-    return inventory.Seen(one, index, 1, links, "fast", "9.0", "pci0000:00", **more)
+    return inventory.InventoryDevice(one, index, 1, links, "fast", "9.0", "pci0000:00", **more)
 
 
 ALL = slices.Able()

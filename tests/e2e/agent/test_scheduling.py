@@ -93,8 +93,8 @@ def gated():
 def choose(space, made, uuid, key=KEY):
     """Act as the scheduler extender: annotate a choice, and open the scheduling gate."""
     meta = made["metadata"]
-    shares = {"a": (facts.Share(uuid, 30, 8 * UNIT),)}
-    text = annotations.seal(annotations.Choice(meta["uid"], NODE, shares), key)
+    shares = {"a": (facts.NodeShare(uuid, 30, 8 * UNIT),)}
+    text = annotations.seal(annotations.DeviceChoice(meta["uid"], NODE, shares), key)
     space.patch(
         meta["name"],
         {"op": "add", "path": "/metadata/annotations", "value": {names.DEVICES_ANNOTATION: text}},

@@ -60,7 +60,7 @@ def eight(running, tmp_path_factory):
     """An agent with eight devices, which replaces the shared agent."""
     running.until_idle()
     running.stop()
-    made = agents.Agent(tmp_path_factory.mktemp("eight"), "t4:8")
+    made = agents.AgentPod(tmp_path_factory.mktemp("eight"), "t4:8")
     made.start()
     yield made
     made.stop()
@@ -105,8 +105,8 @@ def equals_the_truth(space, agent):
     """Return whether the quotas match the running pods; assert that no device is overcommitted."""
     live = {pod["metadata"]["uid"]: pod for pod in space.pods() if rig.phase(pod) == "Running"}
     held = {}
-    for entry in checkpoint_file.State(Path("/var/lib/kubelet/device-plugins")).read():
-        if entry.kind is device_ids.Kind.VCORE and entry.uid in live:
+    for entry in checkpoint_file.CheckpointFile(Path("/var/lib/kubelet/device-plugins")).read():
+        if entry.kind is device_ids.ResourceKind.VCORE and entry.uid in live:
             held[entry.uid] = entry.grant
     if len(live) != len(held) or set(held.values()) != agent.present():
         return False

@@ -77,7 +77,7 @@ def test_certificate_is_renewed_under_load(space, shipped, fails_closed):
     secret = shipped.server.call("GET", made.PLACE.secret)
     served = serving_certificate.read_bundle(secret)
     begun = now - 2 * certificates.LIFE / 3 - datetime.timedelta(days=1)
-    wanted = certificates.Wanted((made.PLACE.host,))
+    wanted = certificates.CertificateSpec((made.PLACE.host,))
     old = certificates.make(wanted, begun, served)
     before = max(expiries(shipped))
     with load(space):

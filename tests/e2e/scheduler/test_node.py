@@ -21,7 +21,7 @@ def agent(tmp_path_factory, running):
     agents.make_image(folder)
     key = folder / "key"
     key.write_bytes(extenders.key())
-    made = agents.Agent(folder)
+    made = agents.AgentPod(folder)
     try:
         made.start("--placement", "extender", "--placement-key", key)
         yield made
@@ -31,8 +31,8 @@ def agent(tmp_path_factory, running):
 
 
 def forged(uuid):
-    share = facts.Share(uuid, 1, UNIT)
-    choice = annotations.Choice("any", NODE, {"a": (share,)})
+    share = facts.NodeShare(uuid, 1, UNIT)
+    choice = annotations.DeviceChoice("any", NODE, {"a": (share,)})
     return {names.DEVICES_ANNOTATION: annotations.seal(choice, b"o" * 32)}
 
 

@@ -102,7 +102,7 @@ def test_static_pod_is_left_alone(space, parts):
 def test_two_active_controllers_write_once_and_send_one_event(space):
     create(space, main(), paper.sidecar())
     paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
-    chosen = settings.Settings(fast_exit=settings.FastExit(rig.FAST_EXIT))
+    chosen = settings.SidecarSettings(fast_exit=settings.FastExit(rig.FAST_EXIT))
     stop = threading.Event()
     both = [
         threading.Thread(target=controller.run, args=(stop,))

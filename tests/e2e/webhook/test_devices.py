@@ -42,7 +42,7 @@ def device(space):
         body = {"metadata": {"annotations": {names.NODE_DEVICES_ANNOTATION: text}}}
         space.server.call("PATCH", NODE, body=body, kind=apiserver.MERGE_PATCH)
 
-    one = facts.Device("GPU-1", 0, 16 * GIB, "Tesla T4")
+    one = facts.NodeDevice("GPU-1", 0, 16 * GIB, "Tesla T4")
     put(annotations.publish(annotations.Published(256 << 20, (one,))))
     yield
     put(None)
@@ -178,7 +178,7 @@ def serves(webhook, space):
 
 def test_certificate_can_come_from_a_cluster_signer_or_a_folder(space, webhook, tmp_path):
     made = certificates.make(
-        certificates.Wanted((webhooks.PLACE.host,)), serving_certificate.utc()
+        certificates.CertificateSpec((webhooks.PLACE.host,)), serving_certificate.utc()
     )
     for name, text in (
         ("tls.crt", made.certificate),

@@ -12,7 +12,7 @@ def lines(tmp_path):
 
     def compare(**stages):
         found = record.load(kit_records.write(tmp_path / "record.json", **stages))
-        seen = assumptions.Seen(found, measured.values(found), measured.model(found))
+        seen = assumptions.RowInputs(found, measured.values(found), measured.model(found))
         return {line.title: line for line in assumptions.compare(seen)}
 
     return compare

@@ -38,7 +38,7 @@ cdef Py_ssize_t _copy(
 cdef unsigned int _hash(const unsigned char[::1] text, Py_ssize_t first, Py_ssize_t end) except? 1
 
 
-cdef class Table:
+cdef class NameTable:
     cdef unsigned char[::1] _letters
     cdef Py_ssize_t _used, _count
     cdef unsigned int[::1] _starts, _sizes, _numbers

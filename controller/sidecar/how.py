@@ -40,7 +40,8 @@ class Method(enum.Enum):
 IN_WORDS = {  # for events
     Method.STOP: "is stopped the way kubelet stops containers",
     Method.SWAP: "gets an image that ends at once with 0",
-    Method.HYBRID: "gets an image that ends at once with 0, and is killed when its own time is over",
+    Method.HYBRID: "gets an image that ends at once with 0, "
+    "and is killed when its own time is over",
 }
 
 SWAPS = frozenset({Method.SWAP, Method.HYBRID})

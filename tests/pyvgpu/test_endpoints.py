@@ -226,7 +226,7 @@ def test_without_file_descriptors_the_server_pauses_and_can_be_stopped(monkeypat
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(asyncio.selector_events.BaseSelectorEventLoop, "sock_accept", exhausted)
-    service = http_server.Service(lambda _: 0, lambda *_: http_server.Answer(b""))
+    service = http_server.Service(lambda _: 0, lambda *_: http_server.HttpResponse(b""))
     with http_server.HttpServer(("127.0.0.1", 0), service, http_server.ServerLimits(4)) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -163,7 +163,7 @@ def test_a_stop_that_times_out_becomes_a_swap():
     assert "log by hybrid" in decision.why
     pod = model.apply(pod, decision.patch.operations)
     entry = reconcile.records.read(pods.read(pod), "2026-11-21T10:00:00+00:00").entries["log"]
-    assert (entry.grace_seconds, entry.kill, entry.tried) == (0, True, {reconcile.Path.STOP})
+    assert (entry.grace_seconds, entry.kill, entry.tried) == (0, True, {reconcile.Method.STOP})
 
 
 def test_a_restarted_sidecar_is_swapped_at_once():

@@ -15,7 +15,7 @@ HELM := 3.22.0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release manifests images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release manifests images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -94,9 +94,15 @@ build: $(VENV)/.built ## build the native side and install pyvgpu (editable) int
 demo: build ## tenants on one simulated GPU, held to their quotas, before your eyes
 	@$(BIN)/pyvgpu demo
 
-test: build $(VENV)/.cluster-tools ## C unit tests, then every Python test that needs no GPU
+# What `make test` and `make test-slow` leave to targets of their own.
+OTHERS := not browser and not clients and not drivers and not e2e and not gpu and not rehearsal and not wheels
+
+test: build $(VENV)/.cluster-tools ## C unit tests, then the Python tests that are quick and need no GPU
 	@CHECK_ONE_OF=5 $(CTEST) --parallel $$(nproc)
-	@$(BIN)/python -m pytest -m "not browser and not clients and not drivers and not e2e and not gpu and not rehearsal and not wheels" -n 4 $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m "$(OTHERS) and not slow" -n 4 $(PYTESTFLAGS)
+
+test-slow: build $(VENV)/.cluster-tools ## the Python tests that take seconds each: programs that are killed, many processes, every function
+	@$(BIN)/python -m pytest -m "$(OTHERS) and slow" -n 4 $(PYTESTFLAGS)
 
 fire: build $(VENV)/.test-tools ## kill -9 at every instruction of the ledger; a million operations by 16 processes that are killed, stopped and forked
 	@$(CTEST) --parallel $$(nproc) --tests-regex 'death|fuzz'

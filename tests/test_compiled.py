@@ -32,6 +32,7 @@ def test_imported_modules_are_compiled(name):
     assert importlib.import_module(name).__file__.endswith(".abi3.so")
 
 
+@pytest.mark.slow
 def test_python_sources_pass_the_same_tests():
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *TESTS],

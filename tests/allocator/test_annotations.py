@@ -153,6 +153,7 @@ def test_damaged_node_devices_are_refused(change):
         annotations.read_node(json.dumps(document))
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.integers() | st.text() | st.booleans(), st.lists), st.data())
 def test_arbitrary_values_raise_only_data_errors(value, data):
     document = json.loads(annotations.publish(PUBLISHED))

@@ -36,6 +36,7 @@ selectors = st.sampled_from(
 uuids = st.frozensets(st.sampled_from("0123456789"), max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(nodes, needs, selectors, uuids, uuids, st.booleans())
 def test_python_and_cython_agree(given_nodes, asked, allow, named, unwanted, spread):

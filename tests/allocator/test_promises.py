@@ -3,11 +3,14 @@
 import dataclasses
 import itertools
 
+import pytest
 from allocator_nodes import GIB, app, cube_mesh, device, init, pcie, sidecar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyvgpu.allocator import explain, facts, free_capacity, nearness, place, requests
+
+pytestmark = pytest.mark.slow
 
 LIMIT = settings(max_examples=200)
 

@@ -51,6 +51,7 @@ def test_tenants_come_and_go(cache):
     assert shares(trace, 0.5, 0.6) == [pytest.approx(100, abs=1), pytest.approx(0, abs=0.1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["heldbyhost", "heldbyevent", "heldbyvalue"])
 def test_stream_that_waits_for_the_host_does_not_delay_another_one(cache, kind):
     trace = stage.play(Scene((Tenant(None, kind, MS, more=(30,)),), 0.2), cache)

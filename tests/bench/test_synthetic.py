@@ -31,6 +31,7 @@ RECORDED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rate", "us", "overlap", "busy"), RECORDED)
 def test_pattern_reproduces_its_recording(name, rate, us, overlap, busy):
     pattern = next(each for each in synthetic.PATTERNS if each.name == name)
@@ -45,6 +46,7 @@ def test_pattern_reproduces_its_recording(name, rate, us, overlap, busy):
     assert found.busy == near(busy, 0.2)
 
 
+@pytest.mark.slow
 def test_seed_determines_the_trace():
     assert synthetic.make("decode", 1) == synthetic.make("decode", 1)
     assert synthetic.make("decode", 1) != synthetic.make("decode", 2)

@@ -6,6 +6,8 @@ from shim_room import room
 
 from pyvgpu.simulation import simulator
 
+pytestmark = pytest.mark.slow
+
 GIB = 1 << 30
 
 

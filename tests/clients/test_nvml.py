@@ -12,6 +12,8 @@ import pytest
 import python_clients
 import rights
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 NO_PERMISSION = 4
 GO_CLIENT = Path(__file__).parent / "programs" / "go"

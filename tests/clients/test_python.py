@@ -42,6 +42,7 @@ def test_nvrtc_kernels_load_and_compute_correctly(held, kind):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "answer"),
     [

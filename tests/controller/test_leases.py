@@ -99,6 +99,7 @@ def test_a_lease_that_is_not_renewed_expires(small, lease, monkeypatch):
     assert small[0].read(PATH)["spec"]["leaseTransitions"] == 1
 
 
+@pytest.mark.slow
 def test_a_renewed_lease_never_expires(lease, monkeypatch):
     first, second = lease("first"), lease("second")
     now = [1000.0]

@@ -138,6 +138,7 @@ def test_an_emptied_secret_is_a_renewal(api, small):
     assert old.authorities in trusted(api)
 
 
+@pytest.mark.slow
 def test_without_an_api_server_it_keeps_serving_and_retries(api, small):
     replica = Replica(small[1])
     replica.turn()

@@ -56,6 +56,7 @@ def puts(api):
     return sum(method == "PUT" for method, _ in api.asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("code", [422, 409, 403])
 def test_a_secret_that_may_not_be_written_is_retried_with_backoff(small, api, name, code, caplog):
@@ -74,6 +75,7 @@ def test_a_secret_that_may_not_be_written_is_retried_with_backoff(small, api, na
     assert DENIED in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["key", "certificate"])
 def test_once_it_may_be_written_it_is_ready_and_the_backoff_is_reset(small, api, name):
     one = keeping(name, small[1])

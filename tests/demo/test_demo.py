@@ -17,6 +17,8 @@ from pyvgpu.demo.facts import EventKind, Role, TenantEvent
 from pyvgpu.errors import DataError
 from pyvgpu.machine import reservations
 
+pytestmark = pytest.mark.slow
+
 DEMO = [str(Path(sys.executable).with_name("pyvgpu")), "demo", "--seconds", "5"]
 
 

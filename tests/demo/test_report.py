@@ -14,6 +14,8 @@ from pyvgpu.errors import OutputError, UnavailableError, UsageError
 
 from .observed import GOOD, PLAN, timed
 
+pytestmark = pytest.mark.slow
+
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="pyvgpu[report] is not installed"
 )

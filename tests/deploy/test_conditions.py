@@ -223,6 +223,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hooks", "mutation"), CASES)
 @settings(max_examples=100)
 @given(pods(), st.sampled_from(NAMESPACES))

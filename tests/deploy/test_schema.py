@@ -97,6 +97,7 @@ def test_each_sidecar_setting_is_a_chart_value(field):
     check({**charted.VALUES, "sidecar": {**charted.VALUES["sidecar"], "settings": setting}})
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.from_regex(SCHEMA["$defs"]["namespace"]["pattern"], fullmatch=True),

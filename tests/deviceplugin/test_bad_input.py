@@ -180,6 +180,7 @@ def test_changes_of_the_wall_clock_have_no_effect(kubelet, tmp_path, monkeypatch
         assert grant.id not in room.checkpoint.grants
 
 
+@pytest.mark.slow
 def test_full_disk_refuses_until_there_is_space(node, small_disk):
     kubelet = node.kubelet
     node.start("--run", small_disk / "run")
@@ -200,6 +201,7 @@ def test_agent_without_write_access_exits_with_a_message(node, small_disk, place
     assert "Read-only file system" in node.log.read_text()
 
 
+@pytest.mark.slow
 def test_forged_annotations_give_no_more_than_requested(node, cluster):
     """All annotations that the agent reads; it ignores the scheduler's where it chooses itself."""
     forged = {

@@ -18,6 +18,8 @@ from pyvgpu.deviceplugin.containers import grant_pool
 from pyvgpu.simulation import simulator
 from pyvgpu.volumes import atomic_files
 
+pytestmark = pytest.mark.slow
+
 
 def test_agent_imports_no_heavy_library():
     program = (

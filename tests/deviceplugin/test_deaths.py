@@ -18,6 +18,8 @@ from pyvgpu.deviceplugin.grants import grant_log, interfaces, manager
 from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, offers, pod_resources
 from pyvgpu.deviceplugin.plugin import plugin_server
 
+pytestmark = pytest.mark.slow
+
 RESOURCES = {our.kind: our.name for our in device_ids.OURS}
 IDS = {  # each pod gets those of the one before it
     device_ids.ResourceKind.VCORE: frozenset(f"c{number}" for number in range(60)),

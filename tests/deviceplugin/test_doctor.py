@@ -40,6 +40,7 @@ def edits_of(places, driver, grant):
     return granted.edits_of(places.specification(grant.id))
 
 
+@pytest.mark.slow
 @rights.needs_mounts
 def test_doctor_proves_the_quota_of_a_container(places, machine, driver, tmp_path):
     edits = edits_of(places, driver, grant_of(share_of(machine, vcore=25, size=2 * GIB)))
@@ -52,6 +53,7 @@ def test_doctor_proves_the_quota_of_a_container(places, machine, driver, tmp_pat
     assert rows[inside.TIME]["state"] in ("ok", "limited")
 
 
+@pytest.mark.slow
 @rights.needs_mounts
 def test_doctor_names_a_driver_that_bypasses_the_shim(places, machine, driver, tmp_path):
     edits = edits_of(places, driver, grant_of(share_of(machine, vcore=25, size=2 * GIB)))
@@ -127,6 +129,7 @@ def test_doctor_reads_the_agents_readiness(tmp_path, wrong, state, found):
     assert found in row.found
 
 
+@pytest.mark.slow
 def test_doctor_reports_another_plugin_as_limited(node, cluster):
     path = "/api/v1/nodes/node-1"
     counted = {"status": {"capacity": {"nvidia.com/gpu": "2"}}}
@@ -141,6 +144,7 @@ def test_doctor_reports_another_plugin_as_limited(node, cluster):
     assert "--beside-nvidia" in row.remedy
 
 
+@pytest.mark.slow
 def test_doctor_finds_nothing_missing_on_a_ready_node(node, tmp_path):
     node.start("--listen", "127.0.0.1:0")
     node.kubelet.until_offered()

@@ -177,6 +177,7 @@ def test_waiting_pod_that_fits_starts_first(here):
     assert here.evicted == set()
 
 
+@pytest.mark.slow
 def test_doubt_after_a_long_wait_has_a_new_deadline(here):
     here.fill()
     new = here.admit("new", 70)
@@ -308,6 +309,7 @@ def test_pods_wait_while_the_api_server_is_unavailable(sealed):
 # --- events and metrics ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_waiting_pod_gets_one_event_and_is_not_counted_as_refused(node, cluster):
     kubelet = node.kubelet
     node.start("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")

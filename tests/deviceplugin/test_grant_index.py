@@ -1,5 +1,6 @@
 """The index finds grants by their current ids and pods, not by former ones."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +8,8 @@ from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import grant_index
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
+
+pytestmark = pytest.mark.slow
 
 VCORE, VMEMORY, PODS = ["c0", "c1", "c2"], ["m0", "m1"], ["a", "b"]
 SHARE = (facts.NodeShare("GPU-0", 1, 1),)

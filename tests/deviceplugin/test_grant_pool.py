@@ -118,6 +118,7 @@ def test_failed_grant_leaves_no_files(places, machine, driver):
     assert not places.present()
 
 
+@pytest.mark.slow
 def test_pool_of_a_killed_agent_is_removed(machine, driver, tmp_path):
     grant = grant_of(share_of(machine))
 

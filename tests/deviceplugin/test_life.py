@@ -84,6 +84,7 @@ def limits(places, grant_id):
         return region.read_limits(file.fileno()).devices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_state_is_consistent_after_repeated_kills(tmp_path, machine, driver, seed):
     draw = random.Random(seed)

@@ -11,6 +11,8 @@ from pyvgpu import names, nvml
 from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.simulation import simulator
 
+pytestmark = pytest.mark.slow
+
 GAIA = (names.GAIA_VCORE_RESOURCE, names.GAIA_VMEMORY_RESOURCE)
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 

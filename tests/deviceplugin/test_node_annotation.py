@@ -126,6 +126,7 @@ def test_annotation_has_devices_and_local_placements(kubelet, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_container_starts_after_its_grant_is_published(node, cluster):
     kubelet = node.kubelet
     node.start("--kubeconfig", cluster.kubeconfig, "--compute-class", "t4=slow")

@@ -167,6 +167,7 @@ def test_damaged_record_counts_as_none(follow, cluster, tmp_path, content):
 # --- the whole agent ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "resources"),
     [
@@ -204,6 +205,7 @@ def test_devices_are_offered_once_the_other_plugin_is_gone(node, cluster, option
     node.until(lambda: len(of_node(cluster)) == 2)
 
 
+@pytest.mark.slow
 def test_running_containers_keep_their_grants(node, cluster):
     kubelet = node.kubelet
     node.start("--kubeconfig", cluster.kubeconfig)
@@ -221,6 +223,7 @@ def test_running_containers_keep_their_grants(node, cluster):
     assert not cluster.evictions(one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option", [("--beside-nvidia",), ("--simulate", "t4:2")], ids=["forced", "simulated"]
 )
@@ -232,12 +235,14 @@ def test_beside_nvidia_and_simulate_offer_devices(node, cluster, option):
     assert not of_node(cluster)
 
 
+@pytest.mark.slow
 def test_without_an_api_server_devices_are_offered_with_a_warning(node):
     node.start()
     node.kubelet.until_offered()
     assert "cannot detect another device plugin, such as NVIDIA's" in node.log.read_text()
 
 
+@pytest.mark.slow
 def test_no_device_is_offered_before_the_node_is_read(node, cluster):
     cluster.api.forbidden = (NODES,)
     node.start("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")
@@ -250,6 +255,7 @@ def test_no_device_is_offered_before_the_node_is_read(node, cluster):
     assert not of_node(cluster)
 
 
+@pytest.mark.slow
 def test_claims_are_refused_beside_another_plugin(node, cluster):
     claiming = claiming_kubelet.ClaimingKubelet(node.kubelet.folder.parent)
     uuids = [device.uuid for device in node.machine.devices]

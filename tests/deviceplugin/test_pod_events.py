@@ -311,6 +311,7 @@ def test_disruption_budget_of_one_pod_delays_no_other(monkeypatch):
     assert sorted(evicted) == ["q", "r"]
 
 
+@pytest.mark.slow
 def test_final_refusal_evicts_at_once_and_a_doubt_after_its_deadline(kubelet, tmp_path):
     now = [1000.0]
     sizes = {"clock": lambda: now[0]}

@@ -12,6 +12,8 @@ from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin.gpu_manager import profile
 from pyvgpu.deviceplugin.kubelet import device_ids, messages
 
+pytestmark = pytest.mark.slow
+
 CORE, MEMORY = (f"tencent.com/vcuda-{suffix}" for suffix in ("core", "memory"))
 FIRST = "tencent.com/predicate-gpu-idx-0"
 

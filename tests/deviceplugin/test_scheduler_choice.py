@@ -96,6 +96,7 @@ def with_a_seal_that_is_no_text(one):
     return {NAME: sealed(one, a="30 2 GPU-0")[NAME].replace('"sig":"', '"sig":"\\ud800')}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("notes", "words"),
     [
@@ -302,6 +303,7 @@ def key(tmp_path):
     return file
 
 
+@pytest.mark.slow
 def test_agent_follows_the_extender_and_evicts_other_pods(node, cluster, key):
     kubelet, (_, second) = node.kubelet, [device.uuid for device in node.machine.devices]
     node.start(
@@ -321,6 +323,7 @@ def test_agent_follows_the_extender_and_evicts_other_pods(node, cluster, key):
     assert not cluster.published.placed  # the scheduler's choice is in the pod's annotation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words"),
     [(None, "the key cannot be read"), (b"k", "must have from 32 to 4096")],
@@ -336,6 +339,7 @@ def test_agent_with_an_invalid_key_does_not_start(node, cluster, key, content, w
     assert words in node.log.read_text()
 
 
+@pytest.mark.slow
 def test_agent_waits_for_the_schedulers_first_key(node, cluster, tmp_path):
     """The Secret is mounted before a scheduler is leader for the first time."""
     secret, (_, second) = tmp_path / "secret", [device.uuid for device in node.machine.devices]

@@ -10,6 +10,8 @@ from node_process import UNIT, ended
 from pyvgpu import names
 from pyvgpu.simulation import simulator
 
+pytestmark = pytest.mark.slow
+
 
 def of_agent(node):
     """Return the machine that the agent has created."""

@@ -255,6 +255,7 @@ def test_restarted_agent_holds_the_trees_again(places, machine, driver, tmp_path
     again.close()
 
 
+@pytest.mark.slow
 def test_agent_killed_at_any_step_leaves_repairable_files(machine, driver, tmp_path):
     grant, gone = grant_of(share_of(machine)), grant_of(share_of(machine, 1), number=2)
 

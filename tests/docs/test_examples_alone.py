@@ -66,6 +66,7 @@ def test_command_of_the_unit_serves_until_sigterm(tmp_path):
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_server_and_batch_example_runs_with_each_priority(tmp_path):
     environment = {
         **os.environ,

@@ -5,6 +5,7 @@ import status_pictures
 from PIL import Image
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", status_pictures.PICTURES)
 def test_picture_is_up_to_date(name):
     with Image.open(status_pictures.FOLDER / f"{name}.png") as picture:

@@ -64,6 +64,7 @@ def environment(tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", BLOCKS)
 def test_commands_print_what_the_page_shows(block, environment):
     commands, shown = session(with_names_of_its_own(block))

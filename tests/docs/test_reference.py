@@ -53,6 +53,7 @@ def test_every_option_is_in_the_reference(command, module):
     assert missing == set()
 
 
+@pytest.mark.slow
 def test_usage_in_the_reference_matches_the_command(reference):
     ran = subprocess.run(
         [PROGRAM, "run", "--help"],

@@ -54,6 +54,7 @@ def everything_is_back(room, machine, quota):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_quota_is_never_exceeded_and_no_byte_is_lost(tmp_path, room, machine, quota):
     with fire.fire(tmp_path / "fire", room, quota, SEED) as lit:

@@ -69,6 +69,7 @@ def start_stage(kit):
     return process, json.loads(process.stdout.readline())
 
 
+@pytest.mark.slow
 def test_a_daemon_of_our_own_is_ended_however_its_stage_ends(kit, control, monkeypatch):
     for end in (lambda process: process.communicate(""), lambda process: process.kill()):
         process, variables = start_stage(kit)

@@ -38,6 +38,7 @@ def test_a_declaration_that_differs_from_the_header_is_found(tmp_path):
     assert "conflicting types for" in done.stderr
 
 
+@pytest.mark.slow
 def test_programs_that_are_built_here_work_under_a_quota(kit, simulated):
     options, environment = simulated
     done = kit.run("--only", "compiled", *options, **environment)
@@ -53,6 +54,7 @@ def test_programs_that_are_built_here_work_under_a_quota(kit, simulated):
     ]
 
 
+@pytest.mark.slow
 def test_programs_that_are_not_in_the_kit_are_named_and_fail_no_stage(kit, simulated):
     options, environment = simulated
     names = ("quota", "shared", "forked", "launches", "alone", "tenants", "sharing")

@@ -62,6 +62,7 @@ def test_packages_of_the_working_directory_are_not_imported(kit, simulated, tmp_
     assert stages_of(kit)["good"]["state"] == "done"
 
 
+@pytest.mark.slow
 def test_each_kind_of_stage_failure_is_recorded_and_the_next_stage_runs(kit, simulated):
     options, environment = simulated
     kit.put(

@@ -47,6 +47,7 @@ def test_context_memory_is_measured(run_stage):
     assert "lazy loading: 8 cublas" in [one["name"] for one in entry["missing"]]
 
 
+@pytest.mark.slow
 def test_memory_that_a_forked_child_keeps_is_found(run_stage):
     name = "memory of a killed process with a forked child"
     assert fact(run_stage("fork", fork_keeps=False), name).startswith("free after")
@@ -55,12 +56,14 @@ def test_memory_that_a_forked_child_keeps_is_found(run_stage):
     assert figure(entry, "end of the child until memory of a killed process is free") > 0
 
 
+@pytest.mark.slow
 def test_nvml_delay_is_measured(run_stage):
     entry = run_stage("nvml", nvml_memory_late_ns=300_000_000)
     assert figure(entry, "allocation until memory in use shows it") >= 290
     assert figure(entry, "free until memory in use shows it") >= 290
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["capture", "descriptors", "offers"])
 def test_a_stage_ends_well_and_names_what_is_missing(run_stage, name):
     entry = run_stage(name)

@@ -27,6 +27,7 @@ def tenants(tmp_path, monkeypatch):
     monkeypatch.setenv(cuda.STEPS_VARIABLE, "1.0")  # the simulated device's
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel_ns", [2_000, 300_000])
 def test_a_tenant_notes_its_kernels_over_all_of_the_time(tenants, kernel_ns):
     tenant = together.Tenant(None, kernel_ns)

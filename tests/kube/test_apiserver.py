@@ -76,6 +76,7 @@ def test_continue_token_is_read_only_from_the_head_of_a_page(content):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.row(16)
 @pytest.mark.row(17)
 def test_requests_to_a_silent_server_time_out(monkeypatch):

@@ -131,6 +131,7 @@ def test_a_watch_resumes_from_its_bookmark(small, follow):
     assert api.watched_from[-1] >= version
 
 
+@pytest.mark.slow
 @pytest.mark.row(17)
 def test_retries_back_off_while_the_server_is_down(small, follow, pauses):
     api, _ = small
@@ -157,6 +158,7 @@ def test_relist_lists_again_without_events(small, follow):
     api.wait_for("GET", FOLDER, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deaf", [True, False], ids=["heard nothing", "seen to be behind"])
 def test_a_server_restored_from_a_backup_is_listed_again(small, follow, monkeypatch, deaf):
     """It sends no events to watches that began at a newer version than its own."""
@@ -175,6 +177,7 @@ def test_a_server_restored_from_a_backup_is_listed_again(small, follow, monkeypa
     wait_until(lambda: followed.known.values() == [1])
 
 
+@pytest.mark.slow
 @pytest.mark.row(17)
 def test_deletions_are_noticed_after_the_version_expired(small, follow):
     api, _ = small
@@ -193,6 +196,7 @@ def test_deletions_are_noticed_after_the_version_expired(small, follow):
     assert sorted(followed.known.values()) == ["b", "c"]
 
 
+@pytest.mark.slow
 @pytest.mark.row(16)
 @pytest.mark.parametrize("code", [403, 429, 500, 503])
 def test_a_refused_list_is_retried(small, follow, code):

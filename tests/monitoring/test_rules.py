@@ -52,6 +52,7 @@ def ran(promtool, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "expression"), expressions())
 def test_every_queried_metric_is_exported_by_a_program(where, expression, shown):
     plain = re.sub(r"\{__name__=~.*?\}", " ", expression)
@@ -79,6 +80,7 @@ def test_promtool_accepts_the_rules(promtool):
     assert f"SUCCESS: {len(RULES)} rules found" in said
 
 
+@pytest.mark.slow
 def test_each_alert_fires_exactly_when_it_should(promtool, tmp_path):
     file = tmp_path / "cases.yaml"
     file.write_text(alerts.text(alerts.CASES))

@@ -123,6 +123,7 @@ def values(ask, query):
     return [float(sample["value"][1]) for sample in ask("query", query=query)["result"]]
 
 
+@pytest.mark.slow
 def test_prometheus_has_scraped_the_metrics(prometheus):
     assert sorted(values(prometheus, "pyvgpu_device_healthy")) == [0, 1, 1, 1]
     assert sum(values(prometheus, "pyvgpu_container_vcore_allocated_ratio")) == pytest.approx(2.75)

@@ -90,6 +90,7 @@ def test_run_with_a_whole_device_counts_beside_runs_with_shares(place):
         wait_until(lambda: read_clock(whole.clock()).tenants == 1)
 
 
+@pytest.mark.slow
 def test_sixteen_concurrent_runs_start_one_arbiter(place):
     body = "    run.attendant.look()\n    print(run.clock().readlink(), flush=True)\n    input()\n"
     started = [

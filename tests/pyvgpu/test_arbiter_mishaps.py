@@ -179,6 +179,7 @@ def test_reason_for_a_failed_start_is_reported_immediately(supervise):
     assert rest == ["then"]
 
 
+@pytest.mark.slow
 @stops.needs_strace
 def test_suspended_supervisor_does_not_consider_the_arbiter_frozen(place, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "calls"

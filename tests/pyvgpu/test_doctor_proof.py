@@ -128,6 +128,7 @@ def doctor(*options):
     return (runner.PYVGPU, "doctor", "--json", *options)
 
 
+@pytest.mark.slow
 def test_a_doctor_in_a_run_proves_the_quota_of_the_run(tmp_path):
     ran = runner.Runner(tmp_path, "t4")("--vcore", "20", "--vmemory", "1GiB", *doctor())
     document = json.loads(ran.stdout)
@@ -142,6 +143,7 @@ def test_a_doctor_in_a_run_proves_the_quota_of_the_run(tmp_path):
     assert ran.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_doctor_on_a_machine_proves_with_a_run(tmp_path):
     environment = runner.Runner(tmp_path, "t4").environment
     done = subprocess.run(
@@ -156,6 +158,7 @@ def test_a_doctor_on_a_machine_proves_with_a_run(tmp_path):
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_proof_names_the_tests_for_a_real_gpu(tmp_path):
     environment = {**runner.Runner(tmp_path, "t4").environment, "COLUMNS": "300"}
     ask = (runner.PYVGPU, "doctor", "--prove", "--simulate", "t4")

@@ -111,6 +111,7 @@ def test_idle_connections_are_closed_for_new_clients(served, said):
             assert ask(port, "/healthz") == (200, "ok\n")
 
 
+@pytest.mark.slow
 def test_clients_that_do_not_read_are_closed_for_new_clients():
     shown = endpoints.Pages(lambda: bytes(32 << 20))
     with endpoints.serving("0", shown) as port, contextlib.ExitStack() as stack:

@@ -12,6 +12,7 @@ COMMANDS = [["--help"], ["run", "--help"], ["doctor"], ["doctor", "--json"]]
 BUFFERED = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 
 
+@pytest.mark.slow
 @BUFFERED
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_closed_pipe_ends_the_command_silently(arguments, unbuffered):

@@ -15,6 +15,8 @@ from pyvgpu._region import ffi
 from pyvgpu.device import Device
 from pyvgpu.share import Share
 
+pytestmark = pytest.mark.slow
+
 VMEMORY = 4 << 30
 DEVICE = Device("GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", 0, "H100", 80 << 30, 512 << 20)
 SLOT_BYTE = ffi.integer_const("USAGE_LOCK_SLOT")

@@ -41,6 +41,7 @@ def environment(tmp_path, monkeypatch):
     return {**kept, **places, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
+@pytest.mark.slow
 def test_extras_are_not_installed():
     assert {"pyvgpu", "cffi", "rich"} <= bare.installed()
     assert {"cryptography", "grpc", "kubernetes", "prometheus_client", "pytest"} <= set(

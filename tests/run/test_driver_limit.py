@@ -85,6 +85,7 @@ def test_the_driver_refuses_a_program_that_bypasses_the_shim(limited, name, own_
         assert listed(limited, name) == (2 * GIB + memory_limit.MARGIN_BYTES, None)
 
 
+@pytest.mark.slow
 def test_the_limit_follows_the_quota(limited, name, own_driver):
     options = ("--name", name, "--vmemory", "2GiB", "python3", "-c", PROGRAM, own_driver)
     with limited.started(*options) as ran:
@@ -97,6 +98,7 @@ def test_the_limit_follows_the_quota(limited, name, own_driver):
             assert asked(ran) == [held + 64 - 256, 2]
 
 
+@pytest.mark.slow
 def test_the_doctor_names_what_limits_a_run(limited, runner):
     for it, found in ((limited, "the driver limits the memory, too"), (runner, "the shim alone")):
         said = json.loads(it("--vmemory", "2GiB", PYVGPU, "doctor", "--json").stdout)

@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
 import waiting
 
 from .conftest import promised
+
+pytestmark = pytest.mark.slow
 
 PRELUDE = """
 import ctypes, json, os, sys, time

@@ -103,6 +103,7 @@ def test_memory_grows_and_shrinks_while_the_program_runs(runner, name):
         assert ask(64 * MIB) == "0"
 
 
+@pytest.mark.slow
 def test_memory_above_a_lowered_quota_stays_reserved_until_it_is_freed(runner, name):
     other = f"{name}-b"
     with tenant(runner, name, "--vmemory", "60GiB") as ask:
@@ -126,6 +127,7 @@ def test_memory_above_a_lowered_quota_stays_reserved_until_it_is_freed(runner, n
             assert ask_other(50 * GIB) == "0"
 
 
+@pytest.mark.slow
 def test_run_over_its_quota_is_marked_for_users_and_for_programs(runner, name):
     def shown(command, *options):
         done = subprocess.run(
@@ -152,6 +154,7 @@ def test_run_over_its_quota_is_marked_for_users_and_for_programs(runner, name):
             assert "! holds more than its quota: new allocations fail" in shown(*look)
 
 
+@pytest.mark.slow
 def test_memory_of_survivors_of_a_killed_supervisor_stays_reserved(runner, name):
     forks = "import os, sys\nif os.fork():\n    sys.stdin.read()\n    sys.exit()\nos.setsid()\n"
     report = "print(os.getpid(), cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), "
@@ -231,6 +234,7 @@ def test_vcore_is_reserved_and_written_for_the_shim(runner, name):
         assert limits_of(name)[1].vmemory == 2 * GIB, "what was left out stayed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "code", "complaint"),
     [
@@ -263,6 +267,7 @@ def test_invalid_changes_are_refused_and_change_nothing(runner, name, options, c
         assert limits_of(name) == before
 
 
+@pytest.mark.slow
 def test_quota_cannot_exceed_what_is_not_reserved(runner, name):
     other = f"{name}-b"
     with (
@@ -305,6 +310,7 @@ def test_waiting_for_a_stopped_supervisor_times_out(runner, name, monkeypatch):
             os.kill(promise.holder.pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_thousand_consecutive_changes_are_answered_and_the_last_one_applies(runner, name):
     with spinning(runner, name, "10") as share_comes_to:
         share_comes_to(1, 20)
@@ -350,6 +356,7 @@ def test_malformed_requests_get_an_error_and_the_next_an_answer(runner, name):
             assert supervisor.change(quota.QuotaChange(vcore=7)).vcore == 7
 
 
+@pytest.mark.slow
 def test_share_of_time_changes_without_a_restart(runner, name):
     with spinning(runner, name, "10") as share_comes_to:
         share_comes_to(1, 20)

@@ -10,6 +10,8 @@ from pyvgpu import region
 
 from .conftest import promised
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import ctypes, os, sys
 from ctypes import byref

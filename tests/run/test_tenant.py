@@ -151,6 +151,7 @@ def test_namespace_is_private_to_the_run(runner):
     assert ran.stdout.strip() == str(Path("/proc/self/ns/mnt").readlink())
 
 
+@pytest.mark.slow
 def test_background_process_keeps_the_reservation_but_starts_no_other(runner, name, probe):
     place = runner.cache.parent
     pipes = [place / "end", place / "late"]

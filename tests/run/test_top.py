@@ -38,6 +38,7 @@ def entry(document, name):
     return found
 
 
+@pytest.mark.slow
 def test_ps_lists_quotas_and_usage(runner, name):
     with holder(runner, name, GIB, "--vmemory", "2GiB", "--vcore", "30"):
         found = entry(json.loads(show(runner, "ps", "--json").stdout), name)
@@ -50,6 +51,7 @@ def test_ps_lists_quotas_and_usage(runner, name):
     assert name not in show(runner, "ps").stdout
 
 
+@pytest.mark.slow
 def test_priorities_are_shown_and_set(runner, name):
     options = ("--vmemory", "2GiB", "--vcore", "30", "--priority", "low")
     with holder(runner, name, GIB, *options):
@@ -62,6 +64,7 @@ def test_priorities_are_shown_and_set(runner, name):
         assert (found["priority"], found["vcore"]) == ("high", 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "priority"), [("0", "high"), ("1", "low"), ("7", "low")])
 def test_the_variable_of_hami_is_a_priority(runner, name, monkeypatch, value, priority):
     monkeypatch.setitem(runner.environment, "CUDA_TASK_PRIORITY", value)

@@ -79,6 +79,7 @@ def test_stopped_arbiter_does_not_change_certain_shares(play):
     assert share(trace, 1, 1.5, 3) == near(30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [-0.3, 1], ids=["before", "later"])
 @pytest.mark.parametrize("length", [300 * US, 3 * MS])
 @pytest.mark.parametrize("kind", ["uneven", "turning"])
@@ -110,6 +111,7 @@ def test_false_arbiter_clock_gives_no_tenant_more(play, lie):
             assert vcore / 2 <= share(trace, tenant, begin, end)
 
 
+@pytest.mark.slow
 def test_shares_recover_within_a_second_of_a_kill(play):
     chance = random.Random(5)
     moments = [1 + 2.5 * number for number in range(8)]
@@ -124,6 +126,7 @@ def test_shares_recover_within_a_second_of_a_kill(play):
     assert most(trace, 1) <= 30 + POINTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "calls",
     [
@@ -156,6 +159,7 @@ def test_hundredfold_estimate_error_is_paid_back(play):
         assert sum(step > 40 + POINTS for step in steps) <= 5, steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [15 * US, 280 * US, MS, 8 * MS])
 @pytest.mark.parametrize("beside", [(), (Tenant(30, "async", MS),)], ids=["alone", "beside"])
 def test_four_thousand_streams_get_the_same_share_as_one(play, beside, length):
@@ -166,6 +170,7 @@ def test_four_thousand_streams_get_the_same_share_as_one(play, beside, length):
             assert share(trace, number, begin, begin + 1) == near(other.vcore)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [laws.TODAY, laws.EVENTS], ids=lambda law: law.name)
 @pytest.mark.parametrize("vcore", [25, 50, 90])
 def test_kernels_as_short_as_a_launch_get_their_share(play, law, vcore):
@@ -175,6 +180,7 @@ def test_kernels_as_short_as_a_launch_get_their_share(play, law, vcore):
         assert share(trace, 0, begin, begin + 1) == near(vcore, 2)
 
 
+@pytest.mark.slow
 def test_thousands_of_short_streams_get_their_share_from_any_start(play):
     """They are first measured beside others, whose time slices are in their apparent durations:
     each start differs."""
@@ -240,6 +246,7 @@ def test_time_suspended_is_not_made_up_for(play):
     assert share(trace, 1, 4, 5) == near(30)
 
 
+@pytest.mark.slow
 def test_monotonic_clock_leap_gives_no_tenant_more(play):
     trace = play(PAIR, 14, Event(1, "leap", value=10))
     assert share(trace, 0, 11.2, 14) == near(40)

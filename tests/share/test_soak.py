@@ -79,6 +79,7 @@ def rests_of(blows, end_s):
     return [(begin, end) for begin, end in rests if end - begin >= 0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS * 5 + 60)
 def test_random_faults_hang_no_tenant_and_shares_recover_within_a_second(tmp_path):
     for turn in range(max(1, SECONDS // SCENE_S)):
@@ -102,6 +103,7 @@ def judge(trace, blows, story):
         assert most <= tenant.vcore + POINTS, (number, story)
 
 
+@pytest.mark.slow
 @rights.needs_mounts
 @pytest.mark.timeout(SECONDS * 3 + 120)
 def test_runs_tolerate_death_or_stop_of_any_of_their_processes():

@@ -43,6 +43,7 @@ def is_the_drivers(case, held, bare):
     return held.result == bare.result or (bare.result != SUCCESS and (over_quota or too_early))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)  # thousands of calls, some of which wait for their share
 @pytest.mark.parametrize(
     ("state", "vcore"),

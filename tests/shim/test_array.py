@@ -180,6 +180,7 @@ answer([failures, before - available()])
     assert answer == [[], 0]
 
 
+@pytest.mark.slow
 def test_the_device_never_held_more_than_the_quota(room, machine):
     judge.watch(machine)
     answer = room.ask(

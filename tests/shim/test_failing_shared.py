@@ -175,6 +175,7 @@ def test_programs_share_every_family(share, machine):
     assert found["reset"] == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_ledger_is_exact_though_a_call_fails(share, machine, name):
     for nth in (1, 2, 3):

@@ -5,7 +5,10 @@ import subprocess
 import sys
 
 import hook_table
+import pytest
 import shim_room
+
+pytestmark = pytest.mark.slow
 
 # Each in a child that has called nothing yet; prints the symbols in which a child died.
 EACH_FIRST = """

@@ -165,6 +165,7 @@ def is_empty(room, machine):
     return not room.usage().slots and judge.used_bytes(machine) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", STAYS.values(), ids=STAYS.keys())
 def test_memory_of_a_dead_parent_is_charged_until_the_last_child_ends(
     room, machine, leave, source
@@ -212,6 +213,7 @@ done(child)
     wait_until(lambda: is_empty(room, machine))
 
 
+@pytest.mark.slow
 def test_programs_that_fork_and_exit_in_turn_do_not_take_the_device(room, machine):
     """Each program holds a part of the quota, leaves it to a child, and ends."""
     source = PARENT + "hold(); fork(); answer(0); os._exit(0)"
@@ -294,6 +296,7 @@ while True:
 )
 
 
+@pytest.mark.slow
 def test_killed_process_families_never_exceed_the_quota(make_room, machine):
     judge.watch(machine)
     places = 6

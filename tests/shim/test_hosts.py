@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from shim_room import GIB, MIB, PRELUDE
 
 from pyvgpu import names, region
@@ -57,6 +58,7 @@ def test_cuInit_called_from_within_cuInit_is_answered(room, tmp_path):
     assert answer == [0, 2 * GIB - room.reserve - 64 * MIB]
 
 
+@pytest.mark.slow
 def test_child_forked_while_a_thread_starts_NVML_is_not_hung(room):
     answer = room.ask("""
 import signal

@@ -8,6 +8,8 @@ import judge
 import pytest
 from shim_room import GIB, MIB, PRELUDE, ask_bare
 
+pytestmark = pytest.mark.slow
+
 # A worker's functions must be in a module, so that a spawned process can import them.
 WORKERS = """
 import random

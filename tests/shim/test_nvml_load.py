@@ -60,6 +60,7 @@ def test_device_load_counts_the_containers_processes_only(room):
         assert 0 < each[str(pid)] < 100
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("neighbour")
 def test_load_is_a_part_of_the_vcore_and_at_most_all_of_it(make_room, machine):
     room = make_room(machine, vcore=1)

@@ -87,6 +87,7 @@ def test_list_longer_than_its_room_is_cut_and_never_an_error(room):
         one.communicate("\n", timeout=30)
 
 
+@pytest.mark.slow
 @rights.needs_first_pid_namespace
 @pytest.mark.parametrize("vcore", [100, 1])
 def test_records_keep_our_load_and_the_instants_of_others_without_it(make_room, machine, vcore):

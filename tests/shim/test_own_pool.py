@@ -156,6 +156,7 @@ answer(0)
     assert GIB < judge.peak_bytes(machine) <= 2 * GIB
 
 
+@pytest.mark.slow
 def test_processes_with_pools_that_are_killed_never_hold_more_than_the_quota(make_room, machine):
     room = make_room(machine, vmemory=6 * GIB)
     churn = (

@@ -167,6 +167,7 @@ answer([seen.changes, before // MIB])
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes",
     [

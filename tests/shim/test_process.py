@@ -5,6 +5,7 @@ import random
 import signal
 import time
 
+import pytest
 from shim_room import GIB, MIB, ask_bare
 from waiting import wait_until
 
@@ -152,6 +153,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 def test_sixteen_processes_fill_a_device_and_the_driver_never_has_to_refuse(make_room, machine):
     """The quota is the whole device: the driver would fail if the ledger ever exceeded it.
 
@@ -176,6 +178,7 @@ def test_sixteen_processes_fill_a_device_and_the_driver_never_has_to_refuse(make
     assert sum(met.values()) == usage.refused[0] > 100
 
 
+@pytest.mark.slow
 def test_survivors_of_many_deaths_go_on_and_nothing_is_lost(make_room, machine):
     quota = 16 * machine.devices[0].context_bytes + 20 * GIB
     room = make_room(machine, vmemory=quota)

@@ -162,6 +162,7 @@ def test_tables_name_hooks_that_the_shim_exports():
     assert elf.exported_functions(shim.shim_library()) == symbols
 
 
+@pytest.mark.slow
 def test_hooked_names_lead_to_the_shim(found, tree, exports):
     own = str(tree.lib64 / "libcuda.so.1")
     hooked = {symbol for _, _, symbol in hooks()} & set(exports)

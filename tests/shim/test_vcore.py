@@ -342,6 +342,7 @@ answer(sorted(results))
     assert answer == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new", [False, True])
 @pytest.mark.parametrize(
     "wait",
@@ -396,6 +397,7 @@ answer(0)
     assert 400 * MILLISECOND < charged_ns(half) < 560 * MILLISECOND
 
 
+@pytest.mark.slow
 def test_end_of_a_context_keeps_measurements_of_another(half):
     ask(
         half,

@@ -99,6 +99,7 @@ def busy_ns(room, device=0):
         os.close(file)
 
 
+@pytest.mark.slow
 def test_every_form_of_launch_copy_and_set_is_paid(most):
     """Each is called until it was charged more than the rest of an earlier purchase."""
     paid = most.ask(
@@ -136,6 +137,7 @@ answer({{symbol: is_paid(*call) for symbol, call in CALLS.items()}})
     assert set(paid) == wanted, "a new hook needs a row"
 
 
+@pytest.mark.slow
 def test_no_form_changes_the_results(make_room, machine):
     """All of them one after the other on known bytes, with a share at which all are throttled."""
     source = (

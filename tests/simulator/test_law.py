@@ -364,6 +364,7 @@ answer(result)
     assert answer == 2
 
 
+@pytest.mark.slow
 def test_nvml_shows_memory_as_late_as_the_law_says(ask):
     source = (
         NVML

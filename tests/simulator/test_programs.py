@@ -52,6 +52,7 @@ UNTIMED = ["memory", "arrays", "pool", "ipc", "graphmemory", "multicast", "threa
 PROGRAMS = [*UNTIMED, "streams", "graph", "green"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program_finds_everything_right(machine, name):
     assert programs.run(machine, name) == "ok\n"
@@ -88,6 +89,7 @@ def test_a_process_takes_what_a_killed_one_held(lonely):
     assert held.returncode == 0
 
 
+@pytest.mark.slow
 def test_processes_killed_at_random_lose_nothing(lonely):
     draw = random.Random(1)
     before = free_bytes(lonely)

@@ -165,6 +165,7 @@ def test_missing_driver_is_reported_and_recorded(root, output):
     assert (output / "current/shared/origin/libcuda-origin.so.1").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_follower_reports_each_change_and_ends_on_a_signal(root, output, end):
     (root / "usr/lib64").rename(root / "usr/aside")

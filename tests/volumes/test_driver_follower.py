@@ -11,6 +11,8 @@ from installed import installation_of
 
 from pyvgpu.volumes import driver_follower, find, node_mirror, watch
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60  # seconds; awaited events come within ten
 
 

@@ -97,6 +97,7 @@ def test_noise_is_damage_or_read_without_harm(file, draw):
         elf.read_elf(path)
 
 
+@pytest.mark.slow
 def test_name_without_end_takes_no_memory(file):
     path = file(SOUND[:-11] + b"x" * (80 << 20))
     tracemalloc.start()
@@ -108,6 +109,7 @@ def test_name_without_end_takes_no_memory(file):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_tags_without_end_take_no_memory(file):
     path = file(library([], segments=[segment(DYNAMIC, 4096, 1 << 40)]))
     with path.open("r+b") as stream:

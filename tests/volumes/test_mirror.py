@@ -232,10 +232,12 @@ def test_driver_that_changes_while_it_is_mirrored_is_an_error(driver, shim, memo
     assert mirror.ensure(driver, shim, memory / "cache").lib64.exists()
 
 
+@pytest.mark.slow
 def test_death_at_any_step_of_copying_leaves_no_partial_tree(driver, shim, memory):
     assert_death_leaves_no_partial_tree(driver, shim, memory / "cache", damaged=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [False, True], ids=["from nothing", "over a damaged tree"])
 def test_death_at_any_step_leaves_no_partial_tree(driver, shim, cache, damaged):
     assert_death_leaves_no_partial_tree(driver, shim, cache, damaged)

@@ -41,6 +41,7 @@ def test_folders_include_those_of_other_files(root):
     } <= set(survey.folders(root))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inotify", [True, False])
 def test_retargeted_link_to_the_driver_is_noticed(root, inotify):
     """NixOS: the link is absolute, and dangling where the root is mounted in a container."""

@@ -178,6 +178,7 @@ def assert_whole(tree):
         assert (tree / path).exists()
 
 
+@pytest.mark.slow
 def test_death_at_any_step_of_an_upgrade_leaves_a_complete_tree(driver_folder, mirrored):
     before = installation_of(driver_folder.path.rename(driver_folder.path.with_name("old")))
     driver_folder.path.mkdir()

@@ -169,6 +169,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_JSON)
 def test_any_document_is_parsed_or_refused(value):
     for document in (value, {"volume": value}, {"volume": [value]}):

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 
+import pytest
 import runner
 import served
 import small_api
@@ -10,6 +11,8 @@ import waiting
 
 from pyvgpu.controller.claims import templates
 from pyvgpu.kube import leases
+
+pytestmark = pytest.mark.slow
 
 OLD = {"pyvgpu.io/used": "2020-01-01T00:00:00Z"}
 

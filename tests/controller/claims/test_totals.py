@@ -143,6 +143,7 @@ def admit(keeper, uid, dry_run=False):
     return keeper.why_not("team", third(uid), uid, dry_run)
 
 
+@pytest.mark.slow
 def test_an_admitted_claim_counts_once_before_and_after_its_creation(small, keeper):
     for uid in "abc":
         assert not admit(keeper, uid)
@@ -192,6 +193,7 @@ def test_concurrent_claims_never_exceed_the_total(small, keeper):
     assert len(small[0].read(LEDGER)["data"]) == sum(admitted)
 
 
+@pytest.mark.slow
 def test_conflicts_on_the_ledger_are_retried_a_limited_number_of_times(small, keeper):
     small[0].refusing["POST"] = [409] * (keeping.ATTEMPTS - 1)
     assert not admit(keeper, "a")

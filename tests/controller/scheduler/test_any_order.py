@@ -10,6 +10,7 @@ import collections
 import dataclasses
 
 import onebyone
+import pytest
 import schedulerpods as pods
 from allocator_nodes import pcie
 from hypothesis import settings
@@ -18,6 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pyvgpu import errors
 from pyvgpu.controller.scheduler import cache, extender, index, node_info, pod_request, victims
+
+pytestmark = pytest.mark.slow
 
 NODES = ["n0", "n1"]
 GANG = {"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "2"}

@@ -18,6 +18,8 @@ from pyvgpu.controller.certs import certificates, serving_certificate
 from pyvgpu.controller.scheduler.shell import leading
 from pyvgpu.kube import leases
 
+pytestmark = pytest.mark.slow
+
 PLACE = serving_certificate.ServerObjects("pyvgpu", "pyvgpu-scheduler")
 KEY_PLACE = serving_certificate.ServerObjects("pyvgpu-agent", "pyvgpu-placement")
 FOLDER = "/api/v1/namespaces/pyvgpu/pods"

@@ -113,6 +113,7 @@ def test_wrong_types_do_not_raise(field, value):
     config_check.judge({**SHIPPED, field: value})
 
 
+@pytest.mark.slow
 def test_the_doctor_checks_the_given_file(tmp_path, capsys):
     file = tmp_path / "scheduler.yaml"
     file.write_text(yaml.safe_dump(but(percentageOfNodesToScore=None)))

@@ -216,6 +216,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(steps, st.integers(2, 3), st.integers(2, 3))
 def test_two_gangs_never_wait_for_each_others_devices(taken, one, two):

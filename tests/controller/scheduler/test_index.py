@@ -47,6 +47,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(steps, min_size=1, max_size=40), st.integers(1, 4))
 def test_the_index_agrees_with_a_direct_search(taken, shapes):

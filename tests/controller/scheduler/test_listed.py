@@ -63,6 +63,7 @@ def looked_up(asked):
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(name_lists, ways, notes, st.sampled_from(["NodeNames", "nodenames"]), st.booleans())
 def test_an_answer_has_the_fitting_nodes_and_the_others_reasons(asked, way, note, key, last):
@@ -85,6 +86,7 @@ def test_an_answer_has_the_fitting_nodes_and_the_others_reasons(asked, way, note
         assert answer[field] == (reasons if has_reasons else {})
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(name_lists, ways)
 def test_each_name_has_its_score(asked, way):
@@ -96,6 +98,7 @@ def test_each_name_has_its_score(asked, way):
     assert json.loads(answer) == [{"Host": name, "Score": single[name]} for name in asked]
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(
     st.sampled_from([SAYS, SAYS.replace(",", " , "), SAYS[:-2] + ',"\\u0061"]}', SAYS + "\n"]),

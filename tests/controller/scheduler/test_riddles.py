@@ -72,6 +72,7 @@ def test_a_request_about_many_nodes_is_answered_soon(known, riddle):
     assert count < MOST_CALLS
 
 
+@pytest.mark.slow
 def test_victims_are_found_soon(known, riddle):
     fill(known, NODES[0])
     decider = extender.Decider(known)

@@ -156,6 +156,7 @@ def frequent(monkeypatch):
     monkeypatch.setattr(pod_events, "LIMITS", event_recorder.EventLimits(0.0, 600.0))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frequent")
 @pytest.mark.parametrize("led", [cache.SchedulerSettings(claim_seconds=0.5)], indirect=True)
 def test_another_pod_is_evicted_for_one_that_never_terminates(led, monkeypatch):
@@ -298,6 +299,7 @@ def test_a_write_ends_before_another_replica_may_lead():
     assert leases.FENCE_SECONDS + binding.WRITE_SECONDS <= leases.LEASE_SECONDS
 
 
+@pytest.mark.slow
 def test_after_a_restore_nothing_is_bound_before_the_restored_pods_are_known(led):
     led.run("old", 60, 8, node="node-2")
     led.run("older", 60, 8, node="node-2")

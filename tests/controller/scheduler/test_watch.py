@@ -105,6 +105,7 @@ def test_a_pod_that_is_gone_frees_its_device_and_notifies(cluster, follow, goes)
     waiting.wait_until(lambda: followed.freed > before)
 
 
+@pytest.mark.slow
 def test_a_pod_deleted_while_the_watch_was_lost_is_gone(cluster, follow):
     api, _ = cluster
     api.put("/api/v1/nodes/node-1", make.node("node-1"))

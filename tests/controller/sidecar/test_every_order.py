@@ -98,6 +98,7 @@ SCENES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", SCENES)
 def test_the_pods_result_depends_only_on_its_main_containers(scene):
     seen, following = model.explore(scene)

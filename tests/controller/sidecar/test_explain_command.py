@@ -133,6 +133,7 @@ def test_a_jobs_name_lists_its_pods(small, ask):
     assert "it is a Job, whose pods are: train-x1" in ask("train")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "said"),
     [

@@ -26,6 +26,7 @@ def every_situation():
             yield dataclasses.replace(common, **{name: frozenset({path})})
 
 
+@pytest.mark.slow
 def test_invariants_of_all_paths():
     for situation in every_situation():
         path = how.choose(situation).path
@@ -87,6 +88,7 @@ def test_rows(situation, path):
     assert how.choose(situation).path is path
 
 
+@pytest.mark.slow
 def test_every_row_decides_somewhere():
     early = [
         Situation(native=True),

@@ -137,6 +137,7 @@ def quitting(name, grace, **more):
     return make.pod(main, side, metadata={"name": name, "uid": name})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "grace", "more", "signaled"),
     [
@@ -235,6 +236,7 @@ def test_the_lease_reports_whether_requested_images_are_present(small, begin):
     )
 
 
+@pytest.mark.slow
 def test_requests_for_thousands_of_images_do_not_prevent_lease_renewal(small, begin):
     api, _ = small
     begin(**two())

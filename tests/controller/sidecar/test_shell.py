@@ -71,6 +71,7 @@ def test_a_done_pod_gets_one_write_and_one_event(small, begin):
     assert len(api.under(EVENTS)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.row(16)
 @pytest.mark.parametrize("code", [403, 409, 422, 429, 500])
 def test_a_failed_write_is_retried_and_makes_one_event(small, begin, code):
@@ -213,6 +214,7 @@ def test_a_deleted_job_counts_no_restarts(small, begin):
     assert image(api) == SETTINGS.fast_exit.image
 
 
+@pytest.mark.slow
 def test_a_failing_pod_does_not_block_others(small, begin, monkeypatch):
     api, _ = small
 
@@ -257,6 +259,7 @@ def wait_until_all_are_written(api):
     waiting.wait_until(lambda: len(written(api)) == MANY, 100, lambda: len(written(api)))
 
 
+@pytest.mark.slow
 def test_refused_writes_do_not_flood_the_server(small, begin, pauses):
     api, _ = small
     many(api)
@@ -272,6 +275,7 @@ def test_refused_writes_do_not_flood_the_server(small, begin, pauses):
     wait_until_all_are_written(api)
 
 
+@pytest.mark.slow
 def test_an_unavailable_server_gets_few_requests_and_nothing_is_lost(small, begin, pauses):
     api, _ = small
     api.put(POD, done())
@@ -300,6 +304,7 @@ def unlabelled(name, **more):
     return pod
 
 
+@pytest.mark.slow
 def test_a_marked_pod_without_our_label_is_labelled(small, begin):
     api, _ = small
     api.put(f"{PODS}/bare", unlabelled("bare"))

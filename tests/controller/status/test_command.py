@@ -27,6 +27,7 @@ def program(tmp_path):
         made.close()
 
 
+@pytest.mark.slow
 def test_page_is_served_over_https_and_data_needs_a_token(program):
     program.until_ready()
     authority = served_authority(program.api)

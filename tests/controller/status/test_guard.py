@@ -85,6 +85,7 @@ def test_a_verdict_is_cached_for_a_limited_time(authorizer):
     assert known.judge(shows(VIEWER)).code == 403
 
 
+@pytest.mark.slow
 def test_reviews_of_unknown_tokens_are_rate_limited(authorizer):
     api, known, clock = authorizer
     assert known.judge(shows(VIEWER)).code == 200
@@ -99,6 +100,7 @@ def test_reviews_of_unknown_tokens_are_rate_limited(authorizer):
     assert known.judge(shows("guess-x")).code == 401
 
 
+@pytest.mark.slow
 def test_an_allowed_token_is_reviewed_again_despite_the_rate_limit(authorizer):
     _, known, clock = authorizer
     assert known.judge(shows(VIEWER)).code == 200

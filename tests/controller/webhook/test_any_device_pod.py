@@ -3,6 +3,7 @@
 import copy
 
 import gpu_pods as gpu
+import pytest
 import small_kubelet
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,6 +77,7 @@ def ask(mutation, pod):
     return None if answer.refusal else small_kubelet.apply(copy.deepcopy(pod), answer.operations)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(pods(), RULES, KNOWN)
 def test_the_mutation_is_idempotent_or_refuses(pod, rules, known):

@@ -10,6 +10,8 @@ import served
 
 from pyvgpu.controller.certs import serving_certificate
 
+pytestmark = pytest.mark.slow
+
 PLACE = serving_certificate.ServerObjects("pyvgpu", "pyvgpu-webhook")
 
 

@@ -183,6 +183,7 @@ SILENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", SILENT.values(), ids=SILENT)
 def test_the_longest_silent_connection_is_closed_for_a_new_one(running, silent):
     with contextlib.ExitStack() as stack:

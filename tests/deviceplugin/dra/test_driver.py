@@ -15,6 +15,8 @@ from pyvgpu import names as known
 from pyvgpu import quota, region
 from pyvgpu.simulation import simulator
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 

@@ -4,12 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import publish  # noqa: E402
 
 
+@pytest.mark.slow
 def test_page_and_pictures_are_up_to_date():
     command = [sys.executable, BENCHMARKS / "publish.py", "--check"]
     assert subprocess.run(command).returncode == 0, "run make pictures"

@@ -52,6 +52,7 @@ def test_seed_determines_the_trace():
     assert synthetic.make("decode", 1) != synthetic.make("decode", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", synthetic.names())
 def test_all_work_of_a_pattern_is_played(name):
     trace = made(name)

@@ -33,6 +33,7 @@ def test_cuda_bindings_copies_correctly_within_its_quota(held, size, answers, ch
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["CUBIN", "PTX"])
 def test_nvrtc_kernels_load_and_compute_correctly(held, kind):
     assert python(held, python_clients.BINDINGS_KERNELS, kind) == [

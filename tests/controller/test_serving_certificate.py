@@ -98,6 +98,7 @@ def test_a_renewed_ca_is_trusted_beside_the_old_one_before_it_is_served(api, sma
     assert other.turn() == new
 
 
+@pytest.mark.slow
 def test_a_lagging_replica_does_not_remove_a_newer_authority(api, small):
     lagging = Replica(small[1])
     old = lagging.turn()
@@ -129,6 +130,7 @@ def test_a_damaged_secret_is_replaced(api, small, data):
     assert not certificates.is_due(bundle, certificates.CertificateSpec((PLACE.host,)), NOW)
 
 
+@pytest.mark.slow
 def test_an_emptied_secret_is_a_renewal(api, small):
     replica = Replica(small[1])
     old = replica.turn()

@@ -98,6 +98,7 @@ def test_a_secret_that_may_not_be_created_gives_the_api_servers_reason(small, ap
     assert DENIED in one.missing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["token", "certificate"])
 def test_without_file_descriptors_it_retries_and_gives_the_reason(small, api, kind):
     with crowded.starved(kind, small[1]._client.configuration.host) as (starved, _):

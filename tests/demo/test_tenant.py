@@ -39,6 +39,7 @@ def tenant(*words, **options):
     return [json.loads(line) for line in ran.stdout.splitlines()], ran.returncode
 
 
+@pytest.mark.slow
 def test_steady_verifies_every_byte(place):
     (start, first), code = tenant("steady", "12MiB", "0")
     assert (start["event"], start["mode"], start["total"]) == ("start", "steady", 2048 * MIB)
@@ -47,6 +48,7 @@ def test_steady_verifies_every_byte(place):
     assert code == 0
 
 
+@pytest.mark.slow
 def test_steady_ends_when_standard_input_closes(place):
     events, code = tenant("steady", "12MiB")
     assert [event["event"] for event in events] == ["start", "round"]

@@ -121,6 +121,7 @@ def test_other_tags_are_ignored(checkout):
     assert checkout.version() == "0.2.0.dev1"
 
 
+@pytest.mark.slow
 def test_shallow_clone_and_detached_head_have_a_version(checkout, tmp_path):
     checkout.commit()
     checkout.git("checkout", "--quiet", "--detach")

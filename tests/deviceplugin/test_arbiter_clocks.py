@@ -139,6 +139,7 @@ def test_orphaned_arbiter_without_containers_exits(book, left):
     wait_until(lambda: not arbiter.find([book]))
 
 
+@pytest.mark.slow
 def test_orphaned_arbiter_keeps_running_for_live_containers(book, left):
     def clock(grant):
         return book / f"{names.ARBITER_FOLDER}{os.geteuid()}" / f"{grant.name}.0"

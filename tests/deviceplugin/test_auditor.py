@@ -217,6 +217,7 @@ def test_container_with_own_pid_namespace_is_identified(audited, places, tmp_pat
         assert [look(corrections=2), look(corrections=2)] == [[], []]
 
 
+@pytest.mark.slow
 @rights.needs_mounts
 @rights.needs_pid_namespace
 @rights.needs_first_pid_namespace

@@ -194,6 +194,7 @@ def test_full_disk_refuses_until_there_is_space(node, small_disk):
     assert node.quota(kubelet.start_container(one, "a"))[:2] == (30, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["--state", "--run"])
 def test_agent_without_write_access_exits_with_a_message(node, small_disk, place):
     small_disks.allow_writing(small_disk, allowed=False)

@@ -102,6 +102,7 @@ def machine(tmp_path):
     return simulator.open_machine("t4:3", tmp_path / "machines")
 
 
+@pytest.mark.slow
 def test_lost_device_is_unhealthy_until_it_is_back(machine):
     with watched(machine) as news:
         simulator.set_faults(machine, "lost 1")
@@ -114,6 +115,7 @@ def test_lost_device_is_unhealthy_until_it_is_back(machine):
         assert news() == {"1": ""}
 
 
+@pytest.mark.slow
 def test_xid_affects_only_its_device_and_application_xids_none(machine):
     with watched(machine) as news:
         # Events before the watcher has subscribed are lost, so repeat them until it reports one.

@@ -250,6 +250,7 @@ def resized(text):
     return events.GrantEvent("u", "default", "p", text, events.Reason.RESIZED)
 
 
+@pytest.mark.slow
 def test_events_of_a_pod_and_reason_are_rate_limited():
     server = Server(object_of("p", "u"))
     with telling(server, least_seconds=0.5) as teller:

@@ -49,6 +49,7 @@ def test_every_record_is_of_a_gpu():
         assert json.loads(path.read_text())["simulated"] is None, path
 
 
+@pytest.mark.slow
 def test_new_record_makes_the_page_stale_until_regenerated(page):
     assert page.is_current()
     tenants = kit_records.stage(

@@ -103,6 +103,7 @@ def test_every_metric_in_the_code_is_in_the_reference(reference):
     assert {word for word in found if f"`{word}`" not in page} == set()
 
 
+@pytest.mark.slow
 def test_metrics_match_a_programs_output():
     from pyvgpu.controller.webhook.shell.meter import WebhookMeter
 
@@ -117,6 +118,7 @@ def test_metrics_match_a_programs_output():
     assert documented["pyvgpu_webhook_reviews_total"].labels == ("path", "result")
 
 
+@pytest.mark.slow
 def test_every_metric_belongs_to_a_program():
     assert {
         measure.name for measure in measures.measures(ROOT) if measure.program == "Others"

@@ -40,6 +40,7 @@ def test_a_tenant_notes_its_kernels_over_all_of_the_time(tenants, kernel_ns):
     assert 0 < had <= 100.5
 
 
+@pytest.mark.slow
 def test_a_tenant_that_waits_for_each_kernel_has_one_under_way(tenants):
     (answer,) = together.answers([together.Tenant(None, 300_000, sync=True)], 0.5)
     assert answer["p50"] >= 300

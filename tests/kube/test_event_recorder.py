@@ -73,6 +73,7 @@ def test_the_same_text_is_written_once(cluster):
     assert (one["type"], one["source"], one["count"]) == ("Warning", {"component": "tester"}, 1)
 
 
+@pytest.mark.slow
 def test_the_newest_of_a_key_is_written_when_it_is_due(cluster):
     api, connection = cluster
     with recording(connection, limits=event_recorder.EventLimits(0.5)) as recorder:

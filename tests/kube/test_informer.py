@@ -118,6 +118,7 @@ def test_a_broken_watch_resumes_where_it_was(small, follow):
     assert api.asked.count(("GET", FOLDER)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.row(17)
 def test_a_watch_resumes_from_its_bookmark(small, follow):
     api, _ = small
@@ -149,6 +150,7 @@ def test_retries_back_off_while_the_server_is_down(small, follow, pauses):
     assert api.asked.count(("GET", FOLDER)) >= 1
 
 
+@pytest.mark.slow
 def test_relist_lists_again_without_events(small, follow):
     api, _ = small
     followed = follow()

@@ -123,6 +123,7 @@ def test_killed_arbiter_is_restarted(place):
             wait_until(lambda: arbiter.serves(run.clock()))
 
 
+@pytest.mark.slow
 def test_frozen_arbiter_is_replaced(place):
     with run_in(place) as run:
         run.attendant.look()
@@ -404,6 +405,7 @@ def test_clock_of_a_low_priority_run_shows_work_of_others(place):
         wait_until(lambda: above() == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "empty", "garbage", "gone"])
 def test_damaged_files_of_a_run_do_not_affect_others(place, damage):
     with run_in(place) as broken, run_in(place) as whole:

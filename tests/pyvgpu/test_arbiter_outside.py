@@ -51,6 +51,7 @@ def says(run):
     return page.outside, page.tenants, page.busy
 
 
+@pytest.mark.slow
 def test_a_process_outside_of_runs_takes_turns(run, machine):
     wait_until(lambda: says(run)[:2] == (0, 1))
     with machine_room.holder(machine, kernel_ns=MINUTE_NS) as held:
@@ -59,6 +60,7 @@ def test_a_process_outside_of_runs_takes_turns(run, machine):
     wait_until(lambda: says(run)[:2] == (0, 1))
 
 
+@pytest.mark.slow
 def test_the_clock_of_a_concurrent_run_slows_down(run, machine):
     def grown():
         before = read_clock(run.clock())
@@ -70,6 +72,7 @@ def test_the_clock_of_a_concurrent_run_slows_down(run, machine):
         wait_until(lambda: grown() < 0.9)  # the share of time by the model, not the elapsed time
 
 
+@pytest.mark.slow
 def test_a_process_of_a_run_is_not_an_outside_process(run, machine):
     with machine_room.holder(machine, kernel_ns=MINUTE_NS) as held:
         wait_until(lambda: says(run)[0] == 1)

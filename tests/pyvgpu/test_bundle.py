@@ -151,6 +151,7 @@ def bundle(tmp_path, monkeypatch, capsys):
     return {name.removeprefix("help/"): text for name, text in files.items()}, said, asked
 
 
+@pytest.mark.slow
 def test_no_planted_secret_is_packed(bundle):
     files, said, asked = bundle
     seal = json.loads(secretive_pod("train")["metadata"]["annotations"][names.DEVICES_ANNOTATION])
@@ -160,6 +161,7 @@ def test_no_planted_secret_is_packed(bundle):
     assert not [path for _, path in asked if "secrets" in path or "configmaps" in path]
 
 
+@pytest.mark.slow
 def test_useful_facts_are_packed(bundle):
     files, said, _ = bundle
     assert json.loads(files["about.json"])["versions"][0].startswith("pyvgpu ")
@@ -183,6 +185,7 @@ def test_useful_facts_are_packed(bundle):
     assert "PYVGPU_LOG" in json.loads(files["environment.json"])
 
 
+@pytest.mark.slow
 def test_content_is_listed_and_the_path_printed(bundle):
     files, said, _ = bundle
     *listed, path = said.splitlines()

@@ -145,6 +145,7 @@ def test_failed_measurement_keeps_the_default_reserve(
     assert not (tmp_path / context_overhead.FILE).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"x": -5}', '{"x": "7"}', '{"x": 1e99}'])
 def test_a_damaged_file_is_measured_again(driver, machine, tmp_path, text):
     (tmp_path / context_overhead.FILE).write_text(text)

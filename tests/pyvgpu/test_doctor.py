@@ -182,6 +182,7 @@ def ask(environment, *options):
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_json_has_the_rows_of_the_table(environment):
     code, document = ask(environment)
     assert code == 0

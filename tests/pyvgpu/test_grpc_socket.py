@@ -241,6 +241,7 @@ def test_connections_that_are_aborted_before_they_are_accepted_do_not_end_servin
         assert call("Echo", b"x") == b"x"
 
 
+@pytest.mark.slow
 def test_serving_resumes_when_file_descriptors_are_available(path):
     with (
         crowded.starved("grpc", str(path)) as (starved, _),

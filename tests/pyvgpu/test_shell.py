@@ -36,6 +36,7 @@ def test_options_of_a_command_are_proposed(propose):
     assert propose("pyvgpu doctor --pro") == {"--prove"}
 
 
+@pytest.mark.slow
 def test_known_values_are_proposed(propose):
     assert {word for word in propose("pyvgpu run --simulate h") if word in models.BY_KEY} == MODELS
     assert propose("pyvgpu set train --policy ") == {"hard", "elastic"}

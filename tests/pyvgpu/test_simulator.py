@@ -234,6 +234,7 @@ def open_many_times(base, uuids):
         uuids.put(simulator.open_machine("t4", base).devices[0].uuid)
 
 
+@pytest.mark.slow
 def test_concurrent_processes_open_one_machine(tmp_path):
     context = multiprocessing.get_context("spawn")
     uuids = context.Queue()

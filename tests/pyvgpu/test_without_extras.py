@@ -50,6 +50,7 @@ def test_extras_are_not_installed():
     assert not {"pyvgpu", "cffi", "_cffi_backend", "rich", "yaml"} & set(bare.blocked())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", ["", *EXTRAS])
 @pytest.mark.parametrize(("main", "name"), COMMANDS)
 def test_help_works_with_and_without_extras(main, name, extra):
@@ -58,6 +59,7 @@ def test_help_works_with_and_without_extras(main, name, extra):
     assert ran.stdout.startswith(f"usage: {MAINS[main].name} {name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_completion_knows_all_commands(shell):
     ran = bare.run("main", "completion", shell)

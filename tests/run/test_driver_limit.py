@@ -107,6 +107,7 @@ def test_the_doctor_names_what_limits_a_run(limited, runner):
         assert found in row["found"]
 
 
+@pytest.mark.slow
 def test_the_cgroup_is_removed(limited, name):
     options = ("--name", name, "--vmemory", "2GiB", "python3", "-c", PROGRAM, "libcuda.so.1")
     for end in ("closed", "killed"):

@@ -52,6 +52,7 @@ def test_forged_variables_lift_no_limit(runner, probe, forged):
     assert "alloc 0" not in ran.stdout
 
 
+@pytest.mark.slow
 @rights.needs_namespace
 @pytest.mark.parametrize("library", ["libcuda.so.1", "libcuda.so.999.1"])
 def test_absolute_path_and_empty_environment_load_the_shim(runner, probe, library):
@@ -131,6 +132,7 @@ def test_run_warns_and_continues_where_namespaces_are_forbidden(runner, probe):
     assert line.startswith("pyvgpu: cannot use a private mount namespace (unshare: ")
 
 
+@pytest.mark.slow
 @rights.needs_namespace
 def test_namespace_is_private_to_the_run(runner):
     def laid(mountinfo):

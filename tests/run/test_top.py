@@ -74,6 +74,7 @@ def test_the_variable_of_hami_is_a_priority(runner, name, monkeypatch, value, pr
         assert entry(json.loads(show(runner, "ps", "--json").stdout), name)["priority"] == "normal"
 
 
+@pytest.mark.slow
 def test_top_prints_once_without_a_terminal(runner, name):
     options = ("--vmemory", "2GiB", "--vcore", "20", "--policy", "elastic", "--vcore-limit", "70")
     with holder(runner, name, GIB, *options):
@@ -102,6 +103,7 @@ def test_top_is_shown_in_any_encoding(runner, name, encoding):
     assert "#####" in line
 
 
+@pytest.mark.slow
 def test_top_writes_a_line_per_sample_until_the_pipe_closes(runner, name):
     with (
         holder(runner, name, GIB, "--vmemory", "2GiB"),
@@ -120,6 +122,7 @@ def test_top_writes_a_line_per_sample_until_the_pipe_closes(runner, name):
         assert top.stderr.read() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["xterm", "dumb", "unknown"])
 def test_terminal_is_redrawn_until_q(runner, name, kind):
     with holder(runner, name, GIB, "--vmemory", "2GiB"):

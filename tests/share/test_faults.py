@@ -102,6 +102,7 @@ def lied_to(play, lie, seconds=5):
     return play(PAIR, seconds, Event(1, "kill", ARBITER), *lies, Event(3, "start", ARBITER))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", ["alone", "crowded", "lends", "ahead", "noise"])
 def test_false_arbiter_clock_gives_no_tenant_more(play, lie):
     trace = lied_to(play, lie)
@@ -231,6 +232,7 @@ def test_vcore_changed_a_thousand_times_a_second_gives_its_mean_then_its_last(pl
     assert share(trace, 0, 2.1, 3) == near(25)
 
 
+@pytest.mark.slow
 def test_time_suspended_is_not_made_up_for(play):
     """As when a whole machine is suspended: CLOCK_MONOTONIC advances without any work."""
     trace = play(

@@ -315,6 +315,7 @@ def test_two_imports_of_one_descriptor_are_one_charge(room, post):
         assert held(owner, room) == 0
 
 
+@pytest.mark.slow
 def test_ten_dead_creators_never_bring_the_device_over_the_quota(tmp_path, post):
     machine = simulator.open_machine("h100", root=tmp_path / "machines", mode="free")
     with shim_room.room(tmp_path / "room", machine, vmemory=QUOTA) as room:

@@ -185,6 +185,7 @@ def test_memory_of_a_dead_parent_is_charged_until_the_last_child_ends(
     assert judge.peak_bytes(machine) <= QUOTA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", GOES.values(), ids=GOES.keys())
 def test_a_child_that_has_no_descriptors_of_the_driver_keeps_nothing(room, machine, leave, source):
     _, children = leave(source)

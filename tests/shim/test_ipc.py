@@ -205,6 +205,7 @@ def test_a_driver_that_fails_leaves_no_trace(rooms, machine):
             assert held(user, other, 1) == 0
 
 
+@pytest.mark.slow
 def test_ten_dead_creators_never_bring_the_device_over_the_quota(room, machine):
     with parties(room) as (user,):
         judge.watch(machine)

@@ -99,6 +99,7 @@ answer([*seen, taken()])
 """
 
 
+@pytest.mark.slow
 def test_a_small_allocation_keeps_its_block_charged_as_the_device_keeps_it(make_room, tmp_path):
     law = simulator.Law(small_blocks=True)
     machine = simulator.open_machine("h100", root=tmp_path / "machines", law=law)

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from shim_room import GIB, MIB
 
 NVML = """
@@ -27,6 +28,7 @@ while not os.path.exists(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_figures_add_up_while_processes_allocate_and_the_quota_changes(room, tmp_path):
     stop = tmp_path / "stop"
     reader = (

@@ -55,6 +55,7 @@ def test_table_that_the_driver_does_not_have_is_refused(room):
     assert room.ask(TABLE + "answer(table(nvml, bytes(16)))") == 2
 
 
+@pytest.mark.slow
 def test_lists_have_our_processes_by_name_and_no_neighbour(room, machine):
     with holder(machine, 0, GIB), room.start("context(); answer(0); sys.stdin.readline()") as one:
         one.stdout.readline()

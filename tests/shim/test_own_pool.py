@@ -127,6 +127,7 @@ answer([cuda.cuMemPoolDestroy(pool), take(64)[0]])
     assert answer == [1, 0]
 
 
+@pytest.mark.slow
 def test_pools_never_take_more_than_the_quota(ask, machine, room):
     judge.watch(machine)
     ask("""

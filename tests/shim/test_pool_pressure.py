@@ -271,6 +271,7 @@ answer("done")
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pools", simulator.POOLS)
 def test_threads_and_processes_never_hold_more_than_the_quota(make_room, tmp_path, pools):
     machine = simulator.open_machine("h100", root=tmp_path / "machines", pools=pools)

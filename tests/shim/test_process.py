@@ -96,6 +96,7 @@ else:
     assert answer == [GIB - room.reserve, 2 * GIB - room.reserve]
 
 
+@pytest.mark.slow
 def test_killed_process_gives_everything_back_within_a_second(room):
     for _ in range(10):
         with room.start("""

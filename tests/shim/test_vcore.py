@@ -155,6 +155,7 @@ wait()
     assert 38 * MILLISECOND < charged_ns(half) < 65 * MILLISECOND
 
 
+@pytest.mark.slow
 def test_copies_and_sets_give_the_same_bytes_and_are_paid(half):
     answer = ask(
         half,
@@ -373,6 +374,7 @@ answer(0)
     assert 440 * MILLISECOND < charged_ns(half) < 560 * MILLISECOND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("legacy", [False, True])
 def test_synchronising_one_context_settles_no_other(half, legacy):
     ask(
@@ -415,6 +417,7 @@ answer(0)
     assert 1400 * MILLISECOND < charged_ns(half) < 1600 * MILLISECOND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wait", ["check(cuda.cuStreamSynchronize(stream))", "check(cuda.cuCtxSynchronize())"]
 )

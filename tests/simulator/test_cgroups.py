@@ -100,6 +100,7 @@ def test_usage_is_reported_and_a_limit_can_be_lifted(machine_of, made):
     assert answer == [[1 * GIB, 2 * GIB, 320 * MIB], 0, [0, NO_LIMIT, 0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "bytes_free"), [(BY_DRIVER, 1024), (BY_KERNEL, 256)])
 def test_limit_of_an_ancestor_cgroup(machine_of, made, kind, bytes_free):
     """A driver that counts itself applies the nearest limit alone, the kernel all of them."""

@@ -58,6 +58,7 @@ def test_program_finds_everything_right(machine, name):
     assert programs.run(machine, name) == "ok\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNTIMED)
 def test_program_finds_everything_right_where_nothing_takes_time(free_machine, name):
     assert programs.run(free_machine, name) == "ok\n"

@@ -32,6 +32,7 @@ def mirror(*arguments):
     return subprocess.run(command(*arguments), capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_mirror_prints_the_path_of_the_mirror(root, output):
     done = mirror("--driver-root", root, "--output", output)
     current = (output / "current").resolve()

@@ -89,6 +89,7 @@ def test_next_process_needs_no_parser(library, kept):
     assert "ModuleNotFoundError" in done.stderr
 
 
+@pytest.mark.slow
 def test_unused_facts_are_forgotten(library, kept):
     script = (
         "import pathlib, sys; from pyvgpu.volumes import elf_facts, mirror_store\n"

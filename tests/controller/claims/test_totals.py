@@ -180,6 +180,7 @@ def test_without_a_total_nothing_is_written(small, keeper):
     assert not posted(small[0])
 
 
+@pytest.mark.slow
 def test_concurrent_claims_never_exceed_the_total(small, keeper):
     def ask(uid):
         try:

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import pytest
 import schedulerpods as pods
 import scheduling_api as make
 
@@ -61,6 +62,7 @@ class ReadForLong(disruption_budgets.Reader):
         return super().read()
 
 
+@pytest.mark.slow
 def test_a_claim_that_expires_while_budgets_are_read_is_not_renewed(cluster):
     _, connection = cluster
     known = cache.Cache(cache.SchedulerSettings(claim_seconds=1.0))

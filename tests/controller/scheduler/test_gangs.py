@@ -275,6 +275,7 @@ def check(known, those):
         assert all(promised) or not any(promised)
 
 
+@pytest.mark.slow
 def test_a_large_gang_without_room_is_not_searched_again_for_each_of_its_pods():
     known, decider = cluster(3, 8)
     many = [ask(f"p{number}", size=300) for number in range(300)]

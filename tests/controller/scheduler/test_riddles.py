@@ -81,6 +81,7 @@ def test_victims_are_found_soon(known, riddle):
     assert count < MOST_CALLS
 
 
+@pytest.mark.slow
 def test_an_explanation_is_found_soon(known, riddle):
     known.see_pod(riddle.key, riddle)
     decider = extender.Decider(known)

@@ -100,6 +100,7 @@ def until_one_has_gone(led):
     waiting.wait_until(lambda: led.fitting("high") == [NODE])
 
 
+@pytest.mark.slow
 def test_evicts_one_pod_where_totals_suffice_and_no_device_does(led):
     two_of_60(led)
     led.create("high", 50, 8, priority=100)
@@ -114,6 +115,7 @@ def test_evicts_one_pod_where_totals_suffice_and_no_device_does(led):
     assert led.term.evicted == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("priority", "more"),
     [(1, {}), (0, {}), (100, {"preemptionPolicy": "Never"})],
@@ -141,6 +143,7 @@ def test_evicts_no_pod_for_one_that_differs_from_the_request(led, monkeypatch, c
     assert led.is_there("low-1")
 
 
+@pytest.mark.slow
 def test_a_protected_pod_stays_and_another_is_evicted(led):
     two_of_60(led)
     led.api.protected = {"low-0"}
@@ -179,6 +182,7 @@ def test_another_pod_is_evicted_for_one_that_never_terminates(led, monkeypatch):
     assert led.bind("high") == ""
 
 
+@pytest.mark.slow
 def test_if_no_pod_may_be_evicted_none_is_and_nothing_is_claimed(led):
     two_of_60(led)
     led.api.protected = {"low-0", "low-1"}
@@ -192,6 +196,7 @@ def test_if_no_pod_may_be_evicted_none_is_and_nothing_is_claimed(led):
     assert led.is_there("low-1")
 
 
+@pytest.mark.slow
 def test_a_pod_with_an_exhausted_budget_gets_no_eviction_request(led):
     two_of_60(led)
     thing = led.api.read(make.path("low-0"))
@@ -236,6 +241,7 @@ def of_gang(name, size, seconds=60):
     }
 
 
+@pytest.mark.slow
 def test_the_pods_of_a_gang_are_bound_when_all_binds_have_arrived(led):
     for name in ("g-0", "g-1"):
         led.create(name, 100, 8, noted=of_gang("g", 2))
@@ -261,6 +267,7 @@ def test_a_bind_fails_when_the_rest_of_the_gang_does_not_arrive(led, monkeypatch
     assert not led.api.bound
 
 
+@pytest.mark.slow
 def test_binds_of_a_large_gang_beyond_the_limit_must_retry_and_count_as_arrived(led):
     places = led.term.verbs["bind"].__self__._gathering = threading.BoundedSemaphore(1)
     names_of = [f"g-{n}" for n in range(3)]
@@ -279,12 +286,14 @@ def test_binds_of_a_large_gang_beyond_the_limit_must_retry_and_count_as_arrived(
     assert len(led.api.bound) == 3
 
 
+@pytest.mark.slow
 def test_an_incomplete_gang_fits_nowhere_and_reserves_nothing(led):
     led.create("g-0", 100, 8, noted=of_gang("g", 2))
     assert led.fitting("g-0", NODE, "node-2") == []
     led.run("other", 100, 8)  # nothing is reserved for the gang
 
 
+@pytest.mark.slow
 def test_sends_no_bind_that_could_arrive_after_the_lease_is_lost(led):
     led.create("a", 50, 8)
     assert led.fitting("a") == [NODE]

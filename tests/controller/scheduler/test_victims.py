@@ -337,6 +337,7 @@ tenants = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(tenants, max_size=8), st.sampled_from([40, 50, 70, 90, 100, 200]))
 def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):

@@ -81,6 +81,7 @@ def test_a_conflicting_write_is_retried(small, adopt):
     assert api.read(POD)["metadata"]["labels"] == {"pyvgpu.io/sidecars": "managed"}
 
 
+@pytest.mark.slow
 def test_a_pod_with_endless_conflicts_is_left_to_the_next_sweep(small, adopt):
     api, _ = small
     assert adopt(*[lambda: api.put(POD, api.read(POD))] * 100) == 0

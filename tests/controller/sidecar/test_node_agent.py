@@ -122,6 +122,7 @@ def proof(api, runtime):
     runtime.wait_for("stop", "last-log")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["containerd", "cri-o"])
 def test_a_request_names_a_container_like_kubelet(small, begin, name):
     api, _ = small
@@ -207,6 +208,7 @@ def test_a_pod_that_kubelet_ends_is_left_to_kubelet(small, begin, more):
     assert ("stop", "log") not in runtime.asked
 
 
+@pytest.mark.slow
 def test_a_valid_request_is_carried_out(small, begin):
     api, _ = small
     api.put(POD, asked_for("containerd://log"))
@@ -214,6 +216,7 @@ def test_a_valid_request_is_carried_out(small, begin):
     runtime.wait_for("stop", "log")
 
 
+@pytest.mark.slow
 def test_the_lease_reports_the_fast_exit_image(small, begin):
     api, _ = small
     begin()
@@ -291,6 +294,7 @@ def test_a_replaced_container_is_killed_with_its_deleted_pod(small, begin):
     runtime.wait_for("stop", "log")
 
 
+@pytest.mark.slow
 def test_the_lease_reports_ended_main_containers_until_the_controller_knows(small, begin):
     api, _ = small
     swapped = make.sidecar("log")
@@ -330,6 +334,7 @@ def test_a_container_that_ignores_its_signal_is_signaled_once(small, begin):
     assert runtime.asked.count(("stop", "log")) == 1
 
 
+@pytest.mark.slow
 def test_marker_files_of_removed_containers_are_deleted(small, begin, tmp_path):
     api, _ = small
     (tmp_path / "begun").mkdir()

@@ -115,7 +115,7 @@ def names_of_events(decision):
 
 def test_events_follow_the_write_and_have_unique_names():
     first, second = decide(done(make.sidecar())), decide(done(make.sidecar()), seconds=2)
-    assert kinds(first) == ["Patch", "Count", "Event"]
+    assert kinds(first) == ["Patch", "Count", "SidecarEvent"]
     assert names_of_events(first) == names_of_events(second)
 
 
@@ -175,7 +175,7 @@ def test_a_restarted_sidecar_is_swapped_at_once():
 def test_after_two_writes_an_event_says_what_blocks_the_pod():
     pod = after(after(done(make.sidecar(environment=ZERO))), seconds=36)
     decision = decide(pod, seconds=500)
-    assert kinds(decision) == ["Event", "Event", "Count", "Wake"]
+    assert kinds(decision) == ["SidecarEvent", "SidecarEvent", "Count", "Wake"]
     assert "it did not end in time" in decision.why
     assert wake(decision) >= model.SETTINGS.recheck_seconds
 
@@ -227,7 +227,7 @@ def test_a_jobs_backoff_limit_is_raised_before_a_swap():
     pod = done(make.sidecar(), make.sidecar("mesh"), policy="OnFailure")
     job = reconcile.how.OwningJob(0, 1, 3, "train", "uid-job", "9")
     decision = decide(pod, around=model.around(job=job))
-    assert kinds(decision) == ["Patch", "Count", "Event", "Wake"]
+    assert kinds(decision) == ["Patch", "Count", "SidecarEvent", "Wake"]
     assert (decision.patch.resource, decision.patch.name) == ("jobs", "train")
     assert decision.patch.operations == (
         {"op": "test", "path": "/metadata/uid", "value": "uid-job"},

@@ -4,10 +4,12 @@ import edge_cases
 import pytest
 
 
+@pytest.mark.slow
 def test_page_is_generated_from_the_tests():
     assert edge_cases.PAGE.read_text() == edge_cases.page()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", edge_cases.ROWS, ids=lambda row: str(row.number))
 def test_each_case_is_observed_in_its_environment(row):
     tests = edge_cases.found().get(row.number, [])

@@ -183,6 +183,7 @@ def test_a_decision_at_the_loss_of_the_lease_is_made_again_later(small, begin):
     api.wait_for("PATCH", POD)
 
 
+@pytest.mark.slow
 def test_a_jobs_backoff_limit_is_raised_first(small, begin):
     api, _ = small
     api.put(JOB, {"metadata": {"name": "train", "uid": "job"}, "spec": {"backoffLimit": 0}})

@@ -88,6 +88,7 @@ def test_the_mutation_is_idempotent_or_refuses(pod, rules, known):
         ask(devices.validation(rules, lambda: known), changed)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(pods(), RULES, KNOWN, st.sampled_from([(), ("*",)]))
 def test_device_and_sidecar_mutations_commute(pod, rules, known, native):

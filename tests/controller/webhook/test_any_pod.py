@@ -4,6 +4,7 @@ import copy
 import re
 
 import pod_objects as make
+import pytest
 import small_kubelet as model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,6 +95,7 @@ def check(pod):
         assert all(variable.get("name") for variable in container.get("env") or ())
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(pods(), ADMISSIONS)
 def test_the_result_is_a_valid_pod(pod, admission):

@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     api = cluster.connect(options, meter)
     namespace = cluster.namespace(options)
     stop = cluster.stop_on_signals()
-    place = identity.Place(namespace, options.name)
+    place = identity.ServerObjects(namespace, options.name)
     known = identity.Identity(api, serving.source(options, api, place, lasting=True))
     sealing = keys.Keys(api, key_place)
     asking = callers.Callers(api, place)
@@ -217,7 +217,7 @@ def _read_place(found: types.ModuleType, text: str) -> serving_certificate.Serve
     namespace, slash, name = text.partition("/")
     if not (namespace and slash and name) or "/" in name:
         raise errors.UsageError(f"--key {text!r}: must be a namespace and a name, such as {KEY}")
-    place: serving_certificate.ServerObjects = found.Place(namespace, name)
+    place: serving_certificate.ServerObjects = found.ServerObjects(namespace, name)
     return place
 
 

@@ -70,8 +70,14 @@ class Program:
         return page(f"127.0.0.1:{self.health}", path)
 
     def until_ready(self) -> Self:
-        """Wait until /readyz answers 200."""
-        waiting.wait_until(lambda: self.page("/readyz")[0] == 200)
+        """Wait until /readyz answers 200; fail at once if the program has ended."""
+
+        def is_ready() -> bool:
+            code = self.process.poll()
+            assert code is None, f"exit code {code}: {self.process.communicate()[1].decode()}"
+            return self.page("/readyz")[0] == 200
+
+        waiting.wait_until(is_ready, found=lambda: f"/readyz: {self.page('/readyz')}")
         return self
 
     def until_it_counts(self, line: str) -> None:

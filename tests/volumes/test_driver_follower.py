@@ -259,7 +259,7 @@ NO_INOTIFY = """
 import logging, sys, pathlib
 from pyvgpu.volumes import watch
 folder = pathlib.Path(sys.argv[1])
-with watch.Watch() as watched:
+with watch.FolderWatch() as watched:
     watched.watch([folder])
     (folder / "file").write_text("")
     print(watched.wait(30))

@@ -84,7 +84,7 @@ def _after_start(trace: stage.Trace) -> tuple[float, float]:
     return rows.WARM_S * stage.SECOND_NS, trace.at_ns[-1]
 
 
-def run_row(row: rows.NodeRow, law: laws.Law, player: Player) -> dict[str, Any]:
+def run_row(row: rows.Row, law: laws.Law, player: Player) -> dict[str, Any]:
     """Play a row and its control under a law; return what is recorded of it."""
     scene = dataclasses.replace(row.scene, law=law)
     alone = [player.alone(scene.tenants[claim.tenant], law) for claim in row.claims]
@@ -265,7 +265,7 @@ def _is_of_today(line: dict[str, Any]) -> bool:
     return bool(line["law"] == laws.TODAY.name and line["group"] != patterns.GROUP)
 
 
-def laws_of(row: rows.NodeRow | patterns.Pattern, options: argparse.Namespace) -> Sequence[str]:
+def laws_of(row: rows.Row | patterns.Pattern, options: argparse.Namespace) -> Sequence[str]:
     """Return the laws under which the row is tried now."""
     if options.quick and not row.quick:
         return ()
@@ -276,7 +276,7 @@ def laws_of(row: rows.NodeRow | patterns.Pattern, options: argparse.Namespace) -
     return row.laws[:1] if options.quick and not row.everywhere else row.laws
 
 
-def _run(row: rows.NodeRow | patterns.Pattern, law: laws.Law, player: Player) -> dict[str, Any]:
+def _run(row: rows.Row | patterns.Pattern, law: laws.Law, player: Player) -> dict[str, Any]:
     begun = time.monotonic()
     if isinstance(row, patterns.Pattern):
         line = run_pattern(row, law, player)

@@ -65,7 +65,7 @@ class AgentSet:
     *offered* waits until the node's devices are allocatable.
     """
 
-    def __init__(self, agent: agents.AgentPod, offered: Callable[[], None] | None = None) -> None:
+    def __init__(self, agent: agents.Agent, offered: Callable[[], None] | None = None) -> None:
         self._agent = agent
         self._offered = offered or agent.wait_for_offers
         self._objects: list[dict[str, Any]] = []

@@ -60,7 +60,7 @@ def published(node: str = "") -> dict[str, list[str]]:
     }
 
 
-def become(agent: agents.AgentPod, *options: str) -> agents.AgentPod:
+def become(agent: agents.Agent, *options: str) -> agents.Agent:
     """Run *agent* with these options; return it when its devices are published.
 
     The slices of the previous agent stay for a while.
@@ -72,7 +72,7 @@ def become(agent: agents.AgentPod, *options: str) -> agents.AgentPod:
     return agent
 
 
-def registrations(agent: agents.AgentPod) -> int:
+def registrations(agent: agents.Agent) -> int:
     """Return how often kubelet has registered the driver."""
     return agent.log.read_text().count("kubelet has registered the DRA driver")
 

@@ -46,7 +46,7 @@ class Task:
 class Soak:
     """Runs all tasks and collects the results."""
 
-    def __init__(self, space: rig.Space, agent: agents.AgentPod, killer: Killer) -> None:
+    def __init__(self, space: rig.Space, agent: agents.Agent, killer: Killer) -> None:
         self.space, self.agent, self.killer = space, agent, killer
         self.mismatches: list[tuple[object, ...]] = []
         self.outside: list[Any] = []

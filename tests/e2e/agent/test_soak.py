@@ -60,7 +60,7 @@ def eight(running, tmp_path_factory):
     """An agent with eight devices, which replaces the shared agent."""
     running.until_idle()
     running.stop()
-    made = agents.AgentPod(tmp_path_factory.mktemp("eight"), "t4:8")
+    made = agents.Agent(tmp_path_factory.mktemp("eight"), "t4:8")
     made.start()
     yield made
     made.stop()

@@ -28,7 +28,7 @@ def other(running, tmp_path_factory):
             folder / "cdi",
             ("nsenter", f"--target={pid.strip()}", "--mount"),
         )
-        made = agents.AgentPod(tmp_path_factory.mktemp("other"), "a100:1", place)
+        made = agents.Agent(tmp_path_factory.mktemp("other"), "a100:1", place)
         try:
             made.start()
             yield made

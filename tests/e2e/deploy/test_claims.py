@@ -38,7 +38,7 @@ def agent(shipped, tmp_path_factory):
     folder = tmp_path_factory.mktemp("agent")
     agents.make_image(folder)
     with agent_set.rights_of("agent/dra.yaml", DRA), applied("dra/"):
-        yield agents.AgentPod(folder)
+        yield agents.Agent(folder)
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def agent(scheduler, tmp_path_factory):
     """Install agents that use the scheduler's choices; yield their node."""
     folder = tmp_path_factory.mktemp("agent")
     agents.make_image(folder)
-    node = agents.AgentPod(folder)
+    node = agents.Agent(folder)
     parts = agent_set.AgentSet(node)
     try:
         parts.install(PATCH)

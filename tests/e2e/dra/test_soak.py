@@ -56,7 +56,7 @@ def four(running, tmp_path_factory):
     """An agent with four devices, which replaces the shared agent."""
     running.until_idle()
     running.stop()
-    made = agents.AgentPod(tmp_path_factory.mktemp("four"), f"t4:{DEVICES}")
+    made = agents.Agent(tmp_path_factory.mktemp("four"), f"t4:{DEVICES}")
     made.begin(*OPTIONS)
     made.wait(offers)
     yield made

@@ -21,7 +21,7 @@ def agent(tmp_path_factory, running):
     agents.make_image(folder)
     key = folder / "key"
     key.write_bytes(extenders.key())
-    made = agents.AgentPod(folder)
+    made = agents.Agent(folder)
     try:
         made.start("--placement", "extender", "--placement-key", key)
         yield made

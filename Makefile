@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The C unit tests; CHECK_ONE_OF=5 shortens the longest ones to a fifth of their cases.
-CTEST = $(BIN)/ctest --test-dir "$$(ls -d build/*/CTestTestfile.cmake | head -1 | xargs dirname)" \
+CTEST = $(BIN)/ctest --test-dir "$$(ls -d build/cp*/CTestTestfile.cmake | head -1 | xargs dirname)" \
     --output-on-failure --no-tests=error
 COMPILED := $(foreach it,$(wildcard pyvgpu/*/*.pxd controller/*/*.pxd),$(it) $(it:.pxd=.py))
 NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt $(wildcard pyvgpu/_api/*.proto pyvgpu/_api/CMakeLists.txt) $(COMPILED)

@@ -112,6 +112,7 @@ test-share: build $(VENV)/.test-tools ## the rows of make bench-share that chang
 	@$(BIN)/python benchmarks/share.py --quick
 
 # A build without NDEBUG, whose shim aborts where a thread takes locks out of order (csrc/core/lock.h).
+# Left out is one test that fills a device with arrays, for half a minute.
 test-locks: build $(VENV)/.test-tools ## the shim's tests that take several locks, with a build that checks their order
 	@$(BIN)/cmake -S . -B build/checked -G Ninja -DCMAKE_MAKE_PROGRAM="$$PWD/$(BIN)/ninja" \
 	    -DPython_EXECUTABLE="$$PWD/$(BIN)/python" -DCMAKE_BUILD_TYPE=Debug >/dev/null

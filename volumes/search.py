@@ -33,9 +33,8 @@ class Searched:
     """Where the driver of a root may be."""
 
     within: root.Root
-    steps: Mapping[
-        Path, SearchStep
-    ]  # folders of libraries, in the loader's order; some may not exist
+    # Folders of libraries, in the loader's order; some may not exist.
+    steps: Mapping[Path, SearchStep]
     cache: str  # path of the loader's cache, with the error if it cannot be used
     remarks: tuple[str, ...] = ()
 

@@ -28,9 +28,8 @@ class Members:
     size: int  # pods that the gang must have
     running: tuple[pod_request.PodRequest, ...]  # bound, being bound, or succeeded
     waiting: tuple[pod_request.PodRequest, ...]  # as many as are missing, in order of precedence
-    spare: tuple[
-        pod_request.PodRequest, ...
-    ] = ()  # beyond the size of the gang: they come after the others
+    # Beyond the size of the gang: they come after the others.
+    spare: tuple[pod_request.PodRequest, ...] = ()
 
     @property
     def whole(self) -> bool:

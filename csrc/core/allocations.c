@@ -36,13 +36,11 @@ static void change_count(struct shard *shard, int change)
  * not let a holder of lower priority run. */
 static void wait_for(struct shard *shard)
 {
-    const struct timespec nap = {.tv_nsec = 20000};
-
     for (unsigned tries = 1; __atomic_exchange_n(&shard->locked, 1, __ATOMIC_ACQUIRE); tries++)
         if (tries % 64)
             sched_yield();
         else
-            nanosleep(&nap, NULL);
+            spin_nap();
 }
 
 static struct shard *lock_shard(uint64_t hash)

@@ -13,7 +13,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import marking, pods
+from pyvgpu.controller.sidecar import mark_names, pods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -315,7 +315,7 @@ def has_provider_switch(pod: pods.Pod, container: pods.Container) -> bool:
     """Return whether a virtual node's provider is configured to ignore this container's exit."""
     eci = (
         container.environment.get("ECI_CONTAINER_TYPE") == "sidecar"
-        and container.environment.get(marking.ECI_IGNORE) == "true"
+        and container.environment.get(mark_names.ECI_IGNORE) == "true"
     )
-    listed = pod.annotations.get(marking.BCI_IGNORE, "").split(",")
+    listed = pod.annotations.get(mark_names.BCI_IGNORE, "").split(",")
     return eci or container.name in (name.strip() for name in listed)

@@ -13,30 +13,12 @@ import fnmatch
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
+from pyvgpu.controller.sidecar import mark_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyvgpu.controller.sidecar import pods
-
-YES = frozenset({"true", "1", "yes", "on", "ture"})  # the idea's first publication says "ture"
-NO = frozenset({"false", "0", "no", "off", ""})
-
-MARKS: tuple[tuple[str, frozenset[str]], ...] = (  # variable in upper case, values in lower case
-    (names.SIDECAR_VARIABLE, YES),
-    ("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", YES),
-    ("ECI_CONTAINER_TYPE", frozenset({"sidecar"})),
-)
-ECI_IGNORE = "ECI_CONTAINER_IGNORE_EXIT_CODE"  # Alibaba's, a variable of the container
-BCI_IGNORE = "bci.virtual-kubelet.io/bci-ignore-exit-code-containers"  # Baidu's, an annotation
-
-GRACE_SECONDS = f"{names.SIDECAR_VARIABLE}_GRACE_SECONDS"
-ORDER = f"{names.SIDECAR_VARIABLE}_ORDER"
-COMMAND = f"{names.SIDECAR_VARIABLE}_COMMAND"
-EXITS_ZERO = f"{names.SIDECAR_VARIABLE}_EXITS_ZERO"
-VARIABLES = (names.SIDECAR_VARIABLE, EXITS_ZERO, GRACE_SECONDS, ORDER, COMMAND)
-
-OTHERS_OWN = ("workflows.argoproj.io/",)  # labels of pods whose controller ends its own sidecars
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,7 +111,9 @@ def _why_not(
 def another(pod: pods.Pod) -> str:
     """Return the owner of *pod* if that ends its pods' sidecars itself; else empty."""
     keys = (*pod.labels, *pod.annotations)
-    found = (prefix for prefix in OTHERS_OWN if any(key.startswith(prefix) for key in keys))
+    found = (
+        prefix for prefix in mark_names.OTHERS_OWN if any(key.startswith(prefix) for key in keys)
+    )
     return next(found, "").rstrip("/")
 
 
@@ -137,7 +121,7 @@ def _said(container: pods.Container, warnings: list[str]) -> bool | None:
     """Return the container's own mark; None if it has none."""
     said: dict[str, bool] = {}
     for variable, text in container.environment.items():
-        for mark_name, values in MARKS:
+        for mark_name, values in mark_names.MARKS:
             if variable.upper() != mark_name:
                 continue
             if text is None:
@@ -148,7 +132,7 @@ def _said(container: pods.Container, warnings: list[str]) -> bool | None:
                 continue
             word = text.strip().lower()
             said[mark_name] = word in values
-            if mark_name == names.SIDECAR_VARIABLE and word not in YES | NO:
+            if mark_name == names.SIDECAR_VARIABLE and word not in mark_names.YES | mark_names.NO:
                 warnings.append(
                     f'container {container.name}: {variable}={text[:40]!r}: must be "true" or '
                     '"false"; it marks nothing'
@@ -182,8 +166,8 @@ def _wishes(container: pods.Container, warnings: list[str]) -> SidecarOptions:
         return None
 
     return SidecarOptions(
-        grace_seconds=number(GRACE_SECONDS, 0, 86400),
-        order=number(ORDER, -1000, 1000) or 0,
-        command=find(COMMAND),
-        exits_zero=find(EXITS_ZERO).lower() in YES,
+        grace_seconds=number(mark_names.GRACE_SECONDS, 0, 86400),
+        order=number(mark_names.ORDER, -1000, 1000) or 0,
+        command=find(mark_names.COMMAND),
+        exits_zero=find(mark_names.EXITS_ZERO).lower() in mark_names.YES,
     )

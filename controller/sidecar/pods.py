@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import marking
+from pyvgpu.controller.sidecar import mark_names
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -34,11 +34,13 @@ _ANNOTATIONS = frozenset(
         names.STOP_ANNOTATION,
         names.SWAP_ANNOTATION,
         names.SWAPPED_ANNOTATION,
-        marking.BCI_IGNORE,
+        mark_names.BCI_IGNORE,
         *STATIC,
     }
 )
-_VARIABLES = tuple({name.split("_")[0] for name, _ in marking.MARKS})  # prefixes of our variables
+_VARIABLES = tuple(
+    {name.split("_")[0] for name, _ in mark_names.MARKS}
+)  # prefixes of our variables
 
 GPUS: Mapping[str, float] = {  # devices per unit of each resource
     "nvidia.com/gpu": 1,

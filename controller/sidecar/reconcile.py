@@ -17,7 +17,16 @@ import itertools
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import actions, completion, how, marking, pods, records, swaps
+from pyvgpu.controller.sidecar import (
+    actions,
+    completion,
+    how,
+    mark_names,
+    marking,
+    pods,
+    records,
+    swaps,
+)
 from pyvgpu.controller.sidecar.how import Method
 from pyvgpu.kube import objects
 
@@ -318,11 +327,11 @@ def _what_would_help(situation: how.Situation) -> str:
     if not situation.swappable:
         return (
             "its command was not transformed when the pod was created; "
-            f"if it ends with code 0, set {marking.EXITS_ZERO}=true"
+            f"if it ends with code 0, set {mark_names.EXITS_ZERO}=true"
         )
     if not situation.image_ready:
         return "the fast-exit image is not on the node, or its imagePullPolicy is Always"
     return (
         "its restart would be one too many for the backoffLimit of its Job; "
-        f"if it ends with code 0, set {marking.EXITS_ZERO}=true"
+        f"if it ends with code 0, set {mark_names.EXITS_ZERO}=true"
     )

@@ -14,7 +14,7 @@ import fnmatch
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import how, marking, pods
+from pyvgpu.controller.sidecar import how, mark_names, marking, pods
 from pyvgpu.controller.sidecar.settings import SidecarSettings
 from pyvgpu.controller.webhook import argv, drafts, launch, native
 from pyvgpu.kube import objects
@@ -179,7 +179,7 @@ class _Transformation:
         if how.has_provider_switch(self._read, entry):
             return
         if self._admission.virtual_provider is Provider.ECI:
-            variables = {"ECI_CONTAINER_TYPE": "sidecar", marking.ECI_IGNORE: "true"}
+            variables = {"ECI_CONTAINER_TYPE": "sidecar", mark_names.ECI_IGNORE: "true"}
             self._put_variables(
                 entry,
                 [
@@ -190,8 +190,8 @@ class _Transformation:
             )
         elif self._admission.virtual_provider is Provider.BCI:
             annotations = objects.section(self._draft.document, "metadata", "annotations")
-            listed = annotations.get(marking.BCI_IGNORE)
-            change = {marking.BCI_IGNORE: f"{listed},{entry.name}" if listed else entry.name}
+            listed = annotations.get(mark_names.BCI_IGNORE)
+            change = {mark_names.BCI_IGNORE: f"{listed},{entry.name}" if listed else entry.name}
             if objects.annotation_bytes(change) > self._room:
                 self._warn_of(entry, "the pod's annotations have no room for its provider's")
                 return
@@ -208,7 +208,7 @@ class _Transformation:
             return  # started by a path that the fast-exit image has, too
         self._warnings.append(
             f"container {entry.name}: its image cannot be swapped when the work is done, because "
-            f"{why}; if it ends with code 0, set {marking.EXITS_ZERO}=true"
+            f"{why}; if it ends with code 0, set {mark_names.EXITS_ZERO}=true"
         )
 
 

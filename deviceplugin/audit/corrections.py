@@ -110,7 +110,7 @@ class _Region:
         self._usage, self._quota = usage, quota
         self._relatives = process_identity.Kin(usage)
         self._owners = tampering.Owners(self._relatives.likely_slot_of)
-        self._held: ledger_reconcile.Held = ()
+        self._held: tampering.Held = ()
         self._own: Collection[int] = ()  # pids of the container
         self._witness = tampering.Witness(
             self._owners, lambda pid: pid in self._own, region.SLOTS - 1

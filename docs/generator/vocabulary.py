@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from generator.tables import code, table
 from pyvgpu import names
 from pyvgpu.controller.scheduler.shell import leading, requeue
-from pyvgpu.controller.sidecar import exit_reports, marking, nodes
+from pyvgpu.controller.sidecar import exit_reports, mark_names, nodes
 from pyvgpu.controller.webhook import argv
 from pyvgpu.deviceplugin.gpu_manager import profile
 from pyvgpu.deviceplugin.plugin import device_nodes
@@ -298,22 +298,22 @@ VARIABLES: tuple[Row, ...] = (
         "set by the webhook: their command, from the pod's annotations",
     ),
     (
-        marking.VARIABLES[0],
+        mark_names.VARIABLES[0],
         "a container",
         "`true` marks it as a sidecar that ends with the main containers; `false` exempts it from "
         "policies",
     ),
-    (marking.EXITS_ZERO, "a sidecar", "`true`: it exits with code 0 on its stop signal"),
+    (mark_names.EXITS_ZERO, "a sidecar", "`true`: it exits with code 0 on its stop signal"),
     (
-        marking.GRACE_SECONDS,
+        mark_names.GRACE_SECONDS,
         "a sidecar",
         "its grace period in seconds, at most the pod's own",
     ),
-    (marking.ORDER, "a sidecar", "a whole number; sidecars are stopped lowest first"),
-    (marking.COMMAND, "a sidecar", "a command run in it before its stop signal"),
+    (mark_names.ORDER, "a sidecar", "a whole number; sidecars are stopped lowest first"),
+    (mark_names.COMMAND, "a sidecar", "a command run in it before its stop signal"),
     *(
         (name, "a container", "another system's sidecar mark, with the same meaning as ours")
-        for name, _ in marking.MARKS[1:]
+        for name, _ in mark_names.MARKS[1:]
     ),
 )
 

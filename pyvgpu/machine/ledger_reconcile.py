@@ -20,18 +20,14 @@ or may not report it for the others, too: so opened memory of the region is neve
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyvgpu.machine import tampering
+from pyvgpu.machine.tampering import Excess, Held, Look
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyvgpu import region
-
-Excess = dict[tuple[int, int], int]  # by (device, slot), bytes; never 0
-Held = tuple[Mapping[int, int], ...]  # by device: NVML's pid -> bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ class ReconcileSources:
     has_ended: Callable[[region.SlotUsage], bool]  # the process; its children may keep the slot
     publish: Callable[[Excess], None]
     # Other bytes that the ledger lacks, such as of slots whose process NVML does not list.
-    lacking: Callable[[tampering.Look], Excess] = lambda _: {}
+    lacking: Callable[[Look], Excess] = lambda _: {}
 
 
 def find_excess(
@@ -103,7 +99,7 @@ class Reconciler:
         known = {pid: slot for pid, slot in slots.items() if slot is not None}
         after = sources.charges()  # includes memory that was charged meanwhile
         found = find_excess(before, held, after, known)
-        lacking = sources.lacking(tampering.Look(before, held, after, known))
+        lacking = sources.lacking(Look(before, held, after, known))
         found |= {key: max(size, found.get(key, 0)) for key, size in lacking.items()}
         measured = {
             (device, known[pid])

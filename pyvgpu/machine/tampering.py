@@ -6,24 +6,27 @@ NVML reports for each process, and the earlier values of each slot. A charge tha
 process holds as much as before was not refunded by a shim, which refunds only what the driver has
 freed.
 
-Missing bytes are counted in the quota's words for measured memory (:mod:`.reconcile`), which a
-container cannot write. This module is pure.
+Missing bytes are counted in the quota's words for measured memory (:mod:`.ledger_reconcile`),
+which a container cannot write. This module is pure.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyvgpu import quantity
 from pyvgpu.machine import process_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from pyvgpu.machine.ledger_reconcile import Excess, Held
     from pyvgpu.region import SlotUsage
+
+Excess = dict[tuple[int, int], int]  # by (device, slot), bytes; never 0
+Held = tuple[Mapping[int, int], ...]  # by device: NVML's pid -> bytes
 
 # Accepted difference of charges and NVML: blocks that are not yet returned, and rounding.
 TOLERANCE_BYTES = 64 << 20

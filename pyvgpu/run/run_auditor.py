@@ -122,7 +122,7 @@ class Auditor:
             with contextlib.suppress(OSError):
                 self._publish({})
 
-    def _publish(self, extra: ledger_reconcile.Excess) -> None:
+    def _publish(self, extra: tampering.Excess) -> None:
         with self._lock:
             if not self._stopped.is_set():  # the descriptor may have been closed and reused
                 region.publish_extra(self._audited.quota, extra)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyvgpu import names
 from pyvgpu.allocator import facts
 from pyvgpu.cli import webhook
-from pyvgpu.controller.sidecar import config, marking
+from pyvgpu.controller.sidecar import config, mark_names
 from pyvgpu.controller.webhook import (
     conversions,
     devices,
@@ -104,11 +104,11 @@ def cased(draw, text):
     return "".join(it.lower() if one else it for it, one in zip(text, small, strict=True))
 
 
-MARKS = st.sampled_from([name for name, _ in marking.MARKS]).flatmap(cased)
+MARKS = st.sampled_from([name for name, _ in mark_names.MARKS]).flatmap(cased)
 VARIABLES = st.one_of(
     st.builds(
         lambda name, value: {"name": name, "value": value},
-        st.one_of(MARKS, st.sampled_from([*marking.VARIABLES, "PATH", "XSIDECAR_TERMINATION"])),
+        st.one_of(MARKS, st.sampled_from([*mark_names.VARIABLES, "PATH", "XSIDECAR_TERMINATION"])),
         st.sampled_from(["true", "false", "ture", "sidecar", "", "TRUE ", "maybe"]),
     ),
     st.builds(
@@ -139,7 +139,7 @@ ANNOTATIONS = st.dictionaries(
             names.GANG_ANNOTATION,
             names.VCORE_POLICY_ANNOTATION,
             "nvidia.com/use-gputype",
-            marking.BCI_IGNORE,
+            mark_names.BCI_IGNORE,
         ]
     ),
     st.sampled_from(["", "1", "a"]),

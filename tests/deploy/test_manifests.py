@@ -18,7 +18,7 @@ from pyvgpu.cli.main import COMMANDS
 from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.controller.claims import shapes
 from pyvgpu.controller.scheduler import pod_request
-from pyvgpu.controller.sidecar import marking
+from pyvgpu.controller.sidecar import mark_names
 from pyvgpu.controller.webhook import conversions, imagenames, state
 
 DRA = "dra.enabled=true"
@@ -139,7 +139,7 @@ def test_each_webhook_entry_has_match_conditions():
 
 def test_sidecar_condition_has_all_marks():
     (condition,) = hooks(MUTATING)["sidecars.pyvgpu.io"]["matchConditions"]
-    marks = [name for name, _ in marking.MARKS]
+    marks = [name for name, _ in mark_names.MARKS]
     assert re.findall(r'"([A-Z_]+)"', condition["expression"]) == marks
 
 

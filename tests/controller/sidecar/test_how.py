@@ -8,7 +8,7 @@ from pathlib import Path as File
 import pod_objects as make
 import pytest
 
-from pyvgpu.controller.sidecar import how, marking, nodes, pods, settings
+from pyvgpu.controller.sidecar import how, mark_names, marking, nodes, pods, settings
 from pyvgpu.controller.sidecar.how import Method, Situation
 
 PAGE = File(__file__).parents[3] / "docs" / "sidecar.md"
@@ -232,7 +232,7 @@ MOVED = {
         (
             lambda: situate(
                 make.sidecar(),
-                pod={"metadata": {"annotations": {marking.BCI_IGNORE: "mesh, log"}}},
+                pod={"metadata": {"annotations": {mark_names.BCI_IGNORE: "mesh, log"}}},
             ),
             "provider_switch",
             True,

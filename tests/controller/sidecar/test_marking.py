@@ -6,7 +6,7 @@ from pathlib import Path
 import pod_objects as make
 import pytest
 
-from pyvgpu.controller.sidecar import marking, pods
+from pyvgpu.controller.sidecar import mark_names, marking, pods
 
 
 def mark(*containers, policies=(), **pod):
@@ -143,7 +143,7 @@ def test_native_sidecars_and_debug_containers_are_neither_main_nor_sidecar():
 def test_documentation_lists_every_variable():
     page = (Path(__file__).parents[3] / "docs" / "sidecar.md").read_text()
     rows = re.findall(r"^\| `(SIDECAR_\w+)` \|", page, re.MULTILINE)
-    assert rows == list(marking.VARIABLES)
+    assert rows == list(mark_names.VARIABLES)
 
 
 @pytest.mark.parametrize(

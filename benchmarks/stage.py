@@ -167,7 +167,7 @@ class _Stage:
         clocks = [each.clock for each in self.placed if each.tenant.vcore is not None]
         while not all(clock.exists() for clock in clocks):
             if self._arbiter.poll() is not None or time.monotonic() > deadline:
-                raise errors.UnavailableError("the arbiter does not keep a clock")
+                raise errors.UnavailableError("the arbiter accounts no time")
             time.sleep(0.005)
 
     def start_director(self, events: Sequence[Event]) -> None:

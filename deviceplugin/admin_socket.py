@@ -45,7 +45,7 @@ class Orders(ipc.Listener):
                 return _set(question, hands)
             if question.get("order") == "cordon":
                 return _cordon(question, hands)
-            raise errors.DataError(f"{question.get('order')!r}: this agent has no such order")
+            raise errors.DataError(f"{question.get('order')!r}: this agent has no such command")
 
         super().__init__(state, "what the agent holds", answer)
         self._socket = state / names.CONTROL_SOCKET
@@ -68,7 +68,7 @@ def tell(state: Path, order: Mapping[str, object]) -> str:
             return str(asker.ask(order)["done"])
     except PermissionError as exc:
         raise errors.PermissionDeniedError(
-            f"{state}: only root may give orders to the node's agent"
+            f"{state}: only root may send commands to the node's agent"
         ) from exc
     except TimeoutError as exc:
         raise errors.UnavailableError(f"{state}: the agent does not answer") from exc
@@ -93,7 +93,7 @@ def find(name: str, grants: Iterable[Grant]) -> Grant:
         return found[0]
     if found:
         several = ", ".join(sorted(grant.owner.container for grant in found if grant.owner))
-        raise errors.UsageError(f"NAME {name!r}: which of its containers: {several}?")
+        raise errors.UsageError(f"NAME {name!r}: must also name one of its containers: {several}?")
     known = ", ".join(sorted(bound)[:10]) or "none has any"
     raise errors.UsageError(
         f"NAME {name!r}: no container of that name has a grant; valid: {known}"
@@ -103,7 +103,7 @@ def find(name: str, grants: Iterable[Grant]) -> Grant:
 def _set(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
     change = question.get("change")
     if type(change) is not dict:
-        raise errors.DataError("this is not a change of a quota")
+        raise errors.DataError("not a valid change of a quota")
     grant = find(str(question.get("name")), hands.grants())
     after = hands.change(grant, quota_socket.parse_change(change))
     return {"done": resize.describe(after)}
@@ -112,7 +112,7 @@ def _set(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
 def _cordon(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
     uuid, undo = question.get("uuid"), question.get("undo")
     if type(uuid) is not str or type(undo) is not bool:
-        raise errors.DataError("the order to cordon a device is not valid")
+        raise errors.DataError("the cordon command is not valid")
     known = sorted(hands.devices())
     if uuid not in known and not undo:  # a missing device can still be uncordoned
         raise errors.UsageError(
@@ -121,10 +121,10 @@ def _cordon(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
     if undo:
         if not hands.uncordon(uuid):
             raise errors.UsageError(
-                f"{uuid}: is cordoned by the node's annotation {names.CORDONED_ANNOTATION}, too; "
-                "take it out there, such as by kubectl annotate node NODE "
+                f"{uuid}: is cordoned by the node's annotation {names.CORDONED_ANNOTATION}, "
+                f"too; remove it there, for example by kubectl annotate node NODE "
                 f"{names.CORDONED_ANNOTATION}-"
             )
-        return {"done": f"{uuid}: is given out again"}
+        return {"done": f"{uuid}: uncordoned, new containers can get it"}
     hands.cordon(uuid)
-    return {"done": f"{uuid}: gets nothing new"}
+    return {"done": f"{uuid}: cordoned, no new container gets it"}

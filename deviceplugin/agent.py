@@ -136,8 +136,8 @@ class Agent:
                 marks = self._add_cluster(own, known, granter, found)
             if own is None and not settings.beside_nvidia and not settings.simulate:
                 log.warning(
-                    "cannot detect another device plugin, such as NVIDIA's, that gives out this "
-                    "node's GPUs: that needs the API server (run as a pod, or give --kubeconfig)"
+                    "cannot detect another device plugin, such as NVIDIA's, that offers this "
+                    "node's GPUs: this needs the API server (run as a pod, or give --kubeconfig)"
                 )
             node_of = driver.NodeServices(granter, made, found, gates)
             sockets = driver.add(self._parts, settings, own, node_of, self._meter.called)

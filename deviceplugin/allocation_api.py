@@ -55,13 +55,13 @@ def parse(words: Iterable[str], default: Api) -> Configured:
             api = Api(name)
         except ValueError as exc:
             raise errors.UsageError(
-                f"--allocation-api {word!r}: {name!r} is no allocation API; must be plugin or "
+                f"--allocation-api {word!r}: {name!r} is not an allocation API; must be plugin or "
                 f"dra, or one of them for a device's UUID, {_EXAMPLE}"
             ) from exc
         if not equals:
             default = api
         elif not uuid.startswith("GPU-") or uuid in own:
-            wrong = "is given twice" if uuid in own else "is no device's UUID"
+            wrong = "is given twice" if uuid in own else "is not the UUID of a device"
             raise errors.UsageError(f"--allocation-api {word!r}: {uuid!r} {wrong}; {_EXAMPLE}")
         else:
             own[uuid] = api

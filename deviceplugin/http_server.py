@@ -60,7 +60,7 @@ class Inside:
     def withheld(self) -> str:
         """Return why no device is offered, although the plugins are registered."""
         other = self.devices.other_plugin
-        return f"none is offered: {other} gives out the same GPUs" if other else ""
+        return f"none is offered: {other} offers the same GPUs" if other else ""
 
 
 @contextlib.contextmanager

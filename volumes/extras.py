@@ -105,7 +105,7 @@ class Extras:
                 pass
         except (FileNotFoundError, NotADirectoryError):
             if path.is_symlink():
-                self._leave_out(path, "a link to nothing")
+                self._leave_out(path, "a dangling symbolic link")
             return None
         except OSError as exc:
             self._leave_out(path, f"cannot be read: {exc.strerror}")

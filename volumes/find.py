@@ -204,7 +204,7 @@ def _check_library(path: Path, soname: str, within: root.Root) -> Path:
         raise DriverError(str(exc)) from exc
     except FileNotFoundError as exc:
         target = root.shown(path.readlink()) if path.is_symlink() else "it vanished"
-        raise DriverError(f"{name}: a symbolic link to nothing ({target})") from exc
+        raise DriverError(f"{name}: a dangling symbolic link ({target})") from exc
     except OSError as exc:
         raise DriverUnreadableError(f"{name}: cannot be read: {exc.strerror}") from exc
     here = catalogue.MACHINES.get(platform.machine())
@@ -260,7 +260,8 @@ def _written_release(libnvidia_ml: Path) -> str:
     found = set(_VERSION_OF_NVML.findall(text))
     if len(found) != 1:
         raise DriverError(
-            f"{root.shown(libnvidia_ml)}: neither its name nor its text has the driver's release"
+            f"{root.shown(libnvidia_ml)}: neither its name nor its contents have the driver's "
+            f"release"
         )
     return str(found.pop(), "ascii")
 

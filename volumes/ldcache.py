@@ -105,7 +105,7 @@ def _parse_new(data: bytes, head: int) -> tuple[CacheEntry, ...]:
     start = head + _NEW_HEAD.size
     text = start + _table(data, start, count, _NEW_ENTRY)
     if length > len(data) - text:
-        raise CacheError(f"cut short: {length} bytes of text, {len(data) - text} are there")
+        raise CacheError(f"truncated: {length} bytes of text, {len(data) - text} are there")
     texts = _Texts(data, head, text)
     hwcaps = _read_hwcaps(data, extensions, texts) if extensions else ()
     entries = (_NEW_ENTRY.unpack_from(data, start + i * _NEW_ENTRY.size) for i in range(count))
@@ -119,13 +119,13 @@ def _read_hwcaps(data: bytes, where: int, texts: _Texts) -> tuple[str, ...]:
     """Return the folders that the extensions at *where* name, by index."""
     magic, count = _unpack(_EXTENSIONS, data, where)
     if magic != _EXTENSIONS_MAGIC:
-        raise CacheError("its extensions are not where it says")
+        raise CacheError("its extensions are outside the file")
     start = where + _EXTENSIONS.size
     _table(data, start, count, _EXTENSION)
     for i in range(count):
         tag, _, offset, length = _EXTENSION.unpack_from(data, start + i * _EXTENSION.size)
         if offset > len(data) or length > len(data) - offset:
-            raise CacheError(f"cut short: an extension of {length} bytes at {offset}")
+            raise CacheError(f"truncated: an extension of {length} bytes at {offset}")
         if tag == _HWCAPS_TAG:
             return tuple(
                 texts.at(at) for (at,) in struct.iter_unpack("<I", _whole(data, offset, length))
@@ -177,14 +177,14 @@ def _table(data: bytes, start: int, count: int, entry: struct.Struct) -> int:
     """Return the size of *count* entries at *start*, after checking that all are in the file."""
     if count * entry.size > len(data) - start:
         raise CacheError(
-            f"cut short: {count} entries, room for {(len(data) - start) // entry.size}"
+            f"truncated: {count} entries, room for {(len(data) - start) // entry.size}"
         )
     return count * entry.size
 
 
 def _unpack(form: struct.Struct, data: bytes, where: int) -> tuple[int, ...]:
     if where > len(data) - form.size:
-        raise CacheError(f"cut short: it has {len(data)} bytes")
+        raise CacheError(f"truncated: it has {len(data)} bytes")
     return form.unpack_from(data, where)
 
 

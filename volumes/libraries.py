@@ -133,7 +133,7 @@ class _Collector:
         except elf.ElfError as exc:
             reason = str(exc).removeprefix(f"{root.shown(real)}: ")
         except FileNotFoundError:
-            self._leave_out(path, path, "a link to nothing")
+            self._leave_out(path, path, "a dangling symbolic link")
             return
         except OSError as exc:
             if not path.name.endswith(self._release):

@@ -36,7 +36,7 @@ class Root:
         try:
             real = path.resolve(strict=True)
         except (OSError, RuntimeError) as exc:
-            reason = getattr(exc, "strerror", None) or "links in a circle"
+            reason = getattr(exc, "strerror", None) or "a loop of symbolic links"
             raise errors.UnavailableError(
                 f"{shown(path)}: not a folder that can be searched for a driver ({reason})"
             ) from exc

@@ -78,7 +78,7 @@ def client(bundle: Bundle, name: str, now: datetime.datetime) -> tuple[str, str]
     """
     signer, known = _signer(bundle, now), _read(bundle.authorities)
     if signer is None:
-        raise ValueError("there is no certificate authority with a key that may still sign")
+        raise ValueError("no certificate authority has a key that may still sign")
     key = ec.generate_private_key(ec.SECP256R1())
     begin, end = now - EARLIER, known[0].not_valid_after_utc
     builder = _builder(_name(name), known[0].subject, key.public_key(), begin, end)

@@ -55,21 +55,21 @@ def source(
             if served.certificate:
                 return served
             raise errors.UnavailableError(
-                f"certificate request {_name(place, key)} waits for approval, such as by "
+                f"certificate request {_name(place, key)} waits for approval, for example by "
                 f"kubectl certificate approve {_name(place, key)}"
             )
         if not answer:  # another key makes another request
             serving_certificate.keep(api, place, secret, found, **{NEXT: ""})
             raise errors.UnavailableError(
                 f"certificate request {_name(place, key)} was denied, or {signer} does not "
-                "sign it; another request is made"
+                f"sign it; creating another request"
             )
         made = certificates.Bundle(authorities(), answer, key)
         if certificates.is_due(made, wanted, now()):
             serving_certificate.keep(api, place, secret, found, **{NEXT: ""})
             raise errors.DataError(
-                f"{signer} signed a certificate that cannot be used: it must be for "
-                f"{place.host}, by the first authority that was given, and not about to end"
+                f"{signer} signed an unusable certificate: it must be for "
+                f"{place.host}, signed by the first configured CA, and not about to expire"
             )
         serving_certificate.keep(api, place, secret, made, **{NEXT: ""})
         log.info("%s signed a certificate for %s", signer, place.host)

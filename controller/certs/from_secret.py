@@ -34,8 +34,8 @@ def source(folder: Path) -> Source:
             certificates.expiry(found)
         except ValueError as exc:
             raise errors.DataError(
-                f"--certificate-folder {folder}: {CERTIFICATE} must be a certificate in PEM, as a "
-                "Secret of type kubernetes.io/tls has it"
+                f"--certificate-folder {folder}: {CERTIFICATE} must be a PEM certificate, as "
+                f"in a Secret of type kubernetes.io/tls"
             ) from exc
         return found
 
@@ -48,6 +48,6 @@ def _text(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as exc:
         why = str(exc.strerror).lower() if isinstance(exc, OSError) else "is not text"
         raise errors.DataError(
-            f"--certificate-folder {file}: {why}; must have {CERTIFICATE} and {KEY}, as a Secret "
-            "of type kubernetes.io/tls is mounted"
+            f"--certificate-folder {file}: {why}; must have {CERTIFICATE} and {KEY}, like a "
+            f"mounted Secret of type kubernetes.io/tls"
         ) from exc

@@ -55,7 +55,8 @@ class ClaimAdmitter:
             if self._write(namespace, ledger, left):
                 return ""
         raise errors.UnavailableError(
-            f"too many claims of namespace {namespace} at once: this one could not be counted"
+            f"too many claims of namespace {namespace} at once: this one could not be added "
+            f"to the total"
         )
 
     def _claims(self, namespace: str) -> dict[str, totals.Amount]:

@@ -57,9 +57,9 @@ class Maker:
                     self._create(namespace, name, spec, {"dryRun": "All"})
                 elif not self._note(namespace, name):
                     self._create(namespace, name, spec, {})
-                    log.info("made template %s/%s", namespace, name)
+                    log.info("created template %s/%s", namespace, name)
             except apiserver.ServerError as exc:
-                text = f"template {name} of its claim could not be made: {exc}"
+                text = f"template {name} of its claim could not be created: {exc}"
                 if exc.status in _NEVER:
                     raise errors.PermissionDeniedError(text) from exc
                 raise errors.UnavailableError(text) from exc

@@ -102,8 +102,8 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
         called = str(asked.get("deviceClassName"))
         if called not in classes:
             raise errors.UsageError(
-                f"request {name}: deviceClassName {called}: there is no such DeviceClass; "
-                f"the chart makes vgpu and vgpu-whole"
+                f"request {name}: deviceClassName {called}: there is no such DeviceClass; the "
+                f"chart creates vgpu and vgpu-whole"
             )
         expressions = list(_expressions(objects.section(classes[called], "spec")))
         if not any(names.DRA_DRIVER in expression for expression in expressions):

@@ -135,22 +135,23 @@ def why_not(
     used = sum((*there, *(reservation.amount for reservation in reserved)), Amount())
     if total.vcore is not None and used.vcore + asked.vcore > total.vcore:
         return (
-            f"the claim asks for {asked.vcore} vcore, others of this namespace for {used.vcore}: "
-            f"together they may have at most {total.vcore}, by annotation {names.TOTAL_VCORE}"
+            f"the claim requests {asked.vcore} vcore, other claims of this namespace "
+            f"{used.vcore}: the total may be at most {total.vcore}, by annotation "
+            f"{names.TOTAL_VCORE}"
         )
     if total.vmemory is None:
         return ""
     if asked.vmemory is None:
         return (
-            "the claim asks for all the memory of a device, for capacity.requests.vmemory says "
-            "nothing: where all claims together are limited it must be said, such as 8Gi"
+            "the claim requests all the memory of a device, because capacity.requests.vmemory "
+            "is not set; in a namespace with a total limit it must be set, such as 8Gi"
         )
     if (used.vmemory or 0) + asked.vmemory > total.vmemory:
         most = quantity.format_size(total.vmemory)
         return (
-            f"the claim asks for {quantity.format_size(asked.vmemory)} of vmemory, others of this "
-            f"namespace for {quantity.format_size(used.vmemory or 0)}: together they may have at "
-            f"most {most}, by annotation {names.TOTAL_VMEMORY}"
+            f"the claim requests {quantity.format_size(asked.vmemory)} of vmemory, other "
+            f"claims of this namespace {quantity.format_size(used.vmemory or 0)}: the total "
+            f"may be at most {most}, by annotation {names.TOTAL_VMEMORY}"
         )
     return ""
 
@@ -164,8 +165,8 @@ def _alternatives(request: Object) -> Iterator[Amount]:
             continue
         if asked.get("allocationMode") == ALL:
             raise errors.UsageError(
-                f"request {request.get('name')}: allocationMode {ALL}: where all claims together "
-                "are limited it must be ExactCount, with a count such as 2"
+                f"request {request.get('name')}: allocationMode {ALL}: in a namespace with a "
+                f"total limit it must be ExactCount, with a count such as 2"
             )
         count = int(asked.get("count") or 1)
         wished = objects.section(asked, "capacity", "requests")

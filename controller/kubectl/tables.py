@@ -104,7 +104,7 @@ EVENTS = (
 )
 AUDITS = (
     Column("NODE", "node"),
-    Column("LOOKS", "looks"),
+    Column("ACTIVE", "looks"),
     Column("NO-SHIM", "noShim"),
     Column("FOREIGN", "foreign"),
     Column("ABOVE", "above"),

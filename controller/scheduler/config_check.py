@@ -43,14 +43,14 @@ def judge(document: object) -> tuple[Complaint, ...]:
     if not isinstance(document, dict) or document.get("kind") != KIND:
         kind = document.get("kind") if isinstance(document, dict) else document
         raise errors.DataError(
-            f"kind {str(kind)[:40]!r}: must be {KIND}, as kube-scheduler's --config has it"
+            f"kind {str(kind)[:40]!r}: must be {KIND}, as in the file of kube-scheduler's --config"
         )
     ours = [entry for entry in objects.entries(document, "extenders") if _is_ours(entry)]
     if not ours:
         return (
             Complaint(
-                f"none of its extenders is asked about {pod_request.RESOURCES[0][0]}",
-                "extenders: as docs/scheduler.md has them",
+                f"none of its extenders manages {pod_request.RESOURCES[0][0]}",
+                "extenders: as in docs/scheduler.md",
                 fatal=True,
             ),
         )
@@ -74,7 +74,8 @@ def _sampling(document: Object) -> Iterator[Complaint]:
         said = "is not set" if percent is None else f"is {percent}"
         yield Complaint(
             f"percentageOfNodesToScore{where} {said}: where there are more than {sampling.LEAST} "
-            "nodes it asks about only some, and a pod waits though another has room",
+            "nodes it asks about only some of them, and a pod may wait although another node "
+            "has room",
             sampling.REMEDY,
         )
 
@@ -94,7 +95,8 @@ def _extender(one: Object) -> Iterator[Complaint]:
         yield Complaint("nodes are sent whole, 24 MB for 5,000", "nodeCacheCapable: true")
     if one.get("ignorable") is True:
         yield Complaint(
-            "while the extender is down pods go where totals fit, and their nodes refuse them",
+            "while the extender is down, pods are placed by node totals, and their nodes "
+            "refuse them",
             "ignorable: false",
         )
     timeout = _seconds(one.get("httpTimeout"))

@@ -60,7 +60,7 @@ class Gathering:
                 there = len(found.running) + len(found.waiting)
                 text = f"waits for its gang: {there} of {found.size} pods are there"
             else:
-                text = f"its gang has {found.size} pods already, which come first"
+                text = f"its gang has {found.size} pods already"
             return answers.FilterResult(failed={text: names} if names else {})
         node = self._node_of(pod, gang, names, now)
         if node is None and not self._is_in_vain(gang, found, names, now):
@@ -70,7 +70,7 @@ class Gathering:
                 self._in_vain[gang.name] = _InVain(self._about(found, names), until)
         if node is None:
             return self._refused(found, pod, names)
-        return answers.only(node, names, "not the node that is reserved for it and its gang")
+        return answers.only(node, names, "not the node reserved for its gang")
 
     def arrive(
         self, pod: pod_request.PodRequest, gang: pod_request.Gang, node: str, now: float

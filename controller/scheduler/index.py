@@ -28,15 +28,15 @@ MOST_GONE = 1024  # deleted nodes whose names are kept
 class RefusalReason(enum.Enum):
     """Why a node refuses a pod: few words, shown after the number of such nodes."""
 
-    UNKNOWN = "no devices published (does its agent run?)"
-    DAMAGED = "devices published that cannot be read"
+    UNKNOWN = "no devices published (is its agent running?)"
+    DAMAGED = "published devices that cannot be parsed"
     NONSENSE = "memory units in which the request is invalid"
     CLOSED = "no healthy device that this pod may use"
     SMALL = "no device that is large enough"
     FEWER = "fewer devices for this pod than asked for"
-    TAKEN = "too little left of each device"
+    TAKEN = "not enough left on each device"
     FEW = "too few devices with room"
-    APART = "no devices with room near enough to each other"
+    APART = "no devices with room are close enough to each other"
     TOGETHER = "no room for all containers together"
 
     @property

@@ -75,7 +75,7 @@ class Lingering:
                     self._book.settings.claim_seconds,
                     ", ".join(sorted(stay.values())),
                 )
-                text = f"has waited {seconds:g} s in vain for {names} on {wait.node} to end"
+                text = f"{names} on {wait.node} did not end within {seconds:g} s"
                 self._failed[wait.pod.uid] = wait.pod, text
                 self._owed.add(wait.pod.uid)
         if late:

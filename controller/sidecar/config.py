@@ -109,10 +109,10 @@ FIELDS: tuple[Field, ...] = (
         "policies",
         "policies",
         _policies,
-        "a list of {containers: [names], namespace: name, labels: {key: value}}, where * stands "
-        "for anything",
+        "a list of {containers: [names], namespace: name, labels: {key: value}}, where * "
+        "matches anything",
         "[{namespace: train-*, containers: [istio-proxy, log-*]}]",
-        "marks containers that say nothing themselves",
+        "marks containers that do not mark themselves",
     ),
     Field(
         "paths",
@@ -120,7 +120,7 @@ FIELDS: tuple[Field, ...] = (
         _paths,
         f"some of {', '.join(settings.PATHS)}",
         "[stop, hybrid]",
-        "what may be done to a sidecar",
+        "the allowed ways to end a sidecar",
     ),
     Field(
         "raiseBackoffLimit",

@@ -41,7 +41,7 @@ IN_WORDS = {  # for events
     Method.STOP: "is stopped the way kubelet stops containers",
     Method.SWAP: "gets an image that ends at once with 0",
     Method.HYBRID: "gets an image that ends at once with 0, "
-    "and is killed when its own time is over",
+    "and is killed when its own grace period is over",
 }
 
 SWAPS = frozenset({Method.SWAP, Method.HYBRID})
@@ -112,7 +112,7 @@ TABLE: tuple[DecisionRow, ...] = (
         "the pod is being created, its namespace enables native sidecars, and the order rules "
         "allow it",
         Method.CONVERT,
-        "a native sidecar needs no help from us",
+        "kubelet ends a native sidecar without pyvgpu",
         lambda s: s.creating and s.convertible,
     ),
     DecisionRow(

@@ -95,9 +95,9 @@ def _why_not(
     if not sidecars:
         return "no container is marked as a sidecar"
     if not mains:
-        return "every container is marked as a sidecar, so there is no work that could be done"
+        return "every container is marked as a sidecar, so there is no main container to wait for"
     if pod.static:
-        return "a static pod belongs to the files of its node"
+        return "a static pod is defined by a file on its node"
     if pod.restart_policy not in ("Never", "OnFailure"):
         return (
             f"restartPolicy is {pod.restart_policy}: kubelet starts every container again; "

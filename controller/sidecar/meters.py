@@ -26,7 +26,8 @@ class ControllerMeter(metrics.Meter):
         super().__init__()
         self.counts = {
             "decisions_total": self.counter(
-                "pyvgpu_sidecar_decisions_total", "Sidecars whose end was begun, by path.", "path"
+                "pyvgpu_sidecar_decisions_total", "Sidecars that the controller started to "
+                "end, by path.", "path"
             ),
             "escalations_total": self.counter(
                 "pyvgpu_sidecar_escalations_total",
@@ -121,8 +122,8 @@ class Saved(prometheus.registry.Collector):
         """Return the metric for Prometheus."""
         family = core.CounterMetricFamily(
             "pyvgpu_sidecar_gpu_saved_seconds_total",
-            "GPUs of pods that we ended, times the seconds since, at most an hour for each pod, "
-            "after which an admin would have noticed that it hangs.",
+            "GPU-seconds freed by ending pods: GPUs of each pod times the seconds since its "
+            "end, at most one hour per pod.",
             value=self.seconds(),
         )
         return [family]

@@ -136,7 +136,7 @@ class Controller:
         return self._threads.alive()
 
     def ready(self) -> str:
-        """Return which lists were not read yet; empty if all were."""
+        """Return which lists have not been read yet; empty if all were."""
         missing = [
             name
             for name, part in (
@@ -160,7 +160,7 @@ class Controller:
             except Exception:
                 log.exception("failed on pod %s", key)
                 self._meter.failures.inc()
-                self._turns.failed(key, apiserver.ServerError("a fault of ours", 400))
+                self._turns.failed(key, apiserver.ServerError("an internal error", 400))
 
     def _look(self, key: str) -> None:
         known = self._pods.get(key)

@@ -87,7 +87,7 @@ class Agents:
         """Return why the agent of *node* is not ready; empty if it is."""
         found = self._agents.get(node)
         if not found:
-            return "its agent does not run"
+            return "its agent is not running"
         return "" if any(agent.ready for agent in found.values()) else "its agent is not ready"
 
     def ask(self, node: str) -> dict[str, Any]:
@@ -124,7 +124,8 @@ class Agents:
         except errors.UnavailableError as exc:
             raise errors.UnavailableError(f"it does not answer: {exc}") from exc
         if answer.code != 200 or len(answer.content) > MOST_BYTES:
-            raise errors.UnavailableError(f"it answers with {answer.code}: is it an older one?")
+            raise errors.UnavailableError(f"it answers with {answer.code}: is it an older "
+            f"version?")
         return _document(answer.content)
 
     def _changed(self, key: str) -> None:

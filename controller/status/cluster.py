@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 5.0  # refresh interval
 SYNC_SECONDS = 0.1  # poll interval until all lists are read
 SOON_SECONDS = 1.0  # the page's polling interval while an answer is incomplete
-AT_ONCE = 50  # nodes refreshed per hold of the book's lock
+AT_ONCE = 50  # nodes refreshed per hold of the cache's lock
 MOST_WAITING = 50  # pending pods shown
 MOST_SORTS = 10  # shapes of pending pods that one refresh explains
 WHY_SECONDS = 30.0  # lifetime of an explanation
@@ -41,7 +41,7 @@ WATCHED_SECONDS = 60.0  # pending pods are explained for this long after the las
 MOST_PROBLEMS = 20
 _LINES = ("promised", "memory", "waiting")
 _ALL = "all"
-_ROOM = "kube-scheduler has not looked since, or something else keeps it from there"
+_ROOM = "kube-scheduler has not retried since, or something else rules that node out"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ class Cluster:
     @property
     def missing(self) -> str:
         """What was not read yet; empty once everything was."""
-        agents_missing = "" if self._agents.synced.is_set() else "the agents were not read yet"
+        agents_missing = "" if self._agents.synced.is_set() else "the agents have not been "
+        "read yet"
         return self._watch.missing or agents_missing
 
     def alive(self) -> str:

@@ -41,7 +41,7 @@ class AccessVerdict:
 
 NO_TOKEN = AccessVerdict(401, "This page requires a token of the cluster.")
 NO_SUCH = AccessVerdict(
-    401, "The cluster does not know this token: it may be expired, or another's."
+    401, "The cluster does not know this token: it may have expired, or belong to another cluster."
 )
 TOO_MANY = AccessVerdict(429, "Too many unknown tokens were sent: try again in some seconds.")
 UNAVAILABLE = AccessVerdict(

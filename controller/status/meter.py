@@ -30,10 +30,10 @@ class StatusMeter(metrics.Meter):
 
     def watch(self, shown: cluster.Cluster, expires: Callable[[], float]) -> None:
         """Show the current state of the cluster."""
-        self.gauge("pyvgpu_status_nodes", "Nodes that are shown.", lambda: float(shown.nodes))
+        self.gauge("pyvgpu_status_nodes", "Nodes on the page.", lambda: float(shown.nodes))
         self.gauge(
             "pyvgpu_status_certificate_expiry_seconds",
-            "When the certificate expires, in seconds since 1970; 0: there is none yet.",
+            "Expiry time of the certificate, in seconds since 1970; 0: no certificate yet.",
             expires,
         )
 

@@ -141,7 +141,7 @@ def _state(
     if stand.trouble:
         return "trouble", stand.trouble
     if not stand.unit:
-        return "unknown", "it has published no devices: does its agent run?"
+        return "unknown", "it has published no devices: is its agent running?"
     if agent:
         return "trouble", agent
     for state in ("unhealthy", "cordoned"):

@@ -110,7 +110,7 @@ def move(container: Object, room_bytes: int) -> Moved:
     program = _whole_program(command[0], container)
     if program is None:
         return dataclasses.replace(
-            kept, why_not=f"its program {command[0][:80]!r} is known to kubelet alone"
+            kept, why_not=f"its program {command[0][:80]!r} is known only to kubelet"
         )
     for elements in ((escape(program), *command[1:], *args), (escape(program),)):
         mover = _Mover(container, prefix)

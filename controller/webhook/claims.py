@@ -28,7 +28,7 @@ PREFIX = "vgpu-"  # of such names; the container's name follows
 _ASKED_FOR = frozenset(name for pair in pod_request.RESOURCES for name in pair)
 _NOT_KEPT = (  # annotations that kube-scheduler ignores, and what applies instead
     (names.PLACEMENT_ANNOTATION, "kube-scheduler's own scoring decides"),
-    (names.PACKING_ANNOTATION, "kube-scheduler takes the first device that will do"),
+    (names.PACKING_ANNOTATION, "kube-scheduler takes the first device that fits"),
 )
 
 Specs = dict[str, dict[str, Any]]  # of templates, by name
@@ -65,8 +65,9 @@ def rewrite(draft: drafts.Draft, asked: pod_request.PodRequest, unit: int) -> Re
     annotations = objects.section(draft.document, "metadata", "annotations")
     if asked.gang is not None:
         raise errors.UsageError(
-            f"{names.GANG_ANNOTATION} {asked.gang.name.partition('/')[2]!r}: in a namespace where "
-            "devices are had by claims there are no gangs; valid would be one pod whose "
+            f"{names.GANG_ANNOTATION} {asked.gang.name.partition('/')[2]!r}: gangs are not "
+            f"supported in a namespace that allocates devices through claims; valid would be "
+            f"one pod whose "
             f"claim has several devices ({names.DEVICE_COUNT_ANNOTATION}), or a namespace without "
             "--claims"
         )

@@ -56,8 +56,8 @@ def why_no_node(pod: Object, namespace: str, confines: Confines) -> str:
     if not node or _in(namespace, confines.named_nodes):
         return ""
     return (
-        f"spec.nodeName {node}: a pod that asks for devices may not name its node, since "
-        "its devices would not be chosen; valid would be the nodeSelector kubernetes.io/hostname: "
+        f"spec.nodeName {node}: a pod that asks for devices may not name its node, because no "
+        f"devices would be chosen for it; valid would be the nodeSelector kubernetes.io/hostname: "
         f"{node}, or a namespace that --allow-node-name names"
     )
 
@@ -73,14 +73,16 @@ def why_not_privileged(
         if context.get("privileged"):
             return (
                 f"container {name}: securityContext.privileged true: in a pod "
-                "that asks for devices it would open all devices of its node; valid would be "
+                "that asks for devices it would have access to all devices of its node; valid "
+                "would be "
                 "false, or a namespace that --allow-privileged names"
             )
         for added in objects.words(objects.section(context, "capabilities"), "add"):
             if added.upper().removeprefix("CAP_") in MIGHTY:
                 return (
                     f"container {name}: securityContext.capabilities.add {added}: in a pod that "
-                    "asks for devices it could open all devices of its node; valid would be to "
+                    "asks for devices it could get access to all devices of its node; valid "
+                    "would be to "
                     "leave it out, or a namespace that --allow-privileged names"
                 )
     return ""

@@ -210,7 +210,8 @@ def _units(asked: _HamiRequest, memory: defaults.Memory, selector: facts.Selecto
     percent = asked.percentage or quantity.WHOLE_DEVICE
     if defaults.smallest(memory.devices, selector) is None:
         raise errors.UsageError(
-            f"{PERCENTAGE} '{percent}': no device is known yet of which that would be a part; "
+            f"{PERCENTAGE} '{percent}': the size of a device is not known yet, so the "
+            f"percentage cannot be converted; "
             f"valid would be {MEMORY} 4096"
         )
     return memory.part(percent, selector) or 1
@@ -221,7 +222,8 @@ def _time_for(units: int, memory: defaults.Memory, selector: facts.Selector) -> 
     device = defaults.smallest(memory.devices, selector)
     if device is None:
         raise errors.UsageError(
-            f"{MEMORY} without {CORES}: no device is known yet of whose time it would be a part; "
+            f"{MEMORY} without {CORES}: no device is known yet, so no vcore can be derived "
+            f"from it; "
             f"valid would be {CORES} 30"
         )
     most = quantity.WHOLE_DEVICE - 1

@@ -73,7 +73,7 @@ def fill(draft: drafts.Draft, memory: Memory) -> None:
         if units is None:
             raise errors.UsageError(
                 f"container {container.get('name')}: {pair[0]} {vcore} without {pair[1]}: no "
-                "device is known yet from which it would follow how much memory that is; valid "
+                f"device is known yet, so the memory cannot be derived from the vcore; valid "
                 f"would be {pair[1]} 16, and an administrator can set --default-vmemory"
             )
         put(draft, (part, place), {pair[1]: units * devices})

@@ -172,8 +172,9 @@ def _why_not_by(spec: Object, schedulers: tuple[str, ...]) -> str:
     if not schedulers or name in schedulers:
         return ""
     return (
-        f"spec.schedulerName {name}: a pod that asks for devices must be placed by a scheduler "
-        f"that knows of them; valid would be {' or '.join(schedulers)}, or to leave it out"
+        f"spec.schedulerName {name}: a pod that asks for devices must be placed by a "
+        f"scheduler that handles devices; valid would be {' or '.join(schedulers)}, or to "
+        f"leave it out"
     )
 
 
@@ -231,4 +232,4 @@ def _with_news_alone(request: review.Request) -> Object:
 
 
 def _took(forged: tuple[str, ...]) -> str:
-    return f"removed {', '.join(forged)}: only components of the cluster may write that"
+    return f"removed {', '.join(forged)}: only components of the cluster may write it"

@@ -59,8 +59,8 @@ def _rule(entry: Any, name: str) -> Rule:
         or not all(isinstance(it, str) and it for key, it in entry.items() if key != "namespaces")
     ):
         raise errors.DataError(
-            f"{name}: {str(entry)[:80]}: must have a prefix or a pattern, a to, and namespaces "
-            f"that are patterns, if not all are meant; such as {_EXAMPLE}"
+            f"{name}: {str(entry)[:80]}: must have a prefix or a pattern, a to, and "
+            f"optionally namespaces, as patterns; such as {_EXAMPLE}"
         )
     namespaces = entry.get("namespaces", ["*"])
     if not isinstance(namespaces, list) or not all(
@@ -76,8 +76,8 @@ def _rule(entry: Any, name: str) -> Rule:
         rule = Rule(_compiled(entry["pattern"], to, name), to)
     if "/" not in rule.begin:
         raise errors.DataError(
-            f"{name}: to {to!r}: must begin with a registry and a slash, which show that "
-            "a name was changed already, such as mirror.example/"
+            f"{name}: to {to!r}: must begin with a registry and a slash, which mark names "
+            f"that were already rewritten, such as mirror.example/"
         )
     return dataclasses.replace(rule, namespaces=tuple(namespaces))
 

@@ -104,7 +104,8 @@ def ask(mutation: Mutation, request: Request) -> Review:
         return mutation(request)
     except Exception:
         log.exception("failed on %s in namespace %s", request.resource, request.namespace)
-        message = "pyvgpu failed on this object and left it as it is; its log says why"
+        message = "pyvgpu could not process this object and left it unchanged; see the "
+        "webhook's log"
         return Review(warnings=(message,), failed=True)
 
 
@@ -116,7 +117,8 @@ def closed(mutation: Mutation) -> Mutation:
             return mutation(request)
         except Exception:
             log.exception("failed on %s in namespace %s", request.resource, request.namespace)
-            message = "pyvgpu failed on this object, which is refused for now; its log says why"
+            message = "pyvgpu could not process this object and refuses it for now; see the "
+            "webhook's log"
             return Review(refusal=message, code=FAILED, failed=True)
 
     return strict

@@ -276,7 +276,7 @@ static void tick(struct arbiter *arbiter, uint64_t now)
     page_write(arbiter->page, &arbiter->beat, NULL);
 }
 
-/* No run needs the clocks, and no new run can begin to: runs are created under the book's lock,
+/* No run needs the clocks, and no new run can begin to: runs are created under the lock of the reservations,
  * which this process then holds until it exits. */
 static int is_needless(struct arbiter *arbiter, uint64_t now)
 {
@@ -372,7 +372,7 @@ const char arbiter_other[] = "another arbiter holds the lock";
 
 /* An arbiter that ends removes its file, then its folder. One that starts meanwhile may have opened
  * either of them, and no supervisor would see its lock on a removed file. */
-static const char removed[] = "the folder is removed again and again";
+static const char removed[] = "the folder is removed repeatedly";
 
 static const char *take_lock(struct arbiter *arbiter)
 {

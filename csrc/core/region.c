@@ -136,7 +136,7 @@ static enum region_failure map_file(const char *path, int fd, const struct kind 
         return region_fail(reason, REGION_DAMAGED, "%s is not a file of that kind (wrong magic)",
                            path);
     if (header.layout < REGION_LAYOUT_OLD || header.layout > REGION_LAYOUT)
-        return region_fail(reason, REGION_VERSION, "%s has layout %u, this shim knows %u to %u",
+        return region_fail(reason, REGION_VERSION, "%s has layout %u, this shim supports %u to %u",
                            path, header.layout, REGION_LAYOUT_OLD, REGION_LAYOUT);
     size = kind->size[header.layout];
     if (header.size != size || (size_t) status.st_size < size)

@@ -112,7 +112,7 @@ static int attach(void)
     if (!shim_loaded())
         return -1;
     if (!dladdr((void *) attach, &self) || !self.dli_fname) {
-        complain("the shim cannot tell where it was loaded from");
+        complain("the shim cannot determine the file that it was loaded from");
         return -1;
     }
     if (!opened)

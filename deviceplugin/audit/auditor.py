@@ -231,11 +231,12 @@ class Auditor:
         finding: quota_audit.Finding,
         grants: Mapping[str, Grant],
         reason: events.Reason = events.Reason.BYPASSED,
-        words: str = "it is not held to its quota",
+        words: str = "its quota is not enforced",
     ) -> None:
         """Write an event for the pod; the teller suppresses repetitions."""
         if finding.kind is quota_audit.ViolationKind.TAMPERED:
-            reason, words = events.Reason.TAMPERED, "what it lacks is counted all the same"
+            reason, words = events.Reason.TAMPERED, "the memory measured by NVML is counted "
+            "instead"
         if not finding.pod:
             return
         owners = (grant.owner for grant in grants.values())

@@ -93,10 +93,10 @@ def find(
         for pid, size in by_pid.items():
             one = _judged(seen, grants, uuid, pid)
             if one is not None:
-                kind, words = one
+                kind, how = one
                 whose = seen.whose[pid]
-                text = f"process {pid} of {_name(whose, grants)} {words} {label}, " + (
-                    f"{quantity.format_size(size)} of it"
+                text = f"process {pid} of {_name(whose, grants)} uses {label} {how}: " + (
+                    quantity.format_size(size)
                 )
                 pod = _pod(whose, grants)
                 found.append(Finding(kind, uuid, (pid,), whose.grant, pod, size, text))
@@ -137,12 +137,12 @@ def doomed(
 def _judged(
     seen: ProcessSnapshot, grants: Mapping[str, Grant], uuid: str, pid: int
 ) -> tuple[ViolationKind, str] | None:
-    """Return the kind of violation by a process on a granted device, and words; None if none."""
+    """Return the kind of violation by a process on a granted device, and how; None if none."""
     whose = seen.whose.get(pid)
     if whose is None:
         return None  # it has ended
     if not whose.inside:
-        return ViolationKind.OUTSIDE, "uses, beside containers,"
+        return ViolationKind.OUTSIDE, "outside any container"
     grant = grants.get(whose.grant)
     if grant is None:
         # The container of a whole device has no grant folder: only its pod is known, and for a
@@ -154,11 +154,11 @@ def _judged(
         ]
         if any(share.uuid == uuid for candidate in own for share in candidate.shares):
             return None
-        return ViolationKind.FOREIGN, "was not given, and uses,"
+        return ViolationKind.FOREIGN, "without a grant for it"
     if all(share.uuid != uuid for share in grant.shares):
-        return ViolationKind.FOREIGN, "was not given, and uses,"
+        return ViolationKind.FOREIGN, "without a grant for it"
     if pid not in seen.shimmed and not grant.whole:
-        return ViolationKind.NO_SHIM, "uses without the shim"
+        return ViolationKind.NO_SHIM, "without the shim"
     return None
 
 

@@ -107,12 +107,12 @@ class OtherPluginWatch:
         if found:
             text = (
                 f"node {name} offers no device: its capacity has {found}, so another device "
-                "plugin, such as NVIDIA's, gives out the same GPUs. Remove that plugin or this "
-                "agent from the node, or force this agent with --beside-nvidia"
+                "plugin, such as NVIDIA's, offers the same GPUs. Remove that plugin or this "
+                "agent from the node, or override this check with --beside-nvidia"
             )
             log.warning("%s", text)
         else:
-            text = f"node {name} offers its devices again: no other device plugin counts its GPUs"
+            text = f"node {name} offers its devices again: no other device plugin offers its GPUs"
             log.info("%s (before: %s)", text, before)
         reason = events.Reason.NOT_OFFERED if found else events.Reason.OFFERED
         self._tell(events.GrantEvent(self._node.uid, "", name, text, reason, of_node=True))
@@ -124,7 +124,7 @@ class OtherPluginWatch:
                 "": "last seen: none",
             }.get(self._known, f"last seen: {self._known}")
             log.warning(
-                "cannot detect another device plugin that gives out this node's GPUs (%s): %s",
+                "cannot detect another device plugin that offers this node's GPUs (%s): %s",
                 still,
                 text,
             )

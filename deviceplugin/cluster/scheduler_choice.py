@@ -71,12 +71,12 @@ class Keys:
                 keys = read_keys(self._path)
                 if not keys:
                     raise errors.UnavailableError(
-                        f"{self._path}: there is no key yet; the scheduler makes it when it first "
-                        "leads, and kubelet brings it here within two minutes"
+                        f"{self._path}: there is no key yet; the scheduler creates it when it "
+                        f"first becomes leader, and kubelet updates this folder within two minutes"
                     )
             except errors.PyVgpuError as exc:
                 if str(exc) != self._complaint:
-                    log.warning("no pod can start for which the scheduler chose devices: %s", exc)
+                    log.warning("pods whose devices the scheduler chose cannot start: %s", exc)
                 self._complaint = str(exc)
                 raise
             if self._complaint:
@@ -104,7 +104,7 @@ def pod_of(known: pods.Pods, pod: pod_identity.KnownPod) -> dict[str, Any]:
     except apiserver.ServerError as exc:
         raise placement.WaitsError(f"its choice of devices cannot be read yet: {exc}") from exc
     if found is None:
-        raise placement.RefusedError("the API server does not have this pod any more", final=False)
+        raise placement.RefusedError("the pod no longer exists in the API server", final=False)
     return found
 
 
@@ -153,8 +153,8 @@ class Sealed:
         text = noted.get(names.DEVICES_ANNOTATION)
         if text is None:
             raise placement.RefusedError(
-                f"it has no {names.DEVICES_ANNOTATION}: this node takes only pods for which the "
-                "scheduler extender has chosen devices (--placement extender)",
+                f"it has no {names.DEVICES_ANNOTATION}: this node accepts only pods whose "
+                f"devices the scheduler extender has chosen (--placement extender)",
                 final=True,
             )
         try:

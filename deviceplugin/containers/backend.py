@@ -66,7 +66,7 @@ class GrantBackend:
 
     def _driver(self) -> cdi_edits.NodeDriver:
         if self.driver is None:
-            raise errors.UnavailableError("the node has no driver now")
+            raise errors.UnavailableError("the node has no driver at present")
         return self.driver
 
     def recall(self, grant_id: str) -> tuple[facts.NodeShare, ...]:

@@ -262,8 +262,8 @@ def alone(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             raise errors.UnavailableError(
-                f"{folder}: another agent has its grants there; one is enough, or choose another "
-                "folder with --run"
+                f"{folder}: another agent uses this folder; stop one of them, or choose "
+                f"another folder with --run"
             ) from exc
         yield
     finally:

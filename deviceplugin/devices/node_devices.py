@@ -233,7 +233,7 @@ class Devices:
             self._wake()
 
     def _trouble(self, uuid: str) -> str:
-        return "the driver is away" if self._away else self._unhealthy.get(uuid, "")
+        return "the driver is gone" if self._away else self._unhealthy.get(uuid, "")
 
     def show(self) -> None:
         """Pass the current state of the devices to the granter."""

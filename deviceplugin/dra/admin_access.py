@@ -40,7 +40,7 @@ class Looking:
         """Write the CDI device for the claim *uid* with the devices *uuids*; return its name."""
         driver = self._driver()
         if driver is None:
-            raise errors.UnavailableError("the node has no driver now")
+            raise errors.UnavailableError("the node has no driver at present")
         with self._lock:
             self._describe(uid, uuids, driver)
         return f"{names.ADMIN_KIND}={uid}"

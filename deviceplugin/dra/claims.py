@@ -194,7 +194,7 @@ def parts(claim: Allocated, used: frozenset[str]) -> dict[str, tuple[Piece, ...]
     if len(given) < len(claim.pieces):
         raise _refused(
             claim.named,
-            "has requests with adminAccess beside others; put them into a claim of their own",
+            "mixes requests with adminAccess and others; put them into a claim of their own",
             final=True,
         )
     if len(claim.requests) == 1 or used <= {""}:
@@ -277,7 +277,7 @@ def _shares(
         if device.allocated_by not in ("", allocation_api.Api.DRA):
             raise _refused(
                 claim.named,
-                f"its device {device.label} is given out by {device.allocated_by}",
+                f"its device {device.label} is allocated by {device.allocated_by}",
                 final=False,
             )
         vcore, vmemory = sums.get(device.uuid, (0, 0))

@@ -69,7 +69,7 @@ def _grant_of(
 ) -> grants.Grant:
     if not one.vcore:
         raise RefusedError(
-            f"container {one.name}: vmemory without vcore: memory alone is of no use; request "
+            f"container {one.name}: vmemory without vcore: memory alone is useless; request "
             "at least 1 vcore as well",
             final=True,
         )
@@ -180,7 +180,7 @@ class NodeCapacity:
             )
             if not blocked:
                 raise
-            text = f"{exc}; it holds a share that pods wait for which came before it"
+            text = f"{exc}; it holds a share that older pods wait for"
             raise RefusedError(text, final=False) from exc
 
     def _empty(self, uids: Collection[str], chosen: placement.Chosen) -> facts.NodeDevices:

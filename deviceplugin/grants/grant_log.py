@@ -264,7 +264,7 @@ def _complaint(first: Any, node: str, size: int) -> str:
     if not isinstance(first, dict) or first.get("format") != FORMAT:
         return "it is not a checkpoint of grants"
     if first.get("version") != VERSION:
-        return f"it has version {first.get('version')}, this pyvgpu knows {VERSION}"
+        return f"it has version {first.get('version')}, this pyvgpu supports {VERSION}"
     if first.get("node") != node:
         return f"it is of node {first.get('node')!r}, this is {node!r}"
     if first.get("bytes") != size:
@@ -289,11 +289,11 @@ def _line(change: dict[str, Any]) -> bytes:
 def _parse(line: bytes) -> Any:
     text = line[9:-1]
     if line[8:9] != b" " or line[-1:] != b"\n" or line[:8] != b"%08x" % zlib.crc32(text):
-        raise errors.DataError("a line of it is not whole")
+        raise errors.DataError("a line of it is truncated")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise errors.DataError(f"a line of it is no JSON: {exc}") from exc
+        raise errors.DataError(f"a line of it is not JSON: {exc}") from exc
 
 
 def _read(path: Path) -> bytes:
@@ -343,4 +343,4 @@ def _take_lock(folder: Path) -> int:
 
 
 def _explained(path: Path, exc: OSError) -> errors.PyVgpuError:
-    return errors.of_files(f"{path}: grants cannot be remembered", exc)
+    return errors.of_files(f"{path}: grants cannot be stored", exc)

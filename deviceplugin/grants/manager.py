@@ -189,7 +189,8 @@ class GrantManager:
         requests.read(vcore, self._sizes.unit)
         if vcore < facts.WHOLE and not self._sizes.shares:
             raise errors.UsageError(
-                f"vcore {vcore}: this node gives whole devices only (--share-mode=false); valid "
+                f"vcore {vcore}: this node allocates whole devices only (--share-mode=false); "
+                f"valid "
                 f"would be {facts.WHOLE}"
             )
 

@@ -58,7 +58,7 @@ def changed(
     *unit* is the bytes of one id of vmemory. UsageError, with valid values, if it is not possible.
     """
     if not grant.bound:
-        raise errors.UsageError(f"grant {grant.id}: no container has it yet")
+        raise errors.UsageError(f"grant {grant.id}: it is not bound to a container yet")
     if grant.whole:
         raise errors.UsageError(
             f"{grant.label}: has whole devices, which have no quota; only a share can be changed"

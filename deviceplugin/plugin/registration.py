@@ -98,7 +98,7 @@ class Registrar:
         try:
             if not locks.take(file, 0):
                 raise errors.UnavailableError(
-                    f"{self._folder}: another agent serves this kubelet; one is enough"
+                    f"{self._folder}: another agent serves this kubelet; stop one of them"
                 )
             yield
         finally:

@@ -77,21 +77,21 @@ CONTAINER: tuple[tuple[Figure, Callable[[ContainerSample], float]], ...] = (
     (
         Figure(
             "pyvgpu_container_vcore_allocated_ratio",
-            "Part of a device's time that is allocated to a container, 0 to 1.",
+            "Fraction of a device's time that is allocated to a container, 0 to 1.",
         ),
         lambda share: share.vcore,
     ),
     (
         Figure(
             "pyvgpu_container_vcore_limit_ratio",
-            "Part of a device's time that a container may use while others are idle, 0 to 1.",
+            "Fraction of a device's time that a container may use while others are idle, 0 to 1.",
         ),
         lambda share: share.limit,
     ),
     (
         Figure(
             "pyvgpu_container_vcore_used_ratio",
-            "Part of a device's time that a container used in the last seconds, 0 to 1.",
+            "Fraction of a device's time that a container used in the last seconds, 0 to 1.",
         ),
         lambda share: share.use.ratio,
     ),
@@ -163,7 +163,7 @@ DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float]], ...] = (
     ),
     (
         Figure(
-            "pyvgpu_device_vcore_allocated_ratio", "Part of a device's time that is allocated."
+            "pyvgpu_device_vcore_allocated_ratio", "Fraction of a device's time that is allocated."
         ),
         lambda stand: sum(part.vcore for part in stand.parts),
     ),

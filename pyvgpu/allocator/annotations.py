@@ -176,7 +176,8 @@ def _parse(text: str, option: str) -> dict[str, Any]:
         raise errors.DataError(f"{option}: is damaged: {exc}") from exc
     version = document.get("v")
     if type(version) is not int or version != VERSION:
-        raise errors.DataError(f"{option}: has version {version!r}, this pyvgpu knows {VERSION}")
+        raise errors.DataError(f"{option}: has version {version!r}, this pyvgpu supports "
+        f"{VERSION}")
     return document
 
 

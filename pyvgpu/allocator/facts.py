@@ -65,7 +65,7 @@ class NodeDevice:
     @property
     def why(self) -> str:
         """Why it is not available, for display: its fault or the other API; empty if neither."""
-        return self.unhealthy or (f"given out by {self.allocated_by}" if self.allocated_by else "")
+        return self.unhealthy or (f"allocated by {self.allocated_by}" if self.allocated_by else "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

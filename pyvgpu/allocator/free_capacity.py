@@ -47,7 +47,7 @@ def of(node: facts.NodeDevices) -> tuple[FreeCapacity, ...]:
     )
 
 
-_CORDONED, _ELSEWHERE = "is cordoned", "is given out by "
+_CORDONED, _ELSEWHERE = "is cordoned", "is allocated by "
 CLOSED = (_CORDONED, _ELSEWHERE)  # prefixes of the reason why a device takes no new shares
 _MOST = 1 << 62  # of a number
 _Kind = tuple[str, str, int | None, int]  # model, class, NUMA node and bytes of a device
@@ -60,7 +60,7 @@ def unfit(device: facts.NodeDevice, selector: facts.Selector) -> str:
     if shut or selector is facts.ANY or selector == facts.ANY:
         return shut
     if device.uuid in selector.not_uuids:
-        return "is one that the pod does not want"
+        return "is excluded by the pod"
     if selector.uuids and device.uuid not in selector.uuids:
         return "is none of the devices that the pod names"
     return _not_of_kind(_kind(device), selector)
@@ -84,7 +84,7 @@ def _kind(device: facts.NodeDevice) -> _Kind:
 def _not_of_kind(kind: _Kind, selector: facts.Selector) -> str:
     model, compute_class, numa, memory_bytes = kind
     if _names(selector.not_models, model):
-        return f"is a {model}, which the pod does not want"
+        return f"is a {model}, which the pod excludes"
     if selector.models and not _names(selector.models, model):
         return f"is a {model or 'nameless device'}, not {_either(selector.models)}"
     if selector.classes and compute_class not in selector.classes:
@@ -93,7 +93,8 @@ def _not_of_kind(kind: _Kind, selector: facts.Selector) -> str:
         return f"is of NUMA node {numa}, not {selector.numa}"
     if memory_bytes < selector.least_memory:
         return (
-            f"has {quantity.format_size(memory_bytes)} in all, the pod wants a device of "
+            f"has {quantity.format_size(memory_bytes)} in total, the pod requests a device of "
+            f"at least "
             f"{quantity.format_size(selector.least_memory)}"
         )
     return ""
@@ -180,10 +181,10 @@ def short(room: FreeCapacity, need: facts.ContainerNeed, held: Sequence[facts.Ho
             f"{quantity.format_size(need.vmemory)} of one device are asked"
         )
     if need.whole:
-        return f"is wanted whole, and is shared: {holders(held)}" if held else ""
+        return f"is requested as a whole, but is shared: {holders(held)}" if held else ""
     if need.vmemory < device.least_bytes:
         return (
-            f"needs {quantity.format_size(device.least_bytes)} for a share of any use, "
+            f"needs {quantity.format_size(device.least_bytes)} for a usable share, "
             f"{quantity.format_size(need.vmemory)} are asked"
         )
     if need.vcore > room.vcore:

@@ -231,7 +231,7 @@ ROWS: tuple[Assumption, ...] = (
         "kernel of 100 us between events, above its own timer", "events",
         _figure("events", "kernel of 100 us, back to back: events above its own timer", 1000),
         lambda _: Law().event_ns, "ns",
-        "kernels are taken for longer than they are: programs of short kernels get less than "
+        "kernels appear longer than they are: programs of short kernels get less than "
         "their share by it", "", floor=200,
     ),
     Assumption(

@@ -122,7 +122,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as exc:
-        raise RecordError(f"{path}: cut short, or not JSON ({exc}); copy the file again") from exc
+        raise RecordError(f"{path}: truncated, or not JSON ({exc}); copy the file again") from exc
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise RecordError(f'{path}: not a record: "format" must be "{FORMAT}"')
     if found.get("version") != VERSION:

@@ -92,8 +92,8 @@ def find(path: Path, options: argparse.Namespace) -> RecordResults:
     read = record.load(path)
     if read.simulated and not options.simulated:
         raise record.RecordError(
-            f"{read.path}: a record of a simulated device, which says nothing of a GPU; "
-            "--simulated takes it all the same"
+            f"{read.path}: a record of a simulated device, which says nothing about a GPU; "
+            f"--simulated accepts it anyway"
         )
     values, model = measured.values(read), measured.model(read, options.model)
     if options.write is not None:
@@ -198,7 +198,7 @@ def _conclusion(found: RecordResults) -> list[str]:
     held = f"broken promises: {', '.join(found.broken)}" if found.broken else "no broken promise"
     said = [f"{differing} of {known} figures are not as assumed; {held}."]
     if found.record.simulated:
-        said.insert(0, "The device is simulated: none of this says anything of a GPU.")
+        said.insert(0, "The device is simulated: none of this says anything about a GPU.")
     if found.written is not None:
         left = [key for key in machines.LAW_KEYS if key not in found.values]
         assumed = f", with {', '.join(left)} as assumed" if left else ""

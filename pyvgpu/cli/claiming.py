@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FOLDER = templates.FOLDER
 NOT_MADE = "FailedResourceClaimCreation"  # event reason: the cluster could not create a claim
-_COUNTED = "a ResourceQuota counts devices of a class, never how much of them"
+_COUNTED = "a ResourceQuota counts devices of a class, not shares of them"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class ClaimExplanation:
         found = [head, *(f"  {line}" for line in self.lines)]
         if self.why and self.why.fitting:
             found.append(
-                "  there is room: kube-scheduler has not looked since, or something else keeps "
-                "the pod from there, such as its other requests"
+                "  there is room: kube-scheduler has not retried since, or something else "
+                "rules that node out, such as its other requests"
             )
         rows = self.why.rows() if self.why else []
         return "\n".join([*found, *([wait_reasons.table(rows)] if rows else ())])
@@ -175,7 +175,8 @@ def _list(api: apiserver.ApiServer, path: str, what: str) -> list[Object]:
     except apiserver.ServerError as exc:
         if exc.status == 403:
             raise errors.UnavailableError(
-                f"you may not list {what}: it takes that right to say which devices are in use"
+                f"you may not list {what}: this permission is needed to tell which devices "
+                f"are in use"
             ) from exc
         if exc.status == 404:
             raise errors.UnavailableError(

@@ -124,7 +124,7 @@ def _check(options: argparse.Namespace) -> None:
     simulator.parse_machine(options.simulate)
     if not options.prove:
         raise errors.UsageError(
-            f"--simulate {options.simulate}: says on what to prove it, such as "
+            f"--simulate {options.simulate}: has no effect without --prove, such as in "
             "`pyvgpu doctor --prove --simulate h100`"
         )
 
@@ -168,7 +168,7 @@ def _judged(place: str, rows: tuple[doctor.CheckResult, ...], well: str) -> Doct
         return DoctorReport(place, rows, f"{well}.", 0)
     proofs = {inside.MEMORY, inside.TIME}
     code = _unproven(rows) if proofs.issuperset(missing) else errors.UnavailableError.exit_code
-    return DoctorReport(place, rows, f"not well: {', '.join(missing)}; see above.", code)
+    return DoctorReport(place, rows, f"problems: {', '.join(missing)}; see above.", code)
 
 
 def _unproven(rows: Sequence[doctor.CheckResult]) -> int:
@@ -206,10 +206,10 @@ def _show(report: DoctorReport) -> None:
 
 
 def _sentence(verdict: doctor.PossibleRuns) -> str:
-    held = "this program itself is held to no quota: it is in no grant and no run. "
+    held = "this program itself has no quota: it is in no grant and no run. "
     if _IN_POD in os.environ:
         held = (
-            "this container has no part of a device: its limits must ask for one, such as "
+            "this container has no share of a device: its limits must request one, such as "
             f"{names.VCORE_RESOURCE}: 30 and {names.VMEMORY_RESOURCE}: 8. "
         )
     if verdict.real:

@@ -138,8 +138,8 @@ def _waits(
     print(why.text())
     if why.fitting:
         print(
-            "  there is room: kube-scheduler has not looked since, or something else keeps it "
-            f"from there, or it has not asked about that node: see {sampling.REMEDY}"
+            "  there is room: kube-scheduler has not retried since, or something else rules "
+            "that node out, or it has not asked about that node: see {sampling.REMEDY}"
         )
     rows = why.rows()
     if rows:
@@ -178,7 +178,8 @@ class RelatedObjects:
         age = nodes.age_of(lease, datetime.datetime.now(datetime.UTC))
         if lease is not None and (age is None or age > self._settings.lease_seconds):
             renewed = objects.section(lease, "spec").get("renewTime")
-            self.unknown.append(f"when a sidecar-controller acts again: none has since {renewed}")
+            self.unknown.append(f"when a sidecar-controller is active again: none has been "
+            f"since {renewed}")
 
     def _job(self, pod: pods.Pod, name: str) -> how.OwningJob | None:
         folder = f"/apis/batch/v1/namespaces/{pod.namespace}/jobs"
@@ -220,7 +221,8 @@ def _why_not(
             )
         case 401:
             return (
-                "the API server does not know you: is the kubeconfig's token or certificate over?"
+                "the API server does not know you: has the kubeconfig's token or certificate "
+                "expired?"
             )
         case _:
             return str(exc)

@@ -155,11 +155,12 @@ def run(options: argparse.Namespace) -> int:
         while not sealing.ready.wait(0.2) and not stop.is_set():
             pass
         while lease.wait(stop):
-            log.info("holds lease %s/%s", namespace, options.name)
+            log.info("acquired lease %s/%s", namespace, options.name)
             _lead(served, begin(), lease, stop)
             if not stop.is_set():
                 log.warning(
-                    "lost lease %s/%s: another replica leads, or none", namespace, options.name
+                    "lost lease %s/%s: another replica is the leader, or none "
+                    "is", namespace, options.name
                 )
         listener.draining = True
         time.sleep(DRAIN_SECONDS)
@@ -192,15 +193,15 @@ def _read_authority(options: argparse.Namespace) -> str:
     file = options.client_authority
     if options.any_client and (file or options.client_name):
         raise errors.UsageError(
-            "--any-client: makes no sense with --client-authority or --client-name, which name "
-            "the clients; leave it out"
+            "--any-client: contradicts --client-authority and --client-name, which name the "
+            "clients; leave it out"
         )
     if file is None:
         if not (options.any_client or serving.makes_its_own(options)):
             raise errors.UsageError(
-                "--certificate-folder, --certificate-signer: another program signs, so we issue "
-                "no client certificates: --client-authority FILE must name the CA of theirs, such "
-                "as /etc/kubernetes/pki/ca.crt"
+                "--certificate-folder, --certificate-signer: another program signs, so pyvgpu "
+                "issues no client certificates: --client-authority FILE must name the CA that "
+                "issues them, such as /etc/kubernetes/pki/ca.crt"
             )
         return ""
     try:

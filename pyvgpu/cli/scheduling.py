@@ -51,7 +51,8 @@ def from_cluster(api: apiserver.ApiServer, settings: cache.SchedulerSettings) ->
             if exc.status != 403:
                 raise
             raise errors.UnavailableError(
-                f"you may not list {what}: it takes that right to say which devices are in use"
+                f"you may not list {what}: this permission is needed to tell which devices "
+                f"are in use"
             ) from exc
     return found
 

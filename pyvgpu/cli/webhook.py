@@ -205,7 +205,7 @@ def run(options: argparse.Namespace) -> int:
     known = _identity(options, api)
     meter.gauge(
         "pyvgpu_webhook_certificate_expiry_seconds",
-        "When the certificate ends, in seconds since 1970; 0: there is none yet.",
+        "Expiry time of the certificate, in seconds since 1970; 0: no certificate yet.",
         known.expires,
     )
     nodes = fleet.Fleet(api, admission.settings, rules.unit, meter)
@@ -277,5 +277,5 @@ def _not_ready(
     if stop.is_set():
         return "it ends"
     return known.missing or next(
-        (f"the {name} are not known yet" for name, it in parts if not it.synced), ""
+        (f"the {name} have not been read yet" for name, it in parts if not it.synced), ""
     )

@@ -246,7 +246,7 @@ CLAIMS: tuple[tuple[str, Callable[[Observations], str]], ...] = (
     ("a tenant within its quota is not disturbed", _steady_undisturbed),
     ("an allocation over the quota is refused, and the program goes on", _grower_refused),
     ("memory of a killed process is reclaimed within a second", _dead_give_back),
-    ("no more is reserved than there is", _late_turned_away),
+    ("the device is never overcommitted", _late_turned_away),
     ("each tenant gets its share of the time", _time_divided),
     ("an idle tenant takes no time", _idle_takes_nothing),
     ("nothing is left behind", _nothing_left),

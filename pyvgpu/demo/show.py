@@ -203,7 +203,7 @@ _ONCE = frozenset({EventKind.ROUND, EventKind.REFUSED, EventKind.SPUN})
 _SENTENCES = {
     EventKind.START: "runs with {quota}; the driver reports a device of {size}",
     EventKind.ROUND: "computes in {size} and reads every byte back: all right; and again",
-    EventKind.REFUSED: "holds {size}, wants more: {text}; keeps trying",
+    EventKind.REFUSED: "holds {size}, requests more: {text}; keeps trying",
     EventKind.HELD: "holds {size}",
     EventKind.SPUN: "launches kernels of {kernel:g} ms all the time; {vcore} of 100 are reserved",
     EventKind.FAILED: "{text}",

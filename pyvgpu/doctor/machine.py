@@ -264,10 +264,10 @@ def _look_at_overlay(_: Scene) -> Finding:
 
 def _look_at_locks(_: Scene) -> Finding:
     return _able(
-        "a mapping keeps them, and munmap releases them",
+        "a mapping holds the lock, and munmap releases it",
         CheckState.MISSING,
         "needs Linux 3.15 or later, and a file system with OFD locks",
-        abilities.lock_of_mapping(Path("/tmp")),  # noqa: S108 - where the book of promises is
+        abilities.lock_of_mapping(Path("/tmp")),  # noqa: S108 - where the reservations are
     )
 
 
@@ -327,7 +327,7 @@ def _look_at_arbiter(_: Scene) -> Finding:
             f"{found} is frozen",
             f"resume it (kill -CONT) or kill it; a run of its user replaces it; {WITHOUT_ARBITER}",
         )
-    return Finding(CheckState.OK, f"{found} keeps the clocks of shared devices")
+    return Finding(CheckState.OK, f"{found} accounts the time of shared devices")
 
 
 def _look_at_kube_scheduler(scene: Scene) -> Finding:
@@ -357,7 +357,7 @@ CHECKS = (
     MachineCheck("OFD locks", _look_at_locks, Requirement.EVERY_RUN),
     MachineCheck("cache folder", _look_at_cache, Requirement.EVERY_RUN),
     MachineCheck("links to the driver", _look_at_links, Requirement.NONE),
-    MachineCheck("book of promises", _look_at_book, Requirement.EVERY_RUN),
+    MachineCheck("reservations", _look_at_book, Requirement.EVERY_RUN),
     MachineCheck("arbiter", _look_at_arbiter, Requirement.NONE),
 )
 KUBE_SCHEDULER = MachineCheck("kube-scheduler", _look_at_kube_scheduler, Requirement.NONE)

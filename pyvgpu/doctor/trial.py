@@ -67,6 +67,6 @@ def read(output: str, complaints: str) -> tuple[CheckResult, ...]:
 
 def _failed(found: str) -> tuple[CheckResult, ...]:
     return tuple(
-        CheckResult(name, CheckState.LIMITED, found, f"nothing is proven; {_REMEDY}")
+        CheckResult(name, CheckState.LIMITED, found, f"nothing was proven; {_REMEDY}")
         for name in (inside.MEMORY, inside.TIME)
     )

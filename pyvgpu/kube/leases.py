@@ -77,10 +77,10 @@ class Lease:
         """Acquire and hold it again and again, until *stop*."""
         called = f"{self._namespace}/{self._name}"
         while self.wait(stop):
-            log.info("holds lease %s", called)
+            log.info("acquired lease %s", called)
             self.keep(stop)
             if not stop.is_set():
-                log.warning("lost lease %s: another replica leads, or none", called)
+                log.warning("lost lease %s: another replica is the leader, or none is", called)
 
     def try_to_hold(self, annotations: Mapping[str, str] | None = None) -> bool:
         """Acquire or renew the lease; tell whether it is ours now."""

@@ -202,7 +202,7 @@ class Attendant:
         """Report once why the run has no clock yet, and what that means."""
         if not self._complained:
             log.say(
-                f"{reason}; until an arbiter keeps this run's clock, the run may get less than "
+                f"{reason}; until an arbiter accounts this run's time, the run may get less than "
                 "its vcore beside other runs, and never more"
             )
         self._complained = True

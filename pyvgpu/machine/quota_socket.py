@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.machine.holders import Changed, LiveReservation
 
-ANSWER_SECONDS = 15.0  # longer than the timeout of the book's lock
+ANSWER_SECONDS = 15.0  # longer than the timeout of the lock of the reservations
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

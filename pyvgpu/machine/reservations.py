@@ -263,7 +263,7 @@ def _write_holder(folder: int, holder: Holder) -> None:
 def _rewrite_holder(book: _Open, run_id: str, holder: Holder) -> None:
     """Rewrite the holder in one write of one page, which no signal interrupts.
 
-    A rename would wait for the disk; readers hold the book's lock.
+    A rename would wait for the disk; readers hold the lock of the reservations.
     """
     folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
     try:

@@ -62,13 +62,13 @@ def _of_slots(usage: int, alive: Sequence[int]) -> Iterator[str]:
         if slot >= end:
             yield f"slot {slot} is taken, and not below the high-water mark, {end}"
         if not record.pid:
-            yield f"slot {slot} is taken, and says of no process"
+            yield f"slot {slot} is taken, but names no process"
         elif not record.started_ns:
-            yield f"slot {slot} says of a process that never began"
+            yield f"slot {slot} names a process that never started"
         if record.state not in _STATES:
             yield f"slot {slot} has state {record.state}"
         if record.name[15] != b"\0":
-            yield f"slot {slot} says of a name without an end"
+            yield f"slot {slot} has a process name without a terminator"
 
 
 def _of_charges(usage: int, alive: Sequence[int], limits: Sequence[DeviceLimits]) -> Iterator[str]:

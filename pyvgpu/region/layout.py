@@ -48,7 +48,7 @@ class FileKind:
             raise errors.DataError(f"{self.name}: not a {self.name} file (wrong magic)")
         if header.layout not in self.sizes:
             raise errors.DataError(
-                f"{self.name}: layout {header.layout}: this pyvgpu knows {min(self.sizes)} to "
+                f"{self.name}: layout {header.layout}: this pyvgpu supports {min(self.sizes)} to "
                 f"{max(self.sizes)}"
             )
         size = os.fstat(file).st_size

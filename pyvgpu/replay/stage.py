@@ -163,7 +163,7 @@ class _Stage:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not all(link.exists() for link in links):
             if arbiter.poll() is not None or time.monotonic() > deadline:
-                raise errors.UnavailableError("the arbiter does not keep a clock")
+                raise errors.UnavailableError("the arbiter accounts no time")
             time.sleep(0.005)
         return [arbiter]
 

@@ -2,7 +2,7 @@
 
     <cache>/runs/<run id>/lib64     the folder in LD_LIBRARY_PATH: the shim under its four names
                          /origin    links to the driver's own files, under the shim's names
-                         /region    link to the run's folder in the book of promises
+                         /region    link to the run's folder in the store of reservations
                          /layer     the overlay that namespace.py mounts over the driver's folder
 
 The tree has the name of the reservation, which is created first: a tree without a live

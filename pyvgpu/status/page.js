@@ -4,7 +4,7 @@
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const THEMES = { "": ["◐", "as the system"], light: ["☀", "light"], dark: ["☾", "dark"] };
+const THEMES = { "": ["◐", "same as the system"], light: ["☀", "light"], dark: ["☾", "dark"] };
 const TOKEN = "pyvgpu-token";
 const POINTS = 60;
 
@@ -260,7 +260,7 @@ function showNode(view, found) {
   const spare = [sums.unhealthy && `${sums.unhealthy} unhealthy`, sums.cordoned && `${sums.cordoned} cordoned`].filter(Boolean);
   tiles(top, [
     { name: "Devices", value: String(sums.devices), more: spare.join(", ") || "all are healthy" },
-    { name: "Containers", value: String(sums.containers), more: short ? `${short} need a look` : found.unbound ? `${found.unbound} are starting` : "all have what they were promised" },
+    { name: "Containers", value: String(sums.containers), more: short ? `${short} need attention` : found.unbound ? `${found.unbound} are starting` : "all get their shares" },
     { name: "Time", value: percent(part(sums.used, sums.devices)), more: `used, ${percent(part(sums.promised, sums.devices))} allocated`,
       bar: "time", used: part(sums.used, sums.devices), promised: part(sums.promised, sums.devices) },
     { name: "Memory", value: size(sums.usedBytes), more: `used, ${size(sums.promisedBytes)} allocated of ${size(sums.memoryBytes)}`,
@@ -346,7 +346,7 @@ function showWaiting(section, found) {
     (row, it) => {
       say(row.children[1].firstChild, it.asks);
       say(row.children[2].firstChild, duration((Date.parse(found.at) - Date.parse(it.since)) / 1000));
-      say(row.children[3].firstChild, it.why || "it is being found out");
+      say(row.children[3].firstChild, it.why || "not determined yet");
     });
   say(section.lastChild, all > rows.length ? `and ${count(all - rows.length, "other")}` : "");
 }
@@ -467,7 +467,7 @@ function tell() {
 function paint(theme) {
   const [sign, name] = THEMES[theme];
   say($("theme"), sign);
-  mark($("theme"), "aria-label", `Colours: ${name}`);
+  mark($("theme"), "aria-label", `Theme: ${name}`);
   document.documentElement.dataset.theme = theme;
 }
 

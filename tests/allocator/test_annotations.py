@@ -111,7 +111,7 @@ def test_a_short_key_is_refused():
         ("nonsense", "is damaged"),
         ("[" * 100_000, "is damaged"),
         (" " * (annotations.LONGEST + 1), "too long"),
-        ("{}", "has version None, this pyvgpu knows 1"),
+        ("{}", "has version None, this pyvgpu supports 1"),
         ('{"v": 2}', "has version 2"),
         ('{"v": true}', "has version True"),
         ('{"v": "1"}', "has version '1'"),

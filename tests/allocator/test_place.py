@@ -124,7 +124,7 @@ def test_one_numa_node_or_nothing():
     [
         ({"unhealthy": "XID 79, it has fallen off the bus"}, {}, "is unhealthy: XID 79"),
         ({"cordoned": True}, {}, "is cordoned"),
-        ({"allocated_by": "dra"}, {}, "is given out by dra"),
+        ({"allocated_by": "dra"}, {}, "is allocated by dra"),
         ({"model": "Tesla T4"}, {"models": {"h100"}}, "is a Tesla T4, not h100"),
         ({"model": "Tesla T4"}, {"not_models": {"t4"}}, "is a Tesla T4, which the pod does not"),
         (
@@ -134,10 +134,11 @@ def test_one_numa_node_or_nothing():
         ),
         ({}, {"classes": {"fast"}}, "is of class none, not fast"),
         ({}, {"uuids": {uuid(7)}}, "is none of the devices that the pod names"),
-        ({}, {"not_uuids": {uuid(0)}}, "is one that the pod does not want"),
+        ({}, {"not_uuids": {uuid(0)}}, "is excluded by the pod"),
         ({"numa": 1}, {"numa": 0}, "is of NUMA node 1, not 0"),
-        ({}, {"least_memory": 90 * GIB}, "has 80GiB in all, the pod wants a device of 90GiB"),
-        ({"least_bytes": 9 * GIB}, {}, "needs 9GiB for a share of any use, 8GiB are asked"),
+        ({}, {"least_memory": 90 * GIB}, "has 80GiB in total, the pod requests a device of at "
+        "least 90GiB"),
+        ({"least_bytes": 9 * GIB}, {}, "needs 9GiB for a usable share, 8GiB are asked"),
     ],
 )
 def test_an_unsuitable_device_is_refused_with_the_reason(fields, selector, said):
@@ -157,7 +158,8 @@ def test_an_unsuitable_device_is_refused_with_the_reason(fields, selector, said)
     [
         ([held(0, 60, 8)], {}, "gpu0 needs 50 vcore, has 40 free (team/other/main 60 vcore 8GiB)"),
         ([held(0, 9, 75)], {}, "gpu0 needs 8GiB, has 5GiB free (team/other/main 9 vcore 75GiB)"),
-        ([held(0, 1, 1)], WHOLE, "gpu0 is wanted whole, and is shared: team/other/main 1 vcore"),
+        ([held(0, 1, 1)], WHOLE, "gpu0 is requested as a whole, but is shared: "
+        "team/other/main 1 vcore"),
         ([], {"size": 81}, "gpu0 has 80GiB in all, 81GiB of one device are asked"),
         ([], {"vcore": 100, "size": 81}, "gpu0 has 80GiB in all, 81GiB of one device are asked"),
         ([], {"count": 2}, "main asks for 2 devices, only 1 fits"),

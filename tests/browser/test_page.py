@@ -247,11 +247,11 @@ def test_failed_refresh_shows_an_alert_until_it_succeeds(serve, opened):
 
     shown = serve(status_pictures.node())
     page = opened(shown.address)
-    shown.refusal = site.refusal(503, "the nodes were not read yet")
+    shown.refusal = site.refusal(503, "the nodes have not been read yet")
     page.evaluate("void ask()")
     alert = page.get_by_role("alert")
     alert.wait_for()
-    assert "the nodes were not read yet" in alert.inner_text()
+    assert "the nodes have not been read yet" in alert.inner_text()
     assert page.locator(".device").count() == 4  # the last data stays visible
     shown.refusal = None
     page.evaluate("void ask()")

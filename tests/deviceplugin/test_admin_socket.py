@@ -90,8 +90,8 @@ def test_unknown_or_ambiguous_name_lists_valid_ones(agent):
         (set_order(vcore="5"), errors.DataError, "not a change of a quota"),
         (set_order("unknown", vcore=5), errors.UsageError, "no container of that name"),
         ({"order": "set", "name": 7}, errors.DataError, "not a change of a quota"),
-        ({"order": "reboot"}, errors.DataError, "'reboot': this agent has no such order"),
-        ({}, errors.DataError, "None: this agent has no such order"),
+        ({"order": "reboot"}, errors.DataError, "'reboot': this agent has no such command"),
+        ({}, errors.DataError, "None: this agent has no such command"),
         ({"order": "cordon", "uuid": "GPU-x", "undo": False}, errors.UsageError, "valid: GPU-0"),
         (
             {"order": "cordon", "uuid": UUID.format(0)},
@@ -111,10 +111,11 @@ def test_invalid_order_changes_nothing(agent, tmp_path, order, kind, said):
 def test_cordon_lasts_until_it_is_undone(agent, tmp_path):
     uuid = UUID.format(1)
     order = {"order": "cordon", "uuid": uuid, "undo": False}
-    assert admin_socket.tell(tmp_path, order) == f"{uuid}: gets nothing new"
-    assert admin_socket.tell(tmp_path, order) == f"{uuid}: gets nothing new"
+    assert admin_socket.tell(tmp_path, order) == f"{uuid}: cordoned, no new container gets it"
+    assert admin_socket.tell(tmp_path, order) == f"{uuid}: cordoned, no new container gets it"
     assert agent.cordons.uuids == cordon.Cordons(tmp_path).uuids == {uuid}
-    assert admin_socket.tell(tmp_path, {**order, "undo": True}) == f"{uuid}: is given out again"
+    assert admin_socket.tell(tmp_path, {**order, "undo": True}) == f"{uuid}: uncordoned, new "
+    f"containers can get it"
     assert agent.cordons.uuids == cordon.Cordons(tmp_path).uuids == frozenset()
 
 

@@ -31,10 +31,10 @@ def test_door_options_are_parsed(words, default, wanted):
     [
         (
             ["window"],
-            "--allocation-api 'window': 'window' is no allocation API; must be plugin or dra",
+            "--allocation-api 'window': 'window' is not an allocation API; must be plugin or dra",
         ),
-        ([f"{A}="], "'' is no allocation API"),
-        (["a=dra"], "'a' is no device's UUID; such as dra, or GPU-"),
+        ([f"{A}="], "'' is not an allocation API"),
+        (["a=dra"], "'a' is not the UUID of a device; such as dra, or GPU-"),
         ([f"{A}=dra", f"{A}=plugin"], "'GPU-a' is given twice"),
     ],
 )

@@ -141,7 +141,7 @@ def test_bypassing_process_is_found_and_its_neighbour_is_not(audited, places, dr
             ((kind, pids, pod, text),) = look()
             assert (kind, pids, pod) == ("no-shim", [pid], "uid")
             assert text.startswith(
-                f"process {pid} of team/pod-2/main uses without the shim gpu0, "
+                f"process {pid} of team/pod-2/main uses gpu0 without the shim: "
             )
             assert len(look()) == 1
         assert look() == []
@@ -327,7 +327,7 @@ def test_finding_is_reported_once(audited, places, driver, tmp_path):
         look()
         _, ((reason, uid, text),) = look(all_of_it=True)
         assert (reason, uid) == ("VGPUQuotaBypassed", "uid")
-        assert text.startswith(f"process {pid} of team/pod-1/main uses without the shim gpu0")
+        assert text.startswith(f"process {pid} of team/pod-1/main uses gpu0 without the shim")
         assert look(all_of_it=True)[1] == []
 
 

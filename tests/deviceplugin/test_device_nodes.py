@@ -152,7 +152,7 @@ def test_second_control_plugin_is_refused(kubelet, specifications, root):
         *("--driver-root", root),
     )
     assert done.returncode == 69
-    assert "another agent serves this kubelet; one is enough" in done.stderr
+    assert "another agent serves this kubelet; stop one of them" in done.stderr
 
 
 def test_namespace_option_is_required():

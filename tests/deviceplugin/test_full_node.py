@@ -111,8 +111,8 @@ UNHEALTHY, CORDONED, DRA = {"unhealthy": "Xid 79"}, {"cordoned": True}, {"alloca
         pytest.param(({}, UNHEALTHY), "gpu1 is unhealthy: Xid 79", id="one unhealthy"),
         pytest.param(({}, CORDONED), "gpu1 is cordoned", id="one cordoned"),
         pytest.param((CORDONED, CORDONED), "gpu0 is cordoned", id="both cordoned"),
-        pytest.param(({}, DRA), "gpu1 is given out by dra", id="one for claims"),
-        pytest.param((DRA, DRA), "gpu0 is given out by dra", id="both for claims"),
+        pytest.param(({}, DRA), "gpu1 is allocated by dra", id="one for claims"),
+        pytest.param((DRA, DRA), "gpu0 is allocated by dra", id="both for claims"),
     ],
 )
 def test_pod_that_fits_an_empty_node_waits(here, changes, words):

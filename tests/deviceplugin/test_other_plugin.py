@@ -194,7 +194,7 @@ def test_devices_are_offered_once_the_other_plugin_is_gone(node, cluster, option
     node.until(lambda: node.ask("/readyz")[0] == 200)  # kubelet has answered the registration
     assert node.ask("/readyz") == (
         200,
-        "none is offered: another device plugin (nvidia.com/gpu: 2) gives out the same GPUs\n",
+        "none is offered: another device plugin (nvidia.com/gpu: 2) offers the same GPUs\n",
     )
     assert "\npyvgpu_other_plugin 1" in node.ask("/metrics")[1]
     (problem,) = json.loads(node.ask("/status.json")[1])["problems"]
@@ -248,7 +248,7 @@ def test_no_device_is_offered_before_the_node_is_read(node, cluster):
     node.start("--kubeconfig", cluster.kubeconfig, "--listen", "127.0.0.1:0")
     node.until(lambda: node.kubelet.devices.get(VCORE))
     assert node.kubelet.ever_healthy == set()
-    ready = (200, f"none is offered: {UNREAD} gives out the same GPUs\n")
+    ready = (200, f"none is offered: {UNREAD} offers the same GPUs\n")
     node.until(lambda: node.ask("/readyz") == ready)  # kubelet's answer may still be on its way
     cluster.api.forbidden = ()
     node.until(lambda: len(node.kubelet.healthy(VCORE)) == 200)
@@ -284,7 +284,7 @@ def test_claims_are_refused_beside_another_plugin(node, cluster):
     node.until(lambda: not devices())
     assert claiming.prepare(before) == given  # the claim of a running pod
     late = put(claim("u2", result(uuids[1], 30, "4Gi")))
-    with pytest.raises(RefusedError, match=r"given out by another device plugin \(nvidia.com/gpu"):
+    with pytest.raises(RefusedError, match=r"allocated by another device plugin \(nvidia.com/gpu"):
         claiming.prepare(late)
     set_capacity(cluster, {"nvidia.com/gpu": "0"})
     node.until(lambda: devices() == {uuid.lower() for uuid in uuids})

@@ -44,7 +44,7 @@ def seen(held, whose, shimmed=()):
                 (
                     ViolationKind.NO_SHIM,
                     (10,),
-                    "process 10 of team/pod-1/main uses without the shim gpu0, 1GiB",
+                    "process 10 of team/pod-1/main uses gpu0 without the shim: 1GiB",
                 )
             ],
             id="without the shim",
@@ -55,7 +55,7 @@ def seen(held, whose, shimmed=()):
                 (
                     ViolationKind.FOREIGN,
                     (10,),
-                    "process 10 of team/pod-1/main was not given, and uses, gpu1",
+                    "process 10 of team/pod-1/main uses gpu1 without a grant for it",
                 )
             ],
             id="another's device",
@@ -66,19 +66,19 @@ def seen(held, whose, shimmed=()):
                 (
                     ViolationKind.FOREIGN,
                     (10,),
-                    "process 10 of team/pod-3 was not given, and uses, gpu0",
+                    "process 10 of team/pod-3 uses gpu0 without a grant for it",
                 )
             ],
             id="a whole device's container on a shared one",
         ),
         pytest.param(
             seen({A: {10: GIB}}, {10: Whose("", "uid-9", "z")}),
-            [(ViolationKind.FOREIGN, (10,), "process 10 of pod uid-9 was not given")],
+            [(ViolationKind.FOREIGN, (10,), "process 10 of pod uid-9 uses gpu0 without a grant")],
             id="a pod without a grant",
         ),
         pytest.param(
             seen({A: {10: GIB}}, {10: Whose("f" * 16)}),
-            [(ViolationKind.FOREIGN, (10,), "process 10 of grant ffffffffffffffff was not given")],
+            [(ViolationKind.FOREIGN, (10,), "process 10 of grant ffffffffffffffff uses gpu0 without")],
             id="an ended grant",
         ),
         pytest.param(
@@ -87,7 +87,7 @@ def seen(held, whose, shimmed=()):
                 (
                     ViolationKind.OUTSIDE,
                     (10,),
-                    "process 10 of the node itself uses, beside containers, gpu0",
+                    "process 10 of the node itself uses gpu0 outside any container",
                 )
             ],
             id="the node's own",
@@ -117,7 +117,7 @@ def seen(held, whose, shimmed=()):
                 (
                     ViolationKind.NO_SHIM,
                     (10,),
-                    "process 10 of team/pod-1/main uses without the shim",
+                    "process 10 of team/pod-1/main uses gpu0 without the shim",
                 ),
                 (ViolationKind.ABOVE, (10,), "team/pod-1/main holds 3GiB of gpu0"),
             ],

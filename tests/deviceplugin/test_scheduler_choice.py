@@ -279,7 +279,7 @@ def test_pod_without_a_matching_device_is_refused_for_good(wishing, cluster, tex
 
 def test_pod_unknown_to_the_api_server_is_retried(wishing, cluster):
     one = wishing.kubelet.admit(pod("p", container("a", 30, 2)))
-    with pytest.raises(StartError, match="the API server does not have this pod any more"):
+    with pytest.raises(StartError, match="the pod no longer exists in the API server"):
         wishing.start(one, "a")
     assert not wishing.posted
     cluster.add(one, {CLASSES: "fast"})

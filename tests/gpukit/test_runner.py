@@ -144,7 +144,7 @@ def test_a_record_is_not_written_over(kit, simulated):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ('{"format": "pyvgpu-gpu-record", "version": 1, "sta', "cut short, or not JSON"),
+        ('{"format": "pyvgpu-gpu-record", "version": 1, "sta', "truncated, or not JSON"),
         ('{"format": "pyvgpu-gpu-record", "version": 9}', "a record of version 9: must be 1"),
         ('{"name": "else"}', 'not a record: "format" must be "pyvgpu-gpu-record"'),
         ('{"format": "pyvgpu-gpu-record", "version": 1, "stages": 3}', "its stages are damaged"),

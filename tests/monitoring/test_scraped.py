@@ -30,7 +30,7 @@ def programs():
     agent = metrics.AgentMeter()
     agent.show(status_node.Node(looks=3).sources)
     scheduler = SchedulerMeter()
-    scheduler.gauge("pyvgpu_scheduler_leads", "1 if it holds the lease.", lambda: 1.0)
+    scheduler.gauge("pyvgpu_scheduler_leads", "1 if this replica holds the lease.", lambda: 1.0)
     scheduler.answered("/scheduler/filter", "fits", 0.01)
     webhook = WebhookMeter()
     webhook.reviewed("/devices", "changed", 0.01)

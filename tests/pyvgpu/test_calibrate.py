@@ -121,12 +121,12 @@ def test_a_record_of_the_simulator_needs_an_option(calibrate, simulated):
     done = calibrate(simulated=simulated)
     assert done.returncode == 65
     assert done.stderr.endswith(
-        "a record of a simulated device, which says nothing of a GPU; --simulated takes it all "
-        "the same\n"
+        "a record of a simulated device, which says nothing about a GPU; --simulated accepts "
+        "it anyway\n"
     )
     done = calibrate("--simulated", simulated=simulated)
     assert done.returncode == 0
-    assert "The device is simulated: none of this says anything of a GPU." in done.stdout
+    assert "The device is simulated: none of this says anything about a GPU." in done.stdout
 
 
 NOTHING = kit_records.stage("crashed", "ended by SIGSEGV")
@@ -174,5 +174,5 @@ def test_a_missing_or_truncated_record_gives_a_one_line_error(tmp_path):
     path.write_text(path.read_text()[:99])
     done = run(tmp_path, "record.json")
     assert done.returncode == 65
-    assert "cut short, or not JSON" in done.stderr
+    assert "truncated, or not JSON" in done.stderr
     assert len(done.stderr.splitlines()) == 1

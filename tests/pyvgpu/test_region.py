@@ -132,7 +132,7 @@ def test_no_valid_copy_is_an_error(folder):
     ("damage", "complaint"),
     [
         pytest.param((0, b"x"), "not a quota file", id="wrong magic"),
-        pytest.param((8, b"\x09"), "layout 9: this pyvgpu knows 1 to 4", id="another layout"),
+        pytest.param((8, b"\x09"), "layout 9: this pyvgpu supports 1 to 4", id="another layout"),
         pytest.param((12, b"\x09"), "too short", id="another size"),
     ],
 )

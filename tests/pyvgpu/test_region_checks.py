@@ -47,10 +47,10 @@ def test_files_written_by_a_shim_are_valid(files):
     [
         (place("high_water"), struct.pack("<I", 0), "slot 0 is taken, and not below the high"),
         (place("high_water"), struct.pack("<I", 4096), "its high-water mark is 4096, of 1024"),
-        (place("slots"), bytes(64), "slot 0 is taken, and says of no process"),
-        (place("slots", 0, "started_ns"), bytes(8), "slot 0 says of a process that never began"),
+        (place("slots"), bytes(64), "slot 0 is taken, but names no process"),
+        (place("slots", 0, "started_ns"), bytes(8), "slot 0 names a process that never started"),
         (place("slots", 0, "state"), struct.pack("<I", 7), "slot 0 has state 7"),
-        (place("slots", 0, "name"), b"x" * 16, "slot 0 says of a name without an end"),
+        (place("slots", 0, "name"), b"x" * 16, "slot 0 has a process name without a terminator"),
         (place("charged", 0, 0), struct.pack("<Q", 81 * GIB), "slot 0 has a charge of 81GiB on a"),
         (place("charged", 5, 9), struct.pack("<Q", 1), "it has charges of more devices than the"),
         (place("orphaned", 0), struct.pack("<Q", 1 << 45), "it has 32TiB of ended processes on a"),

@@ -186,12 +186,12 @@ def _circle(folder):
         pytest.param(
             lambda folder: _rename(folder, f"libcuda.so.{RELEASE}", "hidden"),
             65,
-            "a symbolic link to nothing",
+            "a dangling symbolic link",
             id="dangling",
         ),
         pytest.param(_directory, 65, "must be a regular file", id="directory"),
         pytest.param(_pipe, 65, "must be a regular file", id="pipe"),
-        pytest.param(_circle, 77, "cannot be read", id="links in a circle"),
+        pytest.param(_circle, 77, "cannot be read", id="a loop of symbolic links"),
     ],
 )
 def test_bad_folder_is_refused_with_the_reason(driver_folder, spoil, exit_code, complaint):

@@ -134,7 +134,7 @@ def test_opposite_byte_order_is_refused(endianness):
     [
         pytest.param(b"", "not a loader's cache", id="empty"),
         pytest.param(b"#!/bin/sh\n" * 9, "not a loader's cache", id="script"),
-        pytest.param(caches.new(LINES)[:60], "cut short: 3 entries, room for 0", id="cut"),
+        pytest.param(caches.new(LINES)[:60], "truncated: 3 entries, room for 0", id="cut"),
         pytest.param(caches.new(LINES)[:-1], "bytes of text, ", id="cut in the text"),
         pytest.param(
             caches.old([caches.Line("a", "/a")]).replace(

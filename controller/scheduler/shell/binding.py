@@ -156,7 +156,7 @@ class Binder:
                     if self._settle(uid, promise.pod.key) is None:
                         freed += 1
             except NotBoundError as exc:
-                log.info("bind of pod %s is still in doubt: %s", promise.pod.key, exc)
+                log.info("bind of pod %s has no known result yet: %s", promise.pod.key, exc)
         return freed
 
     def find(self, key: str, uid: str) -> Object:
@@ -198,7 +198,7 @@ class Binder:
         with self._places:
             if not (self._may_send() and self._is_current(0.0)):  # the wait may have been long
                 self._book.release(pod.uid)
-                raise NotBoundError("another replica leads by now, or a watch is broken")
+                raise NotBoundError("another replica is the leader now, or a watch is broken")
             self._sent[pod.uid] = judged.version, time.monotonic()
             self._send(pod.key, metadata, choice.node)
         del self._sent[pod.uid]

@@ -107,9 +107,10 @@ class Preemptor:
         else:
             return
         keys = ", ".join(evicted.key for evicted in plan.victims)
-        log.info("makes room for pod %s on node %s: evicts %s", pod.key, plan.node, keys)
+        log.info("making room for pod %s on node %s: evicting %s", pod.key, plan.node, keys)
         for victim in plan.victims:
-            self.end(victim, f"it makes room for pod {pod.key} of priority {pod.priority}")
+            self.end(victim, f"it was evicted to make room for pod {pod.key} of priority "
+            f"{pod.priority}")
 
     def _known(self, pod: pod_request.PodRequest) -> pod_request.PodRequest | None:
         """Return a pod as the watch has it, not as kube-scheduler sent it; None if unknown."""

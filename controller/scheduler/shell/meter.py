@@ -37,7 +37,7 @@ class SchedulerMeter(metrics.Meter):
 
         self.sampled = self.counter(
             "pyvgpu_scheduler_sampled_total",
-            "Events that say that a pod waits because kube-scheduler asked about only some nodes.",
+            "Events for pods that wait because kube-scheduler asked about only some nodes.",
         )
 
     def watch(
@@ -56,30 +56,31 @@ class SchedulerMeter(metrics.Meter):
             ),
             (
                 "pyvgpu_scheduler_pods",
-                "Pods with devices of ours that have not ended.",
+                "Pods with pyvgpu devices that have not ended.",
                 lambda term: len(term.book.pods),
             ),
             (
                 "pyvgpu_scheduler_drift",
-                "Differences from the API server that the last comparison of the cache found.",
+                "Differences between cache and API server found by the last comparison.",
                 lambda term: term.drift,
             ),
             (
                 "pyvgpu_scheduler_comparisons",
-                "Comparisons of the cache with the API server in this term.",
+                "Comparisons of the cache with the API server since this replica became leader.",
                 lambda term: term.comparisons,
             ),
             (
                 "pyvgpu_scheduler_evictions",
-                "Pods evicted in this term.",
+                "Pods evicted since this replica became leader.",
                 lambda term: term.evicted,
             ),
         ):
             self.gauge(name, text, of_term(read))
-        self.gauge("pyvgpu_scheduler_leads", "1 if it holds the lease.", lambda: float(leads()))
+        self.gauge("pyvgpu_scheduler_leads", "1 if this replica holds the "
+        "lease.", lambda: float(leads()))
         self.gauge(
             "pyvgpu_scheduler_certificate_expiry_seconds",
-            "When the certificate expires, in seconds since 1970; 0: there is none yet.",
+            "Expiry time of the certificate, in seconds since 1970; 0: no certificate yet.",
             expires,
         )
 

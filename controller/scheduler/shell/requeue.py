@@ -64,7 +64,7 @@ class Waker:
                 stop.wait(LEAST_SECONDS)
 
     def _wake(self, count: int) -> bool:
-        log.debug("requeues waiting pods: %d may fit", count)
+        log.debug("requeued waiting pods: %d may fit", count)
         try:
             self._own.annotate({ANNOTATION: str(time.time_ns())})
         except apiserver.ServerError as exc:

@@ -73,7 +73,7 @@ class Following:
         """Say what has not been listed yet; empty once everything has."""
         for known, what in self._followed:
             if not known.synced.is_set():
-                return f"the {what} were not read yet"
+                return f"the {what} have not been read yet"
         return ""
 
     def is_current(self, seconds: float = 0.0) -> bool:

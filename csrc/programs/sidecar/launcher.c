@@ -154,7 +154,7 @@ __attribute__((noreturn)) static void launch(const char *path, char **environmen
     if (length == MOST_BYTES)
         fail(NO_ARGV, "too large: ", path);
     if (arguments_parse(text, (size_t) length, arguments, MOST_ARGUMENTS) < 0)
-        fail(NO_ARGV, "no JSON array of strings: ", path);
+        fail(NO_ARGV, "not a JSON array of strings: ", path);
     program = arguments[0];
     for (long i = 0; program[i]; i++)
         in_place |= program[i] == '/';

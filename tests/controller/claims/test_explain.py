@@ -46,7 +46,7 @@ def test_a_pending_pod_gets_the_reason_for_each_device(small, ask):
     assert code == 0
     assert out.splitlines() == [
         "team/p asks for 50 vcore and 2GiB",
-        "  no device for 50 vcore and 2GiB: 1 node: too little left of each device",
+        "  no device for 50 vcore and 2GiB: 1 node: not enough left on each device",
         "  nearest: n gpu0 needs 50 vcore, has 40 free (team/q0 60 vcore 2GiB); it would fit if "
         "team/q0 ended, or if it asked for 40 vcore and 2GiB",
         "  claim gpu: p-gpu-1 waits for devices",
@@ -118,7 +118,8 @@ def test_whole_devices_requested_by_a_limit_are_explained(small, ask):
     pod["spec"]["containers"] = [gpu.asking("main", {"pyvgpu.io/device": "1"})]
     small[0].put(POD, pod)
     out = ask()[1]
-    assert "n     gpu0    whole      is wanted whole, and is shared: team/q0 60 vcore 2GiB" in out
+    assert "n     gpu0    whole      is requested as a whole, but is shared: team/q0 60 vcore "
+    "2GiB" in out
 
 
 def test_a_missing_permission_is_named(small, ask):

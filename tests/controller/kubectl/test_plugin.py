@@ -255,7 +255,7 @@ def test_audit_shows_events_and_each_agents_findings(world):
         ["n", "5h", "VGPUQuotaBypassed", "bad", "2", "process", "7", "uses", "gpu0"]
     ]
     assert [line.split() for line in nodes.splitlines()] == [
-        ["NODE", "LOOKS", "NO-SHIM", "FOREIGN", "ABOVE", "TIME", "TAMPERED", "OUTSIDE"],
+        ["NODE", "ACTIVE", "NO-SHIM", "FOREIGN", "ABOVE", "TIME", "TAMPERED", "OUTSIDE"],
         ["node-1", "yes", "1", "0", "0", "0", "0", "0"],
     ]
 

@@ -156,7 +156,7 @@ def test_only_the_leader_answers_until_the_other_replica_takes_over(cluster, sta
     create(api, "a", "b")
     assert one.schedule("a", "node-1") == ""
     status, said = two.post("filter", {"Pod": make.pod("b"), "NodeNames": ["node-1"]})
-    assert (status, said) == (503, b"another replica leads, or none yet\n")
+    assert (status, said) == (503, b"another replica is the leader, or none is yet\n")
     assert one.end()[0] == 0
     two.until_leading()
     assert two.schedule("b", "node-1") == ""

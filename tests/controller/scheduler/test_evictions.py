@@ -82,4 +82,4 @@ def test_a_claim_that_expires_while_budgets_are_read_is_not_renewed(cluster):
     )
     for _ in range(2):
         evictor._make_room(high, ["n0"])
-    assert decider.in_vain(high) == "has waited 1 s in vain for team/low on n0 to end"
+    assert decider.in_vain(high) == "team/low on n0 did not end within 1 s"

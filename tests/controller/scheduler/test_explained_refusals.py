@@ -109,7 +109,7 @@ def test_if_all_devices_are_closed_the_pod_waits_for_an_open_one(cluster, ask):
         dataclasses.replace(second, allocated_by=other),
     )
     place(api, devices=closed)
-    text = f"there is no room on this node for now: gpu0 is cordoned; gpu1 is given out by {other}"
+    text = f"there is no room on this node for now: gpu0 is cordoned; gpu1 is allocated by {other}"
     api.put(make.path("gap"), refused(text=text))
     assert (
         "waits for: a device of node-1 that takes new containers; kubelet tries again every 10 "

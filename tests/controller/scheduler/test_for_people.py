@@ -53,7 +53,7 @@ def test_explain_lists_each_device_for_a_waiting_pod(cluster, ask):
     assert code == 0
     assert out.splitlines() == [
         "n/a asks for 50 vcore and 2GiB",
-        "  no device for 50 vcore and 2GiB: 2 nodes: too little left of each device",
+        "  no device for 50 vcore and 2GiB: 2 nodes: not enough left on each device",
         "  nearest: node-1 gpu0 needs 50 vcore, has 40 free (n/node-1-0 60 vcore 2GiB); it would "
         "fit if n/node-1-0 ended, or if it asked for 40 vcore and 2GiB",
         "NODE    DEVICE  CONTAINER  WHY NOT",
@@ -117,7 +117,7 @@ def test_pods_are_placed_one_after_the_other(cluster, ask, tmp_path):
     assert out.splitlines() == [
         "n/p0: node-1: main gpu0 40 vcore 2048 MiB",
         "n/p1: node-2: main gpu0 40 vcore 2048 MiB",
-        "n/p2: waits: no device for 40 vcore and 2GiB: 2 nodes: too little left of each "
+        "n/p2: waits: no device for 40 vcore and 2GiB: 2 nodes: not enough left on each "
         "device; nearest: node-1 gpu1 needs 40 vcore, has 30 free (n/node-1-1 70 vcore 2GiB); it "
         "would fit if n/node-1-0 ended, or if it asked for 30 vcore and 2GiB",
     ]

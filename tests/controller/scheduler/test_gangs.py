@@ -136,7 +136,7 @@ def test_pods_beyond_the_gang_size_come_after_the_others():
     known, made = cluster()
     late = ask("a", created="03:00:01")
     see(known, ask("one"), ask("two"), late)
-    text = "its gang has 2 pods already, which come first"
+    text = "its gang has 2 pods already"
     assert made.filter(late, NODES, 0).failed == {text: NODES}
     see(known, running("one", "n0"), running("two", "n1"))
     assert made.filter(late, NODES, 0).fitting == ["n2"]

@@ -169,7 +169,7 @@ def test_another_pod_is_evicted_for_one_that_never_terminates(led, monkeypatch):
     led.api.staying = 1
     led.api.protected = {"low-1"}  # until the event says for which pod high waits in vain
     led.create("high", 50, 8, priority=100)
-    in_vain = f"has waited 0.5 s in vain for n/low-0 on {NODE} to end"
+    in_vain = f"n/low-0 on {NODE} did not end within 0.5 s"
     waiting.wait_until(
         lambda: led.fitting("high") == [] and led.events("VGPUWaits", in_vain) == ["high"]
     )

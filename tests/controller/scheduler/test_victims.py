@@ -160,7 +160,7 @@ def test_a_victim_that_outlives_the_claim_no_longer_counts_as_terminating():
     assert made.in_vain(high) == ""
     assert made.freed(seconds) == [high], "kube-scheduler is to retry it"
     assert made.freed(seconds) == []
-    assert made.in_vain(high) == "has waited 120 s in vain for team/a on n0 to end"
+    assert made.in_vain(high) == "team/a on n0 did not end within 120 s"
     assert made.filter(high, ["n0"], seconds).fitting == []
     plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds)
     assert [victim.key for victim in plan.victims] == ["team/b"]

@@ -39,8 +39,8 @@ def test_the_nearest_device_and_what_would_make_it_fit():
     found = wait_reasons.look(known, ask(), ["n0", "n1", "n2"])
     assert found.text() == (
         "team/one asks for 50 vcore and 8GiB\n"
-        "  no device for 50 vcore and 8GiB: 1 node: too little left of each device; "
-        "1 node: no devices published (does its agent run?); "
+        "  no device for 50 vcore and 8GiB: 1 node: not enough left on each device; "
+        "1 node: no devices published (is its agent running?); "
         "1 node: no device that is large enough\n"
         "  nearest: n0 gpu0 needs 50 vcore, has 40 free (team/a 60 vcore 8GiB); "
         "it would fit if team/a ended, or if it asked for 40 vcore and 8GiB"
@@ -60,7 +60,7 @@ def test_the_nearest_device_and_what_would_make_it_fit():
         pytest.param(
             (running("a", 0, 10), running("b", 1, 60)),
             ask(vcore=100, size=None),
-            "n0 gpu0 is wanted whole, and is shared: team/a 10 vcore 8GiB; "
+            "n0 gpu0 is requested as a whole, but is shared: team/a 10 vcore 8GiB; "
             "it would fit if team/a ended",
             id="a whole device",
         ),
@@ -124,7 +124,7 @@ def test_an_invalid_annotation_is_shown():
         "n0",
         "",
         "",
-        "devices published that cannot be read: pyvgpu.io/node-devices: is damaged: "
+        "published devices that cannot be parsed: pyvgpu.io/node-devices: is damaged: "
         "ValueError('x')",
     )
 

@@ -146,7 +146,7 @@ def test_messages_of_events():
     assert events(decide(pod, seconds=36)) == (
         "SidecarsStillRunning",
         "it did not end in time: sidecar log gets an image that ends at once with 0, and is "
-        "killed when its own time is over",
+        "killed when its own grace period is over",
     )
 
 

@@ -114,7 +114,7 @@ def test_a_matching_etag_gets_304(shown):
 
 def test_document_is_unavailable_until_all_lists_are_read():
     unread = cluster.Cluster(None, cluster.StatusSettings("c", "a", 1))
-    with pytest.raises(errors.UnavailableError, match="the nodes were not read yet"):
+    with pytest.raises(errors.UnavailableError, match="the nodes have not been read yet"):
         unread.document({})
 
 
@@ -140,7 +140,7 @@ def test_changes_appear_at_the_next_refresh(empty):
     status_cluster.put_agent(api, "late")
     status_cluster.until(shown, lambda document: states(document) == {"late": ("healthy", "")})
     api.delete(f"/api/v1/namespaces/{status_cluster.AGENTS}/pods/agent-late")
-    gone = {"late": ("trouble", "its agent does not run")}
+    gone = {"late": ("trouble", "its agent is not running")}
     status_cluster.until(shown, lambda document: states(document) == gone)
     api.delete("/api/v1/nodes/late")
     status_cluster.until(shown, lambda document: states(document) == {})

@@ -267,7 +267,7 @@ def test_pods_with_claims_may_use_any_scheduler():
 )
 def test_a_pod_is_refused_if_its_template_cannot_be_created(kind, code, failed):
     cluster = Cluster()
-    cluster.failing = kind("template x of its claim could not be made: POST: ...")
+    cluster.failing = kind("template x of its claim could not be created: POST: ...")
     answer = cluster.ask(gpu.pod(gpu.container("main", 50, 4)))
     assert (answer.code, answer.failed) == (code, failed)
     assert "could not be made" in answer.refusal

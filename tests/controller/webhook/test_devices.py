@@ -74,8 +74,8 @@ def test_without_a_default_it_is_refused_with_a_valid_example():
         request(gpu.pod(gpu.container("a", 50)))
     )
     assert answer.refusal == (
-        "container a: pyvgpu.io/vcore 50 without pyvgpu.io/vmemory: no device is known yet from "
-        "which it would follow how much memory that is; valid would be pyvgpu.io/vmemory 16, and "
+        "container a: pyvgpu.io/vcore 50 without pyvgpu.io/vmemory: no device is known yet, "
+        "so the memory cannot be derived from the vcore; valid would be pyvgpu.io/vmemory 16, and "
         "an administrator can set --default-vmemory"
     )
 

@@ -79,6 +79,6 @@ int main(void)
     broken(GENERAL "device=0\n" DEVICE "sm_count=0\n",
            "device 0: memory_bytes, sm_count and the bandwidths must be above 0");
     broken(GENERAL "device=0\ncompute_capability=nine\n",
-           "line 7: compute_capability=nine: must be like 9.0");
+           "line 7: compute_capability=nine: must be a compute capability, such as 9.0");
     return check_end();
 }

@@ -141,7 +141,7 @@ def asks_for_control():
 
 
 def test_policy_refuses_the_control_resource_to_other_pods(space, installed):
-    with pytest.raises(apiserver.ServerError, match="for pyvgpu's own agent alone"):
+    with pytest.raises(apiserver.ServerError, match="only for pyvgpu's own agent"):
         space.create("pods", asks_for_control())
 
 
@@ -164,7 +164,7 @@ def test_process_that_bypasses_the_shim_is_reported_and_killed(space, agent, ins
         one = container("a", 20, 8, f"exec {program}", **more)
         space.create("pods", rig.pod(name, one))
     for name in bypassing:
-        space.until_event(name, "VGPUQuotaBypassed", "uses without the shim gpu0")
+        space.until_event(name, "VGPUQuotaBypassed", "uses gpu0 without the shim")
         space.until_event(name, "VGPUProcessEnded", "--audit-action=kill")
         ended = space.until("pods", name, rig.has_ended)
         assert rig.exit_code(ended, "a") == 128 + signal.SIGKILL

@@ -94,7 +94,7 @@ def test_static_pod_is_left_alone(space, parts):
     }
     space.create("pods", pod)
     paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
-    assert is_left(space, parts, "a static pod belongs to the files of its node")
+    assert is_left(space, parts, "a static pod is defined by a file on its node")
 
 
 @pytest.mark.alone

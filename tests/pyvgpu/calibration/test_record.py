@@ -83,5 +83,5 @@ def test_invalid_records_are_refused_with_the_reason(tmp_path, change, complaint
 def test_a_record_that_was_cut_short_is_to_be_copied_again(tmp_path):
     path = kit_records.write(tmp_path / "record.json")
     path.write_text(path.read_text()[:-100])
-    with pytest.raises(record.RecordError, match="cut short, or not JSON .*; copy the file again"):
+    with pytest.raises(record.RecordError, match="truncated, or not JSON .*; copy the file again"):
         record.load(path)

@@ -65,17 +65,17 @@ def known_nodes() -> dict[str, node_info.NodeInfo]:
     draw, found = random.Random(3), {}
     for number in range(NODES):
         note = world.node(number)["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION]
-        stand = found[world.name_of(number)] = node_info.NodeInfo(world.name_of(number))
-        stand.tell(annotations.read_node(note), "")
+        info = found[world.name_of(number)] = node_info.NodeInfo(world.name_of(number))
+        info.tell(annotations.read_node(note), "")
         for pod in range(20):
             vcore, size = draw.choice(world.SIZES)
-            share = facts.NodeShare(draw.choice(stand.devices).uuid, vcore, size * GIB)
+            share = facts.NodeShare(draw.choice(info.devices).uuid, vcore, size * GIB)
             asked = pod_request.read(world.pod(20 * number + pod, vcore, size))
             held = (facts.Holding(share, asked.key),)
-            stand.tenants[asked.uid] = node_info.Reservation(
-                asked, stand.name, node_info.Certainty.BOUND, held
+            info.tenants[asked.uid] = node_info.Reservation(
+                asked, info.name, node_info.Certainty.BOUND, held
             )
-        stand.changed()
+        info.changed()
     return found
 
 

@@ -100,7 +100,7 @@ def main() -> None:
     started = {
         "seconds": time.monotonic() - begun,
         "pods": len(known.pods),
-        "nodes": len(known.stands),
+        "nodes": len(known.nodes),
         "port": door.address[1],
         "authorities": door.bundle.authorities,
     }

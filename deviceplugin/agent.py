@@ -4,7 +4,7 @@
     health      watches the devices through NVML; ids of an unhealthy one become unhealthy
     auditor     compares the usage of processes with their grants
     orders      executes the commands of the node's administrator
-    plugins     serve kubelet's calls on gRPC threads; the granter decides
+    plugins     serve kubelet's calls on gRPC threads; the grant manager decides
     registrar   registers them with kubelet, and again after each restart of kubelet
     collector   ends the grants of pods that are over
     clocks      keeps the arbiter running, and the clocks of grants linked
@@ -102,12 +102,18 @@ class Agent:
                 own, known = own_node.OwnNode(api, settings.node), pods.Pods(api, settings.node)
                 self._add_watches(own, known)
             observers = interfaces.Observers()
-            granter: manager.GrantManager
+            grant_manager: manager.GrantManager
             found: node_devices.Devices
             scheduled = scheduling.add(
-                self._parts, settings, own, known, observers, lambda: granter, lambda: found.minors
+                self._parts,
+                settings,
+                own,
+                known,
+                observers,
+                lambda: grant_manager,
+                lambda: found.minors,
             )
-            granter = manager.GrantManager(
+            grant_manager = manager.GrantManager(
                 kept,
                 made,
                 interfaces.KubeletSources(
@@ -126,29 +132,40 @@ class Agent:
             )
             watched = stack.enter_context(watch.FolderWatch())
             found = node_devices.Devices(
-                settings, granter, made, kept_out, gates, self._meter.ended, watched.wake
+                settings, grant_manager, made, kept_out, gates, self._meter.ended, watched.wake
             )
             stack.callback(found.stop)
             stack.callback(found.limits.stop)
             observers.growing.add(found.limits.grow)
             marks: Callable[[str], display.PodOwner] = display.no_marks
             if own and known:
-                marks = self._add_cluster(own, known, granter, found)
+                marks = self._add_cluster(own, known, grant_manager, found)
             if own is None and not settings.beside_nvidia and not settings.simulate:
                 log.warning(
                     "cannot detect another device plugin, such as NVIDIA's, that offers this "
                     "node's GPUs: this needs the API server (run as a pod, or give --kubeconfig)"
                 )
-            node_of = driver.NodeServices(granter, made, found, gates)
+            node_of = driver.NodeServices(grant_manager, made, found, gates)
             sockets = driver.add(self._parts, settings, own, node_of, self._meter.called)
-            ordering = admin_socket.Orders(settings.state, self._hands(granter, made, found))
+            ordering = admin_socket.Orders(settings.state, self._hands(grant_manager, made, found))
             stack.callback(ordering.stop)
             ordering.start()
-            collecting = self._add_inside(granter, made, found, self._follower(found, watched))
-            registrar = self._add_plugins(granter, offers)
+            collecting = self._add_inside(
+                grant_manager, made, found, self._follower(found, watched)
+            )
+            registrar = self._add_plugins(grant_manager, offers)
             trouble = scheduled.trouble
             inside = http_server.Inside(
-                *(granter, found, places, collecting, registrar, marks, self._recent, trouble),
+                *(
+                    grant_manager,
+                    found,
+                    places,
+                    collecting,
+                    registrar,
+                    marks,
+                    self._recent,
+                    trouble,
+                ),
                 sockets,
             )
             stack.enter_context(http_server.showing(settings, self._parts, self._meter, inside))
@@ -167,20 +184,20 @@ class Agent:
         self,
         own: own_node.OwnNode,
         known: pods.Pods,
-        granter: manager.GrantManager,
+        grant_manager: manager.GrantManager,
         found: node_devices.Devices,
     ) -> Callable[[str], display.PodOwner]:
         """Add the components that use the API server; return a lookup of a pod's marks by uid."""
         reports = pod_events.PodEvents(known, own.name, self._written)
-        granter.observers.reported.add(reports.tell)
-        granter.observers.withdrawn.add(reports.withdraw)
+        grant_manager.observers.reported.add(reports.tell)
+        grant_manager.observers.withdrawn.add(reports.withdraw)
         for name, run in reports.runs.items():
             self._parts.add(name, run, reports.stop)
-        following = pod_annotations.PodAnnotations(known, granter, reports.tell)
+        following = pod_annotations.PodAnnotations(known, grant_manager, reports.tell)
         known.changed.add(following.changed)
         self._parts.add("wishes", following.run, following.stop)
         noted = cordon.CordonWatch(
-            own, lambda: {device.uuid for device in granter.devices}, found.follow_cordons
+            own, lambda: {device.uuid for device in grant_manager.devices}, found.follow_cordons
         )
         self._parts.add("cordons", lambda: noted.run(self._parts.wait))
         if not self._settings.beside_nvidia and not self._settings.simulate:
@@ -199,7 +216,7 @@ class Agent:
 
     def _add_inside(
         self,
-        granter: manager.GrantManager,
+        grant_manager: manager.GrantManager,
         made: backend.GrantBackend,
         found: node_devices.Devices,
         follower: driver_follower.DriverFollower,
@@ -207,21 +224,21 @@ class Agent:
         """Add the components that work on the node itself."""
         add, wait = self._parts.add, self._parts.wait
         add("mirror", follower.run, follower.stop)
-        collecting = collector.Collector(granter, made)
+        collecting = collector.Collector(grant_manager, made)
         add("collector", lambda: collecting.run(wait))
         kept = arbiter_clocks.Clocks(self._settings.run / store.GRANTS, nvml=lambda: found.nvml)
-        add("clocks", lambda: kept.run(lambda: granter.shared, wait))
+        add("clocks", lambda: kept.run(lambda: grant_manager.shared, wait))
         add("guard", made.guard.run, made.guard.stop)
         add("control", lambda: device_nodes.stay(self._settings.driver_root, wait))
         return collecting
 
     def _add_plugins(
-        self, granter: manager.GrantManager, offers: dict[device_ids.ResourceKind, Offer]
+        self, grant_manager: manager.GrantManager, offers: dict[device_ids.ResourceKind, Offer]
     ) -> registration.Registrar:
         """Add the components that talk to kubelet."""
         folder, unit = self._settings.plugins, self._settings.unit
         gaias = self._settings.profile is Profile.GAIA
-        decider = profile.Dressed(granter, unit) if gaias else granter
+        decider = profile.Dressed(grant_manager, unit) if gaias else grant_manager
         plugins = [
             plugin_server.Plugin(folder, offer, decider, self._meter.called)
             for offer in offers.values()
@@ -237,22 +254,22 @@ class Agent:
 
     def _hands(
         self,
-        granter: manager.GrantManager,
+        grant_manager: manager.GrantManager,
         made: backend.GrantBackend,
         found: node_devices.Devices,
     ) -> admin_socket.Hands:
         """Return the functions that execute the administrator's orders."""
 
         def change(grant: Grant, wanted: quota.QuotaChange) -> Grant:
-            return granter.change(
+            return grant_manager.change(
                 grant.id,
                 lambda current: resize.changed(current, wanted, made.devices, self._settings.unit),
             )
 
         return admin_socket.Hands(
-            grants=lambda: granter.known.values(),
+            grants=lambda: grant_manager.known.values(),
             change=change,
-            devices=lambda: [device.uuid for device in granter.devices],
+            devices=lambda: [device.uuid for device in grant_manager.devices],
             cordon=found.cordon,
             uncordon=found.uncordon,
         )

@@ -91,7 +91,7 @@ class ApiState:
         return self.now is self.wanted is Api.DRA
 
 
-def stands(
+def states(
     uuids: Iterable[str], wanted: Configured, known: Mapping[str, Api], held: Iterable[str]
 ) -> dict[str, ApiState]:
     """Return the APIs of each device, by UUID; *known* are the recorded ones.

@@ -37,7 +37,7 @@ STUCK_SECONDS = 120.0  # without a finished collection, which takes less than a 
 class Inside:
     """The agent's components that the pages read."""
 
-    granter: GrantManager
+    grant_manager: GrantManager
     devices: Devices
     places: GrantStore
     collecting: Collector
@@ -71,16 +71,16 @@ def showing(
     if settings.listen is None and settings.display is None:
         yield
         return
-    using = usage.Uses(inside.places, lambda: inside.granter.known)
+    using = usage.Uses(inside.places, lambda: inside.grant_manager.known)
     shown = metrics.MetricSources(
-        grants=lambda: inside.granter.known.values(),
-        devices=lambda: inside.granter.devices,
+        grants=lambda: inside.grant_manager.known.values(),
+        devices=lambda: inside.grant_manager.devices,
         answers=lambda: inside.devices.answers,
         use=using.of,
         findings=lambda: inside.devices.findings,
         audits=lambda: inside.devices.audits,
         other_plugin=lambda: inside.devices.other_plugin,
-        waiting=lambda: inside.granter.waiting,
+        waiting=lambda: inside.grant_manager.waiting,
         driver_limit=inside.devices.limits.of,
     )
     parts.add("usage", lambda: using.run(parts.wait, lambda: inside.recent.look(shown)))

@@ -36,13 +36,13 @@ def add(
     node: own_node.OwnNode | None,
     known: pods.Pods | None,
     observers: interfaces.Observers,
-    granter: Callable[[], GrantManager],
+    grant_manager: Callable[[], GrantManager],
     minors: predicates.Minors,
 ) -> Scheduling:
     """Add the components that exchange placements through the API server, if there is one.
 
-    *granter* and *minors* are called once the components run. UsageError if the settings need an
-    API server; DataError for a malformed key.
+    *grant_manager* and *minors* are called once the components run. UsageError if the settings
+    need an API server; DataError for a malformed key.
     """
     if node is None or known is None:
         if settings.placement is Placement.EXTENDER:
@@ -54,13 +54,13 @@ def add(
     choose, trouble = _chooser(parts, settings, known, observers, minors)
 
     def text() -> str:
-        granted = granter().known.values()
-        return node_annotation.text_of(settings.unit, granter().devices, minors(), granted)
+        granted = grant_manager().known.values()
+        return node_annotation.text_of(settings.unit, grant_manager().devices, minors(), granted)
 
     def labels() -> dict[str, str]:
         found = dict(settings.labels)
         if settings.profile is Profile.GAIA:
-            found |= profile.labels(granter().devices)
+            found |= profile.labels(grant_manager().devices)
         return found
 
     publisher = node_annotation.NodePublisher(node, text, labels)

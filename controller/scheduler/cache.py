@@ -51,7 +51,7 @@ class Cache:
     def __init__(self, settings: SchedulerSettings | None = None) -> None:
         self.settings = settings or SchedulerSettings()
         self.lock = threading.RLock()
-        self.stands: dict[str, NodeInfo] = {}
+        self.nodes: dict[str, NodeInfo] = {}
         self.pods: dict[
             str, pod_request.PodRequest
         ] = {}  # by namespace/name; few of them have ended
@@ -69,9 +69,9 @@ class Cache:
     def see_node(self, name: str, published: notes.Published | None, trouble: str = "") -> None:
         """Update a node; None: it publishes nothing, or nothing valid (*trouble*)."""
         with self.lock:
-            stand = self._stand(name)
-            stand.update(published, trouble)
-            self._tidy(stand)
+            info = self._stand(name)
+            info.update(published, trouble)
+            self._tidy(info)
             self._changed(name)
 
     def forget_node(self, name: str) -> None:
@@ -133,8 +133,8 @@ class Cache:
     def minors(self, node: str) -> Mapping[str, int]:
         """Return the driver's minor numbers of the devices of *node*, by UUID, where known."""
         with self.lock:
-            stand = self.stands.get(node)
-            return stand.minors if stand is not None else {}
+            info = self.nodes.get(node)
+            return info.minors if info is not None else {}
 
     def choose(self, pod: pod_request.PodRequest, node: str, but: tuple[str, ...] = ()) -> Shares:
         """Return the shares that *pod* would get on *node* if the pods *but* held none there.
@@ -144,14 +144,14 @@ class Cache:
         if pod.trouble:
             raise errors.UnavailableError(pod.trouble)
         with self.lock:
-            stand = self.stands.get(node)
-            if stand is None or not stand.unit:
+            info = self.nodes.get(node)
+            if info is None or not info.unit:
                 text = "the node has published no devices"
                 raise explain.Refused([explain.DeviceReason("", "", "", text)])
-            wanted = stand.wanted(pod, self.settings.packing(pod))
-            found = place.find(stand.without((pod.uid, *but)), wanted)
+            wanted = info.wanted(pod, self.settings.packing(pod))
+            found = place.find(info.without((pod.uid, *but)), wanted)
             if found is None:
-                seen = facts.NodeDevices(stand.devices, tuple(stand.held((pod.uid, *but))))
+                seen = facts.NodeDevices(info.devices, tuple(info.held((pod.uid, *but))))
                 raise explain.Refused(explain.reasons(seen, pod_request.called(pod, wanted)))
             return pod_request.named(pod, found)
 
@@ -217,11 +217,11 @@ class Cache:
     # Internals.
 
     def _differences(self, other: Cache) -> Iterator[str]:
-        for name in self.stands.keys() | other.stands.keys():
-            one, two = self.stands.get(name), other.stands.get(name)
+        for name in self.nodes.keys() | other.nodes.keys():
+            one, two = self.nodes.get(name), other.nodes.get(name)
             if (one.devices if one else ()) != (two.devices if two else ()):
                 yield f"node {name}: different devices"
-            mine, theirs = (dict(stand.placed) if stand else {} for stand in (one, two))
+            mine, theirs = (dict(info.placed) if info else {} for info in (one, two))
             for uid in mine | theirs:  # one by one: on a busy node some updates are in flight
                 if mine.get(uid) != theirs.get(uid):
                     yield f"node {name}: pod {uid} placed differently by its agent"
@@ -268,12 +268,12 @@ class Cache:
         """Return the shares that are reserved already, if they still fit."""
         if promise is None or promise.node != node or promise.shares is None:
             return None
-        stand, pod = self.stands[node], promise.pod
-        if not stand.unit:
+        info, pod = self.nodes[node], promise.pod
+        if not info.unit:
             return None
-        seen = facts.NodeDevices(stand.devices, tuple(stand.held((pod.uid,))))
+        seen = facts.NodeDevices(info.devices, tuple(info.held((pod.uid,))))
         numbered = {str(at): promise.shares[name] for at, name in enumerate(pod.names)}
-        return None if place.complaint(seen, stand.wanted(pod), numbered) else promise.shares
+        return None if place.complaint(seen, info.wanted(pod), numbered) else promise.shares
 
     def _put(self, promise: Reservation) -> None:
         uid = promise.pod.uid
@@ -281,9 +281,9 @@ class Cache:
         self._promises[uid] = promise
         if promise.state is not Certainty.BOUND:
             self._pending[uid] = promise
-        stand = self._stand(promise.node)
-        stand.tenants[uid] = promise
-        stand.changed()
+        info = self._stand(promise.node)
+        info.tenants[uid] = promise
+        info.changed()
         self._changed(promise.node)
 
     def _end(self, uid: str) -> None:
@@ -291,10 +291,10 @@ class Cache:
         if promise is None:
             return
         self._pending.pop(uid, None)
-        stand = self.stands[promise.node]
-        del stand.tenants[uid]
-        stand.changed()
-        self._tidy(stand)
+        info = self.nodes[promise.node]
+        del info.tenants[uid]
+        info.changed()
+        self._tidy(info)
         self._changed(promise.node)
 
     def _forget(self, pod: pod_request.PodRequest) -> None:
@@ -310,12 +310,12 @@ class Cache:
                 del self.gangs[pod.gang.name]
 
     def _stand(self, name: str) -> NodeInfo:
-        return self.stands.setdefault(name, NodeInfo(name))
+        return self.nodes.setdefault(name, NodeInfo(name))
 
-    def _tidy(self, stand: NodeInfo) -> None:
+    def _tidy(self, info: NodeInfo) -> None:
         """Forget a node of which nothing is known and which has no pods."""
-        if not (stand.unit or stand.trouble or stand.tenants):
-            del self.stands[stand.name]
+        if not (info.unit or info.trouble or info.tenants):
+            del self.nodes[info.name]
 
     def _changed(self, name: str) -> None:
         for changed in self._listeners:

@@ -1,4 +1,4 @@
-"""Decisions behind the extender's verbs, from the scheduler cache (book.py).
+"""Decisions behind the extender's verbs, from the scheduler cache (cache.py).
 
 Nothing here blocks or does I/O. The lock of the cache is held for the time of one answer.
 """
@@ -21,9 +21,9 @@ class Decider:
     """Answers from the scheduler cache."""
 
     def __init__(self, known: cache.Cache) -> None:
-        self.book = known
+        self.cache = known
         self.moved = threading.Condition(known.lock)  # on which pods of a gang wait for the others
-        self._index = index.Index(known.stands)
+        self._index = index.Index(known.nodes)
         known.listen(self._index.changed)
         self._gathering = gang_state.Gathering(known, self._index)
         self._preempting = preempting.Preempting(known, self._index)
@@ -53,8 +53,8 @@ class Decider:
         """
         if pod.trouble:
             return answers.only("", names, pod.trouble)
-        with self.book.lock:
-            self.book.expire(now)
+        with self.cache.lock:
+            self.cache.expire(now)
             answer = self._filtered(pod, names, now, every_reason=every_reason)
             if answer.fitting:
                 self._refused.pop(pod.uid, None)
@@ -70,13 +70,13 @@ class Decider:
         And those whose victims did not terminate in time: others may be evicted for them.
         Call it after every change, and periodically.
         """
-        with self.book.lock:
-            self.book.expire(now)
+        with self.cache.lock:
+            self.cache.expire(now)
             touched = frozenset(self._touched)
             self._touched.clear()
             waiting = {}
             for uid, pod in self._refused.items():
-                known = self.book.pods.get(pod.key)
+                known = self.cache.pods.get(pod.key)
                 if known is not None and known.uid == uid and known.waits:
                     waiting[uid] = known
             self._refused = waiting
@@ -101,10 +101,10 @@ class Decider:
 
     def _kept(self, pod: pod_request.PodRequest, touched: frozenset[str]) -> bool | None:
         """Tell whether the reservation of *pod* fits; None if there is none, or no change."""
-        promise = self.book.find(pod.uid)
+        promise = self.cache.find(pod.uid)
         if promise is None or promise.node not in touched:
             return None
-        return answers.fits_without_itself(self.book, pod, promise.node)
+        return answers.fits_without_itself(self.cache, pod, promise.node)
 
     def _filtered(
         self, pod: pod_request.PodRequest, names: Sequence[str], now: float, *, every_reason: bool
@@ -113,9 +113,9 @@ class Decider:
             found = self._gathering.filter(pod, pod.gang, names, now)
             if found is not None:
                 return found
-        answer = answers.judged(self.book, self._index, pod, names, every_reason=every_reason)
+        answer = answers.judged(self.cache, self._index, pod, names, every_reason=every_reason)
         if len(answer.fitting) == 1:
-            answers.expect(self.book, pod, answer.fitting[0], now)
+            answers.expect(self.cache, pod, answer.fitting[0], now)
         return answer
 
     def prioritize(
@@ -125,14 +125,14 @@ class Decider:
 
         The pod will probably go to the best one, so that is reserved for it for a while.
         """
-        policy = pod.policy or self.book.settings.policy
+        policy = pod.policy or self.cache.settings.policy
         if pod.trouble or not names:
             return bytes(len(names))
-        with self.book.lock:
+        with self.cache.lock:
             scores = self._index.score(pod.shape, policy, names)
-            promise = self.book.find(pod.uid)
+            promise = self.cache.find(pod.uid)
             if promise is None or (promise.state is Certainty.EXPECTED and not pod.gang):
-                answers.expect(self.book, pod, names[scores.index(max(scores))], now)
+                answers.expect(self.cache, pod, names[scores.index(max(scores))], now)
         return scores
 
     def arrive(self, pod: pod_request.PodRequest, node: str, now: float) -> float | None:
@@ -143,7 +143,7 @@ class Decider:
         """
         if not pod.gang:
             return None
-        with self.book.lock:
+        with self.cache.lock:
             until = self._gathering.arrive(pod, pod.gang, node, now)
             self.moved.notify_all()
             return until
@@ -152,15 +152,15 @@ class Decider:
         self, key: str, names: Collection[str] | None = None, *, every_device: bool = False
     ) -> wait_reasons.Why | None:
         """Return why no node fits the pod namespace/name; None if there is no such pod."""
-        pod = self.book.pods.get(key)
+        pod = self.cache.pods.get(key)
         if pod is None:
             return None
-        return wait_reasons.look(self.book, pod, names, every_device=every_device)
+        return wait_reasons.look(self.cache, pod, names, every_device=every_device)
 
     def broken(self, now: float) -> list[pod_request.PodRequest]:
         """Return the bound pods of gangs whose other pods could not be bound in time.
 
         Their devices are of no use to them, so they have to be evicted.
         """
-        with self.book.lock:
+        with self.cache.lock:
             return self._gathering.broken(now)

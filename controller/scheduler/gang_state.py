@@ -38,7 +38,7 @@ class Gathering:
     """Reserves devices for gangs; the caller holds the lock of the cache."""
 
     def __init__(self, known: cache.Cache, made: index.Index) -> None:
-        self._book = known
+        self._cache = known
         self._index = made
         self._assemblies: dict[str, gangs.Assembly] = {}
         self._torn: dict[str, float] = {}  # when a partly bound gang was first seen, by name
@@ -77,7 +77,7 @@ class Gathering:
     ) -> float | None:
         """Note a bind request for *pod*; return until when it must wait, None if it need not."""
         found = self._members(pod, gang)
-        promise = self._book.find(pod.uid)
+        promise = self._cache.find(pod.uid)
         if found.whole or (promise is not None and promise.state is Certainty.BINDING):
             return None
         assembly = self._assembly(gang, now)
@@ -92,12 +92,12 @@ class Gathering:
         assembly.arrived.add(pod.uid)
         if all(member.uid in assembly.arrived for member in found.waiting):
             # From here on each pod is being bound, and no reservation expires.
-            until = now + self._book.settings.bind_seconds
+            until = now + self._cache.settings.bind_seconds
             assembly.until = max(assembly.until, until)
             for one in found.waiting:
-                kept = self._book.find(one.uid)
+                kept = self._cache.find(one.uid)
                 if kept is not None and kept.shares is not None:
-                    self._book.reserve(one, kept.node, now)
+                    self._cache.reserve(one, kept.node, now)
             return None
         return assembly.until
 
@@ -112,11 +112,11 @@ class Gathering:
         """Return the bound pods of gangs that have been partly bound for too long."""
         self._assemblies = {name: it for name, it in self._assemblies.items() if it.until > now}
         self._in_vain = {
-            name: it for name, it in self._in_vain.items() if name in self._book.gangs
+            name: it for name, it in self._in_vain.items() if name in self._cache.gangs
         }
         late: list[pod_request.PodRequest] = []
         torn: dict[str, float] = {}
-        for name, pods in self._book.gangs.items():
+        for name, pods in self._cache.gangs.items():
             if not any(pod.node for pod in pods.values()) or not any(
                 pod.waits for pod in pods.values()
             ):
@@ -150,11 +150,11 @@ class Gathering:
 
     def _members(self, pod: pod_request.PodRequest, gang: pod_request.Gang) -> gangs.Members:
         """Return the pods of a gang, including *pod*, which the cache may not have yet."""
-        known = {**self._book.gangs.get(gang.name, {}), pod.uid: pod}
+        known = {**self._cache.gangs.get(gang.name, {}), pod.uid: pod}
         return gangs.members(known.values(), self._binding(known.values()))
 
     def _binding(self, pods: Iterable[pod_request.PodRequest]) -> set[str]:
-        promises = (self._book.find(pod.uid) for pod in pods)
+        promises = (self._cache.find(pod.uid) for pod in pods)
         return {
             promise.pod.uid
             for promise in promises
@@ -172,7 +172,7 @@ class Gathering:
         self, pod: pod_request.PodRequest, gang: pod_request.Gang, names: Sequence[str], now: float
     ) -> str | None:
         """Return the node reserved for *pod*, if it is one of *names*."""
-        promise = self._book.find(pod.uid)
+        promise = self._cache.find(pod.uid)
         kept = promise is not None and promise.state is Certainty.EXPECTED
         if self._assembly(gang, now) is None or not kept or promise is None:
             return None
@@ -190,33 +190,33 @@ class Gathering:
             for member in found.waiting
             if member.uid not in assembly.arrived or member == pod
         ]
-        own = {it.node for one in moving if (it := self._book.find(one.uid)) is not None}
+        own = {it.node for one in moving if (it := self._cache.find(one.uid)) is not None}
 
         def candidates(one: pod_request.PodRequest) -> list[NodeInfo]:
             fits = self._index.look(one.shape).fits
             fitting = [node_name for node_name in names if fits(node_name) or node_name in own]
-            policy = one.policy or self._book.settings.policy
+            policy = one.policy or self._cache.settings.policy
             scores = self._index.score(one.shape, policy, fitting)
             ordered = sorted(
                 zip(fitting, scores, strict=True), key=lambda scored: (-scored[1], scored[0])
             )
-            return [self._book.stands[name] for name, _ in ordered]
+            return [self._cache.nodes[name] for name, _ in ordered]
 
-        placed = gangs.plan(moving, candidates, self._book.settings.packing)
+        placed = gangs.plan(moving, candidates, self._cache.settings.packing)
         if placed is None:
             self._give_up(gang, found.waiting)
             return None
         self._assemblies[gang.name] = assembly
         for one in moving:
             node, shares = placed[one.uid]
-            promise = self._book.promised(one, node, shares, Certainty.EXPECTED, assembly.until)
-            self._book.promise(promise)
+            promise = self._cache.promised(one, node, shares, Certainty.EXPECTED, assembly.until)
+            self._cache.promise(promise)
         return placed[pod.uid][0]
 
     def _refused(
         self, found: gangs.Members, pod: pod_request.PodRequest, names: Sequence[str]
     ) -> answers.FilterResult:
-        answer = answers.judged(self._book, self._index, pod, names)
+        answer = answers.judged(self._cache, self._index, pod, names)
         fitting, answer.fitting = answer.fitting, []
         answer.refuse(fitting, f"room for it, but not on all nodes for its gang of {found.size}")
         return answer
@@ -225,6 +225,6 @@ class Gathering:
         """Drop the reservations of a gang."""
         self._assemblies.pop(gang.name, None)
         for pod in waiting:
-            promise = self._book.find(pod.uid)
+            promise = self._cache.find(pod.uid)
             if promise is not None and promise.state in PASSING:
-                self._book.release(pod.uid)
+                self._cache.release(pod.uid)

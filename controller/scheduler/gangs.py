@@ -100,10 +100,10 @@ def plan(
         if pod.shape not in nodes:
             nodes[pod.shape] = iter(candidates(pod))
             first[pod.shape] = next(nodes[pod.shape], None)
-        while (stand := first[pod.shape]) is not None:
-            shares = trial.place(stand, pod, packing(pod))
+        while (info := first[pod.shape]) is not None:
+            shares = trial.place(info, pod, packing(pod))
             if shares is not None:
-                found[pod.uid] = stand.name, shares
+                found[pod.uid] = info.name, shares
                 break
             # A node without room for one pod of a shape has none for the next.
             first[pod.shape] = next(nodes[pod.shape], None)
@@ -126,16 +126,16 @@ class _Trial:
         self._patience = place.SearchBudget()
 
     def place(
-        self, stand: NodeInfo, pod: pod_request.PodRequest, packing: facts.Packing
+        self, info: NodeInfo, pod: pod_request.PodRequest, packing: facts.Packing
     ) -> Shares | None:
         """Place *pod* on a node, and count it there from now on; None if it does not fit."""
-        held = self._held.get(stand.name)
+        held = self._held.get(info.name)
         if held is None:
-            held = self._held[stand.name] = tuple(stand.held(self._uids))
-        wanted = stand.wanted(pod, packing)
-        room = free_capacity.of(facts.NodeDevices(stand.devices, held))
+            held = self._held[info.name] = tuple(info.held(self._uids))
+        wanted = info.wanted(pod, packing)
+        room = free_capacity.of(facts.NodeDevices(info.devices, held))
         placed = place.find(room, wanted, self._patience)
         if placed is None:
             return None
-        self._held[stand.name] = (*held, *place.holdings(wanted.containers, placed, pod.key))
+        self._held[info.name] = (*held, *place.holdings(wanted.containers, placed, pod.key))
         return pod_request.named(pod, placed)

@@ -94,30 +94,30 @@ class Meaning:
         return any(container.need.count > 1 for pod in pods for container in pod.containers)
 
     def judge(
-        self, stand: NodeInfo, patience: place.SearchBudget, own: Collection[str] = ()
+        self, info: NodeInfo, patience: place.SearchBudget, own: Collection[str] = ()
     ) -> RefusalReason | None:
         """Return why a node does not fit, None if it does.
 
         *patience* is shared by several nodes. Reservations of the pods *own*, by uid, count as
         free.
         """
-        free = stand.without(own) if own else stand.free
-        numbers = stand.capacity if free is stand.free else free_capacity.numbers(stand.unit, free)
+        free = info.without(own) if own else info.free
+        numbers = info.capacity if free is info.free else free_capacity.numbers(info.unit, free)
         said = bytearray(1)
         capacity.judge_all([numbers], (0,), self.asked, said)
-        return _REASONS.get(self.settle(said[0], stand, free, patience))
+        return _REASONS.get(self.settle(said[0], info, free, patience))
 
     def settle(
         self,
         code: int,
-        stand: NodeInfo,
+        info: NodeInfo,
         free: Sequence[free_capacity.FreeCapacity],
         patience: place.SearchBudget,
     ) -> int:
         """Return the final code of a node for which the numbers give *code*."""
-        if code == codes.UNKNOWN and stand.trouble:
+        if code == codes.UNKNOWN and info.trouble:
             return codes.DAMAGED
-        pod = self.pod(stand.unit) if code == codes.FITS else None
+        pod = self.pod(info.unit) if code == codes.FITS else None
         if pod is None or place.is_by_count(pod) or place.find(free, pod, patience) is not None:
             return code
         return codes.TOGETHER if len(pod.containers) > 1 else codes.APART
@@ -185,8 +185,8 @@ def _reach(found: bytearray, count: int, code: int) -> None:
 class Index:
     """Knows which nodes fit each shape; called by one thread at a time."""
 
-    def __init__(self, stands: Mapping[str, NodeInfo]) -> None:
-        self._stands = stands
+    def __init__(self, infos: Mapping[str, NodeInfo]) -> None:
+        self._nodes = infos
         self._changes: list[str] = []  # names of changed nodes, the latest last
         self._forgotten = 0  # how many came before those
         self._known: collections.OrderedDict[pod_request.PodShape, ShapeResults] = (
@@ -200,7 +200,7 @@ class Index:
         self._roll = listed.Roll()  # keeps deleted nodes, too, for a while
         self._numbers: list[capacity.Capacity | None] = []  # by node number
         self._at = 0  # changes included
-        self._follow(self._stands)
+        self._follow(self._nodes)
 
     @property
     def names(self) -> int:
@@ -210,15 +210,15 @@ class Index:
     def changed(self, name: str) -> None:
         """Note that a node has changed."""
         self._changes.append(name)
-        if len(self._changes) > 2 * len(self._stands) + 1024:
+        if len(self._changes) > 2 * len(self._nodes) + 1024:
             self._forget_changes()
 
     def look(self, shape: pod_request.PodShape) -> ShapeResults:
         """Return the results for *shape*, brought up to date."""
-        if len(self._roll) > 2 * len(self._stands) + MOST_GONE:
+        if len(self._roll) > 2 * len(self._nodes) + MOST_GONE:
             self._begin()
         if self._at < self._forgotten:
-            self._follow(self._stands)
+            self._follow(self._nodes)
         elif self._at < self.version:
             self._follow(self._since(self._at))
         known = self._known.get(shape)
@@ -250,9 +250,9 @@ class Index:
         found = self._roll.look(names, scores.points, 0)
         if _UNSCORED in found:
             for name in listed.only(names, found, _UNSCORED):
-                stand = self._stands[name]
-                pod = known.meaning.pod(stand.unit)
-                points = score.by_nearness(stand.free, pod) if pod else 0
+                info = self._nodes[name]
+                pod = known.meaning.pod(info.unit)
+                points = score.by_nearness(info.free, pod) if pod else 0
                 scores.points[self._roll.number(name)] = points
             found = self._roll.look(names, scores.points, 0)
         return found
@@ -263,8 +263,8 @@ class Index:
             number = self._roll.number(name)
             if number == len(self._numbers):
                 self._numbers.append(None)
-            stand = self._stands.get(name)
-            self._numbers[number] = None if stand is None else stand.capacity
+            info = self._nodes.get(name)
+            self._numbers[number] = None if info is None else info.capacity
         self._at = self.version
 
     def _score(self, known: ShapeResults, policy: pod_request.NodePolicy, scores: Scores) -> None:
@@ -290,8 +290,8 @@ class Index:
         if shape in self._known:
             return any(map(self.look(shape).fits, names))
         meaning, patience = Meaning(shape), place.SearchBudget()
-        stands = (self._stands.get(name) for name in names)
-        return any(stand and meaning.judge(stand, patience) is None for stand in stands)
+        infos = (self._nodes.get(name) for name in names)
+        return any(info and meaning.judge(info, patience) is None for info in infos)
 
     def shapes(self) -> Iterator[pod_request.PodShape]:
         """Yield the cached shapes."""
@@ -307,9 +307,9 @@ class Index:
             return
         for number in numbers:
             if searched or fitting[number] == codes.UNKNOWN:
-                stand = self._stands.get(self._roll.name(number))
-                if stand is not None:
-                    fitting[number] = meaning.settle(fitting[number], stand, stand.free, patience)
+                info = self._nodes.get(self._roll.name(number))
+                if info is not None:
+                    fitting[number] = meaning.settle(fitting[number], info, info.free, patience)
 
     @property
     def version(self) -> int:

@@ -35,7 +35,7 @@ class Preempting:
     """Finds victims in the cache."""
 
     def __init__(self, known: cache.Cache, made: index.Index) -> None:
-        self._book = known
+        self._cache = known
         self._index = made
         self._lingering = victim_timeout.Lingering(known)
         self._proposals: dict[str, Proposal] = {}  # by the uid of the preempting pod
@@ -51,19 +51,19 @@ class Preempting:
 
         None if no victims would help, or *pod* holds or claims devices already.
         """
-        stands = self._helpful(pod, names)
-        with self._book.lock:
+        infos = self._helpful(pod, names)
+        with self._cache.lock:
             sober = dataclasses.replace(budgets, lingering=self._lingering.uids(now))
-        best = self._best(stands, pod, sober)
+        best = self._best(infos, pod, sober)
         if best is None and sober.lingering:
             # They may terminate after all; no other pod is evicted in the hope of that.
-            sober, best = budgets, self._best(stands, pod, budgets)
+            sober, best = budgets, self._best(infos, pod, budgets)
             if best is not None and best.victims:
                 return None
         if best is None:
             return None
-        with self._book.lock:  # it may have changed since
-            again = self._choose(self._book.stands.get(best.node), pod, sober)
+        with self._cache.lock:  # it may have changed since
+            again = self._choose(self._cache.nodes.get(best.node), pod, sober)
             if again is not None:
                 self._claim(pod, again, now)
             return again
@@ -74,7 +74,7 @@ class Preempting:
 
     def in_vain(self, pod: pod_request.PodRequest) -> str:
         """Say for which victims *pod* has waited in vain; empty if for none."""
-        with self._book.lock:
+        with self._cache.lock:
             return self._lingering.message(pod)
 
     def spare(
@@ -89,43 +89,43 @@ class Preempting:
         Where they alone would free no device, more are added; nodes that do not help are left out.
         """
         going: dict[str, tuple[str, ...]] = {}
-        with self._book.lock:
+        with self._cache.lock:
             budgets = dataclasses.replace(budgets, lingering=self._lingering.uids(now))
             for name, uids in proposed.items():
-                stand = self._book.stands.get(name)
-                plan = self._choose(stand, pod, budgets, uids)
+                info = self._cache.nodes.get(name)
+                plan = self._choose(info, pod, budgets, uids)
                 if plan is not None:
                     going[name] = (*uids, *(victim.uid for victim in plan.victims))
-            until = now + self._book.settings.claim_seconds
+            until = now + self._cache.settings.claim_seconds
             self._proposals = {uid: it for uid, it in self._proposals.items() if it.until > now}
             self._proposals[pod.uid] = Proposal(until, going)
         return going
 
     def nominated(self, pod: pod_request.PodRequest, now: float) -> bool:
         """Claim for *pod* what is being freed on its nominated node; tell whether it worked."""
-        with self._book.lock:
+        with self._cache.lock:
             proposal = self._proposals.get(pod.uid)
             if not pod.nominated or not pod.waits or proposal is None or proposal.until <= now:
                 return False
-            stand = self._book.stands.get(pod.nominated)
+            info = self._cache.nodes.get(pod.nominated)
             going = proposal.going.get(pod.nominated)
-            if stand is None or going is None or self._has_something(pod):
+            if info is None or going is None or self._has_something(pod):
                 return False
-            plan = self._choose(stand, pod, victims.NO_BUDGETS, going)
+            plan = self._choose(info, pod, victims.NO_BUDGETS, going)
             if plan is not None:
                 del self._proposals[pod.uid]
                 self._claim(pod, plan, now)
             return plan is not None
 
     def _best(
-        self, stands: Iterable[NodeInfo], pod: pod_request.PodRequest, budgets: victims.Budgets
+        self, infos: Iterable[NodeInfo], pod: pod_request.PodRequest, budgets: victims.Budgets
     ) -> victims.PreemptionPlan | None:
         """Return the cheapest of the first MOST_PLANS plans."""
         best = None
         found = 0
-        for stand in stands:
-            with self._book.lock:
-                plan = self._choose(stand, pod, budgets)
+        for info in infos:
+            with self._cache.lock:
+                plan = self._choose(info, pod, budgets)
             if plan is None:
                 continue
             found += 1
@@ -139,39 +139,39 @@ class Preempting:
         """Return the nodes where evicting pods could help."""
         if not pod.preempts or pod.trouble or pod.gang:
             return ()
-        with self._book.lock:
+        with self._cache.lock:
             if self._has_something(pod):
                 return ()
             known = self._index.look(pod.shape)
             return [
-                self._book.stands[name]
+                self._cache.nodes[name]
                 for name in names
                 if (why := known.why(name)) is not None and why.passes
             ]
 
     def _has_something(self, pod: pod_request.PodRequest) -> bool:
         """Tell whether *pod* holds devices already, or claims some."""
-        promise = self._book.find(pod.uid)
+        promise = self._cache.find(pod.uid)
         return promise is not None and promise.state is not Certainty.EXPECTED
 
     def _choose(
         self,
-        stand: NodeInfo | None,
+        info: NodeInfo | None,
         pod: pod_request.PodRequest,
         budgets: victims.Budgets,
         going: Collection[str] = (),
     ) -> victims.PreemptionPlan | None:
-        if stand is None or not stand.unit or pod.trouble:
+        if info is None or not info.unit or pod.trouble:
             return None
         try:
-            return victims.choose(stand, pod, self._book.settings.packing(pod), budgets, going)
+            return victims.choose(info, pod, self._cache.settings.packing(pod), budgets, going)
         except errors.UsageError:  # invalid in this node's units
             return None
 
     def _claim(
         self, pod: pod_request.PodRequest, plan: victims.PreemptionPlan, now: float
     ) -> None:
-        until = now + self._book.settings.claim_seconds
-        promised = self._book.promised(pod, plan.node, plan.shares, Certainty.CLAIMED, until)
-        self._book.promise(promised)
+        until = now + self._cache.settings.claim_seconds
+        promised = self._cache.promised(pod, plan.node, plan.shares, Certainty.CLAIMED, until)
+        self._cache.promise(promised)
         self._lingering.expect(pod, plan.node, plan.ending, until)

@@ -31,7 +31,7 @@ class Lingering:
     """Tracks victims that are waited for; the caller holds the lock of the cache."""
 
     def __init__(self, known: cache.Cache) -> None:
-        self._book = known
+        self._cache = known
         self._waits: dict[str, _Wait] = {}  # by the uid of the preempting pod
         self._nodes: dict[str, str] = {}  # of overdue victims, by uid
         self._failed: dict[
@@ -49,7 +49,7 @@ class Lingering:
         self, pod: pod_request.PodRequest, node: str, uids: Iterable[str], until: float
     ) -> None:
         """Note that *pod* waits for the pods *uids* to terminate on *node*, and until when."""
-        tenants = self._book.stands[node].tenants
+        tenants = self._cache.nodes[node].tenants
         there = {uid: tenants[uid].pod.key for uid in uids if uid in tenants}
         self._waits[pod.uid] = _Wait(pod, node, there, until)
 
@@ -72,7 +72,7 @@ class Lingering:
             if stay and self._is_waiting(wait.pod):
                 self._nodes |= dict.fromkeys(stay, wait.node)
                 seconds, names = (
-                    self._book.settings.claim_seconds,
+                    self._cache.settings.claim_seconds,
                     ", ".join(sorted(stay.values())),
                 )
                 text = f"{names} on {wait.node} did not end within {seconds:g} s"
@@ -83,10 +83,10 @@ class Lingering:
 
     def _is_ending(self, uid: str, node: str) -> bool:
         """Tell whether a pod on *node* is being deleted and is not gone yet."""
-        stand = self._book.stands.get(node)
-        promise = stand.tenants.get(uid) if stand is not None else None
+        info = self._cache.nodes.get(node)
+        promise = info.tenants.get(uid) if info is not None else None
         return promise is not None and promise.pod.leaving
 
     def _is_waiting(self, pod: pod_request.PodRequest) -> bool:
-        known = self._book.pods.get(pod.key)
+        known = self._cache.pods.get(pod.key)
         return known is not None and known.uid == pod.uid and known.waits

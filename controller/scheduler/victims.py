@@ -72,7 +72,7 @@ class PreemptionPlan:
 
 
 def choose(
-    stand: NodeInfo,
+    info: NodeInfo,
     pod: pod_request.PodRequest,
     packing: facts.Packing,
     budgets: Budgets = NO_BUDGETS,
@@ -82,32 +82,32 @@ def choose(
 
     *going* are the uids of pods that will terminate anyway.
     """
-    wanted = stand.wanted(pod, packing)
-    leaving = (uid for uid, it in stand.tenants.items() if it.pod.leaving)
+    wanted = info.wanted(pod, packing)
+    leaving = (uid for uid, it in info.tenants.items() if it.pod.leaving)
     ending = {pod.uid, *({*going, *leaving} - budgets.lingering)}
     never = ending | budgets.lingering
     may = [
         it.pod
-        for uid, it in stand.tenants.items()
+        for uid, it in info.tenants.items()
         if it.state is Certainty.BOUND
         and it.pod.priority < pod.priority
         and uid not in never
         and budgets.permit([it.pod])
     ]
-    found = _fewest(stand, wanted, ending, may, budgets)
+    found = _fewest(info, wanted, ending, may, budgets)
     if found is None:
         return None
     ending |= {victim.uid for victim in found}
-    placed = place.find(stand.without(ending), wanted)
+    placed = place.find(info.without(ending), wanted)
     if placed is None:
         return None
     return PreemptionPlan(
-        stand.name, found, frozenset(ending - {pod.uid}), pod_request.named(pod, placed)
+        info.name, found, frozenset(ending - {pod.uid}), pod_request.named(pod, placed)
     )
 
 
 def _fewest(
-    stand: NodeInfo,
+    info: NodeInfo,
     wanted: facts.Pod,
     ending: set[str],
     may: Sequence[pod_request.PodRequest],
@@ -117,7 +117,7 @@ def _fewest(
 
     def fits(victims: Iterable[pod_request.PodRequest]) -> bool:
         return place.fits(
-            stand.without(ending | {victim.uid for victim in victims}), wanted, patience
+            info.without(ending | {victim.uid for victim in victims}), wanted, patience
         )
 
     if fits(()):
@@ -131,7 +131,7 @@ def _fewest(
             continue
         for size in range(1, len(pool) + 1):
             good: list[tuple[pod_request.PodRequest, ...]] = []
-            for victims in _sets(stand, wanted, pool, size):
+            for victims in _sets(info, wanted, pool, size):
                 tries += len(wanted.containers)  # the time for one set grows with them
                 if tries > MOST_TRIES:
                     break
@@ -147,7 +147,7 @@ def _fewest(
 
 
 def _sets(
-    stand: NodeInfo, wanted: facts.Pod, pool: Sequence[pod_request.PodRequest], size: int
+    info: NodeInfo, wanted: facts.Pod, pool: Sequence[pod_request.PodRequest], size: int
 ) -> Iterator[tuple[pod_request.PodRequest, ...]]:
     """Yield sets of *size* pods; where one device is requested, of pods that share one."""
     if len(wanted.containers) > 1 or wanted.containers[0].need.count > 1:
@@ -155,7 +155,7 @@ def _sets(
         return
     there: dict[str, list[pod_request.PodRequest]] = {}
     for pod in pool:
-        for holding in stand.held_by(pod.uid):
+        for holding in info.held_by(pod.uid):
             there.setdefault(holding.share.uuid, []).append(pod)
     for pods in there.values():
         yield from itertools.combinations(pods, size)

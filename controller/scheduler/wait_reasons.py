@@ -137,7 +137,7 @@ def look(
     promise = known.find(pod.uid)
     if pod.trouble:
         return Why(pod.key, "", pod.trouble, (), {})
-    asked = list(known.stands if names is None else names)
+    asked = list(known.nodes if names is None else names)
     fitting: list[str] = []
     refusing: dict[str, list[str]] = {}
     lines: dict[str, tuple[explain.DeviceReason, ...]] = {}
@@ -146,21 +146,21 @@ def look(
     for some in _some(asked):
         with known.lock:
             for name in some:
-                stand = known.stands.get(name)
+                info = known.nodes.get(name)
                 why = index.RefusalReason.UNKNOWN
-                if stand is not None:
-                    found = meaning.judge(stand, patience, (pod.uid,))
+                if info is not None:
+                    found = meaning.judge(info, patience, (pod.uid,))
                     if found is None:
                         fitting.append(name)
                         continue
                     why = found
                 refusing.setdefault(why.value, []).append(name)
-                if stand is None:
+                if info is None:
                     continue
                 if every_device:
-                    lines[name] = _lines(stand, pod, why)
-                wanted = meaning.pod(stand.unit) if why.passes else None
-                for lacking, room in _lacking(stand, pod, wanted) if wanted else ():
+                    lines[name] = _lines(info, pod, why)
+                wanted = meaning.pod(info.unit) if why.passes else None
+                for lacking, room in _lacking(info, pod, wanted) if wanted else ():
                     if best is None or lacking < best[0]:
                         best = lacking, name, room
     return Why(
@@ -181,14 +181,14 @@ def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _lacking(
-    stand: NodeInfo, pod: pod_request.PodRequest, wanted: facts.Pod
+    info: NodeInfo, pod: pod_request.PodRequest, wanted: facts.Pod
 ) -> Iterator[tuple[float, free_capacity.FreeCapacity]]:
     """Yield the fraction of each device that it lacks for the largest container."""
     need = max(
         (container.need for container in wanted.containers),
         key=lambda asked: (asked.vcore, asked.vmemory),
     )
-    for room in stand.without((pod.uid,)):
+    for room in info.without((pod.uid,)):
         device = room.device
         if free_capacity.unfit(device, wanted.selector) or not free_capacity.has(
             device, need, facts.WHOLE, device.memory_bytes, untouched=True
@@ -209,31 +209,31 @@ def _near(
     known: cache.Cache, pod: pod_request.PodRequest, name: str, room: free_capacity.FreeCapacity
 ) -> Near | None:
     with known.lock:
-        stand = known.stands.get(name)
-        if stand is None or not stand.unit:
+        info = known.nodes.get(name)
+        if info is None or not info.unit:
             return None
-        wanted = stand.wanted(pod)
+        wanted = info.wanted(pod)
         need = wanted.containers[0].need
         if len(wanted.containers) > 1 or need.count > 1:
-            return Near(name, "", "has room for a part of it", _ending(stand, pod))
+            return Near(name, "", "has room for a part of it", _ending(info, pod))
         there = [
-            holding for holding in stand.held({pod.uid}) if holding.share.uuid == room.device.uuid
+            holding for holding in info.held({pod.uid}) if holding.share.uuid == room.device.uuid
         ]
         text = free_capacity.short(room, need, there)
-        remedies = _ending(stand, pod)
+        remedies = _ending(info, pod)
     if not need.whole and room.vcore >= 1 and room.vmemory >= room.device.least_bytes:
-        vmemory = min(need.vmemory, room.vmemory) // stand.unit * stand.unit
+        vmemory = min(need.vmemory, room.vmemory) // info.unit * info.unit
         if vmemory >= room.device.least_bytes:
             asked = free_capacity.text_of(min(need.vcore, room.vcore), vmemory)
             remedies = (*remedies, f"it asked for {asked}")
     return Near(name, room.device.label, text, remedies)
 
 
-def _ending(stand: NodeInfo, pod: pod_request.PodRequest) -> tuple[str, ...]:
+def _ending(info: NodeInfo, pod: pod_request.PodRequest) -> tuple[str, ...]:
     """Return the pods whose end would make *pod* fit, whatever the priorities."""
     above = dataclasses.replace(pod, priority=ABOVE_ALL)
     try:
-        plan = victims.choose(stand, above, facts.Packing.BINPACK)
+        plan = victims.choose(info, above, facts.Packing.BINPACK)
     except errors.UsageError:
         return ()
     if plan is None or not 1 <= len(plan.victims) <= MOST_ENDING:
@@ -242,7 +242,7 @@ def _ending(stand: NodeInfo, pod: pod_request.PodRequest) -> tuple[str, ...]:
 
 
 def _lines(
-    stand: NodeInfo, pod: pod_request.PodRequest, why: index.RefusalReason
+    info: NodeInfo, pod: pod_request.PodRequest, why: index.RefusalReason
 ) -> tuple[explain.DeviceReason, ...]:
     """Return why each device of a node refuses *pod*."""
     if why in (
@@ -250,15 +250,15 @@ def _lines(
         index.RefusalReason.DAMAGED,
         index.RefusalReason.NONSENSE,
     ):
-        text = f"{why.value}: {stand.trouble}" if stand.trouble else why.value
+        text = f"{why.value}: {info.trouble}" if info.trouble else why.value
         return (explain.DeviceReason("", "", "", text),)
-    node = facts.NodeDevices(stand.devices, tuple(stand.held({pod.uid})))
-    return explain.reasons(node, pod_request.called(pod, stand.wanted(pod)))
+    node = facts.NodeDevices(info.devices, tuple(info.held({pod.uid})))
+    return explain.reasons(node, pod_request.called(pod, info.wanted(pod)))
 
 
 def _asked(known: cache.Cache, pod: pod_request.PodRequest) -> str:
     """Return the request of *pod* in words, with the memory unit of any known node."""
-    unit = next((stand.unit for stand in list(known.stands.values()) if stand.unit), 0)
+    unit = next((info.unit for info in list(known.nodes.values()) if info.unit), 0)
     several = len(pod.names) > 1
     parts = [
         (f"{name}: " if several else "") + _part(part, unit)

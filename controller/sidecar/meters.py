@@ -26,8 +26,9 @@ class ControllerMeter(metrics.Meter):
         super().__init__()
         self.counts = {
             "decisions_total": self.counter(
-                "pyvgpu_sidecar_decisions_total", "Sidecars that the controller started to "
-                "end, by path.", "path"
+                "pyvgpu_sidecar_decisions_total",
+                "Sidecars that the controller started to end, by path.",
+                "path",
             ),
             "escalations_total": self.counter(
                 "pyvgpu_sidecar_escalations_total",

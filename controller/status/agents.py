@@ -124,8 +124,9 @@ class Agents:
         except errors.UnavailableError as exc:
             raise errors.UnavailableError(f"it does not answer: {exc}") from exc
         if answer.code != 200 or len(answer.content) > MOST_BYTES:
-            raise errors.UnavailableError(f"it answers with {answer.code}: is it an older "
-            f"version?")
+            raise errors.UnavailableError(
+                f"it answers with {answer.code}: is it an older version?"
+            )
         return _document(answer.content)
 
     def _changed(self, key: str) -> None:

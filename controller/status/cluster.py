@@ -65,8 +65,8 @@ class Cluster:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self.book = cache.Cache()
-        self._watch = watch.Following(api, self.book, lambda: None, _nothing, counting)
+        self.cache = cache.Cache()
+        self._watch = watch.Following(api, self.cache, lambda: None, _nothing, counting)
         self._agents = agents.Agents(
             api, settings.agent_namespace, settings.agent_port, self._touch, counting
         )
@@ -75,7 +75,7 @@ class Cluster:
         self._threads = threads.Threads()
         self._lock = threading.Lock()
         self._touched: set[str] = set()
-        self.book.listen(self._touch)
+        self.cache.listen(self._touch)
         self._rows: dict[str, rows.NodeRow] = {}
         self._listed: list[rows.NodeRow] = []
         self._totals = rows.totals(())
@@ -122,18 +122,18 @@ class Cluster:
             touched, self._touched = self._touched, set()
         known = dict(self._rows)
         for some in _some(list(touched)):
-            with self.book.lock:
+            with self.cache.lock:
                 for name in some:
-                    stand = self.book.stands.get(name)
+                    info = self.cache.nodes.get(name)
                     known.pop(name, None)
-                    if stand is not None:
-                        known[name] = rows.row_of(stand, self._agents.trouble(name))
+                    if info is not None:
+                        known[name] = rows.row_of(info, self._agents.trouble(name))
         if touched:
             self._rows = known
             self._listed = sorted(known.values(), key=lambda row: row.order)
             self._totals = rows.totals(self._listed)
-        with self.book.lock:
-            found = [pod for pod in self.book.pods.values() if pod.waits]
+        with self.cache.lock:
+            found = [pod for pod in self.cache.pods.values() if pod.waits]
         self._waiting = sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
         if time.monotonic() < self._watched + WATCHED_SECONDS:
             self._find_out()
@@ -212,7 +212,7 @@ class Cluster:
         known = {sort: reason for sort, reason in self._why.items() if sort in sorts}
         late = [sort for sort in sorts if sort not in known or now >= known[sort][0] + WHY_SECONDS]
         for sort in late[:MOST_SORTS]:
-            why = wait_reasons.look(self.book, sorts[sort])
+            why = wait_reasons.look(self.cache, sorts[sort])
             hint = f"; {_ROOM}" if why.fitting else ""
             known[sort] = now, why.asked, f"{why.event()}{hint}"
         self._why = known
@@ -225,9 +225,9 @@ class Cluster:
         try:
             return {**self._agents.ask(name), "node": name}
         except errors.UnavailableError as exc:
-            with self.book.lock:
-                stand = self.book.stands.get(name)
-                devices = rows.without_agent(stand) if stand is not None else []
+            with self.cache.lock:
+                info = self.cache.nodes.get(name)
+                devices = rows.without_agent(info) if info is not None else []
             problem = documents.problem("agent", f"{exc}, so measured use is unknown")
             return documents.node(name, self._at, LOOK_SECONDS, devices, problems=[problem])
 

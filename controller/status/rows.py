@@ -108,16 +108,16 @@ def _order(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
 
-def row_of(stand: NodeInfo, agent: str) -> NodeRow:
+def row_of(info: NodeInfo, agent: str) -> NodeRow:
     """Return the row of a node; *agent* is what is wrong with its agent, or empty."""
-    devices = tuple(map(_part, stand.free))
+    devices = tuple(map(_part, info.free))
     free = any(
         not free_capacity.unfit(room.device, facts.ANY) and room.vcore > 0 and room.vmemory > 0
-        for room in stand.free
+        for room in info.free
     )
-    state, why = _state(stand, devices, agent, free=free)
-    pods = len(stand.tenants.keys() | stand.placed.keys())
-    return NodeRow(stand.name, state, why, devices, pods, free)
+    state, why = _state(info, devices, agent, free=free)
+    pods = len(info.tenants.keys() | info.placed.keys())
+    return NodeRow(info.name, state, why, devices, pods, free)
 
 
 def _part(room: free_capacity.FreeCapacity) -> DeviceRow:
@@ -136,11 +136,11 @@ def _part(room: free_capacity.FreeCapacity) -> DeviceRow:
 
 
 def _state(
-    stand: NodeInfo, devices: Sequence[DeviceRow], agent: str, *, free: bool
+    info: NodeInfo, devices: Sequence[DeviceRow], agent: str, *, free: bool
 ) -> tuple[str, str]:
-    if stand.trouble:
-        return "trouble", stand.trouble
-    if not stand.unit:
+    if info.trouble:
+        return "trouble", info.trouble
+    if not info.unit:
         return "unknown", "it has published no devices: is its agent running?"
     if agent:
         return "trouble", agent
@@ -152,13 +152,13 @@ def _state(
     return ("healthy", "") if free else ("full", "")
 
 
-def without_agent(stand: NodeInfo) -> list[dict[str, Any]]:
+def without_agent(info: NodeInfo) -> list[dict[str, Any]]:
     """Return a node's devices as its agent would report them, with None for what only it knows."""
     held: dict[str, list[facts.Holding]] = {}
-    for holding in stand.held():
+    for holding in info.held():
         held.setdefault(holding.share.uuid, []).append(holding)
     found = []
-    for device, part in zip(stand.devices, map(_part, stand.free), strict=True):
+    for device, part in zip(info.devices, map(_part, info.free), strict=True):
         found.append(
             {
                 "uuid": device.uuid,

@@ -121,8 +121,9 @@ class _Transformation:
         if not any(fnmatch.fnmatchcase(self._read.namespace, pattern) for pattern in wanted):
             return ()
         if self._surely_virtual or self._maybe_virtual:
-            self._warnings.append("no native sidecars, because the pod may be placed on a "
-            "virtual node")
+            self._warnings.append(
+                "no native sidecars, because the pod may be placed on a virtual node"
+            )
             return ()
         plan = native.plan(self._draft.document, self._marks, self._admission.oldest_kubelet)
         self._warnings += [
@@ -148,8 +149,9 @@ class _Transformation:
         if not entry.command or entry.command[0] == names.LAUNCH_PROGRAM:
             return
         if virtual and self._admission.virtual_expansion is not Expansion.KUBELET:
-            self._warn_of(entry, "it may be placed on a virtual node that does not expand "
-            "commands")
+            self._warn_of(
+                entry, "it may be placed on a virtual node that does not expand commands"
+            )
             return
         moved = argv.move(self._specs[entry.index], self._room)
         if moved.why_not:

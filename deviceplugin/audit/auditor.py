@@ -233,7 +233,7 @@ class Auditor:
         reason: events.Reason = events.Reason.BYPASSED,
         words: str = "its quota is not enforced",
     ) -> None:
-        """Write an event for the pod; the teller suppresses repetitions."""
+        """Write an event for the pod; the event recorder suppresses repetitions."""
         if finding.kind is quota_audit.ViolationKind.TAMPERED:
             reason, words = events.Reason.TAMPERED, "the memory measured by NVML is counted "
             "instead"

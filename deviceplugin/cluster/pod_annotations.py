@@ -26,10 +26,13 @@ class PodAnnotations:
     """Follows annotations from :meth:`run` until :meth:`stop`."""
 
     def __init__(
-        self, known: pods.Pods, granter: GrantManager, tell: Callable[[events.GrantEvent], None]
+        self,
+        known: pods.Pods,
+        grant_manager: GrantManager,
+        tell: Callable[[events.GrantEvent], None],
     ) -> None:
         self._known = known
-        self._granter = granter
+        self._grant_manager = grant_manager
         self._tell = tell
         self._changed = threading.Event()
         self._stopped = False
@@ -54,7 +57,7 @@ class PodAnnotations:
 
     def look(self) -> None:
         """Apply all annotations once."""
-        for grant in list(self._granter.known.values()):
+        for grant in list(self._grant_manager.known.values()):
             if grant.whole or grant.owner is None:
                 continue
             pod = self._known.seen(grant.owner.uid)
@@ -66,7 +69,7 @@ class PodAnnotations:
             annotations = meta.get("annotations") or {}
             wish, priority = elastic.read(annotations), elastic.read_priority(annotations)
             if resize.wished(grant, wish, priority) != grant:
-                self._granter.change(
+                self._grant_manager.change(
                     grant.id, lambda current: resize.wished(current, wish, priority)
                 )
         except errors.UsageError as exc:

@@ -22,10 +22,10 @@ _KUBELET_SECONDS = 30.0  # between two warnings while collection fails
 
 
 class Collector:
-    """Collects for one granter."""
+    """Collects for one grant manager."""
 
-    def __init__(self, granter: GrantManager, made: GrantBackend) -> None:
-        self._granter = granter
+    def __init__(self, grant_manager: GrantManager, made: GrantBackend) -> None:
+        self._grant_manager = grant_manager
         self._made = made
         self._silent_since: float | None = None
         self._looked = time.monotonic()
@@ -45,8 +45,8 @@ class Collector:
         while not wait(due):
             due = COLLECT_SECONDS
             try:
-                self._granter.collect()
-                self._made.collect(self._granter.wanted)
+                self._grant_manager.collect()
+                self._made.collect(self._grant_manager.wanted)
                 self._made.fill()
                 self._silent_since = None
             except errors.PyVgpuError as exc:  # a restart would not help

@@ -42,7 +42,7 @@ class DeviceApis:
         self._settle_seconds = settle_seconds
         self._lock = threading.Lock()
         self._known = self._read()
-        self._stands: dict[str, allocation_api.ApiState] = {}
+        self._states: dict[str, allocation_api.ApiState] = {}
         self._closed: dict[str, float] = {}  # devices that move, and since when
 
     def meet(self, uuids: Iterable[str], known: Collection[Grant]) -> None:
@@ -51,19 +51,19 @@ class DeviceApis:
             share.uuid for grant in known if grant.claim is None for share in grant.shares
         } | self._closed.keys()
         with self._lock:
-            self._stands = allocation_api.stands(uuids, self._wanted, self._known, held)
-            self._keep({uuid: it.now for uuid, it in self._stands.items()})
+            self._states = allocation_api.states(uuids, self._wanted, self._known, held)
+            self._keep({uuid: it.now for uuid, it in self._states.items()})
             now = time.monotonic()
             self._closed = {
-                uuid: self._closed.get(uuid, now) for uuid, it in self._stands.items() if it.moves
+                uuid: self._closed.get(uuid, now) for uuid, it in self._states.items() if it.moves
             }
             for uuid in self._closed:
-                stand = self._stands[uuid]
+                state = self._states[uuid]
                 log.warning(
                     "device %s will be allocated by %s, once nothing of it is allocated by %s",
                     uuid,
-                    stand.wanted.value,
-                    stand.now.value,
+                    state.wanted.value,
+                    state.now.value,
                 )
 
     @property
@@ -73,18 +73,18 @@ class DeviceApis:
 
     def elsewhere(self, uuid: str) -> str:
         """Return the API other than the device plugin that allocates a device; empty: none."""
-        stand = self._stands.get(uuid)
-        return "" if stand is None else stand.elsewhere
+        state = self._states.get(uuid)
+        return "" if state is None else state.elsewhere
 
     def published(self, uuid: str) -> bool:
         """Tell whether claims may be allocated on a device."""
-        stand = self._stands.get(uuid)
-        return stand is not None and stand.published
+        state = self._states.get(uuid)
+        return state is not None and state.published
 
     def gives(self, uuid: str) -> bool:
         """Tell whether claims may hold a device: also one that is moving away from DRA."""
-        stand = self._stands.get(uuid)
-        return stand is not None and stand.now is Api.DRA
+        state = self._states.get(uuid)
+        return state is not None and state.now is Api.DRA
 
     def run(
         self,
@@ -106,17 +106,17 @@ class DeviceApis:
         waiting = [uuid for uuid, since in self._closed.items() if since <= settled]
         if not waiting:
             return False
-        by_api = {api: held(api) for api in {self._stands[closed].now for closed in waiting}}
+        by_api = {api: held(api) for api in {self._states[closed].now for closed in waiting}}
         with self._lock:
             free = [
                 uuid
                 for uuid in waiting
-                if (taken := by_api[self._stands[uuid].now]) is not None and uuid not in taken
+                if (taken := by_api[self._states[uuid].now]) is not None and uuid not in taken
             ]
-            self._keep({uuid: self._stands[uuid].wanted for uuid in free})
+            self._keep({uuid: self._states[uuid].wanted for uuid in free})
             for uuid in free:
-                wanted = self._stands[uuid].wanted
-                self._stands[uuid] = allocation_api.ApiState(wanted, wanted)
+                wanted = self._states[uuid].wanted
+                self._states[uuid] = allocation_api.ApiState(wanted, wanted)
                 del self._closed[uuid]
                 log.warning("device %s is allocated by %s from now on", uuid, wanted.value)
         return bool(free)

@@ -1,4 +1,4 @@
-"""The node's devices, as the granter sees them.
+"""The node's devices, as the grant manager sees them.
 
 They come from the driver, their health, and the administrator's cordons. When the driver is
 replaced, everything is read again, and health checks and audit restart with the new one.
@@ -44,12 +44,12 @@ class ForClaims:
 
 
 class Devices:
-    """Keeps the granter's list of devices up to date with the driver and with their health."""
+    """Updates the grant manager's list of devices from the driver and from their health."""
 
     def __init__(
         self,
         settings: AgentSettings,
-        granter: manager.GrantManager,
+        grant_manager: manager.GrantManager,
         made: GrantBackend,
         cordons: Cordons,
         gates: allocation_moves.DeviceApis,
@@ -57,12 +57,12 @@ class Devices:
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
-        self._granter = granter
+        self._grant_manager = grant_manager
         self._made = made
         self._cordons = cordons
         self._doors = gates
         self._ended = ended  # called for each process that the audit has killed
-        self.limits = made.limits(settings, lambda: granter.known)
+        self.limits = made.limits(settings, lambda: grant_manager.known)
         self._lock = threading.Lock()
         self._seen: tuple[inventory.InventoryDevice, ...] = ()
         self._driver = inventory.DriverVersions()
@@ -103,13 +103,15 @@ class Devices:
             hook = self.limits.meet(found.library if able else None)
             self._made.driver = dataclasses.replace(found.driver, hook=hook)
             self._nvml = _nvml(found.library) if tree_users.sees_all() else None
-        self._doors.meet((seen.device.uuid for seen in found.seen), self._granter.known.values())
+        self._doors.meet(
+            (seen.device.uuid for seen in found.seen), self._grant_manager.known.values()
+        )
         log.info("found driver %s with %d devices", now.release, len(found.seen))
         for uuid, reason in self._unhealthy.items():
             if reason:
                 log.warning("device %s is unhealthy: %s", uuid, reason)
         self.show()
-        self._granter.recover()
+        self._grant_manager.recover()
         with contextlib.suppress(errors.PyVgpuError):  # the collector retries, and logs it
             self._made.fill()  # so the first containers to start do not wait for it
         unhealthy, rules = dict(self._unhealthy), self._settings.health
@@ -117,13 +119,13 @@ class Devices:
         self._watcher.start()
         means = auditor.Means(
             self._settings.audit_action,
-            self._granter.observers.reported,
+            self._grant_manager.observers.reported,
             self._ended,
             self.limits.look,
         )
-        made, granter = self._made, self._granter
+        made, grant_manager = self._made, self._grant_manager
         self._auditor = auditor.Auditor(
-            found.library, made.store, lambda: granter.known, means, lambda: made.devices
+            found.library, made.store, lambda: grant_manager.known, means, lambda: made.devices
         )
         threading.Thread(target=self._auditor.run, name="auditor", daemon=True).start()
         return True
@@ -145,7 +147,7 @@ class Devices:
             return ForClaims(seen, (), driver)
         known = tuple(
             device
-            for device in self._granter.devices
+            for device in self._grant_manager.devices
             if self._doors.published(device.uuid) and device.unhealthy != nvml.MIG_MODE
         )
         return ForClaims(seen, known, driver)
@@ -221,9 +223,9 @@ class Devices:
     def _hear(self, news: Mapping[str, str]) -> None:
         for uuid, reason in news.items():
             log.warning("device %s is %s", uuid, f"unhealthy: {reason}" if reason else "healthy")
-            for grant in self._granter.known.values():
+            for grant in self._grant_manager.known.values():
                 if any(share.uuid == uuid for share in grant.shares):
-                    self._granter.observers.reported(_news(grant, uuid, reason))
+                    self._grant_manager.observers.reported(_news(grant, uuid, reason))
         with self._lock:
             left = [new for new in news if self._unhealthy.get(new) == nvml.MIG_MODE]
             self._unhealthy |= news
@@ -236,9 +238,9 @@ class Devices:
         return "the driver is gone" if self._away else self._unhealthy.get(uuid, "")
 
     def show(self) -> None:
-        """Pass the current state of the devices to the granter."""
+        """Pass the current state of the devices to the grant manager."""
         with self._lock:
-            self._granter.see(
+            self._grant_manager.see(
                 [
                     seen.fact(
                         self._trouble(seen.device.uuid),

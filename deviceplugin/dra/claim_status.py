@@ -76,10 +76,10 @@ def devices_of(
 class Statuses:
     """Writes statuses from :meth:`run` until :meth:`stop`."""
 
-    def __init__(self, api: apiserver.ApiServer, node: str, granter: GrantManager) -> None:
+    def __init__(self, api: apiserver.ApiServer, node: str, grant_manager: GrantManager) -> None:
         self._api = api
         self._node = node
-        self._granter = granter
+        self._grant_manager = grant_manager
         self._changed = threading.Condition()
         self._wanted = True
         self._stopped = False
@@ -120,7 +120,7 @@ class Statuses:
 
     def _claims(self) -> dict[str, tuple[GrantClaim, list[Grant]]]:
         found: dict[str, tuple[GrantClaim, list[Grant]]] = {}
-        for grant in self._granter.known.values():
+        for grant in self._grant_manager.known.values():
             if grant.claim is not None:
                 found.setdefault(grant.claim.uid, (grant.claim, []))[1].append(grant)
         return found
@@ -129,7 +129,7 @@ class Statuses:
         known = self._claims()
         self._said = {uid: it for uid, it in self._said.items() if uid in known}
         for uid, (claim, own) in known.items():
-            devices = devices_of(own, self._node, self._granter.devices)
+            devices = devices_of(own, self._node, self._grant_manager.devices)
             if self._said.get(uid) != devices:
                 self._write(claim, devices)
                 self._said[uid] = devices
@@ -167,7 +167,7 @@ class Statuses:
         over = gone & self._gone
         self._gone = gone
         if over:
-            self._granter.end(
+            self._grant_manager.end(
                 lambda grant: grant.claim is not None and grant.claim.uid in over, used=False
             )
 
@@ -199,7 +199,9 @@ def allocated(claims: Iterable[Mapping[str, Any]], node: str) -> set[str]:
     }
 
 
-def held_by_claims(api: apiserver.ApiServer, node: str, granter: GrantManager) -> set[str] | None:
+def held_by_claims(
+    api: apiserver.ApiServer, node: str, grant_manager: GrantManager
+) -> set[str] | None:
     """Return the UUIDs of devices that any claim holds; None if the API server cannot be read."""
     try:
         there = api.call("GET", f"{_CLAIMS}/resourceclaims")["items"]
@@ -208,21 +210,23 @@ def held_by_claims(api: apiserver.ApiServer, node: str, granter: GrantManager) -
         return None
     names_of = allocated(there, node)
     return {
-        device.uuid for device in granter.devices if slices.device_name(device.uuid) in names_of
+        device.uuid
+        for device in grant_manager.devices
+        if slices.device_name(device.uuid) in names_of
     } | {
         share.uuid
-        for grant in granter.known.values()
+        for grant in grant_manager.known.values()
         if grant.claim is not None
         for share in grant.shares
     }
 
 
-def held_by_counters(granter: GrantManager) -> set[str]:
+def held_by_counters(grant_manager: GrantManager) -> set[str]:
     """Return the UUIDs of devices that the device plugin has allocated.
 
     All devices while any grant is not matched to its container yet.
     """
-    plain = [grant for grant in granter.known.values() if grant.claim is None]
+    plain = [grant for grant in grant_manager.known.values() if grant.claim is None]
     if any(grant.owner is None for grant in plain):
-        return {device.uuid for device in granter.devices}
+        return {device.uuid for device in grant_manager.devices}
     return {share.uuid for grant in plain for share in grant.shares}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class NodeServices:
     """The objects that device plugin and DRA driver share."""
 
-    granter: GrantManager
+    grant_manager: GrantManager
     made: GrantBackend
     devices: Devices
     gates: DeviceApis
@@ -61,12 +61,12 @@ def add(
                 "pod, or give --kubeconfig FILE"
             )
         return None
-    api, granter, gates = own.api, node.granter, node.gates
+    api, grant_manager, gates = own.api, node.grant_manager, node.gates
     if not settings.apis.any_dra and not gates.any_dra:
         return None
     health = dra_server.Health(settings.node)
     shown = admin_access.Looking(settings.specifications, lambda: node.made.driver)
-    telling = claim_status.Statuses(api, settings.node, granter)
+    telling = claim_status.Statuses(api, settings.node, grant_manager)
     means = prepare.Means(
         node=settings.node,
         read=lambda path: api.call("GET", path),
@@ -76,7 +76,7 @@ def add(
         prepared=lambda _: telling.look(),
     )
     sockets = dra_server.Sockets(
-        settings.registry, settings.drivers, prepare.Preparer(granter, means), health, count
+        settings.registry, settings.drivers, prepare.Preparer(grant_manager, means), health, count
     )
 
     def devices(able: slices.Able) -> list[dict[str, Any]] | None:
@@ -87,12 +87,12 @@ def add(
 
     publisher = slice_publisher.SlicePublisher(own, devices, lambda: sockets.met)
     sockets.registered.add(publisher.changed)
-    last = granter.devices
+    last = grant_manager.devices
 
     def changed() -> None:
         nonlocal last
         telling.look()
-        known = granter.devices
+        known = grant_manager.devices
         if known is last:
             return  # grants do not change the slice
         last = known
@@ -106,14 +106,14 @@ def add(
         publisher.changed()
         shown.follow()
 
-    granter.observers.changed.add(changed)
+    grant_manager.observers.changed.add(changed)
 
     def held(of: Api) -> set[str] | None:
         if of is Api.PLUGIN:
-            return claim_status.held_by_counters(granter)
+            return claim_status.held_by_counters(grant_manager)
         if not publisher.is_current:
             return None
-        return claim_status.held_by_claims(api, settings.node, granter)
+        return claim_status.held_by_claims(api, settings.node, grant_manager)
 
     parts.add("dra", lambda: sockets.run(parts.wait))
     parts.add("slices", publisher.run, publisher.stop)

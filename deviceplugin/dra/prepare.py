@@ -34,7 +34,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Means:
-    """Dependencies of the preparer besides the granter."""
+    """Dependencies of the preparer besides the grant manager."""
 
     node: str
     read: Callable[[str], dict[str, Any]]  # an object of the API server, by its path
@@ -48,8 +48,8 @@ class Means:
 class Preparer:
     """Prepares and unprepares claims; thread-safe."""
 
-    def __init__(self, granter: GrantManager, means: Means) -> None:
-        self._granter = granter
+    def __init__(self, grant_manager: GrantManager, means: Means) -> None:
+        self._grant_manager = grant_manager
         self._means = means
         self._stopped = threading.Event()
 
@@ -75,7 +75,7 @@ class Preparer:
         found = {}
         for one in named:
             try:
-                self._granter.end(lambda grant, one=one: _is_of(grant, one))  # type: ignore[misc]
+                self._grant_manager.end(lambda grant, one=one: _is_of(grant, one))  # type: ignore[misc]
                 self._means.dismiss(one.uid)
                 found[one.uid] = ""
             except errors.PyVgpuError as exc:
@@ -95,7 +95,7 @@ class Preparer:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _prepare(self, one: Named, together: tuple[str, ...]) -> Sequence[Prepared]:
-        if any(_is_of(live, one) for live in self._granter.known.values()):
+        if any(_is_of(live, one) for live in self._grant_manager.known.values()):
             claim, used = None, frozenset[str]()
         else:
             claim = claims.read(self._read("resourceclaims", one, _CLAIMS), one, self._means.node)
@@ -112,7 +112,7 @@ class Preparer:
                 own[:] = claims.grants_of(claim, used, around)
             return own
 
-        self._granter.give(choose)
+        self._grant_manager.give(choose)
         if not own:
             raise RefusedError(
                 f"claim {one.namespace}/{one.name}: has ended meanwhile", final=False
@@ -147,7 +147,9 @@ class Preparer:
         """Return the devices of a claim with adminAccess; nothing for any other claim."""
         if claims.parts(claim, used):
             return ()
-        uuids = {slices.device_name(device.uuid): device.uuid for device in self._granter.devices}
+        uuids = {
+            slices.device_name(device.uuid): device.uuid for device in self._grant_manager.devices
+        }
         wanted = [
             uuids[piece.result.device] for piece in claim.pieces if piece.result.device in uuids
         ]

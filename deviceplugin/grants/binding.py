@@ -152,7 +152,7 @@ class NodeCapacity:
 
     devices: Sequence[facts.NodeDevice]
     known: Collection[grants.Grant]  # all grants
-    book: holdings.Holdings
+    allocated: holdings.Holdings
     unit: int  # bytes of one vmemory
     packing: facts.Packing
 
@@ -171,7 +171,7 @@ class NodeCapacity:
         count_of = chosen.wanted.count_of
         wishes = placement.wishes(wanting, pod.containers, self.devices, self.unit, count_of)
         asked = chosen.wanted.pod(wishes, self.packing)
-        now = facts.NodeDevices(tuple(self.devices), self.book.held(self.known))
+        now = facts.NodeDevices(tuple(self.devices), self.allocated.held(self.known))
         try:
             return placement.place_pod(now, lambda: self._empty({pod.uid}, chosen), asked, chosen)
         except placement.WaitsError as exc:

@@ -106,7 +106,7 @@ def kind_of(
     return facts.ContainerKind.SIDECAR if earlier else facts.ContainerKind.APP
 
 
-def stands(
+def capacities(
     resource: device_ids.Resource,
     devices: Iterable[facts.NodeDevice],
     grants: Collection[Grant],
@@ -117,10 +117,12 @@ def stands(
     for grant in grants:
         for share in grant.shares:
             there.setdefault(share.uuid, []).append(grant)
-    return tuple(_stand(resource, device, there.get(device.uuid, ()), unit) for device in devices)
+    return tuple(
+        _capacity(resource, device, there.get(device.uuid, ()), unit) for device in devices
+    )
 
 
-def _stand(
+def _capacity(
     resource: device_ids.Resource, device: facts.NodeDevice, there: Collection[Grant], unit: int
 ) -> device_ids.ResourceCapacity:
     kind = resource.kind

@@ -67,7 +67,7 @@ class GrantManager:
         self._offers = offers
         self._devices: tuple[facts.NodeDevice, ...] = ()
         self._lock = threading.RLock()
-        self._book = holdings.Holdings(sizes.unit)
+        self._holdings = holdings.Holdings(sizes.unit)
         self._doubts = pod_finder.Doubts(sizes.bind_seconds, sizes.clock)
         self._waiting: dict[str, frozenset[str]] = {}  # the grants of waiting pods, by uid
         self._queue: dict[str, None] = {}  # uids of pods that wait for room, in order of arrival
@@ -232,7 +232,7 @@ class GrantManager:
     def prefer(self, kind: ResourceKind, asked: messages.PreferredRequest) -> tuple[str, ...]:
         """Return the free ids that kubelet should take; a hint that binds nothing."""
         known = self._checkpoint.grants.values()
-        held = self._book.held(known)
+        held = self._holdings.held(known)
         kubelets = self._endings.known(self._sources.pods.life())
         lost = [grant for grant in known if grant.bound and grant.id not in kubelets]
         offered = placement.Offered(
@@ -255,7 +255,7 @@ class GrantManager:
         with self._lock:
             known = self._checkpoint.grants
             chosen = choose(
-                facts.NodeDevices(self._devices, self._book.held(known.values())), known
+                facts.NodeDevices(self._devices, self._holdings.held(known.values())), known
             )
             new = [candidate for candidate in chosen if known.get(candidate.id) != candidate]
             if new:
@@ -422,7 +422,9 @@ class GrantManager:
 
     def _room(self) -> binding.NodeCapacity:
         sizes, known = self._sizes, self._checkpoint.grants.values()
-        return binding.NodeCapacity(self._devices, known, self._book, sizes.unit, sizes.packing)
+        return binding.NodeCapacity(
+            self._devices, known, self._holdings, sizes.unit, sizes.packing
+        )
 
     def _start_again(self, kind: ResourceKind, grant: grants.Grant) -> None:
         """Prepare a bound grant for a restart; RefusedError while a device of it is unhealthy."""
@@ -480,12 +482,14 @@ class GrantManager:
         known = self._checkpoint.grants.values()
         for kind, offer in self._offers.items():
             given = frozenset().union(*(_ids(grant, kind) for grant in known))
-            stands = holdings.stands(offer.resource, self._devices, known, self._sizes.unit)
-            count = sum(stand.size for stand in stands)
+            capacities = holdings.capacities(
+                offer.resource, self._devices, known, self._sizes.unit
+            )
+            count = sum(capacity.size for capacity in capacities)
             everything = offer.everything
             if len(everything) != count:
                 everything = offer.resource.ids(count)
-            offer.set(count, device_ids.unhealthy(everything, stands, given, offer.unhealthy))
+            offer.set(count, device_ids.unhealthy(everything, capacities, given, offer.unhealthy))
         self.observers.changed()
 
 

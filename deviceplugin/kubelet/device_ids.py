@@ -76,7 +76,7 @@ def order(name: str) -> int:
 
 def unhealthy(
     everything: Sequence[str],
-    stands: Iterable[ResourceCapacity],
+    capacities: Iterable[ResourceCapacity],
     held: frozenset[str],
     before: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
@@ -90,16 +90,16 @@ def unhealthy(
     first.
     """
     own: set[str] = set()
-    there = tuple(stands)
-    given = [stand.given for stand in there]
+    there = tuple(capacities)
+    given = [capacity.given for capacity in there]
     wanted = sum(map(len, given)) - len(frozenset[str]().union(*given))
-    for stand in there:
-        if stand.unhealthy:
-            own |= stand.given
-        if stand.unhealthy or stand.closed:
-            wanted += stand.size - len(stand.given)
+    for capacity in there:
+        if capacity.unhealthy:
+            own |= capacity.given
+        if capacity.unhealthy or capacity.closed:
+            wanted += capacity.size - len(capacity.given)
         else:
-            wanted += stand.taken
+            wanted += capacity.taken
     if not wanted:
         return frozenset(own)
     free = [each for each in reversed(everything) if each not in held and each not in own]

@@ -148,43 +148,43 @@ CONTAINER: tuple[tuple[Figure, Callable[[ContainerSample], float]], ...] = (
 DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float]], ...] = (
     (
         Figure("pyvgpu_device_memory_bytes", "Total memory of a device."),
-        lambda stand: stand.device.memory_bytes,
+        lambda sample: sample.device.memory_bytes,
     ),
     (
         Figure("pyvgpu_device_memory_allocated_bytes", "Device memory that is allocated."),
-        lambda stand: sum(part.vmemory for part in stand.parts),
+        lambda sample: sum(part.vmemory for part in sample.parts),
     ),
     (
         Figure(
             "pyvgpu_device_memory_used_bytes",
             "Device memory in use by all processes, as NVML reports it.",
         ),
-        lambda stand: stand.answer.used_bytes,
+        lambda sample: sample.answer.used_bytes,
     ),
     (
         Figure(
             "pyvgpu_device_vcore_allocated_ratio", "Fraction of a device's time that is allocated."
         ),
-        lambda stand: sum(part.vcore for part in stand.parts),
+        lambda sample: sum(part.vcore for part in sample.parts),
     ),
     (
         Figure(
             "pyvgpu_device_used_ratio",
             "GPU utilization over NVML's last sample period, 0 to 1, all processes.",
         ),
-        lambda stand: stand.answer.busy,
+        lambda sample: sample.answer.busy,
     ),
     (
         Figure("pyvgpu_device_containers", "Containers that have a share of a device."),
-        lambda stand: len(stand.parts),
+        lambda sample: len(sample.parts),
     ),
     (
         Figure("pyvgpu_device_healthy", "1 if a device is healthy; 0 if not, or without driver."),
-        lambda stand: not stand.device.unhealthy,
+        lambda sample: not sample.device.unhealthy,
     ),
     (
         Figure("pyvgpu_device_cordoned", "1 if a device takes no new containers."),
-        lambda stand: stand.device.cordoned,
+        lambda sample: sample.device.cordoned,
     ),
 )
 
@@ -257,7 +257,7 @@ def use_of(
     return usage.Use(ratio=answer.busy, held_bytes=answer.used_bytes)
 
 
-def stands(sources: MetricSources, of: Iterable[ContainerSample]) -> Iterator[DeviceSample]:
+def samples(sources: MetricSources, of: Iterable[ContainerSample]) -> Iterator[DeviceSample]:
     """Yield the state of each device, with its parts among *of*."""
     from pyvgpu.deviceplugin.devices.health import SILENT
 
@@ -279,8 +279,8 @@ def current(sources: MetricSources) -> Iterator[str]:
     labels = [exposition.labels(CONTAINER_LABELS, part.labels) for part in of]
     for figure, read in CONTAINER:
         yield _family(figure, zip(labels, map(read, of), strict=True))
-    found = list(stands(sources, of))
-    labels = [exposition.labels(DEVICE_LABELS, stand.labels) for stand in found]
+    found = list(samples(sources, of))
+    labels = [exposition.labels(DEVICE_LABELS, sample.labels) for sample in found]
     for shown, tell in DEVICE:
         yield _family(shown, zip(labels, map(tell, found), strict=True))
     wrong = dict.fromkeys((kind.value for kind in quota_audit.ViolationKind), 0)

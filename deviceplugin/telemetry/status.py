@@ -66,7 +66,7 @@ class Facts:
 
     node: str
     at: float  # seconds since the epoch, of the last look; 0: there was none
-    stands: Sequence[DeviceSample]
+    samples: Sequence[DeviceSample]
     states: Mapping[Key, HolderState]
     lines: history.History[Key]
     unbound: int  # grants that are not matched to a container yet
@@ -77,7 +77,7 @@ class Facts:
 
 def document(seen: Facts, period: float) -> dict[str, Any]:
     """Return the document; *period* is the seconds between two looks."""
-    devices = [_device(stand, seen) for stand in seen.stands]
+    devices = [_device(sample, seen) for sample in seen.samples]
     return documents.node(
         seen.node,
         seen.at,
@@ -86,9 +86,9 @@ def document(seen: Facts, period: float) -> dict[str, Any]:
         problems=[
             *(documents.problem(part, text) for part, text in seen.troubles if text),
             *(
-                documents.problem(stand.device.label, stand.device.unhealthy)
-                for stand in seen.stands
-                if stand.device.unhealthy
+                documents.problem(sample.device.label, sample.device.unhealthy)
+                for sample in seen.samples
+                if sample.device.unhealthy
             ),
             *(documents.problem("audit", finding.text) for finding in seen.findings),
         ],
@@ -115,21 +115,21 @@ def state_at(
     return state_of(part, used, waited, last[3] - first[3])
 
 
-def _device(stand: DeviceSample, seen: Facts) -> dict[str, Any]:
-    device = stand.device
+def _device(sample: DeviceSample, seen: Facts) -> dict[str, Any]:
+    device = sample.device
     return {
         "uuid": device.uuid,
         "label": device.label,
         "model": device.model,
         "state": device.state,
         "why": device.why,
-        "used": _rounded(stand.answer.busy),
-        "promised": _rounded(sum(part.vcore for part in stand.parts)),
+        "used": _rounded(sample.answer.busy),
+        "promised": _rounded(sum(part.vcore for part in sample.parts)),
         "memoryBytes": device.memory_bytes,
-        "usedBytes": stand.answer.used_bytes,
-        "promisedBytes": sum(part.vmemory for part in stand.parts),
+        "usedBytes": sample.answer.used_bytes,
+        "promisedBytes": sum(part.vmemory for part in sample.parts),
         "lines": seen.lines.lines((device.uuid,), _LINES),
-        "containers": [_container(part, seen) for part in sorted(stand.parts, key=_name)],
+        "containers": [_container(part, seen) for part in sorted(sample.parts, key=_name)],
     }
 
 

@@ -44,9 +44,9 @@ class Recent:
         """Record the current usage and states."""
         parts = list(metrics.parts(sources))
         now = {part.labels: status.points(part.use) for part in parts}
-        for stand in metrics.stands(sources, parts):
-            answer = stand.answer
-            now[(stand.device.uuid,)] = round(1000 * answer.busy), answer.used_bytes >> 20
+        for sample in metrics.samples(sources, parts):
+            answer = sample.answer
+            now[(sample.device.uuid,)] = round(1000 * answer.busy), answer.used_bytes >> 20
         self._lines.add(now)
         self._states = {
             part.labels: status.state_at(
@@ -66,7 +66,7 @@ class Recent:
         seen = status.Facts(
             node=node,
             at=self._at,
-            stands=tuple(metrics.stands(sources, parts)),
+            samples=tuple(metrics.samples(sources, parts)),
             states=self._states,
             lines=self._lines,
             unbound=sum(not grant.bound for grant in sources.grants()),

@@ -176,8 +176,9 @@ def _parse(text: str, option: str) -> dict[str, Any]:
         raise errors.DataError(f"{option}: is damaged: {exc}") from exc
     version = document.get("v")
     if type(version) is not int or version != VERSION:
-        raise errors.DataError(f"{option}: has version {version!r}, this pyvgpu supports "
-        f"{VERSION}")
+        raise errors.DataError(
+            f"{option}: has version {version!r}, this pyvgpu supports {VERSION}"
+        )
     return document
 
 

@@ -99,7 +99,7 @@ def explain(api: apiserver.ApiServer, pod: Object) -> ClaimExplanation | None:
         priority=int(objects.section(pod, "spec").get("priority") or 0),
         trouble=trouble,
     )
-    return ClaimExplanation(wait_reasons.look(_book(api), asked, every_device=True), tuple(lines))
+    return ClaimExplanation(wait_reasons.look(_cache(api), asked, every_device=True), tuple(lines))
 
 
 def _selector(pod: Object) -> facts.Selector:
@@ -112,7 +112,7 @@ def _selector(pod: Object) -> facts.Selector:
         return facts.ANY
 
 
-def _book(api: apiserver.ApiServer) -> cache.Cache:
+def _cache(api: apiserver.ApiServer) -> cache.Cache:
     """Return what is free, computed from the nodes' ResourceSlices and from all claims."""
     known = cache.Cache(cache.SchedulerSettings())
     found = seen.slices(_list(api, f"{FOLDER}/resourceslices", "resourceslices"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import errors, quantity
 from pyvgpu.cli import agents, claiming, cluster, refusals, scheduling
 from pyvgpu.controller.kubectl import agent_metrics
-from pyvgpu.controller.scheduler import cache, pod_request, sampling, wait_reasons
+from pyvgpu.controller.scheduler import cache, pod_request, wait_reasons
 from pyvgpu.controller.sidecar import completion, explain, how, nodes, pods, projections, reconcile
 from pyvgpu.kube import apiserver, leases, objects
 
@@ -178,8 +178,9 @@ class RelatedObjects:
         age = nodes.age_of(lease, datetime.datetime.now(datetime.UTC))
         if lease is not None and (age is None or age > self._settings.lease_seconds):
             renewed = objects.section(lease, "spec").get("renewTime")
-            self.unknown.append(f"when a sidecar-controller is active again: none has been "
-            f"since {renewed}")
+            self.unknown.append(
+                f"when a sidecar-controller is active again: none has been since {renewed}"
+            )
 
     def _job(self, pod: pods.Pod, name: str) -> how.OwningJob | None:
         folder = f"/apis/batch/v1/namespaces/{pod.namespace}/jobs"

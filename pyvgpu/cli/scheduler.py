@@ -159,8 +159,9 @@ def run(options: argparse.Namespace) -> int:
             _lead(served, begin(), lease, stop)
             if not stop.is_set():
                 log.warning(
-                    "lost lease %s/%s: another replica is the leader, or none "
-                    "is", namespace, options.name
+                    "lost lease %s/%s: another replica is the leader, or none is",
+                    namespace,
+                    options.name,
                 )
         listener.draining = True
         time.sleep(DRAIN_SECONDS)

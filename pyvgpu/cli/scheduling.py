@@ -81,7 +81,7 @@ def tell_pods(known: cache.Cache, pods: Iterable[Object]) -> None:
 
 def unit_of(known: cache.Cache) -> int:
     """Return the bytes of one vmemory as the nodes publish it, or the default."""
-    units = (stand.unit for stand in known.stands.values() if stand.unit)
+    units = (info.unit for info in known.nodes.values() if info.unit)
     return next(units, amounts.UNIT_BYTES)
 
 

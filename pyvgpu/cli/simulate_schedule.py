@@ -127,8 +127,8 @@ def _place(
     node = min(
         zip(scores, answer.fitting, strict=True), key=lambda scored: (-scored[0], scored[1])
     )[1]
-    shares = decider.book.reserve(pod, node, 0.0)
-    labels = {device.uuid: device.label for device in decider.book.stands[node].devices}
+    shares = decider.cache.reserve(pod, node, 0.0)
+    labels = {device.uuid: device.label for device in decider.cache.nodes[node].devices}
     return Placed(
         key,
         node,

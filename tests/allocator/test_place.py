@@ -136,8 +136,11 @@ def test_one_numa_node_or_nothing():
         ({}, {"uuids": {uuid(7)}}, "is none of the devices that the pod names"),
         ({}, {"not_uuids": {uuid(0)}}, "is excluded by the pod"),
         ({"numa": 1}, {"numa": 0}, "is of NUMA node 1, not 0"),
-        ({}, {"least_memory": 90 * GIB}, "has 80GiB in total, the pod requests a device of at "
-        "least 90GiB"),
+        (
+            {},
+            {"least_memory": 90 * GIB},
+            "has 80GiB in total, the pod requests a device of at least 90GiB",
+        ),
         ({"least_bytes": 9 * GIB}, {}, "needs 9GiB for a usable share, 8GiB are asked"),
     ],
 )
@@ -158,8 +161,11 @@ def test_an_unsuitable_device_is_refused_with_the_reason(fields, selector, said)
     [
         ([held(0, 60, 8)], {}, "gpu0 needs 50 vcore, has 40 free (team/other/main 60 vcore 8GiB)"),
         ([held(0, 9, 75)], {}, "gpu0 needs 8GiB, has 5GiB free (team/other/main 9 vcore 75GiB)"),
-        ([held(0, 1, 1)], WHOLE, "gpu0 is requested as a whole, but is shared: "
-        "team/other/main 1 vcore"),
+        (
+            [held(0, 1, 1)],
+            WHOLE,
+            "gpu0 is requested as a whole, but is shared: team/other/main 1 vcore",
+        ),
         ([], {"size": 81}, "gpu0 has 80GiB in all, 81GiB of one device are asked"),
         ([], {"vcore": 100, "size": 81}, "gpu0 has 80GiB in all, 81GiB of one device are asked"),
         ([], {"count": 2}, "main asks for 2 devices, only 1 fits"),

@@ -27,7 +27,7 @@ def world(tmp_path, monkeypatch):
 
 
 def check(known):
-    rooms = [room for stand in known.stands.values() for room in stand.free]
+    rooms = [room for info in known.nodes.values() for room in info.free]
     assert len(rooms) == NODES * schedulerworld.DEVICES
     assert all(room.vcore >= 0 and room.vmemory >= 0 for room in rooms)
     assert sum(room.tenants for room in rooms) == len(known.pods)

@@ -97,11 +97,11 @@ def test_a_node_is_opened_and_left(address, opened):
 def many():
     found = []
     for number in range(5000):
-        stand = node_info.NodeInfo(f"node-{number}")
+        info = node_info.NodeInfo(f"node-{number}")
         unhealthy = "Xid 79" if number % 100 == 7 else ""
-        had = scheduling_api.devices(stand.name, unhealthy=unhealthy)
-        stand.update(annotations.Published(scheduling_api.UNIT, had), "")
-        found.append(rows.row_of(stand, ""))
+        had = scheduling_api.devices(info.name, unhealthy=unhealthy)
+        info.update(annotations.Published(scheduling_api.UNIT, had), "")
+        found.append(rows.row_of(info, ""))
     return found
 
 

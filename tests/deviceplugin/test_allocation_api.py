@@ -45,7 +45,7 @@ def test_invalid_door_is_refused_with_rule_and_example(words, said):
 
 
 @pytest.mark.parametrize(
-    ("known", "held", "stand"),
+    ("known", "held", "state"),
     [
         pytest.param({}, (), ApiState(Api.DRA, Api.DRA), id="new"),
         pytest.param({}, (A,), ApiState(Api.PLUGIN, Api.DRA), id="held, without a record"),
@@ -53,8 +53,8 @@ def test_invalid_door_is_refused_with_rule_and_example(words, said):
         pytest.param({A: Api.DRA}, (A,), ApiState(Api.DRA, Api.DRA), id="stays"),
     ],
 )
-def test_door_of_a_device_configured_for_claims(known, held, stand):
-    assert allocation_api.stands([A], Configured(Api.DRA), known, held) == {A: stand}
+def test_door_of_a_device_configured_for_claims(known, held, state):
+    assert allocation_api.states([A], Configured(Api.DRA), known, held) == {A: state}
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_door_of_a_device_configured_for_claims(known, held, stand):
     ],
 )
 def test_moving_device_is_offered_by_neither_api(now, wanted, published, elsewhere):
-    stand = ApiState(now, wanted)
-    assert (stand.published, stand.elsewhere) == (published, elsewhere)
+    state = ApiState(now, wanted)
+    assert (state.published, state.elsewhere) == (published, elsewhere)
 
 
 def gates(folder, *words):

@@ -98,9 +98,11 @@ def test_malformed_calls_are_answered_and_grant_nothing(room, method, content):
 
 def test_unknown_ids_grant_nothing_usable(room):
     strange = frozenset({"c99999", "x", "", "c-1"})
-    room.granter.allocate(device_ids.ResourceKind.VCORE, strange)
+    room.grant_manager.allocate(device_ids.ResourceKind.VCORE, strange)
     with pytest.raises(Exception, match="the pod of this container is not known yet"):
-        started(lambda done: room.granter.start(device_ids.ResourceKind.VCORE, strange, done))
+        started(
+            lambda done: room.grant_manager.start(device_ids.ResourceKind.VCORE, strange, done)
+        )
     holds_nothing(room)
     assert room.run(pod("p", container("a", 100, 0)), "a") == "100 16 GPU-0"
 
@@ -168,15 +170,15 @@ def test_changes_of_the_wall_clock_have_no_effect(kubelet, tmp_path, monkeypatch
         first = kubelet.admit(pod("p", container("a", 30, 2)))
         grant = room.start(first, "a")
         for _ in range(4):
-            room.granter.collect()
+            room.grant_manager.collect()
             assert room.start(first, "a") == grant
-        room.granter.allocate(
+        room.grant_manager.allocate(
             device_ids.ResourceKind.VCORE, frozenset({"c150"})
         )  # no container uses it
-        room.granter.collect()
+        room.grant_manager.collect()
         assert len(room.checkpoint.grants) == 2
         kubelet.remove(first)
-        room.granter.collect()
+        room.grant_manager.collect()
         assert grant.id not in room.checkpoint.grants
 
 

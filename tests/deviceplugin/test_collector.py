@@ -7,7 +7,7 @@ from pyvgpu.deviceplugin.containers import collector
 
 
 class Nothing:
-    """A granter and a backend without anything to collect."""
+    """A grant manager and a backend without anything to collect."""
 
     def __init__(self, *failures):
         self.failures = list(failures)
@@ -34,7 +34,7 @@ class Nothing:
     ],
 )
 def test_failing_collection_is_logged_once_and_retried(failure, caplog):
-    granter, made = Nothing(failure, failure), Nothing()
-    collector.Collector(granter, made).run(lambda _: granter.looks == 3)
+    grant_manager, made = Nothing(failure, failure), Nothing()
+    collector.Collector(grant_manager, made).run(lambda _: grant_manager.looks == 3)
     assert made.looks == 1
     assert caplog.messages == [f"garbage collection fails: {failure}"]

@@ -234,8 +234,10 @@ def test_cordoned_device_gets_no_new_containers(node):
     kubelet.until_offered()
     one = kubelet.start_container(kubelet.admit(pod("p", container("a", 30, 8))), "a")
     assert node.quota(one)[2] == uuids[0]
-    assert ordered(node, "cordon", uuids[0]) == (0, f"{uuids[0]}: cordoned, no new container "
-    f"gets it")
+    assert ordered(node, "cordon", uuids[0]) == (
+        0,
+        f"{uuids[0]}: cordoned, no new container gets it",
+    )
     node.until(lambda: len(kubelet.healthy(VCORE)) == 130)
     two = kubelet.start_container(kubelet.admit(pod("q", container("a", 30, 8))), "a")
     assert node.quota(two)[2] == uuids[1]
@@ -243,8 +245,10 @@ def test_cordoned_device_gets_no_new_containers(node):
     node.start()
     kubelet.until_offered()
     node.until(lambda: len(kubelet.healthy(VCORE)) == 130)
-    assert ordered(node, "cordon", uuids[0], "--undo") == (0, f"{uuids[0]}: uncordoned, new "
-    f"containers can get it")
+    assert ordered(node, "cordon", uuids[0], "--undo") == (
+        0,
+        f"{uuids[0]}: uncordoned, new containers can get it",
+    )
     node.until(lambda: len(kubelet.healthy(VCORE)) == 200)
     assert ordered(node, "cordon", "GPU-x")[0] == 64
 

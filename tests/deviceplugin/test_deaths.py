@@ -27,8 +27,8 @@ IDS = {  # each pod gets those of the one before it
 }
 
 
-def answered(granter, kind, own):
-    return plugin_server.as_message(granter.allocate(kind, own)).SerializeToString()
+def answered(grant_manager, kind, own):
+    return plugin_server.as_message(grant_manager.allocate(kind, own)).SerializeToString()
 
 
 class Kubelet:
@@ -39,7 +39,7 @@ class Kubelet:
         folder.mkdir()
         self._write([])
 
-    def admit(self, granter, uid):
+    def admit(self, grant_manager, uid):
         """Allocate the ids of the previous pod, which has ended, to a new one."""
         self._write(
             [
@@ -48,7 +48,7 @@ class Kubelet:
                     "ContainerName": "main",
                     "ResourceName": RESOURCES[kind],
                     "DeviceIDs": {"-1": sorted(own)},
-                    "AllocResp": base64.b64encode(answered(granter, kind, own)).decode(),
+                    "AllocResp": base64.b64encode(answered(grant_manager, kind, own)).decode(),
                 }
                 for kind, own in IDS.items()
             ]
@@ -103,7 +103,7 @@ def agent(tmp_path, machine, driver, kubelet):
             ) as made,
         ):
             made.driver = driver
-            granter = manager.GrantManager(
+            grant_manager = manager.GrantManager(
                 kept,
                 made,
                 interfaces.KubeletSources(checkpoint_file.CheckpointFile(kubelet.folder), kubelet),
@@ -112,17 +112,17 @@ def agent(tmp_path, machine, driver, kubelet):
                 interfaces.StartPolicy(),
                 interfaces.Observers(),
             )
-            granter.see(has)
-            granter.recover()
-            yield granter
-            granter.collect()
-            made.collect(granter.wanted)
+            grant_manager.see(has)
+            grant_manager.recover()
+            yield grant_manager
+            grant_manager.collect()
+            made.collect(grant_manager.wanted)
 
     return begin
 
 
-def start(granter, kind, own):
-    started(lambda done: granter.start(kind, own, done))
+def start(grant_manager, kind, own):
+    started(lambda done: grant_manager.start(kind, own, done))
 
 
 def quotas(folder):
@@ -142,22 +142,22 @@ def test_interrupted_calls_are_completed_exactly_once(tmp_path, agent, kubelet):
         uid = f"pod-{step}"
 
         def live(uid=uid):
-            with agent() as granter:
-                kubelet.admit(granter, uid)
+            with agent() as grant_manager:
+                kubelet.admit(grant_manager, uid)
                 for kind, own in IDS.items():
-                    start(granter, kind, own)
+                    start(grant_manager, kind, own)
 
         if not dying.die_at(step, live):
             break
         died += 1
         assert quotas(tmp_path) in ([], [(60, 40)])  # one of them at most, before any recovery
-        with agent() as granter:
-            assert not granter.known or len(quotas(tmp_path)) <= 1
+        with agent() as grant_manager:
+            assert not grant_manager.known or len(quotas(tmp_path)) <= 1
             if uid not in kubelet.admitted:  # the call has failed, and kubelet retries
-                kubelet.admit(granter, uid)
+                kubelet.admit(grant_manager, uid)
             for kind, own in IDS.items():
-                start(granter, kind, own)
-            (bound,) = [grant for grant in granter.known.values() if grant.bound]
+                start(grant_manager, kind, own)
+            (bound,) = [grant for grant in grant_manager.known.values() if grant.bound]
             assert (bound.owner.uid, bound.owner.pod) == (uid, uid)
         assert quotas(tmp_path) == [(60, 40)]
     assert died > 50

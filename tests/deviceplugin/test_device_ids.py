@@ -14,62 +14,80 @@ def some(*numbers):
     return frozenset(f"c{number}" for number in numbers)
 
 
-def stand(given=(), **more):
+def capacity(given=(), **more):
     return device_ids.ResourceCapacity(4, some(*given), **more)
 
 
 @pytest.mark.parametrize(
-    ("stands", "held", "bad"),
+    ("capacities", "held", "bad"),
     [
-        pytest.param([stand(), stand()], (), (), id="all healthy"),
-        pytest.param([stand(unhealthy=True), stand()], (), (4, 5, 6, 7), id="unhealthy and empty"),
+        pytest.param([capacity(), capacity()], (), (), id="all healthy"),
         pytest.param(
-            [stand([0, 6], unhealthy=True), stand()], (0, 6), (0, 4 + 1, 6, 7), id="its own"
-        ),
-        pytest.param([stand([0], closed=True), stand()], (0,), (5, 6, 7), id="closed: the free"),
-        pytest.param(
-            [stand([0, 1, 2, 3], unhealthy=True), stand([4, 5])], range(6), (0, 1, 2, 3), id="full"
+            [capacity(unhealthy=True), capacity()], (), (4, 5, 6, 7), id="unhealthy and empty"
         ),
         pytest.param(
-            [stand([0], unhealthy=True), stand([2, 3, 4, 5])],
+            [capacity([0, 6], unhealthy=True), capacity()], (0, 6), (0, 4 + 1, 6, 7), id="its own"
+        ),
+        pytest.param(
+            [capacity([0], closed=True), capacity()], (0,), (5, 6, 7), id="closed: the free"
+        ),
+        pytest.param(
+            [capacity([0, 1, 2, 3], unhealthy=True), capacity([4, 5])],
+            range(6),
+            (0, 1, 2, 3),
+            id="full",
+        ),
+        pytest.param(
+            [capacity([0], unhealthy=True), capacity([2, 3, 4, 5])],
             (0, 2, 3, 4, 5),
             (0, 1, 6, 7),
             id="both",
         ),
         pytest.param(
-            [stand([], unhealthy=True), stand([0, 1])], (0, 1, 5, 6, 7), (2, 3, 4), id="not enough"
+            [capacity([], unhealthy=True), capacity([0, 1])],
+            (0, 1, 5, 6, 7),
+            (2, 3, 4),
+            id="not enough",
         ),
         pytest.param(
-            [stand([0, 1], closed=True), stand([0, 1], closed=True)],
+            [capacity([0, 1], closed=True), capacity([0, 1], closed=True)],
             (0, 1),
             (2, 3, 4, 5, 6, 7),
             id="closed, with the same ids on both",
         ),
-        pytest.param([stand([0, 1]), stand([0, 1])], (0, 1), (6, 7), id="the same ids on both"),
-        pytest.param([stand([0], taken=3), stand()], (0,), (5, 6, 7), id="whole, with its rest"),
+        pytest.param(
+            [capacity([0, 1]), capacity([0, 1])], (0, 1), (6, 7), id="the same ids on both"
+        ),
+        pytest.param(
+            [capacity([0], taken=3), capacity()], (0,), (5, 6, 7), id="whole, with its rest"
+        ),
     ],
 )
-def test_number_of_unhealthy_ids(stands, held, bad):
-    assert device_ids.unhealthy(EVERYTHING, stands, some(*held)) == some(*bad)
+def test_number_of_unhealthy_ids(capacities, held, bad):
+    assert device_ids.unhealthy(EVERYTHING, capacities, some(*held)) == some(*bad)
 
 
 def test_unhealthy_ids_stay_unhealthy():
     before = some(1, 2, 3, 4)
-    found = device_ids.unhealthy(EVERYTHING, [stand(unhealthy=True), stand()], some(), before)
+    found = device_ids.unhealthy(
+        EVERYTHING, [capacity(unhealthy=True), capacity()], some(), before
+    )
     assert found == before
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=4))
 def test_ids_of_other_devices_stay_healthy(devices):
     everything = VCORE.ids(4 * len(devices))
-    stands, held, next_one = [], set(), 0
+    capacities, held, next_one = [], set(), 0
     for used, unhealthy in devices:
         own = some(*range(next_one, next_one + used))
-        stands.append(device_ids.ResourceCapacity(4, own, unhealthy=unhealthy))
+        capacities.append(device_ids.ResourceCapacity(4, own, unhealthy=unhealthy))
         held |= own
         next_one += used
-    found = device_ids.unhealthy(everything, stands, frozenset(held))
-    assert not found & {given_id for one in stands if not one.unhealthy for given_id in one.given}
+    found = device_ids.unhealthy(everything, capacities, frozenset(held))
+    assert not found & {
+        given_id for one in capacities if not one.unhealthy for given_id in one.given
+    }
     assert len(found) == 4 * sum(unhealthy for _, unhealthy in devices)
 
 

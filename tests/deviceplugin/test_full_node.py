@@ -25,7 +25,7 @@ class Node:
     def __init__(self, room, now):
         self.room, self.now, self.posted = room, now, []
         self.kubelet = room.kubelet
-        room.granter.observers.reported.add(self.posted.append)
+        room.grant_manager.observers.reported.add(self.posted.append)
 
     def fill(self, vcore=60):
         """Start a pod on each device."""
@@ -52,7 +52,7 @@ class Node:
     def see(self, *changes):
         """Apply these changes to the devices, one for each."""
         has = grant_room.devices(2)
-        self.room.granter.see(
+        self.room.grant_manager.see(
             [dataclasses.replace(it, **it_is) for it, it_is in zip(has, changes, strict=True)]
         )
 
@@ -137,12 +137,12 @@ def test_pod_waits_for_processes_of_a_finished_pod(here):
     ]
     here.room.folders.used.add(grant.id)
     here.kubelet.remove(first)
-    here.room.granter.collect()
+    here.room.grant_manager.collect()
     new = here.admit("new", 70)
     here.refused(new)
     assert (here.waiting, here.evicted) == ({"new"}, set())
     here.room.folders.used.clear()
-    here.room.granter.collect()
+    here.room.grant_manager.collect()
     assert grant_room.text(here.room.start(new, "a")) == "70 4 GPU-0"
 
 

@@ -22,8 +22,8 @@ def held(*grants):
 def numbers(kind, *grants, resources=device_ids.OURS):
     """Return for each device the number of allocated ids, and of those taken without an id."""
     (resource,) = [candidate for candidate in resources if candidate.kind is kind]
-    found = holdings.stands(resource, FACTS, grants, UNIT)
-    return [(len(stand.given), stand.taken) for stand in found]
+    found = holdings.capacities(resource, FACTS, grants, UNIT)
+    return [(len(capacity.given), capacity.taken) for capacity in found]
 
 
 @pytest.mark.parametrize("count", [1, 2])

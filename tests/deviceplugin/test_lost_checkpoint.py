@@ -45,7 +45,7 @@ def share(room, name, *asked):
 
 def collect(room):
     for _ in range(2):
-        room.granter.collect()
+        room.grant_manager.collect()
 
 
 @pytest.mark.parametrize("how", LOSSES)

@@ -99,7 +99,7 @@ def test_recreated_pod_gets_a_new_grant(room):
     new = room.kubelet.admit(pod("web-0", container("a", 60, 4)))
     after = room.start(new, "a")
     assert (after.owner.uid, grant_room.text(after)) == (new.uid, "60 4 GPU-0")
-    room.granter.collect()
+    room.grant_manager.collect()
     assert set(room.folders.made) == {after.id} != {before.id}
 
 
@@ -165,13 +165,13 @@ def test_share_in_use_by_a_process_is_not_granted(room):
     grant = room.start(old, "a")
     room.folders.used.add(grant.id)
     kubelet.remove(old)
-    room.granter.collect()
+    room.grant_manager.collect()
     assert room.folders.revoked == {grant.id}
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 140)
     kubelet.until(lambda: len(kubelet.healthy(VMEMORY)) == 28)
     assert room.run(pod("q", container("a", 60, 4)), "a") == "60 4 GPU-1"
     room.folders.used.clear()
-    room.granter.collect()
+    room.grant_manager.collect()
     assert grant.id not in room.folders.made
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
 
@@ -187,7 +187,7 @@ def test_surviving_process_frees_ids_at_once_and_room_at_its_end(kubelet, tmp_pa
         with pytest.raises(StartError, match="there is no room on this node"):
             room.start(new, "a")
         room.folders.used.clear()
-        room.granter.collect()
+        room.grant_manager.collect()
         assert grant_room.text(room.start(new, "a")) == "60 4 GPU-0"
 
 
@@ -198,7 +198,7 @@ def test_next_agent_knows_shares_held_by_processes(kubelet, tmp_path):
         grant = room.start(old, "a")
         room.folders.used.add(grant.id)
         kubelet.remove(old)
-        room.granter.collect()
+        room.grant_manager.collect()
     with grant_room.running(kubelet, tmp_path, has) as room:
         room.folders.used.add(grant.id)
         assert grant.id not in room.folders.made  # nor re-created
@@ -217,17 +217,17 @@ def test_changed_profile_keeps_running_grants(kubelet, tmp_path):
         ours = room.start(kubelet.admit(pod("ours", container("a", 60, 4))), "a")
     with grant_room.running(kubelet, tmp_path, has, device_ids.GAIA) as room:
         are_left(core, memory)
-        room.granter.collect()
+        room.grant_manager.collect()
         assert room.folders.made == {ours.id: ours}
         other = kubelet.admit(pod("theirs", Container("a", {core: 60, memory: 4})))
         theirs = room.start(other, "a")
         assert grant_room.text(theirs) == "60 4 GPU-1"
     with grant_room.running(kubelet, tmp_path, has) as room:
         are_left(VCORE, VMEMORY)
-        room.granter.collect()
+        room.grant_manager.collect()
         assert room.folders.made == {ours.id: ours, theirs.id: theirs}
         kubelet.remove(other)
-        room.granter.collect()
+        room.grant_manager.collect()
         kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
 
 
@@ -239,12 +239,12 @@ def test_restarted_kubelet_that_lists_no_pod_ends_no_grant(room):
     kubelet.stop()
     kubelet.start()
     kubelet.until_offered()
-    room.granter.collect()
+    room.grant_manager.collect()
     assert room.folders.made == {grant.id: grant}
     kubelet.change_list = lambda listed: listed
-    room.granter.collect()
+    room.grant_manager.collect()
     kubelet.remove(one)
-    room.granter.collect()
+    room.grant_manager.collect()
     assert not room.folders.made
 
 
@@ -252,7 +252,7 @@ def test_grants_of_finished_pods_are_collected(room):
     pods = [room.kubelet.admit(pod(f"p{number}", container("a", 20, 2))) for number in range(3)]
     kept = [room.start(one, "a") for one in pods][1:]
     room.kubelet.remove(pods[0])
-    room.granter.collect()
+    room.grant_manager.collect()
     assert set(room.folders.made) == {grant.id for grant in kept} == set(room.checkpoint.grants)
 
 
@@ -260,11 +260,11 @@ def test_grant_never_used_by_kubelet_ends_after_a_while(kubelet, tmp_path):
     now = [1000.0]
     sizes = {"clock": lambda: now[0]}
     with grant_room.running(kubelet, tmp_path, grant_room.devices(1), **sizes) as room:
-        room.granter.allocate(device_ids.ResourceKind.VCORE, frozenset({"c0"}))
+        room.grant_manager.allocate(device_ids.ResourceKind.VCORE, frozenset({"c0"}))
         kubelet.write()
         for seconds, left in ((0, 1), (59, 1), (2, 0)):
             now[0] += seconds
-            room.granter.collect()
+            room.grant_manager.collect()
             assert len(room.checkpoint.grants) == left
 
 
@@ -288,13 +288,13 @@ def test_unhealthy_device_withdraws_its_own_and_free_ids_only(room):
     second = kubelet.admit(pod("q", container("a", 60, 4)))
     assert [room.start(one, "a").shares[0].uuid for one in (first, second)] == ["GPU-0", "GPU-1"]
     well, ill = grant_room.devices(2)
-    room.granter.see([well, *grant_room.devices(2, unhealthy="XID 79")[1:]])
+    room.grant_manager.see([well, *grant_room.devices(2, unhealthy="XID 79")[1:]])
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 100)
     kubelet.until(lambda: len(kubelet.healthy(VMEMORY)) == grant_room.UNITS)
     assert kubelet.ids(first, "a", VCORE) <= kubelet.healthy(VCORE)
     assert not kubelet.ids(second, "a", VCORE) & kubelet.healthy(VCORE)
     assert not kubelet.ids(second, "a", VMEMORY) & kubelet.healthy(VMEMORY)
-    room.granter.see([well, ill])
+    room.grant_manager.see([well, ill])
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
 
 
@@ -303,10 +303,10 @@ def test_restart_on_an_unhealthy_device_is_evicted_after_the_deadline(kubelet, t
     with grant_room.running(
         kubelet, tmp_path, grant_room.devices(1), clock=lambda: now[0]
     ) as room:
-        room.granter.observers.reported.add(posted.append)
+        room.grant_manager.observers.reported.add(posted.append)
         both = kubelet.admit(pod("p", container("i", 30, 2, init=True), container("a", 30, 2)))
         room.start(both, "i")
-        room.granter.see(grant_room.devices(1, unhealthy="XID 79"))
+        room.grant_manager.see(grant_room.devices(1, unhealthy="XID 79"))
         for seconds in (0, 59, 2):
             now[0] += seconds
             assert not posted
@@ -314,7 +314,7 @@ def test_restart_on_an_unhealthy_device_is_evicted_after_the_deadline(kubelet, t
                 room.start(both, "a")
         (event,) = posted
         assert (event.uid, event.name, event.evict) == (both.uid, "p", True)
-        room.granter.see(grant_room.devices(1))
+        room.grant_manager.see(grant_room.devices(1))
         assert grant_room.text(room.start(both, "a")) == "30 2 GPU-0"
 
 
@@ -323,7 +323,7 @@ def test_cordoned_device_keeps_running_containers_only(room):
     first = kubelet.admit(pod("p", container("a", 30, 4)))
     room.start(first, "a")
     other = grant_room.devices(2)[1]
-    room.granter.see([*grant_room.devices(1, cordoned=True), other])
+    room.grant_manager.see([*grant_room.devices(1, cordoned=True), other])
     kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 130)
     assert kubelet.ids(first, "a", VCORE) <= kubelet.healthy(VCORE)
     assert room.run(pod("q", container("a", 30, 4)), "a") == "30 4 GPU-1"
@@ -380,7 +380,7 @@ def test_pod_starts_once_one_device_has_room(room):
     new = pod("r", container("a", 60, 4))
     assert "needs 60 vcore, has 40 free (default/p 60 vcore 1GiB)" in refused(room, new, "a")
     room.kubelet.remove(first)
-    room.granter.collect()
+    room.grant_manager.collect()
     assert grant_room.text(room.start(new, "a")) == "60 4 GPU-0"
 
 

@@ -68,7 +68,7 @@ def test_list_from_before_a_kubelet_restart_binds_nothing(room, choosers):
 
     choosers.append(choose)
     answered = queue.Queue()
-    room.granter.start(
+    room.grant_manager.start(
         device_ids.ResourceKind.VCORE, room.kubelet.ids(one, "a", VCORE), answered.put
     )
     assert "kubelet has restarted" in str(answered.get(timeout=30))
@@ -81,7 +81,7 @@ def test_grant_that_ended_before_its_files_is_not_made(room, monkeypatch):
 
     def make_and_end_the_others(grant):
         make(grant)
-        room.granter.end(lambda other: other.id != grant.id)
+        room.grant_manager.end(lambda other: other.id != grant.id)
 
     monkeypatch.setattr(room.folders, "make", make_and_end_the_others)
     both = room.kubelet.admit(pod("both", container("a", 30, 2), container("b", 30, 2)))

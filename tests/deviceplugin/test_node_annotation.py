@@ -109,8 +109,8 @@ def test_annotation_has_devices_and_local_placements(kubelet, tmp_path):
                 policy=policy,
             )
 
-        room.granter.change(grant.id, lower)  # it keeps its ids
-        known = room.granter.known.values()
+        room.grant_manager.change(grant.id, lower)  # it keeps its ids
+        known = room.grant_manager.known.values()
         text = node_annotation.text_of(UNIT, has, {"GPU-0": 3}, known)
     document = json.loads(text)
     jsonschema.Draft202012Validator(schemas.NODE_DEVICES).validate(document)

@@ -33,7 +33,7 @@ def room(kubelet, tmp_path):
 def following(room):
     posted = []
     known = Pods()
-    made = pod_annotations.PodAnnotations(known, room.granter, posted.append)
+    made = pod_annotations.PodAnnotations(known, room.grant_manager, posted.append)
 
     def look(one, annotations):
         meta = {"uid": one.uid, "namespace": "default", "name": one.name}

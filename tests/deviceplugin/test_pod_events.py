@@ -90,20 +90,20 @@ def served(server):
 def telling(server, **limits):
     with served(server) as host:
         chosen = dataclasses.replace(pod_events.LIMITS, **limits)
-        teller = pod_events.PodEvents(connected(host), "node-1", limits=chosen)
-        with running(teller):
-            yield teller
+        recorder = pod_events.PodEvents(connected(host), "node-1", limits=chosen)
+        with running(recorder):
+            yield recorder
 
 
 @contextlib.contextmanager
-def running(teller):
-    threads = [threading.Thread(target=run) for run in teller.runs.values()]
+def running(recorder):
+    threads = [threading.Thread(target=run) for run in recorder.runs.values()]
     for thread in threads:
         thread.start()
     try:
         yield
     finally:
-        teller.stop()
+        recorder.stop()
         for thread in threads:
             thread.join(waiting.PROMPT)
             assert not thread.is_alive()
@@ -136,9 +136,9 @@ def object_of(name, uid, **meta):
 
 def test_owned_pod_gets_an_event_and_is_evicted_by_uid():
     server = Server(object_of("p", "u", ownerReferences=OWNED))
-    with telling(server) as teller:
+    with telling(server) as recorder:
         for _ in range(2):
-            teller.tell(refused("u", "default", "p", "there is no room"))
+            recorder.tell(refused("u", "default", "p", "there is no room"))
         event, eviction = server.until("events", "eviction")
     assert (event["reason"], event["message"]) == ("VGPURefused", "there is no room")
     assert event["involvedObject"]["uid"] == "u"
@@ -150,29 +150,29 @@ def test_static_pod_gets_an_event_through_its_mirror():
     node = [{"kind": "Node", "name": "node-1", "uid": "o"}]
     mirror = object_of("p", "its own", annotations=of, ownerReferences=node)
     server = Server(mirror, object_of("q", "v"))
-    with telling(server) as teller:
-        teller.tell(refused("b2f1" * 8, "default", "p", "there is no room"))
+    with telling(server) as recorder:
+        recorder.tell(refused("b2f1" * 8, "default", "p", "there is no room"))
         first, *_ = server.until("events")
-        teller.tell(refused("v", "", "", "nor here"))
+        recorder.tell(refused("v", "", "", "nor here"))
         server.until("events", "events")
     assert first["involvedObject"]["uid"] == "its own"  # by which `kubectl describe` selects
 
 
 def test_bare_pod_gets_only_an_event():
     server = Server(object_of("p", "u"), object_of("q", "v"))
-    with telling(server) as teller:
-        teller.tell(refused("u", "default", "p", "there is no room"))
-        teller.tell(refused("v", "", "", "nor here"))
+    with telling(server) as recorder:
+        recorder.tell(refused("u", "default", "p", "there is no room"))
+        recorder.tell(refused("v", "", "", "nor here"))
         _, second = server.until("events", "events")
     assert second["involvedObject"]["name"] == "q"
 
 
 def test_later_pod_of_the_same_name_is_untouched():
     server = Server(object_of("p", "another", ownerReferences=OWNED), object_of("q", "v"))
-    with telling(server) as teller:
-        teller.tell(refused("u", "default", "p", "there is no room"))
-        teller.tell(refused("u", "default", "gone", "there is no room at all"))
-        teller.tell(refused("v", "default", "q", "last"))
+    with telling(server) as recorder:
+        recorder.tell(refused("u", "default", "p", "there is no room"))
+        recorder.tell(refused("u", "default", "gone", "there is no room at all"))
+        recorder.tell(refused("v", "default", "q", "last"))
         (event,) = server.until("events")
     assert event["message"] == "last"
 
@@ -181,8 +181,8 @@ def test_later_pod_of_the_same_name_is_untouched():
 def test_failed_event_is_retried():
     server = Server(object_of("p", "u", ownerReferences=OWNED))
     server.failing = [500, 429]
-    with telling(server) as teller:
-        teller.tell(refused("u", "default", "p", "there is no room"))
+    with telling(server) as recorder:
+        recorder.tell(refused("u", "default", "p", "there is no room"))
         server.until("events", "eviction")
 
 
@@ -195,10 +195,10 @@ def of_node(name):
 def test_event_refused_for_good_is_dropped(caplog, status):
     server = Server(object_of("p", "u"), object_of("q", "v"))
     server.failing = [status, status]
-    with telling(server) as teller:
-        teller.tell(of_node("node-1"))
-        teller.tell(refused("u", "default", "p", "there is no room"))
-        teller.tell(refused("v", "default", "q", "nor here"))
+    with telling(server) as recorder:
+        recorder.tell(of_node("node-1"))
+        recorder.tell(refused("u", "default", "p", "there is no room"))
+        recorder.tell(refused("v", "default", "q", "nor here"))
         (event,) = server.until("events")
     assert event["message"] == "nor here"
     node, one = [message for message in caplog.messages if message.startswith("gave up")]
@@ -211,8 +211,8 @@ def test_event_refused_for_good_is_dropped(caplog, status):
 def test_failed_node_event_is_retried(status):
     server = Server()
     server.failing = [status]
-    with telling(server) as teller:
-        teller.tell(of_node("node-1"))
+    with telling(server) as recorder:
+        recorder.tell(of_node("node-1"))
         (event,) = server.until("events")
     assert event["involvedObject"]["name"] == "node-1"
 
@@ -226,22 +226,22 @@ def test_withdrawn_event_is_not_written():
     """Before it is posted, and during a post."""
     server = Server(object_of("p", "u"), object_of("q", "v"))
     with served(server) as host:
-        teller = pod_events.PodEvents(connected(host), "node-1")
-        teller.tell(waits("u"))
-        teller.withdraw("u", events.Reason.WAITS)
-        teller.tell(events.GrantEvent("v", "default", "q", "tried", events.Reason.WAITS))
+        recorder = pod_events.PodEvents(connected(host), "node-1")
+        recorder.tell(waits("u"))
+        recorder.withdraw("u", events.Reason.WAITS)
+        recorder.tell(events.GrantEvent("v", "default", "q", "tried", events.Reason.WAITS))
         answer = server.answer
 
         def refuse(method, path, body):
             if method != "POST":
                 return answer(method, path, body)
             server.answer = answer
-            teller.withdraw("v", events.Reason.WAITS)
-            teller.tell(refused("v", "default", "q", "last"))
+            recorder.withdraw("v", events.Reason.WAITS)
+            recorder.tell(refused("v", "default", "q", "last"))
             return 500, {"message": "not now"}
 
         server.answer = refuse
-        with running(teller):
+        with running(recorder):
             (event,) = server.until("events")
     assert event["message"] == "last"
 
@@ -253,12 +253,12 @@ def resized(text):
 @pytest.mark.slow
 def test_events_of_a_pod_and_reason_are_rate_limited():
     server = Server(object_of("p", "u"))
-    with telling(server, least_seconds=0.5) as teller:
-        teller.tell(resized("vcore 1"))
+    with telling(server, least_seconds=0.5) as recorder:
+        recorder.tell(resized("vcore 1"))
         server.until("events")
         for vcore in range(2, 6):
-            teller.tell(resized(f"vcore {vcore}"))
-        teller.tell(refused("u", "default", "p", "another reason"))
+            recorder.tell(resized(f"vcore {vcore}"))
+        recorder.tell(refused("u", "default", "p", "another reason"))
         server.until("events", "events", "events")
     assert [body["message"] for _, body in server.written] == [
         "vcore 1",
@@ -270,9 +270,9 @@ def test_events_of_a_pod_and_reason_are_rate_limited():
 
 def test_same_event_is_repeated_only_after_a_while():
     server = Server(object_of("p", "u"))
-    with telling(server, least_seconds=0.0) as teller:
+    with telling(server, least_seconds=0.0) as recorder:
         for text in ("vcore 1", "vcore 1", "vcore 2"):
-            teller.tell(resized(text))
+            recorder.tell(resized(text))
             server.until(*["events"] * int(text[-1]))
 
 
@@ -280,11 +280,11 @@ def test_pod_is_evicted_for_no_other_event():
     """The event that announces the eviction is refused for good; a later one is of no eviction."""
     server = Server(object_of("p", "u", ownerReferences=OWNED), object_of("q", "v"))
     server.failing = [403]
-    with telling(server) as teller:
-        teller.tell(refused("u", "default", "p", "there is no room"))
-        teller.tell(resized("vcore 1"))
+    with telling(server) as recorder:
+        recorder.tell(refused("u", "default", "p", "there is no room"))
+        recorder.tell(resized("vcore 1"))
         server.until("events")
-        teller.tell(refused("v", "default", "q", "last"))
+        recorder.tell(refused("v", "default", "q", "last"))
         server.until("events", "events")
 
 
@@ -292,8 +292,8 @@ def test_pod_is_evicted_for_no_other_event():
 def test_delayed_eviction_writes_its_event_once():
     server = Server(object_of("p", "u", ownerReferences=OWNED))
     server.refused["eviction"] = [429, 429]
-    with telling(server) as teller:
-        teller.tell(refused("u", "default", "p", "there is no room"))
+    with telling(server) as recorder:
+        recorder.tell(refused("u", "default", "p", "there is no room"))
         server.until("events", "eviction")
 
 
@@ -302,11 +302,11 @@ def test_disruption_budget_of_one_pod_delays_no_other(monkeypatch):
     names = ("p", "q", "r")
     server = Server(*(object_of(name, f"uid-{name}", ownerReferences=OWNED) for name in names))
     server.refused["eviction"] = [429]
-    with telling(server) as teller:
-        teller.tell(refused("uid-p", "default", "p", "there is no room"))
+    with telling(server) as recorder:
+        recorder.tell(refused("uid-p", "default", "p", "there is no room"))
         server.until("events")
-        teller.tell(refused("uid-q", "default", "q", "nor here"))
-        teller.tell(refused("uid-r", "default", "r", "nor there"))
+        recorder.tell(refused("uid-q", "default", "q", "nor here"))
+        recorder.tell(refused("uid-r", "default", "r", "nor there"))
         server.until_all("events", "events", "events", "eviction", "eviction")
     evicted = [body["metadata"]["name"] for kind, body in server.written if kind == "eviction"]
     assert sorted(evicted) == ["q", "r"]
@@ -318,7 +318,7 @@ def test_final_refusal_evicts_at_once_and_a_doubt_after_its_deadline(kubelet, tm
     sizes = {"clock": lambda: now[0]}
     posted = []
     with grant_room.running(kubelet, tmp_path, grant_room.devices(1), **sizes) as room:
-        room.granter.observers.reported.add(posted.append)
+        room.grant_manager.observers.reported.add(posted.append)
         big = kubelet.admit(pod("big", container("a", 30, 2), container("b", 10, 0)))
         with pytest.raises(StartError):
             room.start(big, "a")
@@ -337,5 +337,5 @@ def test_final_refusal_evicts_at_once_and_a_doubt_after_its_deadline(kubelet, tm
         kubelet.refuse_lists = 0
         room.start(doubted, "a")
         now[0] += 61
-        room.granter.collect()
+        room.grant_manager.collect()
         assert len(room.checkpoint.grants) == 3

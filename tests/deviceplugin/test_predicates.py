@@ -78,9 +78,9 @@ def room(kubelet, tmp_path, cluster):
     noting = predicates.Predicates(cluster.pods, NODE, lambda: MINORS)
     policy = interfaces.StartPolicy(choose=noting.choose)
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2), policy=policy) as made:
-        made.granter.observers.bound.add(noting.note)
+        made.grant_manager.observers.bound.add(noting.note)
         made.posted = []
-        made.granter.observers.reported.add(made.posted.append)
+        made.grant_manager.observers.reported.add(made.posted.append)
         made.noting = noting
         yield made
 

@@ -167,8 +167,11 @@ def test_share_mode_false_gives_whole_devices_only(node):
     node.start("--profile", "gaia", "--share-mode=false")
     kubelet = node.kubelet
     kubelet.until(lambda: kubelet.healthy(CORE) and kubelet.healthy(MEMORY))
-    with pytest.raises(AdmissionError, match=r"this node allocates whole devices only .*would "
-    r"be 100"):
+    with pytest.raises(
+        AdmissionError,
+        match=r"this node allocates whole devices only .*would "
+        r"be 100",
+    ):
         kubelet.admit(pod_of(SHARE)[0])
     kubelet.start_container(kubelet.admit(pod_of(WHOLE)[0]), "nvidia")
 

@@ -78,7 +78,13 @@ def seen(held, whose, shimmed=()):
         ),
         pytest.param(
             seen({A: {10: GIB}}, {10: Whose("f" * 16)}),
-            [(ViolationKind.FOREIGN, (10,), "process 10 of grant ffffffffffffffff uses gpu0 without")],
+            [
+                (
+                    ViolationKind.FOREIGN,
+                    (10,),
+                    "process 10 of grant ffffffffffffffff uses gpu0 without",
+                )
+            ],
             id="an ended grant",
         ),
         pytest.param(

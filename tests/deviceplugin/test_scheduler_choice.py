@@ -27,7 +27,7 @@ def room(kubelet, tmp_path, cluster):
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2), policy=policy) as made:
         made.keys = keys
         made.posted = []
-        made.granter.observers.reported.add(made.posted.append)
+        made.grant_manager.observers.reported.add(made.posted.append)
         yield made
 
 
@@ -176,23 +176,25 @@ def test_pod_waits_for_the_first_key_without_eviction(kubelet, tmp_path, cluster
         kubelet, tmp_path, grant_room.devices(2), policy=policy, clock=lambda: next(late)
     ) as room:
         posted = []
-        room.granter.observers.reported.add(posted.append)
+        room.grant_manager.observers.reported.add(posted.append)
         one = room.kubelet.admit(pod("p", container("a", 30, 2)))
         cluster.add(one, sealed(one, a="30 2 GPU-1"), owned=True)
         for _ in range(3):
             with pytest.raises(StartError, match="there is no key yet; the scheduler makes it"):
                 room.start(one, "a")
         assert {(event.reason, event.evict) for event in posted} == {("VGPUWaits", False)}
-        assert room.granter.waiting == set(room.checkpoint.grants)
+        assert room.grant_manager.waiting == set(room.checkpoint.grants)
         withdrawn = []
-        room.granter.observers.withdrawn.add(lambda uid, reason: withdrawn.append((uid, reason)))
+        room.grant_manager.observers.withdrawn.add(
+            lambda uid, reason: withdrawn.append((uid, reason))
+        )
         assert [
-            message for message in caplog.messages if message.startswith("no pod can start")
+            message for message in caplog.messages if message.startswith("pods whose devices")
         ] == [f"no pod can start for which the scheduler chose devices: {keys.trouble}"]
         (secret / "key").write_bytes(KEY)
         assert keys.trouble == ""
         assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
-        assert not room.granter.waiting
+        assert not room.grant_manager.waiting
         assert withdrawn == [(one.uid, "VGPUWaits")]
 
 
@@ -244,7 +246,7 @@ def wishing(kubelet, tmp_path, cluster):
     policy = interfaces.StartPolicy(choose=scheduler_choice.Wished(cluster.pods).choose)
     with grant_room.running(kubelet, tmp_path, (slow, fast), policy=policy) as made:
         made.posted = []
-        made.granter.observers.reported.add(made.posted.append)
+        made.grant_manager.observers.reported.add(made.posted.append)
         yield made
 
 

@@ -38,8 +38,10 @@ def test_all_subscribers_hear_of_a_grant_in_any_order(kubelet, tmp_path, order):
     heard = {name: [] for name in order}
     with grant_room.running(kubelet, tmp_path, grant_room.devices(1)) as room:
         for name in order:
-            room.granter.observers.changed.add(lambda name=name: heard[name].append("changed"))
-            room.granter.observers.bound.add(
+            room.grant_manager.observers.changed.add(
+                lambda name=name: heard[name].append("changed")
+            )
+            room.grant_manager.observers.bound.add(
                 lambda bound_pod, shares, name=name: heard[name].append((bound_pod.name, *shares))
             )
         assert room.run(pod("one", container("a", 30, 2)), "a") == "30 2 GPU-0"

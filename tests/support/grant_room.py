@@ -75,7 +75,7 @@ class Room:
     """A running agent."""
 
     kubelet: FakeKubelet
-    granter: manager.GrantManager
+    grant_manager: manager.GrantManager
     checkpoint: grant_log.Checkpoint
     folders: Folders
     offers: dict[device_ids.ResourceKind, Offer]
@@ -113,7 +113,7 @@ def running(
         kubelet.pod_resources, seconds=waiting.PROMPT / 2, patience=1
     )
     with grant_log.Checkpoint(folder / "state", "node-1") as kept:
-        granter = manager.GrantManager(
+        grant_manager = manager.GrantManager(
             kept,
             folders,
             interfaces.KubeletSources(checkpoint_file.CheckpointFile(kubelet.folder), pods),
@@ -122,11 +122,11 @@ def running(
             policy,
             interfaces.Observers(),
         )
-        granter.see(has)
-        granter.recover()
+        grant_manager.see(has)
+        grant_manager.recover()
         plugins = [
-            plugin_server.Plugin(kubelet.folder, offer, granter) for offer in offers.values()
+            plugin_server.Plugin(kubelet.folder, offer, grant_manager) for offer in offers.values()
         ]
         with waiting.beside(registration.Registrar(kubelet.folder, plugins)):
             kubelet.until_offered((resources[0].name, resources[1].name))
-            yield Room(kubelet, granter, kept, folders, offers)
+            yield Room(kubelet, grant_manager, kept, folders, offers)

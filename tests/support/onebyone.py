@@ -7,15 +7,15 @@ from pyvgpu.controller.scheduler import index, pod_request
 from pyvgpu.controller.scheduler import score as points
 
 
-def judge(stand, pod):
+def judge(info, pod):
     """Return why *pod* does not fit on a node, None if it fits; no pod: an invalid request."""
-    if not stand.unit:
-        return index.RefusalReason.DAMAGED if stand.trouble else index.RefusalReason.UNKNOWN
+    if not info.unit:
+        return index.RefusalReason.DAMAGED if info.trouble else index.RefusalReason.UNKNOWN
     if pod is None:
         return index.RefusalReason.NONSENSE
-    if place.find(stand.free, pod) is not None:
+    if place.find(info.free, pod) is not None:
         return None
-    may = [room for room in stand.free if not free_capacity.unfit(room.device, pod.selector)]
+    may = [room for room in info.free if not free_capacity.unfit(room.device, pod.selector)]
     if not may:
         return index.RefusalReason.CLOSED
     found = None
@@ -47,12 +47,12 @@ def has_room(room, need):
     )
 
 
-def score(stand, pod, policy):
+def score(info, pod, policy):
     """Return the score, 0 to 10, of a node on which *pod* fits."""
     if policy is pod_request.NodePolicy.TOPOLOGY and any(
         container.need.count > 1 for container in pod.containers
     ):
-        return points.by_nearness(stand.free, pod)
+        return points.by_nearness(info.free, pod)
     spread = policy is pod_request.NodePolicy.SPREAD
     need = max(
         (container.need for container in pod.containers),
@@ -60,11 +60,11 @@ def score(stand, pod, policy):
     )
     used = [
         1 - min(free_room.vcore / 100, free_room.vmemory / free_room.device.memory_bytes)
-        for free_room in stand.free
+        for free_room in info.free
     ]
     fitting = [
         part
-        for room, part in zip(stand.free, used, strict=True)
+        for room, part in zip(info.free, used, strict=True)
         if has_room(room, need) and not free_capacity.unfit(room.device, pod.selector)
     ]
     device = (min if spread else max)(fitting, default=0.0)

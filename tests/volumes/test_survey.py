@@ -382,8 +382,9 @@ def test_soname_that_is_not_a_file_name_is_not_linked(machine):
     ("target", "complaint"),
     [
         pytest.param("nowhere", "a dangling symbolic link", id="dangling"),
-        pytest.param("../../../../../../../../etc/hostname", "a dangling symbolic "
-        "link", id="out of it"),
+        pytest.param(
+            "../../../../../../../../etc/hostname", "a dangling symbolic link", id="out of it"
+        ),
         pytest.param("/proc/self/environ", "a dangling symbolic link", id="absolute"),
     ],
 )

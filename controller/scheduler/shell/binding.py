@@ -103,7 +103,7 @@ class Binder:
         many seconds for that.
         """
         self._api = api
-        self._book = known
+        self._cache = known
         self._keys = keys
         self._may_send = may_send
         self._is_current = is_current
@@ -121,7 +121,7 @@ class Binder:
             if uid in self._sent and self._settle(uid, judged.pod.key) == node:
                 return  # the request whose answer was lost was done
             for _ in range(TRIES):
-                shares = self._book.reserve(judged.pod, node, time.monotonic())
+                shares = self._cache.reserve(judged.pod, node, time.monotonic())
                 try:
                     self._write(judged, notes.DeviceChoice(uid, node, shares))
                     return
@@ -130,7 +130,7 @@ class Binder:
                 if again is None:
                     return
                 judged = again
-            self._book.release(uid)
+            self._cache.release(uid)
             raise NotBoundError(f"pod {judged.pod.key}: other clients keep changing it")
 
     def bind_without(self, namespace: str, name: str, uid: str, node: str) -> None:
@@ -149,7 +149,7 @@ class Binder:
     def resolve(self) -> int:
         """Resolve binds in doubt; return how many of their reservations were released."""
         freed = 0
-        for promise in self._book.doubtful(time.monotonic()):
+        for promise in self._cache.doubtful(time.monotonic()):
             uid = promise.pod.uid
             try:
                 with self._alone(uid):
@@ -186,7 +186,7 @@ class Binder:
         noted = {names.DEVICES_ANNOTATION: sealed}
         if judged.containers:
             when = predicates.now(time.time())
-            minors = self._book.minors(choice.node)
+            minors = self._cache.minors(choice.node)
             noted |= dict.fromkeys(judged.stale, "")  # a Binding cannot remove annotations
             noted |= predicates.notes(
                 judged.containers, choice.containers, choice.node, minors, when
@@ -197,7 +197,7 @@ class Binder:
             metadata["resourceVersion"] = judged.version
         with self._places:
             if not (self._may_send() and self._is_current(0.0)):  # the wait may have been long
-                self._book.release(pod.uid)
+                self._cache.release(pod.uid)
                 raise NotBoundError("another replica is the leader now, or a watch is broken")
             self._sent[pod.uid] = judged.version, time.monotonic()
             self._send(pod.key, metadata, choice.node)
@@ -227,19 +227,19 @@ class Binder:
             raise NotBoundError(f"pod {pod.key}: unknown whether it was bound: {exc}")
         del self._sent[pod.uid]
         if exc.status != _CONFLICT:
-            self._book.release(pod.uid)
+            self._cache.release(pod.uid)
             raise NotBoundError(f"pod {pod.key}: {exc}") from exc
         try:
             now = self._judge(pod.key, pod.uid)
         except NotBoundError:
-            self._book.release(pod.uid)  # whatever its state, this request did not bind it
+            self._cache.release(pod.uid)  # whatever its state, this request did not bind it
             raise
         if now is not None:
             if now.pod.node == node and now.pod.held is not None:
                 return None  # an earlier request of ours was done after all
             if now.pod.waits and now.pod.shape == pod.shape and now.version != judged.version:
                 return now
-        self._book.release(pod.uid)
+        self._cache.release(pod.uid)
         raise NotBoundError(f"pod {pod.key}: {exc}") from exc
 
     def _settle(self, uid: str, key: str) -> str | None:
@@ -256,7 +256,7 @@ class Binder:
             # Once the version has changed, the API server refuses the request when it arrives.
             if now.version == version and time.monotonic() < since + LAND_SECONDS:
                 raise NotBoundError(f"pod {key}: not known yet whether it was bound")
-        self._book.release(uid)
+        self._cache.release(uid)
         self._sent.pop(uid, None)
         return None
 

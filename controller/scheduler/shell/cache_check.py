@@ -35,7 +35,7 @@ class Drift:
         relist: Callable[[], None],
     ) -> None:
         self._api = api
-        self._book = known
+        self._cache = known
         self._keys = keys
         self._relist = relist
         self.count = 0
@@ -43,7 +43,7 @@ class Drift:
 
     def run(self, stop: threading.Event) -> None:
         """Compare until *stop*."""
-        while not stop.wait(self._book.settings.resync_seconds):
+        while not stop.wait(self._cache.settings.resync_seconds):
             try:
                 self.look(stop)
             except apiserver.ServerError as exc:
@@ -62,13 +62,13 @@ class Drift:
                 "scheduler cache differed from the API server and was corrected: %s", shown
             )
             for key in found.pods:
-                self._book.see_pod(key, None)
+                self._cache.see_pod(key, None)
             for name in found.nodes:
-                self._book.forget_node(name)
+                self._cache.forget_node(name)
             self._relist()
 
     def _compare(self) -> _Differences:
-        truth = cache.Cache(self._book.settings)
+        truth = cache.Cache(self._cache.settings)
         for page, _ in self._api.pages(watch.NODES, {}):
             for node in page:
                 report = node_annotation.read(node)
@@ -76,11 +76,11 @@ class Drift:
         for page, _ in self._api.pages(watch.PODS, {}):
             for thing in page:
                 truth.see_pod(informer.key_of(thing), pod_request.read(thing, self._keys()))
-        with self._book.lock:
+        with self._cache.lock:
             return _Differences(
-                frozenset(self._book.differences(truth)),
-                frozenset(self._book.pods.keys() - truth.pods.keys()),
-                frozenset(self._book.stands.keys() - truth.stands.keys()),
+                frozenset(self._cache.differences(truth)),
+                frozenset(self._cache.pods.keys() - truth.pods.keys()),
+                frozenset(self._cache.nodes.keys() - truth.nodes.keys()),
             )
 
 

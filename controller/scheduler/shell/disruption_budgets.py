@@ -66,7 +66,7 @@ class Reader:
         """Read nothing yet; *known* budgets in namespaces without pods of *pods* are ignored."""
         self._api = api
         self._known = known
-        self._book = pods
+        self._cache = pods
         self._counted: dict[str, _Counted] = {}  # by namespace/name
         self._protected: dict[str, float] = {}  # by uid, until when
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class Reader:
 
     def read(self) -> victims.Budgets:
         """Return the budgets as they are now."""
-        namespaces = {key.partition("/")[0] for key in tuple(self._book.pods)}
+        namespaces = {key.partition("/")[0] for key in tuple(self._cache.pods)}
         now = time.monotonic()
         allowed: dict[str, int] = {}
         of: dict[str, list[str]] = {}

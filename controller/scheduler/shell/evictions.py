@@ -42,13 +42,13 @@ class Preemptor:
         decider: extender.Decider,
         reader: disruption_budgets.Reader,
         may_act: Callable[[], bool],
-        teller: pod_events.PodEvents,
+        recorder: pod_events.PodEvents,
     ) -> None:
         self._api = api
         self._decider = decider
         self._reader = reader
         self._may_act = may_act
-        self._teller = teller
+        self._recorder = recorder
         self._queue = work_queue.Queue()
         self._asked: dict[str, tuple[pod_request.PodRequest, Sequence[str]]] = {}  # by uid
         self._since: dict[str, float] = {}  # by uid, when it was last considered
@@ -65,7 +65,7 @@ class Preemptor:
         """Evict *pod*, without retries, and write an event that says *why*."""
         if self._may_act() and self._evict(pod):
             self.evicted += 1
-            self._teller.say(pod, REASON, why)
+            self._recorder.say(pod, REASON, why)
 
     def run(self, stop: threading.Event) -> None:
         """Make room until *stop*, or until it is closed."""
@@ -103,20 +103,21 @@ class Preemptor:
             # Evict all of them or none.
             if all(self._evict(candidate, dry=True) for candidate in plan.victims):
                 break
-            self._decider.book.release(pod.uid)
+            self._decider.cache.release(pod.uid)
         else:
             return
         keys = ", ".join(evicted.key for evicted in plan.victims)
         log.info("making room for pod %s on node %s: evicting %s", pod.key, plan.node, keys)
         for victim in plan.victims:
-            self.end(victim, f"it was evicted to make room for pod {pod.key} of priority "
-            f"{pod.priority}")
+            self.end(
+                victim, f"it was evicted to make room for pod {pod.key} of priority {pod.priority}"
+            )
 
     def _known(self, pod: pod_request.PodRequest) -> pod_request.PodRequest | None:
         """Return a pod as the watch has it, not as kube-scheduler sent it; None if unknown."""
         end = time.monotonic() + KNOWN_SECONDS
         while True:
-            known = self._decider.book.pods.get(pod.key)
+            known = self._decider.cache.pods.get(pod.key)
             if known is not None and known.uid == pod.uid:
                 return known
             if time.monotonic() > end:

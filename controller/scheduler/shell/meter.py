@@ -52,12 +52,12 @@ class SchedulerMeter(metrics.Meter):
             (
                 "pyvgpu_scheduler_nodes",
                 "Nodes in the scheduler cache.",
-                lambda term: len(term.book.stands),
+                lambda term: len(term.cache.nodes),
             ),
             (
                 "pyvgpu_scheduler_pods",
                 "Pods with pyvgpu devices that have not ended.",
-                lambda term: len(term.book.pods),
+                lambda term: len(term.cache.pods),
             ),
             (
                 "pyvgpu_scheduler_drift",
@@ -76,8 +76,9 @@ class SchedulerMeter(metrics.Meter):
             ),
         ):
             self.gauge(name, text, of_term(read))
-        self.gauge("pyvgpu_scheduler_leads", "1 if this replica holds the "
-        "lease.", lambda: float(leads()))
+        self.gauge(
+            "pyvgpu_scheduler_leads", "1 if this replica holds the lease.", lambda: float(leads())
+        )
         self.gauge(
             "pyvgpu_scheduler_certificate_expiry_seconds",
             "Expiry time of the certificate, in seconds since 1970; 0: no certificate yet.",

@@ -59,31 +59,31 @@ class Term:
         self._own = own
         self._may_act = may_act
         self._meter = meter
-        self.book = cache.Cache(settings)
-        self.decider = extender.Decider(self.book)
+        self.cache = cache.Cache(settings)
+        self.decider = extender.Decider(self.cache)
         self._waker = requeue.Waker(own, self._freed, meter.wakes.inc)
         self._watch = watch.ClusterWatch(
-            api, self.book, keys, self._waker.look, meter, self._nominated
+            api, self.cache, keys, self._waker.look, meter, self._nominated
         )
         self._binder = binding.Binder(
             api,
-            self.book,
+            self.cache,
             keys,
             lambda: leads(2 * binding.CONNECT_SECONDS),
             self._watch.is_current,
         )
-        self._budgets = disruption_budgets.Reader(api, self._watch.budgets, self.book)
-        self._teller = pod_events.PodEvents(api, self._why)
+        self._budgets = disruption_budgets.Reader(api, self._watch.budgets, self.cache)
+        self._recorder = pod_events.PodEvents(api, self._why)
         self._evictor = evictions.Preemptor(
-            api, self.decider, self._budgets, may_act, self._teller
+            api, self.decider, self._budgets, may_act, self._recorder
         )
-        self._drift = cache_check.Drift(api, self.book, keys, self._watch.relist)
+        self._drift = cache_check.Drift(api, self.cache, keys, self._watch.relist)
         self.verbs = verbs.Verbs(
             self.decider,
             self._binder,
             keys,
             self._budgets.read,
-            [self._teller.waits, self._evictor.consider],
+            [self._recorder.waits, self._evictor.consider],
         ).all
         self._threads = threads.Threads()
         self._begun = threading.Event()
@@ -118,10 +118,10 @@ class Term:
         self._threads.start(*(_bound(part, stop) for part in self._watch.parts))
         while self._watch.missing and not stop.wait(SYNC_SECONDS):
             pass
-        shells = (self._waker, self._teller, self._evictor, self._drift)
+        shells = (self._waker, self._recorder, self._evictor, self._drift)
         self._threads.start(*(_bound(shell.run, stop) for shell in shells))
         if not stop.is_set():
-            known = len(self.book.pods), len(self.book.stands)
+            known = len(self.cache.pods), len(self.cache.nodes)
             process_tuning.settle()
             log.info("ready to answer: %d pods with devices on %d nodes", *known)
             self._begun.set()
@@ -131,7 +131,7 @@ class Term:
             self._look()
         self._begun.clear()
         self._own.follow()
-        for worker in (self._teller, self._evictor):
+        for worker in (self._recorder, self._evictor):
             worker.close()
         self._waker.look()
 

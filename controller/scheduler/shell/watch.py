@@ -43,7 +43,7 @@ class Following:
         *nominated* for each pod for which kube-scheduler preempts others.
         """
         self._nominated = nominated
-        self._book = known
+        self._cache = known
         self._changed = changed
         self._reports: dict[str, node_annotation.NodeReport] = {}  # by node, as in the cache
         self._nodes = informer.Informer(
@@ -106,17 +106,17 @@ class Following:
             return  # a heartbeat
         if report is None:
             del self._reports[name]
-            self._book.forget_node(name)
+            self._cache.forget_node(name)
         else:
             self._reports[name] = report
-            self._book.see_node(name, report.published, report.trouble)
+            self._cache.see_node(name, report.published, report.trouble)
         self._changed()
 
     def _pod_changed(self, key: str) -> None:
-        before, pod = self._book.pods.get(key), self._pods.get(key)
+        before, pod = self._cache.pods.get(key), self._pods.get(key)
         if before is None and pod is None:
             return  # it has no devices of ours
-        self._book.see_pod(key, pod)
+        self._cache.see_pod(key, pod)
         if pod is not None and pod.nominated and pod.waits:
             self._nominated(pod)
         if before is not None and (pod is None or pod.uid != before.uid or pod.over):

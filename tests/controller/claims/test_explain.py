@@ -118,8 +118,8 @@ def test_whole_devices_requested_by_a_limit_are_explained(small, ask):
     pod["spec"]["containers"] = [gpu.asking("main", {"pyvgpu.io/device": "1"})]
     small[0].put(POD, pod)
     out = ask()[1]
-    assert "n     gpu0    whole      is requested as a whole, but is shared: team/q0 60 vcore "
-    "2GiB" in out
+    why = "is requested as a whole, but is shared: team/q0 60 vcore 2GiB"
+    assert f"n     gpu0    whole      {why}" in out
 
 
 def test_a_missing_permission_is_named(small, ask):

@@ -60,12 +60,12 @@ class Cluster(RuleBasedStateMachine):
         for uid in list(self.asked):
             self.land(uid)
         self.news.clear()
-        self.book = cache.Cache()
-        self.decider = extender.Decider(self.book)
-        self.index = index.Index(self.book.stands)
-        self.book.listen(self.index.changed)
+        self.cache = cache.Cache()
+        self.decider = extender.Decider(self.cache)
+        self.index = index.Index(self.cache.nodes)
+        self.cache.listen(self.index.changed)
         for name, published in self.nodes.items():
-            self.book.see_node(name, published)
+            self.cache.see_node(name, published)
         for name in sorted(self.pods, reverse=bool(self.uids % 2)):
             self.see(name, self.pods[name])
 
@@ -103,7 +103,7 @@ class Cluster(RuleBasedStateMachine):
             for device in self.machine(name, count)
         ]
         self.nodes[name] = pods.published(devices=tuple(devices)) if count else None
-        self.news.append((self.book.see_node, (name, self.nodes[name])))
+        self.news.append((self.cache.see_node, (name, self.nodes[name])))
 
     @rule(count=st.integers(1, 20))
     def hear(self, count):
@@ -129,8 +129,8 @@ class Cluster(RuleBasedStateMachine):
         self.asked.clear()
         self.news.clear()
         for name in NODES:
-            self.book.see_node(name, self.nodes[name])
-        known = {pod.partition("/")[2] for pod in self.book.pods}
+            self.cache.see_node(name, self.nodes[name])
+        known = {pod.partition("/")[2] for pod in self.cache.pods}
         for name in sorted(known | self.pods.keys()):
             self.see(name, self.pods.get(name))
 
@@ -160,16 +160,16 @@ class Cluster(RuleBasedStateMachine):
         try:
             if self.decider.arrive(pod, want, self.now) is not None:
                 return
-            shares = self.book.reserve(pod, want, self.now)
+            shares = self.cache.reserve(pod, want, self.now)
         except errors.UnavailableError:
             return
         self.asked[pod.uid] = name, want, shares
         if answer == "done":
             if not self.land(pod.uid):
-                self.book.release(pod.uid)
+                self.cache.release(pod.uid)
         elif answer == "refused":
             del self.asked[pod.uid]
-            self.book.release(pod.uid)
+            self.cache.release(pod.uid)
 
     @precondition(lambda self: self.asked)
     @rule(landed=st.booleans(), which=st.integers(0, 5))
@@ -181,14 +181,14 @@ class Cluster(RuleBasedStateMachine):
     @rule()
     def resolve(self):
         """Resolve binds in doubt: one that has not arrived by now never will, and is released."""
-        for promise in self.book.doubtful(self.now):
+        for promise in self.cache.doubtful(self.now):
             uid = promise.pod.uid
             name = promise.pod.key.partition("/")[2]
             self.asked.pop(uid, None)
             thing = self.pods.get(name)
             there = thing is not None and thing["metadata"]["uid"] == uid
             if not there or "nodeName" not in thing["spec"]:
-                self.book.release(uid)
+                self.cache.release(uid)
 
     @rule(first=FIRST, stays=st.booleans())
     def preempt(self, first, stays):
@@ -218,7 +218,7 @@ class Cluster(RuleBasedStateMachine):
                 for holding in pod.held:
                     sums[holding.share.uuid] += holding.share.vcore
             elif uid in self.asked and self.asked[uid][0] == name:
-                promise = self.book.find(uid)
+                promise = self.cache.find(uid)
                 assert promise is not None, "it may still be bound"
                 for holding in promise.held:
                     sums[holding.share.uuid] += holding.share.vcore
@@ -229,19 +229,19 @@ class Cluster(RuleBasedStateMachine):
         for ask in ASKS[:4]:
             shape = pod_request.read(pods.pod("x", *ask)).shape
             known = self.index.look(shape)
-            for name, stand in self.book.stands.items():
+            for name, info in self.cache.nodes.items():
                 assert known.why(name) is onebyone.judge(
-                    stand, pod_request.pod_of(shape, stand.unit or 1)
+                    info, pod_request.pod_of(shape, info.unit or 1)
                 )
 
     @invariant()
     def free_capacity_is_what_is_left(self):
-        for stand in self.book.stands.values():
+        for info in self.cache.nodes.values():
             taken = collections.Counter()
-            for holding in stand.held():
+            for holding in info.held():
                 taken[holding.share.uuid] += holding.share.vcore
-            assert [room.vcore for room in stand.free] == [
-                100 - taken[device.uuid] for device in stand.devices
+            assert [room.vcore for room in info.free] == [
+                100 - taken[device.uuid] for device in info.devices
             ]
 
     def teardown(self):
@@ -253,7 +253,7 @@ class Cluster(RuleBasedStateMachine):
             self.land(uid)
         self.hear(10_000)
         self.now += 10_000
-        self.book.expire(self.now)
+        self.cache.expire(self.now)
         self.resolve()
         fresh = cache.Cache()
         for name, published in self.nodes.items():
@@ -261,12 +261,12 @@ class Cluster(RuleBasedStateMachine):
         for thing in self.pods.values():
             pod = pod_request.read(thing, (pods.KEY,))
             fresh.see_pod(pod.key, pod)
-        assert self.book.differences(fresh) == []
-        for stand in self.book.stands.values():
-            states = {tenant.state for tenant in stand.tenants.values()}
+        assert self.cache.differences(fresh) == []
+        for info in self.cache.nodes.values():
+            states = {tenant.state for tenant in info.tenants.values()}
             assert states <= {node_info.Certainty.BOUND}
-        assert {name: it.free for name, it in fresh.stands.items()} == {
-            name: it.free for name, it in self.book.stands.items()
+        assert {name: it.free for name, it in fresh.nodes.items()} == {
+            name: it.free for name, it in self.cache.nodes.items()
         }
 
     # The API server.
@@ -286,7 +286,7 @@ class Cluster(RuleBasedStateMachine):
         self.news.append((self.see, (name, thing)))
 
     def see(self, name, thing):
-        self.book.see_pod(
+        self.cache.see_pod(
             f"team/{name}", None if thing is None else pod_request.read(thing, (pods.KEY,))
         )
 

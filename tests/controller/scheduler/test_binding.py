@@ -20,13 +20,13 @@ class Desk:
     def __init__(self, api, connection):
         self.api = api
         self.leads = True
-        self.book = cache.Cache()
-        self.binder = binding.Binder(connection, self.book, lambda: [KEY], lambda: self.leads)
+        self.cache = cache.Cache()
+        self.binder = binding.Binder(connection, self.cache, lambda: [KEY], lambda: self.leads)
         self.see_node(make.node(NODE))
 
     def see_node(self, node):
         report = node_annotation.read(node)
-        self.book.see_node(node["metadata"]["name"], report.published, report.trouble)
+        self.cache.see_node(node["metadata"]["name"], report.published, report.trouble)
 
     def make(self, name, *ask, **more):
         self.api.put(make.path(name), make.pod(name, *ask, **more))
@@ -38,10 +38,10 @@ class Desk:
     def watch(self, name):
         """Update the cache with the API server's state of a pod."""
         thing = self.api._objects.get(make.path(name))
-        self.book.see_pod(f"n/{name}", pod_request.read(thing, [KEY]) if thing else None)
+        self.cache.see_pod(f"n/{name}", pod_request.read(thing, [KEY]) if thing else None)
 
     def free(self):
-        return [room.vcore for room in self.book.stands[NODE].free]
+        return [room.vcore for room in self.cache.nodes[NODE].free]
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ MINORS = {f"GPU-{NODE}-{at}": at + 4 for at in range(2)}
 @pytest.mark.parametrize("minors", [MINORS, {}], ids=["known", "unknown"])
 def test_a_pod_with_gpu_managers_resources_gets_its_annotations_too(desk, minors):
     published = annotations.Published(make.UNIT, make.devices(NODE), minors)
-    desk.book.see_node(NODE, published)
+    desk.cache.see_node(NODE, published)
     thing = make.pod("a", noted={f"{GAIA}gpu-idx-{index}": "9" for index in (0, 1)})
     none, one, two = make.container("log", 0, 0), of_gaia("one", 30, 4), of_gaia("two", 200, 0)
     thing["spec"]["containers"] = [none, one]
@@ -215,14 +215,14 @@ def test_a_replica_that_lost_the_lease_binds_nothing(desk):
 def test_of_two_concurrent_binds_of_a_pod_one_is_refused(desk):
     judged = desk.make("a")
     entered, go_on = threading.Event(), threading.Event()
-    reserve = desk.book.reserve
+    reserve = desk.cache.reserve
 
     def slow(*given):
         entered.set()
         assert go_on.wait(30)
         return reserve(*given)
 
-    desk.book.reserve = slow
+    desk.cache.reserve = slow
     thread = threading.Thread(target=desk.binder.bind, args=(judged, NODE))
     thread.start()
     assert entered.wait(30)

@@ -33,7 +33,7 @@ def bound(name, node, number=0, vcore=50, size=8, **more):
 
 def free(known, node="n1"):
     """The free vcore of each device."""
-    return [room.vcore for room in known.stands[node].free]
+    return [room.vcore for room in known.nodes[node].free]
 
 
 def see(known, pod):
@@ -166,16 +166,16 @@ def test_deleted_nodes_without_pods_are_dropped(known):
     see(known, bound("one", "n1"))
     known.forget_node("n1")
     known.forget_node("n2")
-    assert list(known.stands) == ["n1"]
+    assert list(known.nodes) == ["n1"]
     known.see_pod("team/one", None)
-    assert not known.stands
+    assert not known.nodes
 
 
 def test_an_invalid_annotation_means_no_devices(known):
     known.see_node("n1", None, "is damaged")
     with pytest.raises(explain.Refused):
         known.reserve(ask(), "n1", 0)
-    assert known.stands["n1"].trouble == "is damaged"
+    assert known.nodes["n1"].trouble == "is damaged"
 
 
 def test_the_agents_placement_overrides_all_others(known):
@@ -288,20 +288,22 @@ def test_two_caches_of_the_same_objects_are_equal(known):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        pytest.param(lambda book: book.see_pod("team/one", None), "pod team/one: ", id="missing"),
         pytest.param(
-            lambda book: see(book, bound("one", "n1", 1)), "not uid-one on n1", id="moved"
+            lambda known: known.see_pod("team/one", None), "pod team/one: ", id="missing"
         ),
         pytest.param(
-            lambda book: see(book, bound("one", "n2")), "not uid-one on n2", id="elsewhere"
+            lambda known: see(known, bound("one", "n1", 1)), "not uid-one on n1", id="moved"
         ),
         pytest.param(
-            lambda book: book.see_node("n1", pods.published(3)),
+            lambda known: see(known, bound("one", "n2")), "not uid-one on n2", id="elsewhere"
+        ),
+        pytest.param(
+            lambda known: known.see_node("n1", pods.published(3)),
             "node n1: different devices",
             id="node",
         ),
         pytest.param(
-            lambda book: book.see_node(
+            lambda known: known.see_node(
                 "n1", pods.published(placed={"u": {"c": (pods.share(0),)}})
             ),
             "node n1: pod u placed differently by its agent",

@@ -57,8 +57,8 @@ class ReadForLong(disruption_budgets.Reader):
         self.uid = uid
 
     def read(self):
-        while self._book.find(self.uid) is not None:
-            self._book.expire(time.monotonic())
+        while self._cache.find(self.uid) is not None:
+            self._cache.expire(time.monotonic())
         return super().read()
 
 

@@ -49,7 +49,7 @@ def running(name, node, scheduled="03:00:05", phase="Running", **more):
 
 
 def free(known):
-    return {name: known.stands[name].free[0].vcore for name in known.stands}
+    return {name: known.nodes[name].free[0].vcore for name in known.nodes}
 
 
 def test_an_incomplete_gang_waits_and_reserves_nothing():
@@ -267,7 +267,7 @@ def is_bound(known, pod):
 
 
 def check(known, those):
-    assert all(room.vcore >= 0 for stand in known.stands.values() for room in stand.free)
+    assert all(room.vcore >= 0 for info in known.nodes.values() for room in info.free)
     for name in ("a", "b"):
         members = [pod for pod in those if pod.gang.name == f"team/{name}"]
         assert len({is_bound(known, pod) for pod in members}) == 1

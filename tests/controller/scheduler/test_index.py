@@ -52,7 +52,7 @@ steps = st.one_of(
 @given(st.lists(steps, min_size=1, max_size=40), st.integers(1, 4))
 def test_the_index_agrees_with_a_direct_search(taken, shapes):
     known = cache.Cache()
-    made = index.Index(known.stands)
+    made = index.Index(known.nodes)
     known.listen(made.changed)
     live = []
     for number, (what, first, second) in enumerate(taken):
@@ -79,15 +79,15 @@ def test_the_index_agrees_with_a_direct_search(taken, shapes):
 def compare(known, made, pod):
     found = made.look(pod.shape)
     for name in NAMES:
-        stand = known.stands.get(name)
-        wanted = pod_request.pod_of(pod.shape, stand.unit or 1) if stand else None
-        expected = onebyone.judge(stand, wanted) if stand else index.RefusalReason.UNKNOWN
+        info = known.nodes.get(name)
+        wanted = pod_request.pod_of(pod.shape, info.unit or 1) if info else None
+        expected = onebyone.judge(info, wanted) if info else index.RefusalReason.UNKNOWN
         assert found.why(name) is expected, name
         for policy in pod_request.NodePolicy:
             (points,) = made.score(pod.shape, policy, [name])
             fits = expected is None
-            assert points == (onebyone.score(stand, wanted, policy) if fits else 0)
-            fresh = index.Index(known.stands)
+            assert points == (onebyone.score(info, wanted, policy) if fits else 0)
+            fresh = index.Index(known.nodes)
             assert list(fresh.score(pod.shape, policy, [name])) == [points]
 
 
@@ -156,7 +156,7 @@ def test_a_damaged_annotation_is_a_reason_of_its_own():
 
 def test_more_shapes_and_more_changes_than_are_kept():
     known = cache.Cache()
-    made = index.Index(known.stands)
+    made = index.Index(known.nodes)
     known.listen(made.changed)
     many = [ask(f"p{at}", vcore=1 + at % 99, size=1 + at // 99) for at in range(100)]
     for pod in many:

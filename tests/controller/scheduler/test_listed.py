@@ -51,14 +51,12 @@ def question(asked, way, note="", key="NodeNames", last=True):
 
 def looked_up(asked):
     """Return for each name why the pod does not fit there, by a direct search."""
-    stands = known().stands
+    infos = known().nodes
     found = {}
     for name in asked:
-        stand, why = stands.get(name), index.RefusalReason.UNKNOWN
-        if stand is not None:
-            why = onebyone.judge(
-                stand, pod_request.pod_of(pod_request.read(POD).shape, stand.unit)
-            )
+        info, why = infos.get(name), index.RefusalReason.UNKNOWN
+        if info is not None:
+            why = onebyone.judge(info, pod_request.pod_of(pod_request.read(POD).shape, info.unit))
         found[name] = why
     return found
 
@@ -92,7 +90,7 @@ def test_an_answer_has_the_fitting_nodes_and_the_others_reasons(asked, way, note
 def test_each_name_has_its_score(asked, way):
     answering = verbs.Verbs(extender.Decider(known()), None, tuple, tuple, ())
     answer = answering.prioritize(question(asked, way)).content
-    alone = index.Index(known().stands)
+    alone = index.Index(known().nodes)
     shape, policy = pod_request.read(POD).shape, pod_request.NodePolicy.BINPACK
     single = {name: alone.score(shape, policy, [name])[0] for name in asked}
     assert json.loads(answer) == [{"Host": name, "Score": single[name]} for name in asked]
@@ -168,7 +166,7 @@ def test_a_roll_finds_the_names_that_it_has_numbered(taken):
 
 def test_deleted_nodes_are_dropped_after_a_while():
     found = cache.Cache()
-    made = index.Index(found.stands)
+    made = index.Index(found.nodes)
     found.listen(made.changed)
     pod = pod_request.read(POD)
     for number in range(5 * index.MOST_GONE):

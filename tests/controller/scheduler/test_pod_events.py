@@ -22,13 +22,13 @@ def limits():
 def tell(cluster, limits):
     api, connection = cluster
     said = {}
-    teller = pod_events.PodEvents(connection, lambda pod, names: said.get(pod.uid, ""), limits)
+    recorder = pod_events.PodEvents(connection, lambda pod, names: said.get(pod.uid, ""), limits)
     stop = threading.Event()
-    thread = threading.Thread(target=teller.run, args=(stop,))
+    thread = threading.Thread(target=recorder.run, args=(stop,))
     thread.start()
-    yield teller, api, said
+    yield recorder, api, said
     stop.set()
-    teller.close()
+    recorder.close()
     thread.join(30)
     assert not thread.is_alive()
 
@@ -42,11 +42,11 @@ def pod(name):
 
 
 def test_a_waiting_pod_gets_one_event_for_a_reason(tell):
-    teller, api, said = tell
+    recorder, api, said = tell
     said["uid-a"] = "gpu0 needs 50 vcore, has 30 free"
     for _ in range(3):
-        teller.waits(pod("a"), [])
-    teller.say(pod("b"), "VGPUPreempted", "for another")
+        recorder.waits(pod("a"), [])
+    recorder.say(pod("b"), "VGPUPreempted", "for another")
     waiting.wait_until(lambda: len(events(api)) == 2)
     assert sorted(events(api)) == [
         ("VGPUPreempted", "for another"),
@@ -58,27 +58,27 @@ def test_a_waiting_pod_gets_one_event_for_a_reason(tell):
 
 @pytest.mark.parametrize("limits", [event_recorder.EventLimits(0.0, 600.0)])
 def test_only_a_new_reason_makes_another_event(tell):
-    teller, api, said = tell
+    recorder, api, said = tell
     for text in ("one", "one", "two"):
         said["uid-a"] = text
-        teller.waits(pod("a"), [])
-        teller.say(pod("b"), "Mark", f"after {text}")  # earlier events are written by then
+        recorder.waits(pod("a"), [])
+        recorder.say(pod("b"), "Mark", f"after {text}")  # earlier events are written by then
         waiting.wait_until(lambda text=text: ("Mark", f"after {text}") in events(api))
     waits = [message for reason, message in events(api) if reason == "VGPUWaits"]
     assert sorted(waits) == ["one", "two"]
 
 
 def test_a_pod_that_no_longer_waits_gets_no_event(tell):
-    teller, api, _ = tell
-    teller.waits(pod("a"), [])
-    teller.say(pod("b"), "Mark", "x")
+    recorder, api, _ = tell
+    recorder.waits(pod("a"), [])
+    recorder.say(pod("b"), "Mark", "x")
     waiting.wait_until(lambda: events(api))
     assert events(api) == [("Mark", "x")]
 
 
 def test_a_long_message_is_truncated(tell):
-    teller, api, _ = tell
-    teller.say(pod("a"), "Mark", "\u00f6" * 2000)
+    recorder, api, _ = tell
+    recorder.say(pod("a"), "Mark", "\u00f6" * 2000)
     waiting.wait_until(lambda: events(api))
     ((_, text),) = events(api)
     assert len(text.encode()) <= 1024

@@ -59,13 +59,13 @@ class Led:
 
     def create(self, name, *ask, **more):
         self.api.put(make.path(name), make.pod(name, *ask, **more))
-        waiting.wait_until(lambda: f"n/{name}" in self.term.book.pods)
+        waiting.wait_until(lambda: f"n/{name}" in self.term.cache.pods)
 
     def run(self, name, *ask, node=NODE, **more):
         self.create(name, *ask, **more)
         assert self.fitting(name, node) == [node]
         assert self.bind(name, node) == ""
-        waiting.wait_until(lambda: self.term.book.pods[f"n/{name}"].node == node)
+        waiting.wait_until(lambda: self.term.cache.pods[f"n/{name}"].node == node)
 
     def is_there(self, name):
         return make.path(name) in self.api._objects
@@ -315,7 +315,7 @@ def test_after_a_restore_nothing_is_bound_before_the_restored_pods_are_known(led
     before = led.api.saved()
     for name in ("old", "older"):
         led.api.delete(make.path(name))
-        waiting.wait_until(lambda name=name: f"n/{name}" not in led.term.book.pods)
+        waiting.wait_until(lambda name=name: f"n/{name}" not in led.term.cache.pods)
     led.create("new", 60, 8)
     assert led.fitting("new", "node-2") == ["node-2"]
     led.api.refusing["GET"] = [503] * 10_000  # so that nothing is listed again
@@ -324,7 +324,7 @@ def test_after_a_restore_nothing_is_bound_before_the_restored_pods_are_known(led
     waiting.wait_until(lambda: not led.term._watch.is_current())
     assert "watches of the API server are broken" in led.bind("new", "node-2")
     led.api.refusing.clear()
-    waiting.wait_until(lambda: {"n/old", "n/older"} <= led.term.book.pods.keys())
+    waiting.wait_until(lambda: {"n/old", "n/older"} <= led.term.cache.pods.keys())
     assert led.fitting("new", "node-2") == []
     waiting.wait_until(lambda: led.fitting("new") == [NODE])
     waiting.wait_until(lambda: led.bind("new") == "")

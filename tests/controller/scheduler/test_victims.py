@@ -38,7 +38,7 @@ def cluster(*those, devices=2, nodes=("n0",)):
 
 
 def chosen(known, pod, budgets=victims.NO_BUDGETS, going=(), node="n0"):
-    plan = victims.choose(known.stands[node], pod, BINPACK, budgets, going)
+    plan = victims.choose(known.nodes[node], pod, BINPACK, budgets, going)
     return (
         None if plan is None else sorted(victim.key.partition("/")[2] for victim in plan.victims)
     )
@@ -349,16 +349,16 @@ def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
             those.append(running(f"p{number}", device, part, 4, priority, age=number))
     known, _ = cluster(*those, devices=3)
     pod = ask(vcore=vcore, size=None if vcore >= 100 else 4)
-    stand = known.stands["n0"]
-    wanted = stand.wanted(pod, BINPACK)
-    plan = victims.choose(stand, pod, BINPACK)
+    info = known.nodes["n0"]
+    wanted = info.wanted(pod, BINPACK)
+    plan = victims.choose(info, pod, BINPACK)
     good = [
         subset
         for size in range(len(those) + 1)
         for subset in itertools.combinations(
             [candidate for candidate in those if candidate.priority < 100], size
         )
-        if place.find(without(stand, subset), wanted)
+        if place.find(without(info, subset), wanted)
     ]
     if not good:
         assert plan is None
@@ -372,7 +372,7 @@ def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
     assert (
         place.complaint(
             facts.NodeDevices(
-                stand.devices, tuple(stand.held({victim.uid for victim in plan.victims}))
+                info.devices, tuple(info.held({victim.uid for victim in plan.victims}))
             ),
             wanted,
             {"0": plan.shares["main"]},
@@ -381,11 +381,9 @@ def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
     )
 
 
-def without(stand, pods_):
+def without(info, pods_):
     gone = {pod.uid for pod in pods_}
-    held = [
-        it.held for uid, it in stand.tenants.items() if uid not in gone and it.held is not None
-    ]
+    held = [it.held for uid, it in info.tenants.items() if uid not in gone and it.held is not None]
     return free_capacity.of(
-        facts.NodeDevices(stand.devices, tuple(itertools.chain.from_iterable(held)))
+        facts.NodeDevices(info.devices, tuple(itertools.chain.from_iterable(held)))
     )

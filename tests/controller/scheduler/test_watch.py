@@ -18,10 +18,10 @@ class Followed:
     """A running watch, and the number of times that devices may have been freed."""
 
     def __init__(self, connection):
-        self.book, self.freed = cache.Cache(), 0
+        self.cache, self.freed = cache.Cache(), 0
         self.stop = threading.Event()
-        self.watch = watch.ClusterWatch(connection, self.book, lambda: [KEY], self._free)
-        self.drift = cache_check.Drift(connection, self.book, lambda: [KEY], self.watch.relist)
+        self.watch = watch.ClusterWatch(connection, self.cache, lambda: [KEY], self._free)
+        self.drift = cache_check.Drift(connection, self.cache, lambda: [KEY], self.watch.relist)
         for part in self.watch.parts:
             threading.Thread(target=part, args=(self.stop,), daemon=True).start()
         waiting.wait_until(lambda: not self.watch.missing)
@@ -30,7 +30,7 @@ class Followed:
         self.freed += 1
 
     def until(self, true):
-        waiting.wait_until(lambda: true(self.book))
+        waiting.wait_until(lambda: true(self.cache))
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def bind(api, name, node="node-1", device=0):
 
 
 def free(known, node="node-1"):
-    stand = known.stands.get(node)
-    return [room.vcore for room in stand.free] if stand else []
+    info = known.nodes.get(node)
+    return [room.vcore for room in info.free] if info else []
 
 
 def test_existing_objects_are_known(cluster, follow):
@@ -71,8 +71,8 @@ def test_existing_objects_are_known(cluster, follow):
     bind(api, "a")
     api.put(make.path("plain"), make.pod("plain", 0, 0))
     followed = follow()
-    assert free(followed.book) == [50, 100]
-    assert set(followed.book.pods) == {"n/a"}
+    assert free(followed.cache) == [50, 100]
+    assert set(followed.cache.pods) == {"n/a"}
 
 
 GOES = {
@@ -124,7 +124,7 @@ def test_a_heartbeat_of_a_node_is_no_change(cluster, follow):
     followed = follow()
     before = followed.freed
     seen = []
-    followed.book.see_node = lambda *given: seen.append(given)
+    followed.cache.see_node = lambda *given: seen.append(given)
     api.put("/api/v1/nodes/node-1", {**node, "status": {"beat": 1}})
     api.put("/api/v1/nodes/node-2", make.node("node-2"))
     waiting.wait_until(lambda: followed.freed > before)
@@ -138,11 +138,11 @@ def test_a_node_with_an_invalid_annotation_has_the_reason(cluster, follow):
     broken["metadata"]["annotations"]["pyvgpu.io/node-devices"] = '{"v": 9}'
     api.put("/api/v1/nodes/node-1", broken)
     followed = follow()
-    assert "has version 9" in followed.book.stands["node-1"].trouble
+    assert "has version 9" in followed.cache.nodes["node-1"].trouble
     api.put("/api/v1/nodes/node-1", make.node("node-1"))
     followed.until(lambda known: free(known) == [100, 100])
     api.delete("/api/v1/nodes/node-1")
-    followed.until(lambda known: not known.stands)
+    followed.until(lambda known: not known.nodes)
 
 
 def test_drift_is_counted_and_corrected(cluster, follow, monkeypatch):
@@ -153,9 +153,9 @@ def test_drift_is_counted_and_corrected(cluster, follow, monkeypatch):
     followed = follow()
     followed.drift.look(followed.stop)
     assert followed.drift.count == 0
-    followed.book.see_pod("n/a", None)  # as if a watch event had been lost
+    followed.cache.see_pod("n/a", None)  # as if a watch event had been lost
     ghost = make.pod("ghost", nodeName="node-1")
-    followed.book.see_pod("n/ghost", pod_request.read(ghost))
+    followed.cache.see_pod("n/ghost", pod_request.read(ghost))
     followed.drift.look(followed.stop)
     assert followed.drift.count == 2
     for path in PATHS:
@@ -167,7 +167,7 @@ def test_drift_is_counted_and_corrected(cluster, follow, monkeypatch):
 
 def test_it_compares_at_the_set_interval_until_it_ends(cluster, follow):
     followed = follow()
-    followed.book.settings = cache.SchedulerSettings(resync_seconds=0.01)
+    followed.cache.settings = cache.SchedulerSettings(resync_seconds=0.01)
     thread = threading.Thread(target=followed.drift.run, args=(followed.stop,))
     thread.start()
     waiting.wait_until(lambda: followed.drift.comparisons > 2)

@@ -11,7 +11,7 @@ from pyvgpu.controller.scheduler import node_info
 from pyvgpu.controller.status import rows
 
 
-def stand(name, *had, placed=None, trouble=""):
+def info(name, *had, placed=None, trouble=""):
     made = node_info.NodeInfo(name)
     published = annotations.Published(UNIT, had, placed=placed or {})
     made.update(None if trouble else published, trouble)
@@ -29,12 +29,12 @@ def placed(vcore, vmemory=4 * GIB, uuid="GPU-0"):
 @pytest.mark.parametrize(
     ("made", "agent", "state", "why"),
     [
-        (stand("a", device()), "", "healthy", ""),
-        (stand("a", device(), placed=placed(100, 16 * GIB)), "", "full", ""),
-        (stand("a", device(cordoned=True), device(1)), "", "cordoned", "gpu0"),
-        (stand("a", device(), device(1, unhealthy="Xid 79")), "", "unhealthy", "gpu1: Xid 79"),
-        (stand("a", device(unhealthy="Xid 79")), "gone", "trouble", "gone"),
-        (stand("a", trouble="no JSON"), "", "trouble", "no JSON"),
+        (info("a", device()), "", "healthy", ""),
+        (info("a", device(), placed=placed(100, 16 * GIB)), "", "full", ""),
+        (info("a", device(cordoned=True), device(1)), "", "cordoned", "gpu0"),
+        (info("a", device(), device(1, unhealthy="Xid 79")), "", "unhealthy", "gpu1: Xid 79"),
+        (info("a", device(unhealthy="Xid 79")), "gone", "trouble", "gone"),
+        (info("a", trouble="no JSON"), "", "trouble", "no JSON"),
     ],
 )
 def test_a_node_has_a_state_and_a_reason(made, agent, state, why):
@@ -50,7 +50,7 @@ def test_a_node_that_has_published_nothing_is_unknown():
 
 
 def test_allocations_are_counted_per_device():
-    row = rows.row_of(stand("a", device(), device(1), placed=placed(30)), "")
+    row = rows.row_of(info("a", device(), device(1), placed=placed(30)), "")
     assert [(shown.promised, shown.memory) for shown in row.devices] == [
         (pytest.approx(0.3), 0.25),
         (0, 0),
@@ -62,7 +62,7 @@ def test_allocations_are_counted_per_device():
 
 
 def test_without_an_agent_allocations_are_still_listed():
-    made = stand("a", device(), device(1), placed=placed(30))
+    made = info("a", device(), device(1), placed=placed(30))
     first, second = rows.without_agent(made)
     assert (first["promised"], first["used"], first["usedBytes"]) == (0.3, None, None)
     (held,) = first["containers"]
@@ -71,7 +71,7 @@ def test_without_an_agent_allocations_are_still_listed():
 
 
 def test_nodes_are_in_natural_order():
-    named = [rows.row_of(stand(name, device()), "") for name in ("n-10", "n-9", "b", "n-9a", "7")]
+    named = [rows.row_of(info(name, device()), "") for name in ("n-10", "n-9", "b", "n-9a", "7")]
     assert [row.name for row in sorted(named, key=lambda candidate: candidate.order)] == [
         "7",
         "b",
@@ -84,7 +84,7 @@ def test_nodes_are_in_natural_order():
 MANY = sorted(
     (
         rows.row_of(
-            stand(
+            info(
                 f"node-{number}",
                 *devices(f"node-{number}", unhealthy="x" if number % 100 == 7 else ""),
             ),

@@ -55,7 +55,7 @@ def preparer_of(room, server, patience=10.0):
     means = prepare.Means(
         "node-1", server.read, lambda _: True, lambda *_: "", lambda _: None, patience=patience
     )
-    return prepare.Preparer(room.granter, means)
+    return prepare.Preparer(room.grant_manager, means)
 
 
 @pytest.fixture
@@ -115,11 +115,11 @@ def test_lasting_failure_is_returned_after_the_timeout(room, server):
 )
 def test_claim_of_a_lost_device_is_prepared_when_it_is_back(room, server, devices, said):
     hasty, named = preparer_of(room, server, patience=0), server.add("u1")
-    room.granter.see(devices)
+    room.grant_manager.see(devices)
     assert said in given(hasty, named)
     assert not room.folders.made
-    assert not room.granter.known
-    room.granter.see(DEVICES)
+    assert not room.grant_manager.known
+    room.grant_manager.see(DEVICES)
     assert len(given(hasty, named)) == 1
 
 
@@ -134,15 +134,15 @@ def test_claim_waits_for_the_processes_of_a_finished_pod(room, server):
     assert "held by team/p" in given(hasty, second)
     room.folders.used.clear()
     room.kubelet.write()
-    room.granter.collect()
+    room.grant_manager.collect()
     assert len(given(hasty, second)) == 1
 
 
 def test_claim_grant_survives_an_empty_kubelet_listing(room, server, preparer):
     given(preparer, server.add("u1"))
     room.kubelet.write()
-    room.granter.collect()
-    assert len(room.granter.known) == 1
+    room.grant_manager.collect()
+    assert len(room.grant_manager.known) == 1
 
 
 def test_failed_grant_is_retried_with_the_same_id(room, server, preparer):
@@ -156,4 +156,4 @@ def test_failed_grant_is_retried_with_the_same_id(room, server, preparer):
 
     room.folders.make = failing
     assert len(given(preparer, named)) == 1
-    assert set(room.granter.known) == set(room.folders.made)
+    assert set(room.grant_manager.known) == set(room.folders.made)

@@ -52,9 +52,7 @@ class Desk:
     def _answer(self, verb: str, content: bytes) -> replies.Reply:
         now = self._term
         if now is None or not now.ready:
-            return replies.Reply(
-                b"another replica is the leader, or none is yet", "not leading", 503
-            )
+            return replies.Reply(b"another replica leads, or none yet", "not leading", 503)
         try:
             return now.verbs[verb](content)
         except errors.DataError as exc:

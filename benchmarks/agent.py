@@ -155,7 +155,7 @@ def node(*, whole: bool) -> Iterator[Node]:
 
 def allocate(one: Node, count: int) -> dict[str, list[float]]:
     """Return how long allocating 30 vcore takes, alternating with a no-op plugin and the disk."""
-    asked = [f"c{it}" for it in range(30)]
+    asked = [f"c{number}" for number in range(30)]
     request = api.AllocateRequest(
         container_requests=[api.ContainerAllocateRequest(device_ids=asked)]
     )
@@ -166,7 +166,7 @@ def allocate(one: Node, count: int) -> dict[str, list[float]]:
         for side, path in plugins.items():
             stub = api_grpc.DevicePluginStub(stack.enter_context(grpc_socket.channel(path)))
             sides[side] = functools.partial(stub.Allocate, request, timeout=SECONDS)
-        took: dict[str, list[float]] = {it: [] for it in sides}
+        took: dict[str, list[float]] = {side: [] for side in sides}
         for _ in range(count):
             for side, call in sides.items():
                 begun = time.perf_counter()
@@ -202,11 +202,11 @@ def starts(one: Node, rounds: int) -> dict[str, list[float]]:
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda _: _greet(one), range(AT_ONCE)))  # threads and channels of our own
         for number in range(rounds):
-            pods = [one.kubelet.admit(pod(f"p{number}-{it}", 30)) for it in range(AT_ONCE)]
+            pods = [one.kubelet.admit(pod(f"p{number}-{place}", 30)) for place in range(AT_ONCE)]
             took["agent"] += pool.map(lambda it: _start(one, it), pods)
             took["nothing"] += pool.map(lambda it: _start(one, it, nothing=True), pods)
-            for it in pods:
-                one.kubelet.remove(it)
+            for admitted in pods:
+                one.kubelet.remove(admitted)
             one.until(lambda: one.grants() == 0)
     return took
 
@@ -264,14 +264,14 @@ def others(one: Node) -> Iterator[dict[str, int]]:
         try:
             for name, options in commands.items():
                 begun[name] = subprocess.Popen([program, name, *options], stdout=log, stderr=log)
-            yield {name: it.pid for name, it in begun.items()}
-            for name, it in begun.items():
-                if it.poll() is not None:
+            yield {name: process.pid for name, process in begun.items()}
+            for name, process in begun.items():
+                if process.poll() is not None:
                     raise SystemExit(f"{name} ended: {said.read_text()[-3000:]}")
         finally:
-            for it in begun.values():
-                it.terminate()
-                it.wait(SECONDS)
+            for process in begun.values():
+                process.terminate()
+                process.wait(SECONDS)
 
 
 def resident(one: Node, beside: Mapping[str, int]) -> dict[str, int]:
@@ -324,9 +324,9 @@ def _processor(pid: int) -> float:
 
 def fill(one: Node) -> list[fake_kubelet.Pod]:
     """Run many containers on all devices."""
-    pods = [one.kubelet.admit(pod(f"many{it}", 6)) for it in range(CONTAINERS)]
-    for it in pods:
-        one.kubelet.start_container(it, "a")
+    pods = [one.kubelet.admit(pod(f"many{number}", 6)) for number in range(CONTAINERS)]
+    for admitted in pods:
+        one.kubelet.start_container(admitted, "a")
     return pods
 
 

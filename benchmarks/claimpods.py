@@ -80,7 +80,7 @@ def life(space: rig.Space, thing: Any) -> dict[str, float]:
     space.server.call("DELETE", space.path("pods", name))
     assert space.until_gone("pods", name), name
     found = {"bound": bound, "started": started, "running": running}
-    return {key: round(it, 4) for key, it in found.items()}
+    return {key: round(seconds, 4) for key, seconds in found.items()}
 
 
 def wrote_at(space: rig.Space, name: str) -> float:

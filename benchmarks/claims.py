@@ -46,7 +46,7 @@ _HERE = Path(__file__).parent
 @contextlib.contextmanager
 def program(*command: object, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program for the length of the block."""
-    made = subprocess.Popen([str(it) for it in command], **more)
+    made = subprocess.Popen([str(argument) for argument in command], **more)
     try:
         yield made
     finally:
@@ -59,8 +59,10 @@ def sockets() -> Iterator[dict[str, Path]]:
     """Run the driver and a no-op driver for the duration of the block; their sockets by name."""
     with contextlib.ExitStack() as stack:
         memory, disk = (
-            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pyvgpu-bench-", dir=it)))
-            for it in ("/dev/shm", None)
+            Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="pyvgpu-bench-", dir=base))
+            )
+            for base in ("/dev/shm", None)
         )
         kubelet = fake_kubelet.FakeKubelet(disk).start()
         stack.callback(kubelet.stop)
@@ -138,10 +140,10 @@ def measure(*, quick: bool) -> dict[str, Any]:
     with sockets() as there, contextlib.ExitStack() as stack:
         stubs = {
             side: [
-                dra_pb2_grpc.DRAPluginStub(stack.enter_context(grpc_socket.channel(it)))
+                dra_pb2_grpc.DRAPluginStub(stack.enter_context(grpc_socket.channel(samples)))
                 for _ in range(AT_ONCE)
             ]
-            for side, it in there.items()
+            for side, samples in there.items()
         }
         number = 0
         for _ in range(60 if quick else 400):
@@ -155,8 +157,8 @@ def measure(*, quick: bool) -> dict[str, Any]:
                 number += AT_ONCE
                 for side, own in stubs.items():
                     many[side].append(max(pool.map(_prepare, own, numbers)))
-                for it in numbers:
-                    _unprepare(stubs["driver"][0], it)
+                for size in numbers:
+                    _unprepare(stubs["driver"][0], size)
     return {"one": one, "many": many}
 
 

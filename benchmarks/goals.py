@@ -57,7 +57,7 @@ class Figure:
     @property
     def line(self) -> sidecartable.Line:
         """The figure in words."""
-        others = [it for it in (self.part, self.beside) if it]
+        others = [other for other in (self.part, self.beside) if other]
         beside = "".join(f", {other.of} {self._say(other.value)}" for other in others)
         word = "at least " * self.least + "adds " * self.adds
         goal = "none" if self.goal is None else f"{word}{self.goal:g} {self.unit}"

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 def draw_shares(shares: Sequence[TimeShare], path: Path, source: str) -> None:
     """Draw a bar for what each had, grey where nothing was promised, and a mark at its vcore."""
     axes = new_axes([share.tenant for share in shares], ROW_INCHES)
-    for place, it in enumerate(shares):
-        colour = BLUE if abs(it.had - it.wanted) <= POINTS else RED
-        axes.barh(place, it.had, height=0.62, color=colour if it.promised else GREY)
-        axes.plot([it.wanted, it.wanted], [place - 0.42, place + 0.42], color=INK, linewidth=2)
-        axes.text(102, place, f"{it.had:.1f} of {it.wanted}", va="center", fontsize=8)
+    for place, share in enumerate(shares):
+        colour = BLUE if abs(share.had - share.wanted) <= POINTS else RED
+        axes.barh(place, share.had, height=0.62, color=colour if share.promised else GREY)
+        axes.plot(
+            [share.wanted, share.wanted], [place - 0.42, place + 0.42], color=INK, linewidth=2
+        )
+        axes.text(102, place, f"{share.had:.1f} of {share.wanted}", va="center", fontsize=8)
     axes.set_xlim(0, 118)
     axes.set_xticks([0, 25, 50, 75, 100], ["0", "25", "50", "75", "100 %"])
     axes.set_xlabel("of the device's time; the mark is the vcore, grey bars are not judged")

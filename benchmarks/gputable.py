@@ -22,10 +22,10 @@ NEVER = "pyvgpu has never run on a GPU."
 def records(folder: Path = FOLDER) -> list[KitRecord]:
     """Return all records in *folder*, the last first; DataError for one that is not of a GPU."""
     found = [record.load(path) for path in sorted(folder.glob("*.json"))]
-    for it in found:
-        if it.simulated:
+    for device in found:
+        if device.simulated:
             raise errors.DataError(
-                f"{it.path}: a record of a simulated device: must be of a GPU; remove it"
+                f"{device.path}: a record of a simulated device: must be of a GPU; remove it"
             )
     return sorted(found, key=lambda it: it.begun, reverse=True)
 
@@ -42,7 +42,7 @@ def text(found: Sequence[KitRecord], picture: str) -> str:
     parts = [f"pyvgpu was measured on {count}; the last record is the first below.\n"]
     if drawn(found):
         parts.append(f"![shares of time, promised and had]({picture})\n")
-    return "\n".join([*parts, *(_section(it) for it in found)])
+    return "\n".join([*parts, *(_section(device) for device in found)])
 
 
 def drawn(found: Sequence[KitRecord]) -> list[promises.TimeShare]:
@@ -65,17 +65,17 @@ def _parts(of: KitRecord) -> Iterator[str]:
     yield _table(
         ("promise", "it", "tried", "words"),
         (
-            (it.name, it.verdict, str(len(it.outcomes)), _words(it))
-            for it in judged
-            if it.source or it.outcomes
+            (promise.name, promise.verdict, str(len(promise.outcomes)), _words(promise))
+            for promise in judged
+            if promise.source or promise.outcomes
         ),
     )
-    broken = [outcome for it in judged for outcome in it.broken]
+    broken = [outcome for promise in judged for outcome in promise.broken]
     if broken:
         yield "What did not hold:\n"
-        yield "".join(f"- {it.what}: {it.seen}\n" for it in broken)
+        yield "".join(f"- {outcome.what}: {outcome.seen}\n" for outcome in broken)
     yield from _figures(of)
-    unfinished = [f"{it.name} ({it.reason or it.state})" for it in of.unfinished]
+    unfinished = [f"{stage.name} ({stage.reason or stage.state})" for stage in of.unfinished]
     if unfinished:
         yield f"Stages that did not come to their end: {', '.join(unfinished)}.\n"
 
@@ -95,12 +95,12 @@ def _figures(of: KitRecord) -> Iterator[str]:
             ("figure", "assumed", "measured", "what it means"),
             (
                 (
-                    it.title,
-                    words.shown(it.assumed, it.unit),
-                    words.shown(it.measured, it.unit),
-                    it.consequence,
+                    value.title,
+                    words.shown(value.assumed, value.unit),
+                    words.shown(value.measured, value.unit),
+                    value.consequence,
                 )
-                for it in differing
+                for value in differing
             ),
         )
 

@@ -101,16 +101,16 @@ def text(record: Mapping[str, Any]) -> str:
 
 def _lines(value: object) -> str:
     if isinstance(value, dict) and value:
-        members = [f" {json.dumps(key)}: {json.dumps(it)}" for key, it in value.items()]
+        members = [f" {json.dumps(key)}: {json.dumps(member)}" for key, member in value.items()]
         return "{\n" + ",\n".join(members) + "\n}"
-    if isinstance(value, list) and any(isinstance(it, dict | list) for it in value):
-        return "[\n" + ",\n".join(f" {json.dumps(it)}" for it in value) + "\n]"
+    if isinstance(value, list) and any(isinstance(member, dict | list) for member in value):
+        return "[\n" + ",\n".join(f" {json.dumps(member)}" for member in value) + "\n]"
     return json.dumps(value)
 
 
 def _summary(measured: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     return {
-        name: [round(it, 9) for it in percentiles.summary(values)]
+        name: [round(number, 9) for number in percentiles.summary(values)]
         for name, values in measured.items()
     }
 

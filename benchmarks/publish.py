@@ -123,8 +123,8 @@ class OnGpus:
     def write(self) -> None:
         """Make them so, and records as they came from the kit as short as others."""
         found = gputable.records(self.folder)
-        for it in found:
-            it.path.write_text(host.text(load(it.path)))
+        for picture in found:
+            picture.path.write_text(host.text(load(picture.path)))
         shown = gputable.text(found, self.picture.name)
         self.page.write_text(replace_between(self.page.read_text(), MEASURED, shown))
         self.picture.unlink(missing_ok=True)
@@ -148,10 +148,10 @@ def main() -> int:
     page, sidecar_page = PAGE.read_text(), SIDECAR_PAGE.read_text()
     if options.check:
         drawn = [(CALLS, [record]), (GOALS, [record]), (ERRORS, [shares]), (OVER_TIME, [shares])]
-        drawn += [(it.picture, it.records) for it in COSTS]
+        drawn += [(cost.picture, cost.records) for cost in COSTS]
         current = all(named(them) in path.read_text() for path, them in drawn)
         shown = table(rows) in page and sharetable.table(shared) in page and ends in sidecar_page
-        costs = all(it.shown() in it.page.read_text() for it in COSTS)
+        costs = all(cost.shown() in cost.page.read_text() for cost in COSTS)
         return 0 if current and shown and costs and ON_GPUS.is_current() else 1
     import goalpictures  # only what draws needs matplotlib
     import pictures

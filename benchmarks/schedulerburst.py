@@ -57,7 +57,9 @@ def note(space: rig.Space, bound: dict[str, float], begun: float) -> None:
     found, version = space.server.items(space.path("pods"), {})
     news = space.server.watch(space.path("pods"), {}, version, QUIET_SECONDS)
     with contextlib.suppress(apiserver.ServerError):  # it was cut off: the list is read again
-        for thing in itertools.chain(found, (it for event, it in news if event != "ERROR")):
+        for thing in itertools.chain(
+            found, (changed for event, changed in news if event != "ERROR")
+        ):
             if thing["spec"].get("nodeName"):
                 bound.setdefault(thing["metadata"]["name"], time.monotonic() - begun)
 

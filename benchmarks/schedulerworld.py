@@ -101,7 +101,7 @@ def pod(number: int, vcore: int, size: int, **spec: Any) -> dict[str, Any]:
 def pods(nodes: int, count: int) -> Iterator[dict[str, Any]]:
     """Yield *count* pods on *nodes* nodes, each on a device with room for it."""
     draw = random.Random(8)
-    uuids = [[_of(it, number).uuid for it in machine(DEVICES)] for number in range(nodes)]
+    uuids = [[_of(device, number).uuid for device in machine(DEVICES)] for number in range(nodes)]
     left = [[[facts.WHOLE, 80] for _ in range(DEVICES)] for _ in range(nodes)]
     for number in range(count):
         at = number % nodes
@@ -117,7 +117,7 @@ def pods(nodes: int, count: int) -> Iterator[dict[str, Any]]:
 
 
 def _room(draw: random.Random, left: list[list[int]], size: tuple[int, int]) -> int | None:
-    fitting = [at for at, it in enumerate(left) if it[0] >= size[0] and it[1] >= size[1]]
+    fitting = [at for at, free in enumerate(left) if free[0] >= size[0] and free[1] >= size[1]]
     return draw.choice(fitting) if fitting else None
 
 

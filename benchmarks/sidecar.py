@@ -135,7 +135,9 @@ class Latency:
             sidecar = main if way == "none" else ends.at.get((pod, "side"))
             if not main or not sidecar:
                 raise SystemExit(f"the runtime did not say when {pod} ended")
-            seen = [looks[it] - main[0] for it in ends.ids[pod] if it in looks]
+            seen = [
+                looks[container] - main[0] for container in ends.ids[pod] if container in looks
+            ]
             if not seen:
                 raise SystemExit(f"kubelet's log does not say when it saw the end of {pod}")
             row = {
@@ -167,18 +169,18 @@ def burst(parts: sidecars.Parts, folder: str, jobs: int, real: int) -> dict[str,
 
         cluster.in_parallel(create, range(jobs))
         pods = bound(space, jobs)
-        fake = [it for it in pods if it["spec"]["nodeName"] == cluster.FAKE_NODE]
-        wait_until(lambda: sum(rig.runs(it, "side") for it in all_pods(space)) >= real)
+        fake = [pod for pod in pods if pod["spec"]["nodeName"] == cluster.FAKE_NODE]
+        wait_until(lambda: sum(rig.runs(pod, "side") for pod in all_pods(space)) >= real)
         go.touch()
         cluster.in_parallel(lambda pod: kubelet.say(pod, None), fake)
-        wait_until(lambda: all(rig.exit_code(it, "main") == 0 for it in all_pods(space)))
+        wait_until(lambda: all(rig.exit_code(pod, "main") == 0 for pod in all_pods(space)))
         begun = time.time()
         parts.start("controller", "--listen", LISTEN)
         jobs_path = space.path("jobs")
 
         def complete() -> int:
             found = space.server.items(jobs_path, {})[0]
-            return sum(bool(rig.condition(it, "Complete")) for it in found)
+            return sum(bool(rig.condition(job, "Complete")) for job in found)
 
         wait_until(lambda: all(map(rig.has_ended, all_pods(space))))
         pods_took = time.time() - begun

@@ -186,15 +186,15 @@ class FakeKubelet:
             "conditions": [] if sidecar_code is None else [{"type": "Ready", "status": "False"}],
             "containerStatuses": [
                 {
-                    "name": it["name"],
-                    "image": it["image"],
+                    "name": container["name"],
+                    "image": container["image"],
                     "imageID": "",
                     "ready": False,
                     "restartCount": 0,
-                    "containerID": f"containerd://{pod['metadata']['uid']}-{it['name']}",
+                    "containerID": f"containerd://{pod['metadata']['uid']}-{container['name']}",
                     "state": state,
                 }
-                for it, state in zip(pod["spec"]["containers"], states, strict=True)
+                for container, state in zip(pod["spec"]["containers"], states, strict=True)
             ],
         }
         path = self._space.path("pods", pod["metadata"]["name"]) + "/status"

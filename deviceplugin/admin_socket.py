@@ -85,9 +85,9 @@ def find(name: str, grants: Iterable[Grant]) -> Grant:
     """
     bound = {grant.owner.label: grant for grant in grants if grant.owner is not None}
     found = [
-        it
-        for label, it in bound.items()
-        if name in (label, it.id) or label.rpartition("/")[0] == name
+        grant
+        for label, grant in bound.items()
+        if name in (label, grant.id) or label.rpartition("/")[0] == name
     ]
     if len(found) == 1:
         return found[0]

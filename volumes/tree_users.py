@@ -62,7 +62,7 @@ def _used_by(
     mounted = mounts.of_process(process)
     if mounted is None:
         return set()
-    listed = {it for it, _ in mounts.parsed(mounted)}
+    listed = {origin for origin, _ in mounts.parsed(mounted)}
     maps = ""
     # Without permission to read maps (CAP_SYS_PTRACE) containers still show by their mounts.
     with contextlib.suppress(OSError):

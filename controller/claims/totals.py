@@ -122,9 +122,9 @@ def left(
     """Return the reservations of claims that are not *there* and may still be created."""
     known = set(there)
     return {
-        uid: it
-        for uid, it in reserved.items()
-        if uid not in known and now - it.at < RESERVED_SECONDS
+        uid: amount
+        for uid, amount in reserved.items()
+        if uid not in known and now - amount.at < RESERVED_SECONDS
     }
 
 

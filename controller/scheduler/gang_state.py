@@ -103,16 +103,22 @@ class Gathering:
 
     def owed(self, now: float) -> set[str]:
         """Return the gangs with pods that were refused without a search and may fit now."""
-        found = {name for name, it in self._in_vain.items() if it.owed and it.until <= now}
+        found = {
+            name
+            for name, failure in self._in_vain.items()
+            if failure.owed and failure.until <= now
+        }
         for name in found:
             self._in_vain[name].owed = False
         return found
 
     def broken(self, now: float) -> list[pod_request.PodRequest]:
         """Return the bound pods of gangs that have been partly bound for too long."""
-        self._assemblies = {name: it for name, it in self._assemblies.items() if it.until > now}
+        self._assemblies = {
+            name: assembly for name, assembly in self._assemblies.items() if assembly.until > now
+        }
         self._in_vain = {
-            name: it for name, it in self._in_vain.items() if name in self._cache.gangs
+            name: failure for name, failure in self._in_vain.items() if name in self._cache.gangs
         }
         late: list[pod_request.PodRequest] = []
         torn: dict[str, float] = {}

@@ -325,5 +325,5 @@ class Index:
         half = len(self._changes) // 2
         del self._changes[:half]
         self._forgotten += half
-        for shape in [it for it, known in self._known.items() if known.at < self._forgotten]:
+        for shape in [shape for shape, known in self._known.items() if known.at < self._forgotten]:
             del self._known[shape]

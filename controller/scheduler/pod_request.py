@@ -203,9 +203,9 @@ def pod_of(
     return facts.Pod(
         tuple(
             facts.Container(
-                str(number), requests.read(it.vcore, it.units * unit, it.count), it.kind
+                str(number), requests.read(part.vcore, part.units * unit, part.count), part.kind
             )
-            for number, it in enumerate(shape.parts)
+            for number, part in enumerate(shape.parts)
         ),
         packing=packing,
         nearness=shape.nearness,
@@ -221,8 +221,8 @@ def named(pod: PodRequest, shares: Shares) -> dict[str, tuple[facts.NodeShare, .
 def called(pod: PodRequest, wanted: facts.Pod) -> facts.Pod:
     """Return *wanted* with the container names of *pod* for numbers, for messages."""
     containers = (
-        dataclasses.replace(it, name=name)
-        for it, name in zip(wanted.containers, pod.names, strict=True)
+        dataclasses.replace(container, name=name)
+        for container, name in zip(wanted.containers, pod.names, strict=True)
     )
     return dataclasses.replace(wanted, containers=tuple(containers))
 

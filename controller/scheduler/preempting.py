@@ -97,7 +97,9 @@ class Preempting:
                 if plan is not None:
                     going[name] = (*uids, *(victim.uid for victim in plan.victims))
             until = now + self._cache.settings.claim_seconds
-            self._proposals = {uid: it for uid, it in self._proposals.items() if it.until > now}
+            self._proposals = {
+                uid: proposal for uid, proposal in self._proposals.items() if proposal.until > now
+            }
             self._proposals[pod.uid] = Proposal(until, going)
         return going
 

@@ -110,8 +110,8 @@ def read_preemption(content: bytes) -> Preemption:
     whole = _member(document, "NodeNameToVictims") or {}
     if not isinstance(known, Mapping) or not isinstance(whole, Mapping):
         raise errors.DataError("preempt: the victims must be objects, by the names of their nodes")
-    victims = {str(node): _victims(it, _uid) for node, it in known.items()}
-    victims |= {str(node): _victims(it, _uid_of_pod) for node, it in whole.items()}
+    victims = {str(node): _victims(found, _uid) for node, found in known.items()}
+    victims |= {str(node): _victims(found, _uid_of_pod) for node, found in whole.items()}
     return Preemption(pod, victims)
 
 
@@ -129,7 +129,9 @@ def write_filter(
     else:
         wanted = set(fitting)
         kept = [
-            it for it, name in zip(question.nodes, question.names, strict=True) if name in wanted
+            node
+            for node, name in zip(question.nodes, question.names, strict=True)
+            if name in wanted
         ]
         nodes, names = _dump({"metadata": {}, "items": kept}), b"null"
     why = _reasons(refused)
@@ -168,11 +170,11 @@ def write_preemption(victims: Mapping[str, Victims]) -> bytes:
     """
     found = {
         node: {
-            "Pods": [{"UID": uid} for uid in it.uids],
-            "NumPDBViolations": it.violations,
+            "Pods": [{"UID": uid} for uid in found.uids],
+            "NumPDBViolations": found.violations,
         }
-        for node, it in victims.items()
-        if it.uids
+        for node, found in victims.items()
+        if found.uids
     }
     return json.dumps({"NodeNameToMetaVictims": found}).encode()
 
@@ -215,7 +217,7 @@ def _member(document: Mapping[str, Any], name: str) -> Any:
     if name in document:
         return document[name]
     lower = name.lower()
-    return next((it for key, it in document.items() if key.lower() == lower), None)
+    return next((value for key, value in document.items() if key.lower() == lower), None)
 
 
 def _pod(document: Mapping[str, Any]) -> Object:

@@ -68,7 +68,9 @@ class Lingering:
         late = [pending for pending in self._waits.values() if pending.until <= now]
         for wait in late:
             del self._waits[wait.pod.uid]
-            stay = {it: key for it, key in wait.ending.items() if self._is_ending(it, wait.node)}
+            stay = {
+                uid: key for uid, key in wait.ending.items() if self._is_ending(uid, wait.node)
+            }
             if stay and self._is_waiting(wait.pod):
                 self._nodes |= dict.fromkeys(stay, wait.node)
                 seconds, names = (
@@ -79,7 +81,11 @@ class Lingering:
                 self._failed[wait.pod.uid] = wait.pod, text
                 self._owed.add(wait.pod.uid)
         if late:
-            self._failed = {uid: it for uid, it in self._failed.items() if self._is_waiting(it[0])}
+            self._failed = {
+                uid: failure
+                for uid, failure in self._failed.items()
+                if self._is_waiting(failure[0])
+            }
 
     def _is_ending(self, uid: str, node: str) -> bool:
         """Tell whether a pod on *node* is being deleted and is not gone yet."""

@@ -83,16 +83,16 @@ def choose(
     *going* are the uids of pods that will terminate anyway.
     """
     wanted = info.wanted(pod, packing)
-    leaving = (uid for uid, it in info.tenants.items() if it.pod.leaving)
+    leaving = (uid for uid, tenant in info.tenants.items() if tenant.pod.leaving)
     ending = {pod.uid, *({*going, *leaving} - budgets.lingering)}
     never = ending | budgets.lingering
     may = [
-        it.pod
-        for uid, it in info.tenants.items()
-        if it.state is Certainty.BOUND
-        and it.pod.priority < pod.priority
+        tenant.pod
+        for uid, tenant in info.tenants.items()
+        if tenant.state is Certainty.BOUND
+        and tenant.pod.priority < pod.priority
         and uid not in never
-        and budgets.permit([it.pod])
+        and budgets.permit([tenant.pod])
     ]
     found = _fewest(info, wanted, ending, may, budgets)
     if found is None:

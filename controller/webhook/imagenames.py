@@ -56,7 +56,9 @@ def _rule(entry: Any, name: str) -> Rule:
         not isinstance(entry, dict)
         or entry.keys() - _KEYS
         or ("prefix" in entry) == ("pattern" in entry)
-        or not all(isinstance(it, str) and it for key, it in entry.items() if key != "namespaces")
+        or not all(
+            isinstance(value, str) and value for key, value in entry.items() if key != "namespaces"
+        )
     ):
         raise errors.DataError(
             f"{name}: {str(entry)[:80]}: must have a prefix or a pattern, a to, and "

@@ -163,13 +163,13 @@ class Auditor:
         for uuid in {uuid for uuid, _ in allowed}:
             percents = _percents(uuid)
             if percents is None:
-                used = {key: it for key, it in used.items() if key[0] != uuid}
+                used = {key: ratio for key, ratio in used.items() if key[0] != uuid}
                 continue
             for pid, owner in self._remembered(percents).items():
                 if (uuid, owner.grant) in used:
                     used[uuid, owner.grant] += percents[pid]
         self._times.note(
-            now, {key: device_time.TimeSample(it, allowed[key]) for key, it in used.items()}
+            now, {key: device_time.TimeSample(ratio, allowed[key]) for key, ratio in used.items()}
         )
 
     def look(self) -> None:
@@ -221,9 +221,13 @@ class Auditor:
     def _remembered(self, pids: Collection[int]) -> dict[int, process_owner.Whose]:
         """Return the owner of each process, cached as long as the process lives."""
         began = {pid: process_identity.began(pid) for pid in {*pids, *self._known}}
-        known = {pid: it for pid, it in self._known.items() if it[0] == began[pid] is not None}
+        known = {
+            pid: known_owner
+            for pid, known_owner in self._known.items()
+            if known_owner[0] == began[pid] is not None
+        }
         new = self._owners(set(pids) - known.keys())
-        self._known = known | {pid: (began[pid], it) for pid, it in new.items()}
+        self._known = known | {pid: (began[pid], owner) for pid, owner in new.items()}
         return {pid: self._known[pid][1] for pid in pids if pid in self._known}
 
     def _tell(
@@ -280,7 +284,7 @@ class Auditor:
         """Return the pids that have a live slot in the ledger of their grant."""
         found: set[int] = set()
         for grant_id in {owner.grant for owner in owners.values() if owner.grant}:
-            own = [pid for pid, it in owners.items() if it.grant == grant_id]
+            own = [pid for pid, owner in owners.items() if owner.grant == grant_id]
             with contextlib.suppress(OSError, errors.DataError):
                 found |= self._live(grant_id, own)
             # A process that ever had a slot keeps it, whatever was written there since.

@@ -56,7 +56,9 @@ class Corrections:
             there.add(grant.id)
             with contextlib.suppress(OSError, errors.DataError):
                 self._look_at(grant, held, pids.get(grant.id, ()))
-        self._regions = {it: known for it, known in self._regions.items() if it in there}
+        self._regions = {
+            grant_id: known for grant_id, known in self._regions.items() if grant_id in there
+        }
 
     def check(self, grants: Iterable[Grant]) -> None:
         """Look for values that no shim writes; a value counts if two calls in a row find it."""
@@ -161,9 +163,9 @@ class _Region:
     def found(self) -> tuple[Tampering, ...]:
         """Return the tamperings of the last minute, the newest first."""
         oldest = time.monotonic() - REMEMBERED_SECONDS
-        self._found = {key: it for key, it in self._found.items() if it[0] > oldest}
+        self._found = {key: dated for key, dated in self._found.items() if dated[0] > oldest}
         newest = sorted(self._found.values(), key=lambda dated: -dated[0])
-        return tuple(it for _, it in newest)
+        return tuple(finding for _, finding in newest)
 
     def _note(self, found: Tampering, key: tuple[str, int, str]) -> None:
         self._found[key] = time.monotonic(), found

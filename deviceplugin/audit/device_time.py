@@ -64,8 +64,8 @@ class Times:
         for (uuid, grant), samples in self._samples.items():
             if samples[-1][0] - samples[0][0] < WINDOW_SECONDS - 2 * SAMPLE_SECONDS:
                 continue
-            used = sum(it.used for _, it in samples) / len(samples)
-            allowed = sum(it.allowed for _, it in samples) / len(samples)
+            used = sum(sample.used for _, sample in samples) / len(samples)
+            allowed = sum(sample.allowed for _, sample in samples) / len(samples)
             if used > allowed + TOLERANCE_PERCENT:
                 found.append(Above(uuid, grant, round(used), round(allowed)))
         return found

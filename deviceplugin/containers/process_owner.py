@@ -61,10 +61,10 @@ def grant_of(mountinfo: bytes, book: mounts.Origin) -> str:
     be mounted there under the same name.
     """
     found = ""
-    for it, point in mounts.parsed(mountinfo):
+    for origin, point in mounts.parsed(mountinfo):
         if point == _QUOTA:  # of several mounts the last is on top
-            ours = (it.device, it.path.parent) == (book.device, book.path)
-            found = it.path.name if ours and grants.is_id(it.path.name) else ""
+            ours = (origin.device, origin.path.parent) == (book.device, book.path)
+            found = origin.path.name if ours and grants.is_id(origin.path.name) else ""
     return found
 
 

@@ -52,10 +52,12 @@ class DeviceApis:
         } | self._closed.keys()
         with self._lock:
             self._states = allocation_api.states(uuids, self._wanted, self._known, held)
-            self._keep({uuid: it.now for uuid, it in self._states.items()})
+            self._keep({uuid: state.now for uuid, state in self._states.items()})
             now = time.monotonic()
             self._closed = {
-                uuid: self._closed.get(uuid, now) for uuid, it in self._states.items() if it.moves
+                uuid: self._closed.get(uuid, now)
+                for uuid, state in self._states.items()
+                if state.moves
             }
             for uuid in self._closed:
                 state = self._states[uuid]

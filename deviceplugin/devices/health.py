@@ -129,11 +129,11 @@ class Watcher:
             while not self._stopped.is_set():
                 if time.monotonic() >= due:
                     answers = {uuid: probe(uuid) for uuid in self._conditions}
-                    back = [uuid for uuid, it in answers.items() if not it.trouble]
+                    back = [uuid for uuid, answer in answers.items() if not answer.trouble]
                     if not heard.issuperset(back):
                         return  # a device is back: subscribe to its Xids first
                     self.answers = {uuid: answers[uuid] for uuid in back}
-                    self._probed({uuid: it.trouble for uuid, it in answers.items()})
+                    self._probed({uuid: answer.trouble for uuid, answer in answers.items()})
                     due = time.monotonic() + PROBE_SECONDS
                 self._take(events, max(0.0, min(AGAIN_SECONDS, due - time.monotonic())))
 

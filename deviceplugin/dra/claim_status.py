@@ -127,7 +127,7 @@ class Statuses:
 
     def _tell(self) -> None:
         known = self._claims()
-        self._said = {uid: it for uid, it in self._said.items() if uid in known}
+        self._said = {uid: devices for uid, devices in self._said.items() if uid in known}
         for uid, (claim, own) in known.items():
             devices = devices_of(own, self._node, self._grant_manager.devices)
             if self._said.get(uid) != devices:

@@ -148,7 +148,9 @@ def uses(pod: Mapping[str, Any], claims: Iterable[str]) -> dict[str, frozenset[s
             if named.get(reference["name"]) in wanted
         }
         if len(own) > 1:
-            several = ", ".join(sorted(f"{claim}/{it}" if it else claim for claim, it in own))
+            several = ", ".join(
+                sorted(f"{claim}/{request}" if request else claim for claim, request in own)
+            )
             raise RefusedError(
                 f"container {container['name']} uses {several}: a container can have one quota "
                 "only; put them into one claim as several requests, and name only the claim in "
@@ -161,7 +163,7 @@ def uses(pod: Mapping[str, Any], claims: Iterable[str]) -> dict[str, frozenset[s
     if extended.get("resourceClaimName") in wanted:
         mapped = extended.get("requestMappings") or ()
         found[extended["resourceClaimName"]] |= {mapping["requestName"] for mapping in mapped}
-    return {claim: frozenset(it) for claim, it in found.items()}
+    return {claim: frozenset(requests) for claim, requests in found.items()}
 
 
 def _claims_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -133,7 +133,9 @@ def _device(
     if sharing:
         found["allowMultipleAllocations"] = True
     else:
-        found["capacity"] = {k: {"value": it["value"]} for k, it in found["capacity"].items()}
+        found["capacity"] = {
+            k: {"value": amount["value"]} for k, amount in found["capacity"].items()
+        }
     if taints := _taints(one):
         found["taints"] = taints
     return found

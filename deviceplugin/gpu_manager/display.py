@@ -156,10 +156,10 @@ class _DisplayCalls(api_grpc.GPUDisplayServicer):
         for uid, pod in _usage(self._sources)["usage"].items():
             one = answer.usage[uid]
             one.project, one.user, one.cluster = pod["project"], pod["user"], pod["cluster"]
-            for name, it in pod["stat"].items():
-                one.stat[name].dev.extend(api.DeviceInfo(**each) for each in it["dev"])
-            for name, it in pod["spec"].items():
-                one.spec[name].CopyFrom(api.Spec(**it))
+            for name, value in pod["stat"].items():
+                one.stat[name].dev.extend(api.DeviceInfo(**each) for each in value["dev"])
+            for name, value in pod["spec"].items():
+                one.spec[name].CopyFrom(api.Spec(**value))
         return answer
 
     def Version(  # noqa: N802

@@ -159,7 +159,7 @@ def _given(kind: ResourceKind, grant: Grant, uuid: str) -> frozenset[str]:
     own = grant.vcore_ids if kind is ResourceKind.VCORE else grant.vmemory_ids
     if len(grant.shares) == 1:
         return own
-    place = next(i for i, it in enumerate(grant.shares) if it.uuid == uuid)
+    place = next(i for i, share in enumerate(grant.shares) if share.uuid == uuid)
     return frozenset(sorted(own, key=device_ids.order)[place :: len(grant.shares)])
 
 

@@ -156,7 +156,7 @@ class Endings:
         """
         kept = list(known)
         ids = {grant.id for grant in kept}
-        self._asked = {it: when for it, when in self._asked.items() if it in ids}
+        self._asked = {grant_id: when for grant_id, when in self._asked.items() if grant_id in ids}
         with self._lock:
             self._written &= ids
             self._seen &= {_name(grant.owner) for grant in kept if grant.owner is not None}

@@ -280,7 +280,9 @@ class GrantManager:
         """End the grants of pods that are over, and after a while those never used by kubelet."""
         with self._lock:
             # Grants bound after this may not be listed yet; kubelet itself unprepares claims.
-            before = {k: it for k, it in self._checkpoint.grants.items() if it.claim is None}
+            before = {
+                k: grant for k, grant in self._checkpoint.grants.items() if grant.claim is None
+            }
         if not before:
             return
         listing = self._sources.pods.listing()
@@ -292,7 +294,7 @@ class GrantManager:
         with self._lock:
             uids = {entry.uid for entry in entries}
             self._doubts.keep(uids)
-            self._waiting = {uid: it for uid, it in self._waiting.items() if uid in uids}
+            self._waiting = {uid: waiting for uid, waiting in self._waiting.items() if uid in uids}
             self._queue = {uid: None for uid in self._queue if uid in uids}
             self._fresh.keep(self._checkpoint.grants)
             known = self._checkpoint.grants
@@ -413,7 +415,9 @@ class GrantManager:
         for name, grant in bound.new.items():
             log.info("bound %s to %s/%s/%s", grant.id, pod.namespace, pod.name, name)
         if bound.new:
-            self.observers.bound(pod, {name: it.shares for name, it in bound.everything.items()})
+            self.observers.bound(
+                pod, {name: grant.shares for name, grant in bound.everything.items()}
+            )
         if any(made.whole for made in bound.new.values()):
             self._offer()  # a whole device also takes the memory that its pod did not request
         else:

@@ -174,4 +174,4 @@ class Fresh:
 
     def keep(self, ids: Container[str]) -> None:
         """Forget all but these grants."""
-        self._left = {it: left for it, left in self._left.items() if it in ids}
+        self._left = {grant_id: left for grant_id, left in self._left.items() if grant_id in ids}

@@ -107,8 +107,8 @@ class Uses:
             with contextlib.suppress(OSError, errors.DataError):
                 self._look_at(grant)
         live = {(granted.id, share.uuid) for granted in shared for share in granted.shares}
-        self._read = {key: it for key, it in self._read.items() if key in live}
-        self._used = {key: it for key, it in self._used.items() if key in live}
+        self._read = {key: reading for key, reading in self._read.items() if key in live}
+        self._used = {key: usage for key, usage in self._used.items() if key in live}
 
     def _look_at(self, grant: Grant) -> None:
         for share, new in zip(grant.shares, self._readings(grant), strict=True):

@@ -94,7 +94,8 @@ def _or_error(read: Callable[[], object]) -> object:
 
 def _rows(rows: tuple[CheckResult, ...]) -> object:
     return [
-        {key: shapes.text(str(it)) for key, it in dataclasses.asdict(row).items()} for row in rows
+        {key: shapes.text(str(value)) for key, value in dataclasses.asdict(row).items()}
+        for row in rows
     ]
 
 

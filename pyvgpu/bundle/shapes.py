@@ -82,7 +82,12 @@ def _of(name: str, shape: Mapping[str, Shape]) -> Shape | None:
     if name in shape:
         return shape[name]
     return next(
-        (it for key, it in shape.items() if key.endswith("*") and name.startswith(key[:-1])), None
+        (
+            member
+            for key, member in shape.items()
+            if key.endswith("*") and name.startswith(key[:-1])
+        ),
+        None,
     )
 
 

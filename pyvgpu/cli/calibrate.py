@@ -127,7 +127,7 @@ def _write(path: Path, read: KitRecord, model: Model, values: dict[str, Value]) 
         entries["reserved_bytes"] = str(max(0, model.board_mib * MIB - total.value))
     remarks = (
         f"{read.device}, driver {read.driver}, {read.date}, by the GPU kit {read.kit}.",
-        *(f"{key}: {it.how}" for key, it in values.items()),
+        *(f"{key}: {value.how}" for key, value in values.items()),
     )
     machines.write(path, model.key, entries, remarks)
 
@@ -141,7 +141,7 @@ def document(found: RecordResults) -> dict[str, object]:
             "simulated": read.simulated or None,
         },
         "machine": {"model": found.model.key}
-        | {key: dataclasses.asdict(it) for key, it in found.values.items()},
+        | {key: dataclasses.asdict(value) for key, value in found.values.items()},
         "figures": [dataclasses.asdict(line) for line in found.lines],
         "promises": [
             {**dataclasses.asdict(judged), "verdict": judged.verdict} for judged in found.judged

@@ -140,9 +140,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def read(options: argparse.Namespace) -> Fields:
     """Return the agent's settings for the given options; UsageError if one is not valid."""
     found: Fields = {}
-    for it, text in _given(options):
-        if it.read is not None:
-            found |= it.read(text, it.flag)
+    for option, text in _given(options):
+        if option.read is not None:
+            found |= option.read(text, option.flag)
     if "address" in found or "port" in found:
         address, port = found.pop("address", _ADDRESS), found.pop("port", _PORT)
         found["listen"] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
@@ -151,7 +151,9 @@ def read(options: argparse.Namespace) -> Fields:
 
 def warnings(options: argparse.Namespace) -> tuple[str, ...]:
     """Return a line for each given option that has another meaning here."""
-    return tuple(f"{it.flag} means {it.means}" for it, _ in _given(options) if it.warns)
+    return tuple(
+        f"{option.flag} means {option.means}" for option, _ in _given(options) if option.warns
+    )
 
 
 def _given(options: argparse.Namespace) -> Iterator[tuple[Theirs, str]]:

@@ -44,7 +44,7 @@ sets:
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu manifests`."""
     parser.description = _DESCRIPTION
-    parser.epilog = _EXAMPLES + "".join(f"  {it:10}{said}\n" for it, (_, said) in SETS.items())
+    parser.epilog = _EXAMPLES + "".join(f"  {name:10}{said}\n" for name, (_, said) in SETS.items())
     add = parser.add_argument
     add("name", metavar="SET", nargs="?", default="default", help=f"one of {', '.join(SETS)}")
     add("--helm", action="store_true", help="print the helm command that renders the same")

@@ -70,7 +70,7 @@ class Placed:
 def run(options: argparse.Namespace) -> int:
     """Place the pods in a copy of the cluster; 0 if all fit, else 1."""
     settings = scheduling.read_settings(options)
-    pods = [_named(it, at) for at, it in enumerate(scheduling.read_objects(options.file))]
+    pods = [_named(thing, at) for at, thing in enumerate(scheduling.read_objects(options.file))]
     if not pods:
         raise errors.DataError(f"{options.file}: contains no pod")
     if options.cluster:

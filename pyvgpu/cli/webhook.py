@@ -228,8 +228,8 @@ def run(options: argparse.Namespace) -> int:
         except OSError as exc:
             raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
         # The server listens before we are ready: readiness depends on these threads.
-        for part in (known.run, *(it.run for _, it in parts)):
-            threading.Thread(target=part, args=(stop,), daemon=True).start()
+        for run_part in (known.run, *(part.run for _, part in parts)):
+            threading.Thread(target=run_part, args=(stop,), daemon=True).start()
         threading.Thread(target=listener.serve_forever, daemon=True).start()
         stop.wait()
         listener.draining = True
@@ -277,5 +277,5 @@ def _not_ready(
     if stop.is_set():
         return "it ends"
     return known.missing or next(
-        (f"the {name} have not been read yet" for name, it in parts if not it.synced), ""
+        (f"the {name} have not been read yet" for name, part in parts if not part.synced), ""
     )

@@ -293,7 +293,7 @@ class ApiServer:
         headers = {"Accept": JSON, "Content-Type": request.kind, "User-Agent": _AGENT}
         url = settings.host + request.path
         if request.query:
-            asked = {key: it for key, it in request.query.items() if it != ""}
+            asked = {key: value for key, value in request.query.items() if value != ""}
             url += "?" + urllib.parse.urlencode(asked)
         begun = time.monotonic()
         try:

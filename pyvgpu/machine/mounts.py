@@ -87,9 +87,12 @@ def origin(path: Path) -> Origin:
     real = PurePosixPath(os.path.realpath(path))
     found = Origin("", real)
     depth = -1
-    for it, point in parsed(Path("/proc/self/mountinfo").read_bytes()):
+    for origin, point in parsed(Path("/proc/self/mountinfo").read_bytes()):
         if real.is_relative_to(point) and len(point.parts) >= depth:  # the last mount is on top
-            found, depth = Origin(it.device, it.path / real.relative_to(point)), len(point.parts)
+            found, depth = (
+                Origin(origin.device, origin.path / real.relative_to(point)),
+                len(point.parts),
+            )
     return found
 
 

@@ -89,7 +89,7 @@ class Owners:
         ):
             return known[1]
         slot = self._find(pid, slots)
-        taken = {it for other, (_, it) in self._known.items() if other != pid}
+        taken = {known_slot for other, (_, known_slot) in self._known.items() if other != pid}
         if slot is None or slot in taken:
             return None
         self._known[pid] = began, slot
@@ -110,7 +110,7 @@ class Owners:
 
     def forget_dead(self) -> None:
         """Forget the processes that have ended: their slots may be reused."""
-        alive = {pid: it for pid, it in self._known.items() if self.is_alive(pid)}
+        alive = {pid: known for pid, known in self._known.items() if self.is_alive(pid)}
         self._left |= {slot for pid, (_, slot) in self._known.items() if pid not in alive}
         self._known = alive
 
@@ -144,7 +144,7 @@ class Memory:
                     found[key] = change
                     if not now.held and before is not None:
                         lacking[key] = before.charged - charged
-        confirmed = tuple(it for key, it in found.items() if key in self._suspected)
+        confirmed = tuple(finding for key, finding in found.items() if key in self._suspected)
         self._seen, self._suspected = seen, found
         return lacking, confirmed
 
@@ -222,7 +222,7 @@ def find_strangers(look: Look, belongs: Callable[[int], bool], last_slot: int) -
     """
     lacking: Excess = {}
     owned = set(look.slots.values())
-    charged = {slot: it for slot, it in _charges(look).items() if slot not in owned}
+    charged = {slot: charge for slot, charge in _charges(look).items() if slot not in owned}
     for device, by_pid in enumerate(look.held):
         size = sum(held for pid, held in by_pid.items() if pid not in look.slots and belongs(pid))
         size -= sum(by_device[device] for by_device in charged.values())

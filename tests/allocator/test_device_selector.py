@@ -27,7 +27,10 @@ def ours(**notes):
     ],
 )
 def test_selectors_of_devices(notes, selector):
-    sets = {key: frozenset(it) if isinstance(it, set) else it for key, it in selector.items()}
+    sets = {
+        key: frozenset(value) if isinstance(value, set) else value
+        for key, value in selector.items()
+    }
     assert device_selector.read(ours(**notes)) == device_selector.DeviceSelector(
         facts.Selector(**sets)
     )

@@ -11,7 +11,7 @@ ASKED = {
 
 def pods(claim, counters=1.0, bare=0.9):
     ways = zip(claimstable.WAYS, (claim, counters, bare), strict=True)
-    return {"pods": {way: [{"started": it, "running": it}] * 2 for way, it in ways}}
+    return {"pods": {way: [{"started": seconds, "running": seconds}] * 2 for way, seconds in ways}}
 
 
 def missed(figures):

@@ -36,7 +36,7 @@ PARTS = [
 
 def selected(kind, labels):
     """Return the specs of the objects of a kind that select pods with these labels."""
-    found = {name: it["spec"] for (a, name), it in ALL.items() if a == kind}
+    found = {name: manifest["spec"] for (a, name), manifest in ALL.items() if a == kind}
     return [
         spec
         for spec in found.values()
@@ -69,7 +69,7 @@ def test_every_workload_has_network_policy_probes_and_limits(part):
 
 
 def test_no_role_has_wildcards():
-    roles = [it for (kind, _), it in ALL.items() if kind in ("Role", "ClusterRole")]
+    roles = [manifest for (kind, _), manifest in ALL.items() if kind in ("Role", "ClusterRole")]
     assert len(roles) > 10
     for rule in (rule for role in roles for rule in role["rules"]):
         assert "*" not in {*rule["verbs"], *rule.get("resources", ()), *rule.get("apiGroups", ())}

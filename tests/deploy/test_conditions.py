@@ -101,7 +101,9 @@ def mutation_of(path, source):
 def cased(draw, text):
     """Return *text* in any mix of lower and upper case."""
     small = draw(st.lists(st.booleans(), min_size=len(text), max_size=len(text)))
-    return "".join(it.lower() if one else it for it, one in zip(text, small, strict=True))
+    return "".join(
+        letter.lower() if one else letter for letter, one in zip(text, small, strict=True)
+    )
 
 
 MARKS = st.sampled_from([name for name, _ in mark_names.MARKS]).flatmap(cased)
@@ -154,7 +156,7 @@ LABELS = st.dictionaries(
 
 def present(**members):
     """Return members of an object as the API server stores them: without empty ones."""
-    return {key: it for key, it in members.items() if it}
+    return {key: value for key, value in members.items() if value}
 
 
 @st.composite

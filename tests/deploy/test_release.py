@@ -69,7 +69,7 @@ class Checkout:
     def __init__(self, folder):
         self.folder = folder
         self.environment = {
-            **{name: it for name, it in os.environ.items() if not name.startswith("GIT_")},
+            **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
             "GIT_CONFIG_GLOBAL": os.devnull,
         }
         shutil.copy(PROJECT, folder)

@@ -53,7 +53,10 @@ class Node:
         """Apply these changes to the devices, one for each."""
         has = grant_room.devices(2)
         self.room.grant_manager.see(
-            [dataclasses.replace(it, **it_is) for it, it_is in zip(has, changes, strict=True)]
+            [
+                dataclasses.replace(device, **it_is)
+                for device, it_is in zip(has, changes, strict=True)
+            ]
         )
 
     @property

@@ -39,7 +39,7 @@ def test_index_matches_a_linear_search(changes):
         before, copy = kept.grants, dict(plain)
         kept.change(new, gone)
         plain |= {grant.id: grant for grant in new}
-        plain = {name: it for name, it in plain.items() if name not in gone}
+        plain = {name: grant for name, grant in plain.items() if name not in gone}
         assert kept.grants == plain
         assert before == copy
         for kind, all_ids in ((ResourceKind.VCORE, VCORE), (ResourceKind.VMEMORY, VMEMORY)):

@@ -37,7 +37,8 @@ def test_forty_concurrent_pods_get_distinct_grants(kubelet, tmp_path):
     with grant_room.running(kubelet, tmp_path, grant_room.devices(8)) as room:
         shapes = [(10 + number % 7, 1 + number % 2) for number in range(40)]
         pods = [
-            kubelet.admit(pod(f"p{it}", container("a", *shape))) for it, shape in enumerate(shapes)
+            kubelet.admit(pod(f"p{number}", container("a", *shape)))
+            for number, shape in enumerate(shapes)
         ]
         with concurrent.futures.ThreadPoolExecutor(20) as pool:
             got = list(pool.map(lambda one: room.start(one, "a"), pods))

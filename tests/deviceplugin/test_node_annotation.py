@@ -143,6 +143,6 @@ def test_container_starts_after_its_grant_is_published(node, cluster):
         own.memory_bytes for own in machine
     ]
     assert {device.compute_class for device in found.devices} == {"slow"}
-    assert found.minors == {it.uuid: index for index, it in enumerate(machine)}
+    assert found.minors == {device.uuid: index for index, device in enumerate(machine)}
     kubelet.remove(one)
     node.until(lambda: not cluster.published.placed)

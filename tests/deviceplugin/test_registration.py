@@ -131,12 +131,12 @@ def test_stopped_agent_offers_nothing(kubelet):
 def test_only_changes_are_sent(kubelet):
     with registered(kubelet) as offers:
         kubelet.until_offered()
-        sent = [it for it, _ in kubelet.listings].count(VCORE)
+        sent = [resource for resource, _ in kubelet.listings].count(VCORE)
         offer = offers[device_ids.ResourceKind.VCORE]
         offer.set(4)
         offer.set(4, frozenset({"c3"}))
         kubelet.until(lambda: kubelet.healthy(VCORE) == {"c0", "c1", "c2"})
-        assert [it for it, _ in kubelet.listings].count(VCORE) == sent + 1
+        assert [resource for resource, _ in kubelet.listings].count(VCORE) == sent + 1
 
 
 @pytest.mark.parametrize("unhealthy", [False, True])

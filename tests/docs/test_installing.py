@@ -51,7 +51,7 @@ def named(step):
 
 @pytest.mark.parametrize("page", [PAGE, "sidecar.md"])
 def test_page_imports_every_image_of_the_manifests(page):
-    text = "".join(it for _, _, it in documented.blocks(documented.ROOT / "docs" / page))
+    text = "".join(block for _, _, block in documented.blocks(documented.ROOT / "docs" / page))
     wanted = set().union(*map(named, applying()))
     assert len(wanted) > 1
     assert wanted <= ARCHIVES

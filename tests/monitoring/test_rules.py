@@ -120,7 +120,7 @@ def test_promtool_accepts_the_dashboards_queries(promtool, tmp_path):
         for panel in panels()
         for target in panel["targets"]
     ]
-    rules = [{"record": f"asked:{at}", "expr": it} for at, it in enumerate(asked)]
+    rules = [{"record": f"asked:{at}", "expr": expression} for at, expression in enumerate(asked)]
     file = tmp_path / "asked.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     code, said = ran(promtool, "check", "rules", file)

@@ -255,7 +255,7 @@ def test_a_cluster_that_forbids_everything_is_reported_and_packed(tmp_path):
 
 
 def test_every_pyvgpu_annotation_is_covered():
-    ours = {it for name, it in vars(names).items() if name.endswith("_ANNOTATION")}
+    ours = {value for name, value in vars(names).items() if name.endswith("_ANNOTATION")}
     left_out = {
         names.SWAP_ANNOTATION,  # a user's images
         names.SWAPPED_ANNOTATION,

@@ -27,10 +27,10 @@ def path(tmp_path):
 def adding(**methods):
     """Return a function that adds these methods, of bytes and a context, to a server."""
     handlers = {
-        name: grpc.unary_unary_rpc_method_handler(it)
+        name: grpc.unary_unary_rpc_method_handler(method)
         if name != "Listen"
-        else grpc.unary_stream_rpc_method_handler(it)
-        for name, it in methods.items()
+        else grpc.unary_stream_rpc_method_handler(method)
+        for name, method in methods.items()
     }
     handler = grpc.method_handlers_generic_handler("test.Test", handlers)
     return lambda made: made.add_generic_rpc_handlers((handler,))

@@ -100,8 +100,11 @@ def test_the_limit_follows_the_quota(limited, name, own_driver):
 
 @pytest.mark.slow
 def test_the_doctor_names_what_limits_a_run(limited, runner):
-    for it, found in ((limited, "the driver limits the memory, too"), (runner, "the shim alone")):
-        said = json.loads(it("--vmemory", "2GiB", PYVGPU, "doctor", "--json").stdout)
+    for start, found in (
+        (limited, "the driver limits the memory, too"),
+        (runner, "the shim alone"),
+    ):
+        said = json.loads(start("--vmemory", "2GiB", PYVGPU, "doctor", "--json").stdout)
         (row,) = [check for check in said["checks"] if check["check"] == "driver's limit"]
         assert row["state"] == "ok"
         assert found in row["found"]

@@ -286,7 +286,7 @@ def container(name: str, vcore: int, units: int, script: str = "", **more: Any) 
     limits = {names.VCORE_RESOURCE: str(vcore), names.VMEMORY_RESOURCE: str(units)}
     made = rig.container(name, script or "/client > /dev/termination-log 2>&1", **more)
     made["image"] = more.get("image", CLIENT)
-    made["resources"] = {"limits": {key: it for key, it in limits.items() if it != "0"}}
+    made["resources"] = {"limits": {key: limit for key, limit in limits.items() if limit != "0"}}
     return made
 
 

@@ -66,7 +66,9 @@ def _test(case: Case, rule: dict[str, Any]) -> dict[str, Any]:
     return {
         "interval": "1m",
         "name": f"{case.alert} at {case.minute}",
-        "input_series": [{"series": it, "values": values} for it, values in case.seen.items()],
+        "input_series": [
+            {"series": series, "values": values} for series, values in case.seen.items()
+        ],
         "alert_rule_test": [
             {
                 "eval_time": f"{case.minute}m",

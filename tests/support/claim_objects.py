@@ -72,7 +72,9 @@ def got(
                 "request": "vgpu",
                 "pool": node,
                 "device": f"gpu-{number}",
-                "consumedCapacity": {key: it for key, it in said.items() if it is not None},
+                "consumedCapacity": {
+                    key: amount for key, amount in said.items() if amount is not None
+                },
             }
         )
     users = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}] if pod else []

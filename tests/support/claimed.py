@@ -86,7 +86,7 @@ def request(
 ) -> dict[str, Any]:
     """Return a request of a claim."""
     wanted = {"vcore": vcore and str(vcore), "vmemory": vmemory}
-    asked = {key: it for key, it in wanted.items() if it}
+    asked = {key: value for key, value in wanted.items() if value}
     exactly = {"deviceClassName": kind, **more}
     return {
         "name": name,

@@ -96,7 +96,7 @@ class ClaimingKubelet:
         with contextlib.closing(self._channel()) as channel:
             stub = dra_pb2_grpc.DRAPluginStub(channel)
             answer = stub.NodeUnprepareResources(request, timeout=60)
-        return {uid: it.error for uid, it in answer.claims.items()}
+        return {uid: result.error for uid, result in answer.claims.items()}
 
     def health(self) -> Iterator[dict[str, tuple[int, str]]]:
         """Yield the health of each device, by name, at every change."""

@@ -314,7 +314,11 @@ def bury(space: rig.Space, name: str) -> None:
 def assert_not_overcommitted(space: rig.Space, gibibytes: int = 16) -> dict[str, tuple[int, int]]:
     """Assert that no device is overcommitted; return (vcore, bytes) in use of each."""
     used = count_devices(space)
-    over = {uuid: it for uuid, it in used.items() if it[0] > 100 or it[1] > gibibytes * GIB}
+    over = {
+        uuid: amounts
+        for uuid, amounts in used.items()
+        if amounts[0] > 100 or amounts[1] > gibibytes * GIB
+    }
     assert not over
     return used
 

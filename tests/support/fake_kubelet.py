@@ -222,7 +222,9 @@ class FakeKubelet:
 
     def healthy(self, resource: str) -> frozenset[str]:
         """Return the healthy ids of a resource."""
-        return frozenset(it for it, well in self.devices.get(resource, {}).items() if well)
+        return frozenset(
+            device_id for device_id, well in self.devices.get(resource, {}).items() if well
+        )
 
     def until_offered(self, resources: tuple[str, str] = (VCORE, VMEMORY)) -> None:
         """Wait until both resources have healthy ids."""
@@ -347,7 +349,7 @@ class FakeKubelet:
         draft.replace(self.folder / checkpoint_file.FILE)
 
     def _take_back(self) -> None:
-        self.held = {key: it for key, it in self.held.items() if key[0] in self.pods}
+        self.held = {key: held for key, held in self.held.items() if key[0] in self.pods}
 
     # --- PodResources -----------------------------------------------------------------------
 

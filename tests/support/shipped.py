@@ -85,7 +85,7 @@ def failing_closed(ours: rig.Space) -> Iterator[None]:
     """Set the sidecar webhook's failurePolicy to Fail during the block."""
 
     hooks = ours.server.call("GET", PLACE.mutating)["webhooks"]
-    (at,) = (place for place, it in enumerate(hooks) if it["name"] == "sidecars.pyvgpu.io")
+    (at,) = (place for place, hook in enumerate(hooks) if hook["name"] == "sidecars.pyvgpu.io")
 
     def put(value: str) -> None:
         body = [{"op": "replace", "path": f"/webhooks/{at}/failurePolicy", "value": value}]

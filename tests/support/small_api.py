@@ -82,8 +82,8 @@ class SmallApi:
     def under(self, folder: str) -> list[dict[str, Any]]:
         """Return the objects below a collection path."""
         return [
-            it
-            for path, it in sorted(self._objects.items())
+            stored
+            for path, stored in sorted(self._objects.items())
             if folder in (_folder(path), path.rpartition("/")[0])
         ]
 
@@ -312,7 +312,7 @@ def _merged(thing: Any, patch: Any) -> Any:
 def _without(thing: Any, fields: frozenset[str]) -> Any:
     """Return *thing* without these fields, at any depth."""
     if isinstance(thing, dict):
-        return {key: _without(it, fields) for key, it in thing.items() if key not in fields}
+        return {key: _without(value, fields) for key, value in thing.items() if key not in fields}
     return [_without(element, fields) for element in thing] if isinstance(thing, list) else thing
 
 

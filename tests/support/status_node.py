@@ -54,9 +54,9 @@ TENANTS = (
 )
 DEVICES = tuple(
     facts.NodeDevice(
-        f"GPU-{it:08x}-5b1c-4d2e-9f30-0a1b2c3d4e5f", it, 80 * GIB, model=MODEL, **more
+        f"GPU-{index:08x}-5b1c-4d2e-9f30-0a1b2c3d4e5f", index, 80 * GIB, model=MODEL, **more
     )
-    for it, more in enumerate(
+    for index, more in enumerate(
         ({}, {}, {"cordoned": True}, {"unhealthy": "Xid 94 (contained ECC error)"})
     )
 )
@@ -84,7 +84,7 @@ class Node:
     def __init__(self, tenants: tuple[Tenant, ...] = TENANTS, looks: int = LOOKS) -> None:
         self.tenants = tenants
         self.at = AT - looks * usage.PERIOD_SECONDS
-        self.grants = [_grant(number, it) for number, it in enumerate(tenants)]
+        self.grants = [_grant(number, tenant) for number, tenant in enumerate(tenants)]
         self._uses: Mapping[str, usage.Use] = {}
         self.recent = status_history.Recent(lambda: self.at)
         self.sources = metrics.MetricSources(
@@ -116,8 +116,8 @@ class Node:
         """Sample the sources once, as the agent does each period."""
         self.at += usage.PERIOD_SECONDS
         self._uses = {
-            grant.id: _use(it, look, last)
-            for grant, it in zip(self.grants, self.tenants, strict=True)
+            grant.id: _use(tenant, look, last)
+            for grant, tenant in zip(self.grants, self.tenants, strict=True)
         }
         self.recent.look(self.sources)
 

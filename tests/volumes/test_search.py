@@ -33,7 +33,7 @@ def test_the_steps_are_in_the_loaders_order(machine):
     found, searched = steps(machine)
     order = list(dict.fromkeys(found.values()))
     assert order == [Step.CACHE, Step.USUAL, Step.CONFIGURATION, Step.PATTERN]
-    of = {step: [it for it, by in found.items() if by is step] for step in Step}
+    of = {step: [name for name, by in found.items() if by is step] for step in Step}
     assert of[Step.CACHE] == ["/opt/cached"]  # and not again, though the configuration has it
     assert of[Step.USUAL] == [str(folder) for folder in catalogue.USUAL_FOLDERS]
     assert of[Step.CONFIGURATION] == ["/opt/first", "/opt/a", "/opt/b"]

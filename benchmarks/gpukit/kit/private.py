@@ -60,6 +60,6 @@ def clean(value):
 def without_names(lines):
     """Return *lines*, as report.read_lines gives them, without names of hosts and users."""
     return [
-        (kind, {key: clean(it) if key in VALUES else it for key, it in fields.items()})
+        (kind, {key: clean(value) if key in VALUES else value for key, value in fields.items()})
         for kind, fields in lines
     ]

@@ -83,7 +83,7 @@ class Preemptor:
 
     def _consider(self, pod: pod_request.PodRequest, names: Sequence[str]) -> None:
         now = time.monotonic()
-        since = {it: at for it, at in self._since.items() if now < at + AGAIN_SECONDS}
+        since = {uid: at for uid, at in self._since.items() if now < at + AGAIN_SECONDS}
         self._since = {**since, pod.uid: now}
         try:
             self._make_room(pod, names)

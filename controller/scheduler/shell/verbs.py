@@ -121,7 +121,7 @@ class Verbs:
         judged = binding.Judged.of(asked.pod, self._keys())
         those = asked.victims
         if judged is not None:
-            named = {node: it.uids for node, it in those.items()}
+            named = {node: found.uids for node, found in those.items()}
             found = self._decider.spare(judged.pod, named, self._budgets(), time.monotonic())
             those = {
                 node: protocol.Victims(tuple(uids), asked.victims[node].violations)

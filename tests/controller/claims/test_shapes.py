@@ -81,7 +81,10 @@ DEVICE = 'device.attributes["pyvgpu.io"]'
     ],
 )
 def test_selectors_become_cel_expressions(selector, expressions):
-    chosen = {key: frozenset(it) if isinstance(it, set) else it for key, it in selector.items()}
+    chosen = {
+        key: frozenset(value) if isinstance(value, set) else value
+        for key, value in selector.items()
+    }
     asked = request(HALF, selector=facts.Selector(**chosen))
     assert [found["cel"]["expression"] for found in asked.get("selectors", ())] == expressions
 

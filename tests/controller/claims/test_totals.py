@@ -46,7 +46,7 @@ def test_an_invalid_annotation_of_a_namespace_is_refused(namespace, why):
 
 
 def either(*sizes):
-    listed = [{"name": str(at), **make.request(*it)["exactly"]} for at, it in enumerate(sizes)]
+    listed = [{"name": str(at), **make.request(*size)["exactly"]} for at, size in enumerate(sizes)]
     return {"name": "either", "firstAvailable": listed}
 
 

@@ -265,8 +265,8 @@ class Cluster(RuleBasedStateMachine):
         for info in self.cache.nodes.values():
             states = {tenant.state for tenant in info.tenants.values()}
             assert states <= {node_info.Certainty.BOUND}
-        assert {name: it.free for name, it in fresh.nodes.items()} == {
-            name: it.free for name, it in self.cache.nodes.items()
+        assert {name: info.free for name, info in fresh.nodes.items()} == {
+            name: info.free for name, info in self.cache.nodes.items()
         }
 
     # The API server.

@@ -118,7 +118,7 @@ def test_a_damaged_request_is_read_or_refused_like_any_json(said, at, gone, more
 
 def plainly(content):
     document = json.loads(content)
-    found = [it for key, it in document.items() if key.lower() == "nodenames"]
+    found = [value for key, value in document.items() if key.lower() == "nodenames"]
     asked = document.get("NodeNames", found[0] if found else None)
     if asked is None:
         return []

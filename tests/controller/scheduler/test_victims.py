@@ -383,7 +383,11 @@ def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
 
 def without(info, pods_):
     gone = {pod.uid for pod in pods_}
-    held = [it.held for uid, it in info.tenants.items() if uid not in gone and it.held is not None]
+    held = [
+        tenant.held
+        for uid, tenant in info.tenants.items()
+        if uid not in gone and tenant.held is not None
+    ]
     return free_capacity.of(
         facts.NodeDevices(info.devices, tuple(itertools.chain.from_iterable(held)))
     )

@@ -79,7 +79,7 @@ records = st.fixed_dictionaries(
 )
 def test_no_annotation_makes_a_component_fail(swap, swapped, record, main, phase):
     said = {"swap": swap, "swapped": swapped, "sidecar-stop": record}
-    annotations = {f"pyvgpu.io/{name}": json.dumps(it) for name, it in said.items()}
+    annotations = {f"pyvgpu.io/{name}": json.dumps(value) for name, value in said.items()}
     sidecar = make.sidecar("log")
     thing = make.pod(
         make.container("main", main), sidecar, metadata={"annotations": annotations}, phase=phase

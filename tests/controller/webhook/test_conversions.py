@@ -19,7 +19,7 @@ UNIT = 256 << 20
 
 def hami(name="a", **amounts):
     return gpu.asking(
-        name, {f"nvidia.com/{key.replace('_', '-')}": it for key, it in amounts.items()}
+        name, {f"nvidia.com/{key.replace('_', '-')}": amount for key, amount in amounts.items()}
     )
 
 
@@ -89,7 +89,9 @@ def noted(pod):
     ],
 )
 def test_hami_resources_are_converted(amounts, asked, annotations):
-    pod = gpu.pod(gpu.asking("a", {f"nvidia.com/{key}": it for key, it in amounts.items()}))
+    pod = gpu.pod(
+        gpu.asking("a", {f"nvidia.com/{key}": amount for key, amount in amounts.items()})
+    )
     changed = convert(pod, HAMI)
     assert resources(changed) == asked
     assert noted(changed) == annotations

@@ -42,8 +42,8 @@ def test_container_metrics_exist_from_its_start_to_its_end(space, agent):
     agent.wait(lambda: "returned 1" in agents.logs(space, "p", "a"))
     agent.wait(lambda: figures(agent, pod)["refused_allocations_total"] >= 1)
     (usage,) = [
-        it
-        for uid, it in json.loads(agent.ask("/usage"))["usage"].items()
+        usage
+        for uid, usage in json.loads(agent.ask("/usage"))["usage"].items()
         if uid == pod["metadata"]["uid"]
     ]
     assert usage["project"] == space.name

@@ -49,7 +49,7 @@ def made(number, draw):
         name: container(name, *quota, scripts.get(name, works), **more.get(name, {}))
         for name, quota in asked.items()
     }
-    mains = [it for name, it in all_of_them.items() if name not in inits]
+    mains = [container for name, container in all_of_them.items() if name not in inits]
     spec = {"initContainers": [all_of_them[name] for name in inits]} if inits else {}
     sizes = {name: units * UNIT for name, (_, units) in asked.items()}
     return soaking.Task(f"p{number}", rig.pod("", *mains, **spec), sizes)

@@ -97,7 +97,7 @@ def chosen(pod, name="a"):
 
 
 def test_pods_get_their_chosen_devices_also_from_the_next_leader(space, scheduler, agent):
-    at = {it.uuid: f"nvidia{index}" for index, it in enumerate(agent.machine.devices)}
+    at = {device.uuid: f"nvidia{index}" for index, device in enumerate(agent.machine.devices)}
     space.create("pods", rig.pod("stays", container("a", 60, 8, "sleep 1000")))
     held = chosen(space.until("pods", "stays", lambda current: rig.runs(current, "a")))
     space.create("pods", rig.pod("sees", container("a", 60, 8, SEES)))

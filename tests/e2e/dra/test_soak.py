@@ -37,10 +37,10 @@ def made(space, number, draw):
         requests, asked = [request()], {"a": 0}
     elif shape == "parts":
         requests = [
-            request(draw.choice((10, 20, 30)), f"{size}Mi", name=it)
-            for it, size in zip("ab", sizes, strict=True)
+            request(draw.choice((10, 20, 30)), f"{size}Mi", name=name)
+            for name, size in zip("ab", sizes, strict=True)
         ]
-        asked = {it: size * MIB for it, size in zip("ab", sizes, strict=True)}
+        asked = {name: size * MIB for name, size in zip("ab", sizes, strict=True)}
     else:
         requests = [request(draw.choice((10, 20, 40)), f"{sizes[0]}Mi")]
         asked = dict.fromkeys("ab" if shape == "two" else "a", sizes[0] * MIB)

@@ -304,7 +304,7 @@ def test_namespace_limits_each_claim(space):
     assert admits(create, one)
     assert admits(create, make.request(50, "4Gi", count=2))
     assert admits(create, make.request(None, None, adminAccess=False, deviceClassName="nic"))
-    either = [{"name": f"a{at}", **it["exactly"]} for at, it in enumerate((one, one))]
+    either = [{"name": f"a{at}", **request["exactly"]} for at, request in enumerate((one, one))]
     assert admits(create, {"name": "either", "firstAvailable": either})
     for refused, why in (
         ([one, two], "asks for 120 vcore in all"),

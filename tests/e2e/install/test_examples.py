@@ -86,7 +86,7 @@ def test_two_servers_share_one_device_by_their_limits(reader, space):
     reader.follow("inference-servers.yaml")
     addresses = {service: space.read("services", service)["spec"]["clusterIP"] for service in HELD}
     held = shares(reader)
-    assert {key: (it["vcore"], it["vmemoryBytes"]) for key, it in held.items()} == HELD
+    assert {key: (share["vcore"], share["vmemoryBytes"]) for key, share in held.items()} == HELD
     assert held["small"]["uuid"] == held["large"]["uuid"]
     for name, (_, size) in HELD.items():
         assert ask(addresses[name]) == {"model": "StandIn", "answer": 0.5, "memory": size}
@@ -94,7 +94,7 @@ def test_two_servers_share_one_device_by_their_limits(reader, space):
 
     def are_as_promised():
         """Return whether neither exceeds its share and the large one has clearly more."""
-        seen.update({key: it["usedVcore"] or 0 for key, it in shares(reader).items()})
+        seen.update({key: share["usedVcore"] or 0 for key, share in shares(reader).items()})
         return 0 < seen["small"] <= 40 and 1.5 * seen["small"] < seen["large"] <= 80
 
     with asked(addresses.values()):

@@ -73,7 +73,7 @@ def secrets():
         ("secret/pyvgpu-scheduler", charts.NAMESPACE),
         ("secret/pyvgpu-placement", charts.AGENTS),
     )
-    found = [charts.run("kubectl", "get", it, "-n", where, "-o", "json") for it, where in kept]
+    found = [charts.run("kubectl", "get", kind, "-n", where, "-o", "json") for kind, where in kept]
     return [json.loads(secret)["data"] for secret in found]
 
 

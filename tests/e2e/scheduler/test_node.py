@@ -37,7 +37,7 @@ def forged(uuid):
 
 
 def test_pods_see_their_chosen_devices(space, agent):
-    at = {it.uuid: index for index, it in enumerate(agent.machine.devices)}
+    at = {device.uuid: index for index, device in enumerate(agent.machine.devices)}
     pods = [rig.pod(f"p{n}", container("a", 60, 8, SEES)) for n in range(2)]
     pods.append(rig.pod("small", container("a", 30, 4, SEES), container("b", 10, 2, SEES)))
     # A choice written by a user is ignored.

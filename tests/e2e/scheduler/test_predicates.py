@@ -34,7 +34,7 @@ def test_whole_nodes_work_and_gpu_managers_annotations_are_set(space, as_gpu_adm
     with extenders.fake_nodes("whole-0", "whole-1"):
         for sizes in ((100, 60, 60, 60), (40, 40, 40)):
             before = len(space.pods())
-            pods = [of_gaia(f"p-{before + n}", it) for n, it in enumerate(sizes)]
+            pods = [of_gaia(f"p-{before + n}", size) for n, size in enumerate(sizes)]
             extenders.create_all(space, pods)
             extenders.until_bound(space, before + len(sizes))
         used = extenders.assert_not_overcommitted(space)

@@ -13,7 +13,7 @@ def values(tmp_path):
 
     def read(**stages):
         found = record.load(kit_records.write(tmp_path / "record.json", **stages))
-        return {key: it.value for key, it in measured.values(found).items()}
+        return {key: value.value for key, value in measured.values(found).items()}
 
     return read
 

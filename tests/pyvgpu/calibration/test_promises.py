@@ -23,7 +23,7 @@ def judged(tmp_path):
 
 
 def verdicts(found):
-    return {name: it.verdict for name, it in found.items() if it.outcomes}
+    return {name: judged.verdict for name, judged in found.items() if judged.outcomes}
 
 
 @pytest.mark.parametrize("check", promises.CHECKS[:-1], ids=lambda check: check.name)

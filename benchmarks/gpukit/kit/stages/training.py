@@ -83,8 +83,8 @@ def busy(work, times):
         for _ in range(times):
             work()
             torch.cuda.synchronize()
-    spans = sorted((it.time_range.start, it.time_range.end) for it in seen.events()
-                   if it.device_type.name == "CUDA")
+    spans = sorted((event.time_range.start, event.time_range.end) for event in seen.events()
+                   if event.device_type.name == "CUDA")
     union, end = 0, 0
     for begun, ended in spans:
         union += max(0, ended - max(begun, end))

@@ -36,12 +36,12 @@ def figures(record: dict[str, Any]) -> list[Figure]:
         if "audited" not in record:  # missing in older records
             return []
         title = f"{containers} containers, of which {record['audited']['holders']} hold memory"
-        return [Figure(f"{title}: of a core", record["audited"]["percent"], 2, "%")]
+        return [Figure(f"{title}: CPU, of one core", record["audited"]["percent"], 2, "%")]
 
     def node() -> list[Figure]:
         if "node" not in record:  # missing in older records
             return []
-        title = "all programs on a node, resident, shared pages once"
+        title = "all programs on a node, resident, shared pages counted once"
 
         def figure(when: str, load: str) -> Figure:
             parts = {name: size / MIB for name, size in record["node"][when].items()}
@@ -72,7 +72,7 @@ def figures(record: dict[str, Any]) -> list[Figure]:
         Figure("resident memory, the same", record["busy"]["resident"] / MIB, 100, "MiB"),
         Figure("anonymous memory, the same", record["busy"]["anonymous"] / MIB, 64, "MiB"),
         *node(),
-        Figure("no container: of a core", record["idle"]["percent"], 0.3, "%"),
-        Figure(f"{containers} containers: of a core", record["busy"]["percent"], 2, "%"),
+        Figure("no container: CPU, of one core", record["idle"]["percent"], 0.3, "%"),
+        Figure(f"{containers} containers: CPU, of one core", record["busy"]["percent"], 2, "%"),
         *audited(),
     ]

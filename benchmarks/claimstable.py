@@ -44,6 +44,6 @@ def of_pods(record: dict[str, Any]) -> list[Figure]:
     return [
         figure("a pod from its creation until its container has started, p50", "started", 50),
         figure("the same, p90", "started", 90),
-        figure("until the API server says that it runs, p50", "running", 50),
+        figure("until the API server shows it as running, p50", "running", 50),
         figure("the same, p90", "running", 90),
     ]

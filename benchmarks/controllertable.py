@@ -41,7 +41,7 @@ def of_compiled(record: dict[str, Any]) -> list[Figure]:
             Figure(title, ours[name], None, "ms", Beside(python[name], "as Python")),
             Figure(f"{title}, beside Python", python[name] / ours[name], 5, "times", least=True),
         ]
-    ledger = "a ledger of 16 processes on 8 devices, for metrics"
+    ledger = "reading a ledger of 16 processes on 8 devices, for metrics"
     others = Beside(python["each"], "with a word of each process, as Python")
     return [*found, Figure(ledger, ours["figures"], None, "ms", others)]
 
@@ -55,7 +55,7 @@ def of_burst(record: dict[str, Any]) -> list[Figure]:
             ours["per_second"],
             100,
             "a second",
-            Beside(alone["per_second"], "kube-scheduler without us"),
+            Beside(alone["per_second"], "kube-scheduler without pyvgpu"),
             least=True,
         )
     ]

@@ -17,7 +17,7 @@ class Beside:
     """The same figure of a baseline, measured alternately with ours."""
 
     value: float
-    of: str = "a plugin of nothing"
+    of: str = "a plugin that does nothing"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

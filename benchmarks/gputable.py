@@ -41,7 +41,7 @@ def text(found: Sequence[KitRecord], picture: str) -> str:
     count = "one machine with a GPU" if len(found) == 1 else f"{len(found)} machines with a GPU"
     parts = [f"pyvgpu was measured on {count}; the last record is the first below.\n"]
     if drawn(found):
-        parts.append(f"![shares of time, promised and had]({picture})\n")
+        parts.append(f"![shares of time: vcore and measured]({picture})\n")
     return "\n".join([*parts, *(_section(device) for device in found)])
 
 
@@ -72,24 +72,24 @@ def _parts(of: KitRecord) -> Iterator[str]:
     )
     broken = [outcome for promise in judged for outcome in promise.broken]
     if broken:
-        yield "What did not hold:\n"
+        yield "Claims that failed:\n"
         yield "".join(f"- {outcome.what}: {outcome.seen}\n" for outcome in broken)
     yield from _figures(of)
     unfinished = [f"{stage.name} ({stage.reason or stage.state})" for stage in of.unfinished]
     if unfinished:
-        yield f"Stages that did not come to their end: {', '.join(unfinished)}.\n"
+        yield f"Stages that did not finish: {', '.join(unfinished)}.\n"
 
 
 def _figures(of: KitRecord) -> Iterator[str]:
     try:
         model = measured.model(of)
     except errors.UsageError:
-        yield "The simulator has no model of this device, so that its figures are not compared.\n"
+        yield "The simulator has no model of this device, so its figures are not compared.\n"
         return
     lines = assumptions.compare(assumptions.RowInputs(of, measured.values(of), model))
     differing = [line for line in lines if line.differs]
     known = sum(line.measured is not None for line in lines)
-    yield f"Of {known} figures that are assumed, {len(differing)} are others here.\n"
+    yield f"Of {known} assumed figures, {len(differing)} differ here.\n"
     if differing:
         yield _table(
             ("figure", "assumed", "measured", "what it means"),

@@ -24,14 +24,14 @@ class Line:
 
 
 TITLES = {
-    "none": "a pod without a sidecar, in turn with these",
+    "none": "a pod without a sidecar, alternating with these",
     "stop": "stop, by the node part",
-    "swap": "swap, with the node part's word",
+    "swap": "swap, confirmed by the node part",
     "hybrid": "hybrid (1 s of its own, signals ignored)",
-    "native": "a native sidecar, in turn with these",
+    "native": "a native sidecar, alternating with these",
     "swap, alone": "swap, through the API alone",
-    "hand, alone": "swapped by hand at the API server's first word, in turn with that",
-    "native, alone": "a native sidecar, in turn with that",
+    "hand, alone": "swapped by hand at the API server's first event, alternating with that",
+    "native, alone": "a native sidecar, alternating with that",
 }
 
 
@@ -90,7 +90,7 @@ def table(found: list[Line]) -> str:
     rows = ["| figure | value | goal |", "|---|---:|---|"]
     for line in found:
         goal = line.goal + ("" if line.kept else ", **not kept**")
-        goal += " (**past it, as without us**)" if line.kept and line.past else ""
+        goal += " (**missed, as without pyvgpu**)" if line.kept and line.past else ""
         rows.append(f"| {line.title} | {line.value} | {goal} |")
     return "\n".join(rows) + "\n"
 
@@ -100,7 +100,7 @@ def _latency(way: str, latency: dict[str, list[dict[str, float]]]) -> list[Line]
     rows = latency[way]
     for name, what, goals in (
         ("signal", "main's end to the sidecar's", SIGNAL_GOALS),
-        ("terminal", "main's end to the pod's, as the API server says it", TERMINAL_GOALS),
+        ("terminal", "main's end to the pod's, by the API server", TERMINAL_GOALS),
     ):
         if (way, name) == ("none", "signal"):
             continue
@@ -122,7 +122,8 @@ def _judged(title: str, values: list[float], goal: Goal | None, beside: list[flo
     theirs = [seconds + goal.grace for seconds in beside]
     if not theirs or percentile(theirs, 99) <= goal.seconds:
         return Line(title, _spread(values), text, slowest <= goal.seconds)
-    text += f"; without us p50 {percentile(theirs, 50):.2f} s, p99 {percentile(theirs, 99):.2f} s"
+    text += f"; without pyvgpu p50 {percentile(theirs, 50):.2f} s, p99 "
+    f"{percentile(theirs, 99):.2f} s"
     kept = percentile(values, 50) <= percentile(theirs, 50) + BEYOND
     return Line(title, _spread(values), text, kept, past=slowest > goal.seconds)
 
@@ -140,13 +141,14 @@ def _of_kubelet(way: str, rows: list[dict[str, float]]) -> list[Line]:
         late = [seconds for seconds in before if seconds > 0]
         rest = [row["signal"] for row, seconds in zip(rows, before, strict=True) if seconds <= 0]
         if rest and late:
-            title = f"{TITLES[way]}: the same where kubelet had not looked in between"
+            title = f"{TITLES[way]}: the same without a kubelet sync in between"
             found.append(_judged(title, rest, SIGNAL_GOALS.get(way), []))
         if late:
-            title = "kubelet's look at main's end to the sidecar's, where that came first"
+            title = "kubelet's sync after main's end to the sidecar's end, where that sync "
+            "came first"
             found.append(Line(f"{TITLES[way]}: {title}", _spread(late)))
     last = [row["terminal"] - row["seen_last"] for row in rows]
-    title = "kubelet's look at the last end to the pod's"
+    title = "kubelet's sync after the last end to the pod's end"
     return [*found, Line(f"{TITLES[way]}: {title}", _spread(last))]
 
 

@@ -19,28 +19,29 @@ import goals
         ),
         pytest.param(
             goals.Figure("t", 30, 5, "ms", goals.Beside(26), adds=True),
-            "| t | 30.0 ms, a plugin of nothing 26.0 ms | adds 5 ms |",
+            "| t | 30.0 ms, a plugin that does nothing 26.0 ms | adds 5 ms |",
             id="what is added is within",
         ),
         pytest.param(
             goals.Figure("t", 30, 25, "ms", goals.Beside(26)),
-            "| t | 30.0 ms, a plugin of nothing 26.0 ms | 25 ms, **not kept** |",
+            "| t | 30.0 ms, a plugin that does nothing 26.0 ms | 25 ms, **not kept** |",
             id="the whole is past",
         ),
         pytest.param(
             goals.Figure("t", 4, 5, "ms", goals.Beside(2), part=goals.Beside(1, "the disk")),
-            "| t | 4.00 ms, the disk 1.00 ms, a plugin of nothing 2.00 ms | 5 ms |",
+            "| t | 4.00 ms, the disk 1.00 ms, a plugin that does nothing 2.00 ms | 5 ms |",
             id="with what it waits for",
         ),
         pytest.param(
             goals.Figure("t", 6, 5, "ms", goals.Beside(4), part=goals.Beside(3, "the disk")),
-            "| t | 6.00 ms, the disk 3.00 ms, a plugin of nothing 4.00 ms"
-            " | 5 ms (**past it, as without us**) |",
+            "| t | 6.00 ms, the disk 3.00 ms, a plugin that does nothing 4.00 ms"
+            " | 5 ms (**missed, as without pyvgpu**) |",
             id="past, but nothing and the disk take longer",
         ),
         pytest.param(
             goals.Figure("t", 8, 5, "ms", goals.Beside(4), part=goals.Beside(3, "the disk")),
-            "| t | 8.00 ms, the disk 3.00 ms, a plugin of nothing 4.00 ms | 5 ms, **not kept** |",
+            "| t | 8.00 ms, the disk 3.00 ms, a plugin that does nothing 4.00 ms | 5 ms, "
+            "**not kept** |",
             id="past, and past what nothing and the disk take",
         ),
         pytest.param(goals.Figure("t", 4, None, "ms"), "| t | 4.00 ms | none |", id="no goal"),

@@ -144,6 +144,8 @@ def test_a_refused_request_is_made_again(source, signer, condition):
 def test_a_certificate_of_another_name_is_not_served(source, signer):
     waits(source())
     signer.approve(host="other.example")
-    with pytest.raises(errors.DataError, match="cannot be used: it must be for pyvgpu-webhook"):
+    with pytest.raises(
+        errors.DataError, match="unusable certificate: it must be for pyvgpu-webhook"
+    ):
         source()(NOTHING)
     waits(source())

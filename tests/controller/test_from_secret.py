@@ -49,7 +49,7 @@ def test_without_ca_crt_there_is_no_ca_bundle(folder):
     [
         ("tls.crt", None, "no such file or directory; must have tls.crt and tls.key"),
         ("tls.key", b"\xff", "is not text"),
-        ("tls.crt", b"garbage", "tls.crt must be a certificate in PEM"),
+        ("tls.crt", b"garbage", "tls.crt must be a PEM certificate"),
     ],
 )
 def test_an_invalid_certificate_is_reported(folder, file, content, why):

@@ -93,8 +93,8 @@ def test_a_program_is_searched_for_in_path(launcher, tmp_path):
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
-        (b"", 125, b"no JSON array of strings"),
-        (b"{}", 125, b"no JSON array of strings"),
+        (b"", 125, b"not a JSON array of strings"),
+        (b"{}", 125, b"not a JSON array of strings"),
         (b'["' + b"x" * 600_000 + b'"]', 125, b"too large"),
         (["/nowhere/program"], 127, b"no such program: /nowhere/program"),
         ([""], 127, b"no such program"),

@@ -78,7 +78,9 @@ def test_unknown_or_ambiguous_name_lists_valid_ones(agent):
         admin_socket.find("team/pod/mian", agent.grants.values())
     owner = grants.Owner("uid", "team", "pod", "more")
     several = [*agent.grants.values(), dataclasses.replace(other(), owner=owner)]
-    with pytest.raises(errors.UsageError, match="which of its containers: main, more"):
+    with pytest.raises(
+        errors.UsageError, match="must also name one of its containers: main, more"
+    ):
         admin_socket.find("team/pod", several)
 
 
@@ -96,7 +98,7 @@ def test_unknown_or_ambiguous_name_lists_valid_ones(agent):
         (
             {"order": "cordon", "uuid": UUID.format(0)},
             errors.DataError,
-            "order to cordon a device is not valid",
+            "cordon command is not valid",
         ),
     ],
 )
@@ -122,7 +124,7 @@ def test_cordon_lasts_until_it_is_undone(agent, tmp_path):
 def test_annotated_cordon_is_not_undone_by_an_order(agent, tmp_path):
     uuid = UUID.format(0)
     agent.cordons.follow(frozenset({uuid}))
-    with pytest.raises(errors.UsageError, match="annotation pyvgpu.io/cordoned, too; take it out"):
+    with pytest.raises(errors.UsageError, match="annotation pyvgpu.io/cordoned, too; remove it"):
         admin_socket.tell(tmp_path, {"order": "cordon", "uuid": uuid, "undo": True})
 
 
@@ -135,7 +137,7 @@ def test_missing_device_can_be_uncordoned(agent, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"[" * 9999, b"\xff"])
 def test_unreadable_cordons_are_refused(tmp_path, content):
     (tmp_path / "cordoned.json").write_bytes(content)
-    with pytest.raises(errors.DataError, match="mend it, or remove it"):
+    with pytest.raises(errors.DataError, match="fix it, or remove it"):
         cordon.Cordons(tmp_path)
 
 
@@ -154,7 +156,7 @@ def test_only_root_may_give_orders(agent, tmp_path):
     def order():
         admin_socket.tell(tmp_path, set_order(vcore=1))
 
-    assert "only root may give orders" in str(forked.call(order, uid=forked.OTHER_UID))
+    assert "only root may send commands" in str(forked.call(order, uid=forked.OTHER_UID))
     (tmp_path / "control").chmod(0o666)
     refused = str(forked.call(order, uid=forked.OTHER_UID))
     assert (

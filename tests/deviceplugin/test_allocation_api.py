@@ -112,5 +112,5 @@ def test_device_moves_once_it_is_free_and_stays_there(tmp_path):
 
 def test_damaged_doors_file_is_refused(tmp_path):
     (tmp_path / allocation_moves.FILE).write_text('{"GPU-a": "win')
-    with pytest.raises(errors.DataError, match="mend it, such as"):
+    with pytest.raises(errors.DataError, match="fix it, for example"):
         gates(tmp_path)

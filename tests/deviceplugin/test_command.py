@@ -71,7 +71,7 @@ def test_first_start_uses_a_pooled_folder(node):
     ("state", "run", "words"),
     [
         pytest.param("state", "run", "another agent of this node has it", id="same state"),
-        pytest.param("other", "run", "another agent has its grants there", id="same files"),
+        pytest.param("other", "run", "another agent uses this folder", id="same files"),
         pytest.param("other", "more", "another agent serves this kubelet", id="same kubelet"),
     ],
 )

@@ -285,7 +285,7 @@ def test_disk_that_turns_read_only_changes_nothing(small_disk):
         kept.put(bound(1))
         os.close(kept._file)
         kept._file = os.open(small_disk / grant_log.FILE, os.O_RDONLY)
-        with pytest.raises(errors.UnavailableError, match="cannot be remembered"):
+        with pytest.raises(errors.UnavailableError, match="cannot be stored"):
             kept.put(bound(2))
         assert set(kept.grants) == {bound(1).id}
 
@@ -342,7 +342,7 @@ def test_file_is_rewritten_after_a_failed_sync(tmp_path, monkeypatch):
             patch.setattr(os, "fdatasync", refuse)
             kept.note(bound(1))
             for _ in range(2):
-                with pytest.raises(errors.UnavailableError, match="cannot be remembered"):
+                with pytest.raises(errors.UnavailableError, match="cannot be stored"):
                     kept.settle()
                 patch.setattr(kept, "_rewrite", lambda _: refuse(None))
         kept.settle()

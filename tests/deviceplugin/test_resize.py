@@ -101,7 +101,7 @@ def test_allowed_changes_of_a_quota(before, change, vcore, vmemory, policy, ceil
         (
             grants.Grant(f"{7:016x}", frozenset({"c1"}), 1.0),
             quota.QuotaChange(vcore=1),
-            "no container has it yet",
+            "not bound to a container yet",
         ),
     ],
 )

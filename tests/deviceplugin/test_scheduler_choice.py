@@ -180,7 +180,7 @@ def test_pod_waits_for_the_first_key_without_eviction(kubelet, tmp_path, cluster
         one = room.kubelet.admit(pod("p", container("a", 30, 2)))
         cluster.add(one, sealed(one, a="30 2 GPU-1"), owned=True)
         for _ in range(3):
-            with pytest.raises(StartError, match="there is no key yet; the scheduler makes it"):
+            with pytest.raises(StartError, match="there is no key yet; the scheduler creates it"):
                 room.start(one, "a")
         assert {(event.reason, event.evict) for event in posted} == {("VGPUWaits", False)}
         assert room.grant_manager.waiting == set(room.checkpoint.grants)
@@ -190,7 +190,7 @@ def test_pod_waits_for_the_first_key_without_eviction(kubelet, tmp_path, cluster
         )
         assert [
             message for message in caplog.messages if message.startswith("pods whose devices")
-        ] == [f"no pod can start for which the scheduler chose devices: {keys.trouble}"]
+        ] == [f"pods whose devices the scheduler chose cannot start: {keys.trouble}"]
         (secret / "key").write_bytes(KEY)
         assert keys.trouble == ""
         assert grant_room.text(room.start(one, "a")) == "30 2 GPU-1"
@@ -350,13 +350,13 @@ def test_agent_waits_for_the_schedulers_first_key(node, cluster, tmp_path):
     started = node.start(*more, "--placement", "extender", "--placement-key", secret)
     node.kubelet.until_offered()
     assert node.ask("/readyz")[0] == 503
-    assert "there is no key yet; the scheduler makes it" in node.ask("/readyz")[1]
+    assert "there is no key yet; the scheduler creates it" in node.ask("/readyz")[1]
     assert node.ask("/healthz")[0] == 200
     one = node.kubelet.admit(pod("p", container("a", 30, 2)))
     cluster.add(one, sealed(one, a=f"30 2 {second}"), owned=True)
     with pytest.raises(StartError, match="there is no key yet"):
         node.kubelet.start_container(one, "a")
-    assert node.log.read_text().count("no pod can start for which the scheduler chose") == 1
+    assert node.log.read_text().count("pods whose devices the scheduler chose cannot start") == 1
     (secret / "key").write_bytes(KEY)
     assert node.quota(node.kubelet.start_container(one, "a")) == (30, 2, second)
     node.until(lambda: node.ask("/readyz")[0] == 200)

@@ -261,8 +261,8 @@ def test_failed_checks_of_a_folder_name_it(ability, tmp_path):
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({}, "this program itself is held to no quota"),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "limits must ask for one, such as pyvgpu.io/"),
+        ({}, "this program itself has no quota"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "limits must request one, such as pyvgpu.io/"),
     ],
 )
 def test_a_program_without_a_quota_is_reported(environment, variables, said):

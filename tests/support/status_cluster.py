@@ -28,7 +28,7 @@ VIEWER, STRANGER = "token-of-a-viewer", "token-of-a-stranger"
 MODEL = status_node.MODEL
 NODES = 12
 EVENTS = (
-    ("ada/sweep-12", "VGPUWaits", "no device for 70 vcore and 40GiB: 12 nodes: too little left"),
+    ("ada/sweep-12", "VGPUWaits", "no device for 70 vcore and 40GiB: 12 nodes: not enough left"),
     (
         "vision/segment-5",
         "VGPUDeviceUnhealthy",

@@ -188,7 +188,7 @@ def test_release_of_a_wsl_driver_is_read_from_nvml(machine, libraries):
 def test_driver_without_a_release_anywhere_is_refused(machine):
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         machine.original(f"/usr/lib/wsl/lib/{name}", name)
-    with pytest.raises(find.DriverError, match="neither its name nor its text has"):
+    with pytest.raises(find.DriverError, match="neither its name nor its contents have"):
         machine.find()
 
 

@@ -66,7 +66,7 @@ def test_unjudged_selectors_are_quoted_and_free_capacity_is_reported(small, ask)
     small[0].put(f"{CLAIMS}/p-gpu-1", make.claim("p-gpu-1", asked))
     out = ask()[1]
     assert "not judged here: request vgpu requires devices that match: device.attr" in out
-    assert "there is room: kube-scheduler has not looked since, or something else" in out
+    assert "there is room: kube-scheduler has not retried since, or something else" in out
 
 
 def test_for_generated_claims_the_pods_annotations_are_judged(small, ask):
@@ -91,7 +91,7 @@ def test_a_claim_that_was_not_created_has_a_reason(small, ask):
     event = {"metadata": {"name": "e"}, "message": text, "lastTimestamp": "2026-01-01T00:00:00Z"}
     small[0].put("/api/v1/namespaces/team/events/e", event)
     out = ask()[1]
-    assert f"from template t: {text} (a ResourceQuota counts devices of a class, never" in out
+    assert f"from template t: {text} (a ResourceQuota counts devices of a class, not" in out
 
 
 def test_a_missing_device_class_is_named(small, ask):
@@ -128,7 +128,8 @@ def test_a_missing_permission_is_named(small, ask):
     small[0].forbidden = (f"{make.GROUP}/resourceslices",)
     code, _, said = ask()
     assert code == 69
-    assert "you may not list resourceslices: it takes that right to say which devices" in said
+    assert "you may not list resourceslices: this permission is needed to tell which "
+    "devices" in said
 
 
 def test_claims_of_other_drivers_are_not_explained(small, ask):

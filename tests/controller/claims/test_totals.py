@@ -99,12 +99,12 @@ def test_a_claim_without_sizes_counts_what_it_was_allocated():
             Amount(31),
             [Amount(70)],
             [],
-            "asks for 31 vcore, others of this namespace f",
+            "requests 31 vcore, other claims of this namespace f",
         ),
         (Total(100), Amount(31), [Amount(40)], [Amount(30)], "for 70: together they may have at"),
         (Total(None, GIB), Amount(99, GIB), [], [], ""),
         (Total(None, GIB), Amount(1, GIB), [Amount(1, 1)], [], "at most 1GiB, by annotation"),
-        (Total(None, GIB), Amount(1, None), [], [], "vmemory says nothing: where all claims"),
+        (Total(None, GIB), Amount(1, None), [], [], "vmemory is not set; in a namespace"),
         (Total(100), Amount(1, None), [], [], ""),
     ],
 )
@@ -148,10 +148,10 @@ def test_an_admitted_claim_counts_once_before_and_after_its_creation(small, keep
     for uid in "abc":
         assert not admit(keeper, uid)
         assert not admit(keeper, uid)  # asked again about the same
-    assert "others of this namespace for 90" in admit(keeper, "d")
+    assert "other claims of this namespace 90" in admit(keeper, "d")
     for uid in "abc":
         small[0].put(f"{CLAIMS}/{uid}", third(uid))
-    assert "others of this namespace for 90" in admit(keeper, "d")
+    assert "other claims of this namespace 90" in admit(keeper, "d")
     small[0].delete(f"{CLAIMS}/a")
     assert not admit(keeper, "d")
     assert set(small[0].read(LEDGER)["data"]) == {"d"}
@@ -162,7 +162,7 @@ def test_a_claim_deleted_before_it_was_listed_still_counts(small, keeper):
         admit(keeper, uid)
     small[0].put(f"{CLAIMS}/a", third("a"))
     small[0].delete(f"{CLAIMS}/a")  # before it was ever listed
-    assert "others of this namespace for 90" in admit(keeper, "d")
+    assert "other claims of this namespace 90" in admit(keeper, "d")
 
 
 def test_a_dry_run_is_judged_and_not_counted(small, keeper):

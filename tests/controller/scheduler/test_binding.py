@@ -206,7 +206,7 @@ def test_an_unanswered_bind_is_resolved_after_its_deadline(desk, monkeypatch):
 def test_a_replica_that_lost_the_lease_binds_nothing(desk):
     judged = desk.make("a")
     desk.leads = False
-    with pytest.raises(binding.NotBoundError, match="another replica leads"):
+    with pytest.raises(binding.NotBoundError, match="another replica is the leader"):
         desk.binder.bind(judged, NODE)
     assert desk.free() == [100, 100]
     assert not desk.api.asked

@@ -156,7 +156,7 @@ def test_only_the_leader_answers_until_the_other_replica_takes_over(cluster, sta
     create(api, "a", "b")
     assert one.schedule("a", "node-1") == ""
     status, said = two.post("filter", {"Pod": make.pod("b"), "NodeNames": ["node-1"]})
-    assert (status, said) == (503, b"another replica is the leader, or none is yet\n")
+    assert (status, said) == (503, b"another replica leads, or none yet\n")
     assert one.end()[0] == 0
     two.until_leading()
     assert two.schedule("b", "node-1") == ""
@@ -289,8 +289,11 @@ def test_an_invalid_request_is_refused_and_the_next_one_answered(answering, verb
             ["--resync", "0"],
             "--resync '0': must be a whole number of seconds from 1 to 86400, such as 60",
         ),
-        (["--any-client", "--client-name", "x"], "--any-client: makes no sense with"),
-        (["--certificate-folder", "/x"], "--client-authority FILE must name the CA of theirs"),
+        (["--any-client", "--client-name", "x"], "--any-client: contradicts"),
+        (
+            ["--certificate-folder", "/x"],
+            "--client-authority FILE must name the CA that issues them",
+        ),
         (
             ["--certificate-folder", "/x", "--certificate-signer", "y", "--any-client"],
             "must not both be given",

@@ -298,7 +298,7 @@ def test_sends_no_bind_that_could_arrive_after_the_lease_is_lost(led):
     led.create("a", 50, 8)
     assert led.fitting("a") == [NODE]
     led.leads_for = 2 * binding.CONNECT_SECONDS
-    assert "another replica leads by now" in led.bind("a")
+    assert "another replica is the leader now" in led.bind("a")
     assert led.api.bound == []
     led.leads_for += 1
     assert led.bind("a") == ""

@@ -200,7 +200,7 @@ def test_an_event_is_truncated_to_its_limit():
             known.see_pod(pod.key, pod)
     found = wait_reasons.look(known, ask(vcore=60)).event()
     assert len(found.encode()) == wait_reasons.MOST_EVENT_BYTES
-    assert found.startswith("no device for 60 vcore and 8GiB: 60 nodes: too little left")
+    assert found.startswith("no device for 60 vcore and 8GiB: 60 nodes: not enough left")
     assert found.endswith("...")
 
 

@@ -116,7 +116,7 @@ def test_a_missing_controller_is_reported(small, ask):
     )
     old = {"spec": {"holderIdentity": "a", "renewTime": "2020-01-01T00:00:00.000000Z"}}
     api.put(f"{LEASES}/pyvgpu-sidecar-controller", old)
-    assert "none has since 2020-01-01T00:00:00.000000Z" in ask("train-0")[1]
+    assert "none has been since 2020-01-01T00:00:00.000000Z" in ask("train-0")[1]
 
 
 def test_a_missing_pod(ask):

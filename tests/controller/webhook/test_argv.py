@@ -162,9 +162,9 @@ def test_pieces_and_their_annotations(before, command, annotations):
     ("before", "room", "why_not"),
     [
         pytest.param(container(args=["-v"]), PLENTY, "", id="the image's own entrypoint"),
-        pytest.param(container("$(NOWHERE)/log"), PLENTY, "known to kubelet alone", id="unknown"),
-        pytest.param(container("$(A)", A="$(B)"), PLENTY, "known to kubelet alone", id="twice"),
-        pytest.param(container("", "x"), PLENTY, "known to kubelet alone", id="no program"),
+        pytest.param(container("$(NOWHERE)/log"), PLENTY, "known only to kubelet", id="unknown"),
+        pytest.param(container("$(A)", A="$(B)"), PLENTY, "known only to kubelet", id="twice"),
+        pytest.param(container("", "x"), PLENTY, "known only to kubelet", id="no program"),
         pytest.param(container("log"), 20, "no room", id="no room"),
         pytest.param(
             container("log", START_COMMAND_0="", PYVGPU_START_COMMAND_0=""),

@@ -195,7 +195,7 @@ def test_annotations_that_kube_scheduler_ignores_cause_a_warning(key, value):
     [
         (
             {"pyvgpu.io/gang": "g", "pyvgpu.io/gang-size": "2"},
-            "pyvgpu.io/gang 'g': in a namespace where devices are had by claims there",
+            "pyvgpu.io/gang 'g': gangs are not supported in a namespace that",
         ),
         ({"pyvgpu.io/vcore-policy": "soft"}, "pyvgpu.io/vcore-policy 'soft': must be hard or"),
         (
@@ -270,7 +270,7 @@ def test_a_pod_is_refused_if_its_template_cannot_be_created(kind, code, failed):
     cluster.failing = kind("template x of its claim could not be created: POST: ...")
     answer = cluster.ask(gpu.pod(gpu.container("main", 50, 4)))
     assert (answer.code, answer.failed) == (code, failed)
-    assert "could not be made" in answer.refusal
+    assert "could not be created" in answer.refusal
 
 
 PRIVILEGED = {"name": "x", "image": "a", "securityContext": {"privileged": True}}

@@ -114,4 +114,4 @@ def test_a_failed_mutation_admits_the_object_unchanged():
     response = written(review.ask(broken, read(asked())))
     assert response["allowed"]
     assert "patch" not in response
-    assert "left it as it is" in response["warnings"][0]
+    assert "left it unchanged" in response["warnings"][0]

@@ -295,7 +295,7 @@ def test_conversion_needs_the_namespace_and_all_kubelets(admission, native):
 def test_no_native_sidecars_in_a_pod_that_may_run_on_a_virtual_node(spec):
     pod, warnings = change(job(make.sidecar(), **spec), NATIVE)
     assert "initContainers" not in pod["spec"]
-    assert "may come to a virtual node" in warnings[0]
+    assert "may be placed on a virtual node" in warnings[0]
 
 
 def test_sidecars_marked_by_a_policy_are_transformed():

@@ -194,8 +194,10 @@ def test_controller_may_change_only_images_and_pyvgpu_annotations_of_pods(space,
     for body, why in POD_WRONG:
         assert why in refused(change, as_controller, path, body), body
     status = {"status": {"phase": "Succeeded"}}
-    assert "nothing else of them" in refused(change, as_controller, f"{path}/status", status)
-    assert "nothing else of them" in refused(as_controller.call, "DELETE", path, {"dryRun": "All"})
+    assert "not their subresources" in refused(change, as_controller, f"{path}/status", status)
+    assert "not their subresources" in refused(
+        as_controller.call, "DELETE", path, {"dryRun": "All"}
+    )
 
 
 @pytest.mark.alone

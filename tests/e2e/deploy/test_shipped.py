@@ -179,6 +179,6 @@ def test_namespace_can_select_native_sidecars(shipped):
 @pytest.mark.alone
 def test_no_component_was_refused_a_request(shipped):
     logs = made.logs()
-    assert "holds lease" in logs
+    assert "acquired lease" in logs
     assert " 403 " not in logs
     assert "Traceback" not in logs

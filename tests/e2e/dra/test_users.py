@@ -311,7 +311,7 @@ def test_namespace_limits_each_claim(space):
         ([make.request(60, "4Gi", count=2)], "asks for 120 vcore in all"),
         ([make.request(10, "9Gi")], "asks for 9663676416 bytes of vmemory in all"),
         ([make.request(10, "3Gi", count=3)], "asks for 9663676416 bytes of vmemory in all"),
-        ([whole], "asks for all the memory of a device"),
+        ([whole], "requests all the memory of a device"),
         ([make.request(10, "1Gi", deviceClassName="vgpu-h100", count=11)], "110 vcore in all"),
         ([make.request("500m", "1Gi")], "must be whole numbers"),
         ([{"name": "r", "exactly": every()}], "allocationMode All: in namespace"),
@@ -345,7 +345,7 @@ def test_namespace_limits_its_claims_together(space):
 
     whole = make.request(100, None)
     waiting.wait_until(lambda: not admits(create, "dry", whole, webhooks.DRY))
-    assert "must be said, such as 8Gi" in webhooks.refused(create, "dry", whole, webhooks.DRY)
+    assert "must be set, such as 8Gi" in webhooks.refused(create, "dry", whole, webhooks.DRY)
     third = make.request(30, "1Gi")
     with concurrent.futures.ThreadPoolExecutor(12) as pool:  # all at once
         made = list(pool.map(lambda index: admits(create, index, third, busy=True), range(12)))
@@ -358,7 +358,7 @@ def test_namespace_limits_its_claims_together(space):
     # A pod's claim is created when there is room again; until then an event says why not.
     space.create("pods", claimants.pod("p", container("main", 30, 4)))
     space.until_event("p", claiming.NOT_MADE, "together they may have at most 100")
-    assert "others of this namespace for 90: together they may have" in explain(space, "p")
+    assert "other claims of this namespace 90: the total may be" in explain(space, "p")
     api.call("DELETE", space.path("resourceclaims", claims[0]["metadata"]["name"]))
     assert has(space, "p", "vgpu-main")
 

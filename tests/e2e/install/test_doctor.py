@@ -42,7 +42,7 @@ def test_doctor_tells_a_pod_without_devices_which_limits_to_set(release, space):
     _, said = ask_doctor(space, "free", 0, 0)
     words = " ".join(said.split())
     assert "memory is held" not in words
-    assert "its limits must ask for one, such as pyvgpu.io/vcore: 30" in words
+    assert "its limits must request one, such as pyvgpu.io/vcore: 30" in words
 
 
 def secret_values():

@@ -53,12 +53,13 @@ def test_annotations_cannot_be_added_later(tenant, waiting_pod, key, part):
     why = refused(
         tenant.server.call, "PATCH", waiting_pod + part, DRY, body, apiserver.MERGE_PATCH
     )
-    assert f"annotation {key}: only components of the cluster may write it" in why
+    assert f"annotation {key}: only the components that ValidatingAdmissionPolicy "
+    f"pyvgpu-state lists" in why
     assert "403" in why
 
 
 def test_annotations_cannot_be_added_by_update_binding_or_apply(tenant, waiting_pod):
-    why = "only components of the cluster may write it"
+    why = "only the components that ValidatingAdmissionPolicy pyvgpu-state lists"
     read = tenant.read("pods", "p")
     forged = copy.deepcopy(read)
     forged["metadata"].setdefault("annotations", {}).update(FORGED)
@@ -109,7 +110,7 @@ def test_only_kubelet_may_write_the_phase_of_a_pod_with_devices(tenant, waiting_
         return tenant.server.call("PATCH", f"{path}/status", DRY, body, apiserver.MERGE_PATCH)
 
     for status in ({"phase": "Succeeded"}, {"nominatedNodeName": NODE}):
-        assert "are written by its node" in refused(say, waiting_pod, **status)
+        assert "only its node, kube-scheduler" in refused(say, waiting_pod, **status)
     condition = {"type": "example.com/mine", "status": "True"}
     assert say(waiting_pod, conditions=[condition])
     tenant.create("pods", plain("other", schedulerName="absent"))

@@ -53,8 +53,7 @@ def test_annotations_cannot_be_added_later(tenant, waiting_pod, key, part):
     why = refused(
         tenant.server.call, "PATCH", waiting_pod + part, DRY, body, apiserver.MERGE_PATCH
     )
-    assert f"annotation {key}: only the components that ValidatingAdmissionPolicy "
-    f"pyvgpu-state lists" in why
+    assert f"annotation {key}: only the components that ValidatingAdmissionPolicy" in why
     assert "403" in why
 
 

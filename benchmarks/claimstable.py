@@ -37,7 +37,9 @@ def of_pods(record: dict[str, Any]) -> list[Figure]:
 
     def figure(title: str, key: str, part: int) -> Figure:
         counters = taken("counters", key, part)
-        beside = Beside(counters, f"no device {taken('bare', key, part):.2f} s, by counters")
+        beside = Beside(
+            counters, f"without a device {taken('bare', key, part):.2f} s, by counters"
+        )
         goal = round(SLOWER * counters, 3)
         return Figure(title, taken("claim", key, part), goal, "s", beside, adds=True)
 

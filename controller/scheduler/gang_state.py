@@ -224,7 +224,7 @@ class Gathering:
     ) -> answers.FilterResult:
         answer = answers.judged(self._cache, self._index, pod, names)
         fitting, answer.fitting = answer.fitting, []
-        answer.refuse(fitting, f"room for it, but not on all nodes for its gang of {found.size}")
+        answer.refuse(fitting, f"room for this pod, but not for its whole gang of {found.size}")
         return answer
 
     def _give_up(self, gang: pod_request.Gang, waiting: Iterable[pod_request.PodRequest]) -> None:

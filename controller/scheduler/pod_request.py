@@ -336,7 +336,7 @@ def _gang(noted: Object, namespace: str) -> Gang | None:
         ):
             if text is not None:
                 raise errors.UsageError(
-                    f"{key} {text!r}: means nothing without {names.GANG_ANNOTATION}, such as "
+                    f"{key} {text!r}: has no effect without {names.GANG_ANNOTATION}, such as "
                     "training-7, which all pods of the gang have"
                 )
         return None

@@ -67,7 +67,7 @@ class Why:
             return f"{self.pod}: {self.trouble}"
         found = [f"{self.pod} asks for {self.asked}", f"  {self._summary()}"]
         if self.kept:
-            found.append(f"  kept for it: {self.kept}")
+            found.append(f"  reserved for it: {self.kept}")
         if self.near:
             found.append(f"  nearest: {self.near}")
         return "\n".join(found)
@@ -116,7 +116,7 @@ class Why:
 
     def _summary(self) -> str:
         if self.fitting:
-            return f"{_nodes(len(self.fitting))} would do, such as {min(self.fitting)}"
+            return f"{_nodes(len(self.fitting))} would fit, such as {min(self.fitting)}"
         counted = sorted(self.refusing.items(), key=lambda refusal: -len(refusal[1]))
         found = "; ".join(f"{_nodes(len(names))}: {text}" for text, names in counted)
         return f"no device for {self.asked}: {found or 'no node is known'}"

@@ -94,7 +94,7 @@ def check(
         return NodeStops((), moment.why)
     record = records.read(pod, moment.ended_text)
     if record is None:
-        return NodeStops((), "there is no record of this end of the main containers")
+        return NodeStops((), "the exit of the main containers is not recorded")
     found = {entry.name: entry for entry in runtime}
     if why := not_done(marks, found):
         return NodeStops((), why, waits=True)
@@ -108,7 +108,7 @@ def check(
         and (found[name].id, found[name].exit_code) == (entry.id, None)
     ]
     if not stoppable:
-        return NodeStops((), "no container of the record is running")
+        return NodeStops((), "no recorded container is running")
     first = min(order for order, _ in stoppable)
     swapped = [
         name

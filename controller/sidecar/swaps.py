@@ -76,7 +76,9 @@ def reconcile(
         if name not in marked:
             return _refuse(pod, f"{name!r} is not a container that is marked as a sidecar")
         if image.program is not None and not marked[name].program_annotation:
-            return _refuse(pod, f"the program of {name!r} was not transformed, and stays")
+            return _refuse(
+                pod, f"the program of {name!r} was not transformed, so it cannot be replaced"
+            )
     targets = {name: image for name, image in {**kept, **wanted}.items() if name in marked}
     for name, image in targets.items():
         if found := _keep_from(pod, marked[name], image, node):
@@ -108,7 +110,7 @@ def _keep_from(
         why = f"{target.image} is not known to be on {node.name or 'its node'}"
     refused = _refuse(
         pod,
-        f'{why}, and it would be ended before that image is there; "pull": true allows it',
+        f'{why}, and the sidecar would be ended before that image is pulled; "pull": true allows it',
     )
     return dataclasses.replace(refused, actions=(*refused.actions, actions.Wake(_AGAIN_SECONDS)))
 

@@ -39,7 +39,9 @@ def run(options: argparse.Namespace) -> int:
     api = cluster.connect(options, meter)
     stop = cluster.stop_on_signals()
     lease = leases.Lease(api, cluster.namespace(options), leases.CLAIMS, cluster.identity())
-    meter.gauge("pyvgpu_claim_acts", "1 where the lease is held.", lambda: float(lease.is_held))
+    meter.gauge(
+        "pyvgpu_claim_acts", "1 if this replica holds the lease.", lambda: float(lease.is_held)
+    )
     collector = collecting.Collector(api, lambda: lease.is_held, meter.collected.inc)
     parts = threads.Threads()
     shown = endpoints.Pages(meter.text, parts.alive)

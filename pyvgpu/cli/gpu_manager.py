@@ -31,6 +31,11 @@ class Theirs:
     read: Callable[[str, str], Fields] | None = None  # None: it has no effect
     warns: bool = False  # log its meaning, because it differs from gpu-manager's
 
+    @property
+    def explained(self) -> str:
+        """Its meaning as a predicate, for --help and the log."""
+        return f"{'is' if self.means.startswith('ignored') else 'means'} {self.means}"
+
 
 def _driver(text: str, flag: str) -> Fields:
     if text != "nvidia":
@@ -90,34 +95,34 @@ OPTIONS = (
     Theirs("--query-addr", "ADDRESS", f"the address of --listen; {_ADDRESS}", _address),
     Theirs("--query-port", "PORT", f"the port of --listen; {_PORT}", _port),
     Theirs("--share-mode", "BOOL", "true: the default; false: whole devices only", _share_mode),
-    Theirs("--incluster-mode", "BOOL", "nothing: the default without --kubeconfig", _truth),
+    Theirs("--incluster-mode", "BOOL", "ignored: the default without --kubeconfig", _truth),
     Theirs("--v", "LEVEL", f"--verbose, from {_VERBOSE} on", _verbosity),
-    Theirs("--logtostderr", "BOOL", "nothing: logs always go to standard error", _truth),
-    Theirs("--alsologtostderr", "BOOL", "nothing: logs always go to standard error", _truth),
-    Theirs("--log-dir", "DIR", "nothing: logs go to standard error", warns=True),
-    Theirs("--log-backtrace-at", "LINE", "nothing: this is not supported", warns=True),
-    Theirs("--stderrthreshold", "LEVEL", "nothing: all goes to standard error", warns=True),
-    Theirs("--vmodule", "LEVELS", "nothing: --verbose applies to all modules", warns=True),
-    Theirs("--sample-period", "SECONDS", "nothing: usage is sampled on request", warns=True),
+    Theirs("--logtostderr", "BOOL", "ignored: logs always go to standard error", _truth),
+    Theirs("--alsologtostderr", "BOOL", "ignored: logs always go to standard error", _truth),
+    Theirs("--log-dir", "DIR", "ignored: logs go to standard error", warns=True),
+    Theirs("--log-backtrace-at", "LINE", "ignored: this is not supported", warns=True),
+    Theirs("--stderrthreshold", "LEVEL", "ignored: all goes to standard error", warns=True),
+    Theirs("--vmodule", "LEVELS", "ignored: --verbose applies to all modules", warns=True),
+    Theirs("--sample-period", "SECONDS", "ignored: usage is sampled on request", warns=True),
     Theirs("--node-labels", "LABELS", "labels for the node, separated by commas", _labels),
-    Theirs("--virtual-manager-path", "DIR", "nothing: grants are below --run", warns=True),
-    Theirs("--checkpoint-path", "DIR", "nothing: the checkpoint is below --state", warns=True),
+    Theirs("--virtual-manager-path", "DIR", "ignored: grants are below --run", warns=True),
+    Theirs("--checkpoint-path", "DIR", "ignored: the checkpoint is below --state", warns=True),
     Theirs(
         "--allocation-check-period",
         "SECONDS",
-        "nothing: pods that can never start are evicted at once",
+        "ignored: pods that can never start are evicted at once",
         warns=True,
     ),
-    Theirs("--container-runtime", "NAME", "nothing: any runtime with CDI works", warns=True),
+    Theirs("--container-runtime", "NAME", "ignored: any runtime with CDI works", warns=True),
     Theirs(
         "--container-runtime-endpoint",
         "SOCKET",
-        "nothing: the runtime is not queried",
+        "ignored: the runtime is not queried",
         warns=True,
     ),
-    Theirs("--cgroup-driver", "NAME", "nothing: it is detected", warns=True),
-    Theirs("--runtime-request-timeout", "TIME", "nothing: the runtime is not queried", warns=True),
-    Theirs("--wait-timeout", "TIME", "nothing: there is no timeout", warns=True),
+    Theirs("--cgroup-driver", "NAME", "ignored: it is detected", warns=True),
+    Theirs("--runtime-request-timeout", "TIME", "ignored: the runtime is not queried", warns=True),
+    Theirs("--wait-timeout", "TIME", "ignored: there is no timeout", warns=True),
     Theirs("--addr", "SOCKET", "--display", _display),
 )
 
@@ -130,7 +135,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for option in OPTIONS:
         more: dict[str, Any] = {"nargs": "?", "const": "true"} if option.value == "BOOL" else {}
         more |= {"dest": _name(option), "metavar": option.value}
-        group.add_argument(option.flag, help=f"means {option.means}", **more)
+        group.add_argument(option.flag, help=option.explained, **more)
         other = f"--{option.flag[2:].replace('-', '_')}"
         if other != option.flag:
             group.add_argument(other, help=argparse.SUPPRESS, **more)
@@ -152,7 +157,7 @@ def read(options: argparse.Namespace) -> Fields:
 def warnings(options: argparse.Namespace) -> tuple[str, ...]:
     """Return a line for each given option that has another meaning here."""
     return tuple(
-        f"{option.flag} means {option.means}" for option, _ in _given(options) if option.warns
+        f"{option.flag} {option.explained}" for option, _ in _given(options) if option.warns
     )
 
 

@@ -62,7 +62,7 @@ class Explanation:
         if self.pod.held is not None:
             room = f"room on the devices that its scheduler has chosen on {self.pod.node}"
         elif self.why is not None and self.why.fitting:
-            return f"kubelet, which {AGAIN}: there is room by now"
+            return f"kubelet, which {AGAIN}: there is room now"
         elif self.why is not None and self.why.only_closed:
             room = f"a device of {self.pod.node} that takes new containers"
         else:

@@ -236,7 +236,7 @@ def test_gpu_manager_options_accept_hyphens_and_underscores():
             given = options(f"{spelling}={text}")
             device_plugin.settings_of(given)
             (it,) = (option for option in gpu_manager.OPTIONS if option.flag == flag)
-            expected = (f"{flag} means {it.means}",) if it.warns else ()
+            expected = (f"{flag} is {it.means}",) if it.warns else ()
             assert gpu_manager.warnings(given) == expected
 
 

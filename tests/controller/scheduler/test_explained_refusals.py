@@ -96,7 +96,7 @@ def test_once_there_is_room_the_pod_waits_for_kubelet(cluster, ask):
     api.put(make.path("gap"), refused())
     place(api, "p0")
     assert ask("gap")[1].splitlines()[-1] == (
-        "waits for: kubelet, which tries again every 10 to 15 seconds: there is room by now"
+        "waits for: kubelet, which tries again every 10 to 15 seconds: there is room now"
     )
 
 

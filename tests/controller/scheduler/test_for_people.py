@@ -77,7 +77,7 @@ def test_explain_prints_json_for_a_waiting_pod(cluster, ask):
 def test_where_there_is_room_explain_names_the_scheduler_configuration(cluster, ask):
     cluster[0].put(make.path("a"), make.pod("a", 50, 8))
     _, out, _ = ask("explain", "a")
-    assert "2 nodes would do, such as node-1" in out
+    assert "2 nodes would fit, such as node-1" in out
     assert "percentageOfNodesToScore: 100" in out
 
 

@@ -79,7 +79,7 @@ def test_without_room_for_all_nothing_is_reserved():
     one, two = ask("one"), ask("two")
     see(known, one, two)
     answer = made.filter(one, NODES[:1], 0)
-    assert answer.failed == {"room for it, but not on all nodes for its gang of 2": ["n0"]}
+    assert answer.failed == {"room for this pod, but not for its whole gang of 2": ["n0"]}
     assert free(known) == {"n0": 100}
 
 

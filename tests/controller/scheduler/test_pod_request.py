@@ -139,8 +139,8 @@ def test_a_pod_without_a_device_request_is_ignored(thing):
                 ("placement", "tight", "placement 'tight': must be binpack, spread or topology"),
                 ("gang", "", "gang '': must be a name of 1 to 253 letters, such as training-7"),
                 ("gang", "a", "gang-size '': must be a whole number from 1 to 1000, such as 4"),
-                ("gang-size", "4", "gang-size '4': means nothing without pyvgpu.io/gang"),
-                ("gang-timeout", "9", "gang-timeout '9': means nothing without pyvgpu.io/gang"),
+                ("gang-size", "4", "gang-size '4': has no effect without pyvgpu.io/gang"),
+                ("gang-timeout", "9", "gang-timeout '9': has no effect without pyvgpu.io/gang"),
                 ("device-numa", "west", "pyvgpu.io/device-numa 'west'"),
             )
         ),

@@ -131,7 +131,7 @@ def test_an_invalid_annotation_is_shown():
 
 def test_a_pod_that_fits_has_no_nearest_device():
     found = wait_reasons.look(cluster(), ask(), ["n0"])
-    assert found.text().endswith("1 node would do, such as n0")
+    assert found.text().endswith("1 node would fit, such as n0")
     assert found.near is None
 
 
@@ -141,7 +141,7 @@ def test_the_reserved_node_is_shown():
     pod = ask()
     known.see_pod(pod.key, pod)
     made.filter(pod, ["n0"], 0)
-    assert "kept for it: n0" in made.explain("team/one").text()
+    assert "reserved for it: n0" in made.explain("team/one").text()
     assert made.explain("team/none") is None
 
 

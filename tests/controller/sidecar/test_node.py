@@ -66,13 +66,13 @@ def changed(pod, **metadata):
         (lambda: check(STOP, LOG), "the runtime says that main container main is not done"),
         (
             lambda: check(STOP, DONE, node.Running("log", "containerd://log-2", None)),
-            "no container of the record is running",
+            "no recorded container is running",
         ),
         (
             lambda: check(STOP, DONE, node.Running("log", "containerd://log", 0)),
-            "no container of the record is running",
+            "no recorded container is running",
         ),
-        (lambda: check(STOP, DONE), "no container of the record is running"),
+        (lambda: check(STOP, DONE), "no recorded container is running"),
     ],
 )
 def test_an_outdated_request_is_dropped(answer, why):

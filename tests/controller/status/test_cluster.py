@@ -152,7 +152,7 @@ def test_a_pending_pod_that_fits_says_so(empty):
     # A reason found before the node is known would be cached for WHY_SECONDS.
     status_cluster.until(shown, lambda document: document["totals"]["nodes"])
     api.put(scheduling_api.path("p"), scheduling_api.pod("p"))
-    hint = "1 node would do, such as n; kube-scheduler has not retried since"
+    hint = "1 node would fit, such as n; kube-scheduler has not retried since"
     status_cluster.until(
         shown,
         lambda document: any(row["why"].startswith(hint) for row in document["waiting"]["rows"]),

@@ -34,7 +34,7 @@ def waits(pod):
 
 def is_refused_with_its_gang_of_4(pod):
     return any(
-        "not on all nodes for its gang of 4" in condition.get("message", "")
+        "not for its whole gang of 4" in condition.get("message", "")
         for condition in pod["status"].get("conditions", ())
     )
 

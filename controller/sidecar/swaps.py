@@ -110,7 +110,8 @@ def _keep_from(
         why = f"{target.image} is not known to be on {node.name or 'its node'}"
     refused = _refuse(
         pod,
-        f'{why}, and the sidecar would be ended before that image is pulled; "pull": true allows it',
+        f"{why}, and the sidecar would be ended before that image is pulled; "
+        '"pull": true allows it',
     )
     return dataclasses.replace(refused, actions=(*refused.actions, actions.Wake(_AGAIN_SECONDS)))
 

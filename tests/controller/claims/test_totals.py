@@ -73,7 +73,10 @@ def test_requests_of_a_claim_are_summed(requests, amount):
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
-        (make.request(30, "1Gi", allocationMode="All"), "request vgpu: allocationMode All: where"),
+        (
+            make.request(30, "1Gi", allocationMode="All"),
+            "request vgpu: allocationMode All: in a namespace",
+        ),
         (make.request("500m", "1Gi"), "request vgpu: capacity vcore '500m': must be a whole"),
         (make.request(30, "0.5Gi"), "capacity vmemory '0.5Gi': must be a whole number"),
     ],
@@ -99,9 +102,9 @@ def test_a_claim_without_sizes_counts_what_it_was_allocated():
             Amount(31),
             [Amount(70)],
             [],
-            "requests 31 vcore, other claims of this namespace f",
+            "requests 31 vcore, other claims of this namespace 7",
         ),
-        (Total(100), Amount(31), [Amount(40)], [Amount(30)], "for 70: together they may have at"),
+        (Total(100), Amount(31), [Amount(40)], [Amount(30)], "70: the total may be at most"),
         (Total(None, GIB), Amount(99, GIB), [], [], ""),
         (Total(None, GIB), Amount(1, GIB), [Amount(1, 1)], [], "at most 1GiB, by annotation"),
         (Total(None, GIB), Amount(1, None), [], [], "vmemory is not set; in a namespace"),

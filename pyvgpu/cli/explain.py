@@ -139,7 +139,7 @@ def _waits(
     if why.fitting:
         print(
             "  there is room: kube-scheduler has not retried since, or something else rules "
-            "that node out, or it has not asked about that node: see {sampling.REMEDY}"
+            f"that node out, or it has not asked about that node: see {sampling.REMEDY}"
         )
     rows = why.rows()
     if rows:

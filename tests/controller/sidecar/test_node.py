@@ -56,8 +56,8 @@ def changed(pod, **metadata):
     ("answer", "why"),
     [
         (lambda: check(STOP, DONE, LOG, on="node-2"), "on another node"),
-        (lambda: check(changed(STOP, uid="uid-2"), DONE, LOG), "no record"),
-        (lambda: check(changed(STOP, annotations={}), DONE, LOG), "no record"),
+        (lambda: check(changed(STOP, uid="uid-2"), DONE, LOG), "not recorded"),
+        (lambda: check(changed(STOP, annotations={}), DONE, LOG), "not recorded"),
         (lambda: check(changed(STOP, deletionTimestamp=make.AT), DONE, LOG), "being deleted"),
         (
             lambda: check(STOP, node.Running("main", "x", None), LOG),

@@ -122,8 +122,9 @@ def _judged(title: str, values: list[float], goal: Goal | None, beside: list[flo
     theirs = [seconds + goal.grace for seconds in beside]
     if not theirs or percentile(theirs, 99) <= goal.seconds:
         return Line(title, _spread(values), text, slowest <= goal.seconds)
-    text += f"; without pyvgpu p50 {percentile(theirs, 50):.2f} s, p99 "
-    f"{percentile(theirs, 99):.2f} s"
+    text += (
+        f"; without pyvgpu p50 {percentile(theirs, 50):.2f} s, p99 {percentile(theirs, 99):.2f} s"
+    )
     kept = percentile(values, 50) <= percentile(theirs, 50) + BEYOND
     return Line(title, _spread(values), text, kept, past=slowest > goal.seconds)
 
@@ -144,8 +145,9 @@ def _of_kubelet(way: str, rows: list[dict[str, float]]) -> list[Line]:
             title = f"{TITLES[way]}: the same without a kubelet sync in between"
             found.append(_judged(title, rest, SIGNAL_GOALS.get(way), []))
         if late:
-            title = "kubelet's sync after main's end to the sidecar's end, where that sync "
-            "came first"
+            title = (
+                "kubelet's sync after main's end to the sidecar's end, where that sync came first"
+            )
             found.append(Line(f"{TITLES[way]}: {title}", _spread(late)))
     last = [row["terminal"] - row["seen_last"] for row in rows]
     title = "kubelet's sync after the last end to the pod's end"

@@ -99,8 +99,9 @@ class Cluster:
     @property
     def missing(self) -> str:
         """What was not read yet; empty once everything was."""
-        agents_missing = "" if self._agents.synced.is_set() else "the agents have not been "
-        "read yet"
+        agents_missing = (
+            "" if self._agents.synced.is_set() else "the agents have not been read yet"
+        )
         return self._watch.missing or agents_missing
 
     def alive(self) -> str:

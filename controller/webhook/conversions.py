@@ -210,7 +210,7 @@ def _units(asked: _HamiRequest, memory: defaults.Memory, selector: facts.Selecto
     percent = asked.percentage or quantity.WHOLE_DEVICE
     if defaults.smallest(memory.devices, selector) is None:
         raise errors.UsageError(
-            f"{PERCENTAGE} '{percent}': the size of a device is not known yet, so the "
+            f"{PERCENTAGE} '{percent}': no device is known yet, so the "
             f"percentage cannot be converted; "
             f"valid would be {MEMORY} 4096"
         )

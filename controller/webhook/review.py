@@ -104,8 +104,9 @@ def ask(mutation: Mutation, request: Request) -> Review:
         return mutation(request)
     except Exception:
         log.exception("failed on %s in namespace %s", request.resource, request.namespace)
-        message = "pyvgpu could not process this object and left it unchanged; see the "
-        "webhook's log"
+        message = (
+            "pyvgpu could not process this object and left it unchanged; see the webhook's log"
+        )
         return Review(warnings=(message,), failed=True)
 
 
@@ -117,8 +118,10 @@ def closed(mutation: Mutation) -> Mutation:
             return mutation(request)
         except Exception:
             log.exception("failed on %s in namespace %s", request.resource, request.namespace)
-            message = "pyvgpu could not process this object and refuses it for now; see the "
-            "webhook's log"
+            message = (
+                "pyvgpu could not process this object and refuses it for now; see the "
+                "webhook's log"
+            )
             return Review(refusal=message, code=FAILED, failed=True)
 
     return strict

@@ -239,8 +239,10 @@ class Auditor:
     ) -> None:
         """Write an event for the pod; the event recorder suppresses repetitions."""
         if finding.kind is quota_audit.ViolationKind.TAMPERED:
-            reason, words = events.Reason.TAMPERED, "the memory measured by NVML is counted "
-            "instead"
+            reason, words = (
+                events.Reason.TAMPERED,
+                "the memory measured by NVML is counted instead",
+            )
         if not finding.pod:
             return
         owners = (grant.owner for grant in grants.values())

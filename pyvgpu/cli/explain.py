@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import errors, quantity
 from pyvgpu.cli import agents, claiming, cluster, refusals, scheduling
 from pyvgpu.controller.kubectl import agent_metrics
-from pyvgpu.controller.scheduler import cache, pod_request, wait_reasons
+from pyvgpu.controller.scheduler import cache, pod_request, sampling, wait_reasons
 from pyvgpu.controller.sidecar import completion, explain, how, nodes, pods, projections, reconcile
 from pyvgpu.kube import apiserver, leases, objects
 

@@ -116,8 +116,9 @@ def test_cordon_lasts_until_it_is_undone(agent, tmp_path):
     assert admin_socket.tell(tmp_path, order) == f"{uuid}: cordoned, no new container gets it"
     assert admin_socket.tell(tmp_path, order) == f"{uuid}: cordoned, no new container gets it"
     assert agent.cordons.uuids == cordon.Cordons(tmp_path).uuids == {uuid}
-    assert admin_socket.tell(tmp_path, {**order, "undo": True}) == f"{uuid}: uncordoned, new "
-    "containers can get it"
+    assert admin_socket.tell(tmp_path, {**order, "undo": True}) == (
+        f"{uuid}: uncordoned, new containers can get it"
+    )
     assert agent.cordons.uuids == cordon.Cordons(tmp_path).uuids == frozenset()
 
 

@@ -328,7 +328,7 @@ def test_an_internal_error_refuses_the_pod_for_now():
     ):
         answer = door(request(gpu.pod(gpu.container("a", 50, 8))))
         assert (answer.failed, answer.code) == (True, review.FAILED)
-        assert "refused for now" in answer.refusal
+        assert "refuses it for now" in answer.refusal
 
 
 # Sizes and excessive numbers, which no device could ever satisfy.

@@ -126,7 +126,7 @@ def test_one_numa_node_or_nothing():
         ({"cordoned": True}, {}, "is cordoned"),
         ({"allocated_by": "dra"}, {}, "is allocated by dra"),
         ({"model": "Tesla T4"}, {"models": {"h100"}}, "is a Tesla T4, not h100"),
-        ({"model": "Tesla T4"}, {"not_models": {"t4"}}, "is a Tesla T4, which the pod does not"),
+        ({"model": "Tesla T4"}, {"not_models": {"t4"}}, "is a Tesla T4, which the pod excludes"),
         (
             {"compute_class": "old"},
             {"classes": {"new", "fast"}},

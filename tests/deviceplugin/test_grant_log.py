@@ -151,7 +151,7 @@ def test_damaged_checkpoint_is_kept_aside(tmp_path, harm, said, left):
     ("first_line", "said"),
     [
         ({"format": "else", "version": 1, "node": "node-1"}, "not a checkpoint"),
-        ({"format": "pyvgpu.io/grants", "version": 2, "node": "node-1"}, "version 2.*knows 1"),
+        ({"format": "pyvgpu.io/grants", "version": 2, "node": "node-1"}, "version 2.*supports 1"),
         ({"format": "pyvgpu.io/grants", "version": 1, "node": "far"}, "of node 'far'.*'node-1'"),
         (["no", "object"], "not a checkpoint"),
     ],

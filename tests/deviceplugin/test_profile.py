@@ -158,7 +158,7 @@ def test_node_gets_its_labels(agent, cluster):
 
 
 def test_options_with_another_meaning_are_logged_once(agent):
-    said = [line for line in agent.log.read_text().splitlines() if "--log-dir means" in line]
+    said = [line for line in agent.log.read_text().splitlines() if "--log-dir is ignored" in line]
     assert len(said) == 1
     assert "--share-mode" not in agent.log.read_text()
 

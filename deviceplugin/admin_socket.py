@@ -103,7 +103,7 @@ def find(name: str, grants: Iterable[Grant]) -> Grant:
 def _set(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:
     change = question.get("change")
     if type(change) is not dict:
-        raise errors.DataError("not a valid change of a quota")
+        raise errors.DataError("not a change of a quota")
     grant = find(str(question.get("name")), hands.grants())
     after = hands.change(grant, quota_socket.parse_change(change))
     return {"done": resize.describe(after)}

@@ -39,4 +39,4 @@ def test_answer_that_misses_its_goal(name, driver, title):
 def test_pod_more_than_a_tenth_slower_than_with_counters_misses_its_goal():
     found = claimstable.of_pods(pods(1.11))
     assert len(missed(found)) == len(found)
-    assert "no device 0.90 s, by counters 1.00 s" in found[0].line.value
+    assert "without a device 0.90 s, by counters 1.00 s" in found[0].line.value

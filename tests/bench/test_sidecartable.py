@@ -106,4 +106,4 @@ def test_goal_that_kubelet_alone_misses_is_excused(latency, kept, past):
     if "none" in latency:  # it has no goal and comes first
         assert sidecartable.lines({"latency": latency})[0].goal == ""
     assert (line.kept, line.past) == (kept, past)
-    assert sidecartable.table([line]).count("past it") == (kept and past)
+    assert sidecartable.table([line]).count("missed, as") == (kept and past)

@@ -248,7 +248,7 @@ def test_damaged_cache_is_ignored_with_a_remark(machine):
     machine.driver().put("/etc/ld.so.cache", caches.new([caches.Line("a", "/a")])[:50])
     (remark,) = machine.find().remarks
     assert re.match(
-        f"searched without the loader's cache, {machine.path}/etc/ld.so.cache .cut", remark
+        f"searched without the loader's cache, {machine.path}/etc/ld.so.cache .truncated", remark
     )
 
 

@@ -276,7 +276,7 @@ static void tick(struct arbiter *arbiter, uint64_t now)
     page_write(arbiter->page, &arbiter->beat, NULL);
 }
 
-/* No run needs the clocks, and no new run can begin to: runs are created under the lock of the reservations,
+/* No run needs the clocks, and no new run can: runs are created under the reservations' lock,
  * which this process then holds until it exits. */
 static int is_needless(struct arbiter *arbiter, uint64_t now)
 {

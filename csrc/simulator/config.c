@@ -111,7 +111,8 @@ static int set_capability(struct parser *parser, const char *value, struct devic
 
     if (sscanf(value, "%" SCNu32 ".%" SCNu32 "%c", &device->capability_major,
                &device->capability_minor, &end) != 2)
-        return fail(parser, "compute_capability", value, "must be a compute capability, such as 9.0");
+        return fail(parser, "compute_capability", value,
+                    "must be a compute capability, such as 9.0");
     return 0;
 }
 

@@ -77,7 +77,8 @@ static void read_faults(const char *path)
             continue;
         if (count == FAULTS || !parse_fault(line, &faults[count])) {
             fprintf(stderr,
-                    "pyvgpu simulator: %s: '%s' is not a valid fault, or there are more than %d; valid: "
+                    "pyvgpu simulator: %s: '%s' is not a valid fault, or there are more than %d; "
+                    "valid: "
                     "call cuMemAlloc_v2 3 2\n",
                     path, line, FAULTS);
             continue;

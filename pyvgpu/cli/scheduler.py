@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
     wrap = callers.guard(lambda: trusted or asking.authorities())
     lease = leases.Lease(api, namespace, options.name, cluster.identity())
     served = leader.Desk(meter.failures.inc)
-    meter.watch(served, lambda: lease.is_held, known.expires)
+    meter.watch(lambda: served.term, lambda: lease.is_held, known.expires)
 
     def begin() -> session.Term:
         own = leading.OwnPod(api, namespace, options.pod)

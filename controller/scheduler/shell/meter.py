@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyvgpu.http import exposition
 from pyvgpu.kube import metrics
@@ -10,7 +10,25 @@ from pyvgpu.kube import metrics
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.controller.scheduler.shell import leader, session
+    from pyvgpu.controller.scheduler import cache
+
+
+class TermFigures(Protocol):
+    """What a term of leadership reports, read at each scrape."""
+
+    cache: cache.Cache
+
+    @property
+    def drift(self) -> int:
+        """Differences that the last comparison with the API server found."""
+
+    @property
+    def comparisons(self) -> int:
+        """Comparisons with the API server so far."""
+
+    @property
+    def evicted(self) -> int:
+        """Pods evicted so far."""
 
 
 class SchedulerMeter(metrics.Meter):
@@ -41,12 +59,19 @@ class SchedulerMeter(metrics.Meter):
         )
 
     def watch(
-        self, desk: leader.Desk, leads: Callable[[], bool], expires: Callable[[], float]
+        self,
+        current: Callable[[], TermFigures | None],
+        leads: Callable[[], bool],
+        expires: Callable[[], float],
     ) -> None:
-        """Show the state of the current term of *desk*."""
+        """Export the figures of the *current* term; 0 while there is none."""
 
-        def of_term(read: Callable[[session.Term], float]) -> Callable[[], float]:
-            return lambda: 0.0 if desk.term is None else float(read(desk.term))
+        def of_term(read: Callable[[TermFigures], float]) -> Callable[[], float]:
+            def value() -> float:
+                term = current()
+                return 0.0 if term is None else float(read(term))
+
+            return value
 
         for name, text, read in (
             (

@@ -36,9 +36,12 @@ DOMAIN = "pyvgpu.io"
 # The node agent: kubelet's extended resources, and CDI kinds.
 VCORE_RESOURCE = f"{DOMAIN}/vcore"
 VMEMORY_RESOURCE = f"{DOMAIN}/vmemory"
+VMEMORY_MIB_RESOURCE = f"{DOMAIN}/vmemory-mib"  # the webhook converts it to the former
 GAIA_DOMAIN = "tencent.com"  # gpu-manager's
 GAIA_VCORE_RESOURCE = f"{GAIA_DOMAIN}/vcuda-core"
 GAIA_VMEMORY_RESOURCE = f"{GAIA_DOMAIN}/vcuda-memory"
+GPU_SHARED_RESOURCE = f"{DOMAIN}/gpu-shared"  # default name of time slices of whole devices
+TIME_SLICE_KIND = f"{DOMAIN}/time-slice"  # CDI kind: the devices of a container with time slices
 CONTROL_RESOURCE = f"{DOMAIN}/control"  # all device nodes, for the agent; also a CDI kind
 ADMIN_KIND = f"{DOMAIN}/admin"  # CDI kind: devices with admin access
 GRANT_KIND = f"{DOMAIN}/grant"  # CDI kind; also the annotation in which kubelet keeps a grant's id

@@ -30,6 +30,8 @@ RESOURCES = (  # a container requests one of these pairs: compute, memory
     (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE),
     (names.GAIA_VCORE_RESOURCE, names.GAIA_VMEMORY_RESOURCE),
 )
+# The resources of pods that request devices; the webhook converts the last one.
+ASKED_FOR = frozenset((*(name for pair in RESOURCES for name in pair), names.VMEMORY_MIB_RESOURCE))
 MOST_CONTAINERS = 32  # with devices, of one pod: each is judged on every node
 MOST_MEMBERS = 1000  # of a gang
 MOST_SECONDS = 3600.0
@@ -164,11 +166,17 @@ def needs(container: Object, unit: int | None = None) -> tuple[int, int]:
     """Return the vcore and the units of vmemory that *container* requests, as written.
 
     *unit* is the bytes of a unit, for messages. UsageError for a value that is no whole number,
-    or for resources of both kinds.
+    for resources of both kinds, or for memory in MiB that the webhook has not converted.
     """
     limits, asked = (
         objects.section(container, "resources", section) for section in ("limits", "requests")
     )
+    if names.VMEMORY_MIB_RESOURCE in limits or names.VMEMORY_MIB_RESOURCE in asked:
+        raise errors.UsageError(
+            f"{names.VMEMORY_MIB_RESOURCE}: no node has that resource; the admission webhook "
+            f"converts it in new pods, and has not seen this one; valid would be "
+            f"{names.VMEMORY_RESOURCE} 16"
+        )
     pairs = [pair for pair in RESOURCES if any(name in limits or name in asked for name in pair)]
     if len(pairs) > 1:
         raise errors.UsageError(
@@ -229,7 +237,6 @@ def called(pod: PodRequest, wanted: facts.Pod) -> facts.Pod:
 
 _Asking = tuple[str, facts.ContainerKind, "Object"]  # a container: name, kind, whole object
 _NOTHING = PodShape(())
-_ASKED_FOR = frozenset(name for pair in RESOURCES for name in pair)
 _SECTIONS = ("limits", "requests")
 
 
@@ -250,7 +257,7 @@ def _asking(spec: Object) -> Iterator[_Asking]:
     for part in ("initContainers", "containers"):
         for entry in objects.entries(spec, part):
             if "resources" in entry and any(
-                not _ASKED_FOR.isdisjoint(objects.section(entry, "resources", section))
+                not ASKED_FOR.isdisjoint(objects.section(entry, "resources", section))
                 for section in _SECTIONS
             ):
                 kind = facts.ContainerKind.APP

@@ -1,4 +1,6 @@
-"""Convert resources and annotations of HAMi, NVIDIA's device plugin and gpu-manager to ours.
+"""Convert requests that people write: memory in MiB, and the names of other systems.
+
+    pyvgpu.io/vmemory-mib       always: pyvgpu.io/vmemory, which counts the cluster's memory units
 
     nvidia.com/gpu: 2           whole devices, as in NVIDIA's own plugin
       nvidia.com/gpumem           HAMi: a share of each with so many MiB
@@ -7,8 +9,8 @@
       nvidia.com/priority           0 is high, more is low; likewise variable CUDA_TASK_PRIORITY
     tencent.com/vcuda-core      gpu-manager: like our vcore; vcuda-memory is in units of 256 MiB
 
-Nothing is converted unless an administrator enables it, since another component may own these
-resources.
+The names of other systems are not converted unless an administrator enables it, since another
+component may own these resources.
 """
 
 from __future__ import annotations
@@ -83,6 +85,23 @@ class _HamiRequest:
         return self.cores == quantity.WHOLE_DEVICE or not (self.cores or shared)
 
 
+def convert_mebibytes(draft: drafts.Draft, unit: int) -> None:
+    """Convert ``pyvgpu.io/vmemory-mib`` to units of *unit* bytes, rounded up.
+
+    UsageError for anything but a whole number of MiB that the container's devices can have, and
+    for a container that also requests ``pyvgpu.io/vmemory``.
+    """
+    name = names.VMEMORY_MIB_RESOURCE
+    for part, place, container in defaults.containers(draft.document):
+        if not _mentions(container, (name,)):
+            continue
+        try:
+            size = _mebibytes(draft.document, container) * _MEBIBYTE
+        except errors.UsageError as exc:
+            raise errors.UsageError(f"container {container.get('name')}: {exc}") from exc
+        _replace(draft, (part, place), (name,), {names.VMEMORY_RESOURCE: -(-size // unit)})
+
+
 def convert(draft: drafts.Draft, words: Container[Words], memory: defaults.Memory) -> None:
     """Convert the requests of a pod's containers; UsageError for an invalid request."""
     counts: dict[str, int] = {}
@@ -130,6 +149,31 @@ def _is_hami(container: Object, words: Container[Words]) -> bool:
     if Words.NVIDIA in words and _mentions(container, (GPU, *HAMI_ALONE)):
         return True
     return Words.HAMI in words and _mentions(container, HAMI_ALONE)
+
+
+def _mebibytes(pod: Object, container: Object) -> int:
+    """Return the MiB that a container requests, over all its devices."""
+    name = names.VMEMORY_MIB_RESOURCE
+    if _mentions(container, (names.VMEMORY_RESOURCE,)):
+        raise errors.UsageError(
+            f"{names.VMEMORY_RESOURCE} and {name}: must not both be asked for; valid would be "
+            f"{name} 4096 alone"
+        )
+    written = {str(amount[name]) for amount in defaults.amounts(container) if name in amount}
+    found = {amounts.units(text, name, _MEBIBYTE) for text in written}
+    if len(found) > 1:
+        raise errors.UsageError(
+            f"{name} {' and '.join(sorted(written))}: the request must equal the limit, such as "
+            "4096 in both"
+        )
+    (mebibytes,) = found
+    wish = device_selector.read(objects.section(pod, "metadata", "annotations"))
+    limits, requests = defaults.amounts(container)
+    vcore = names.VCORE_RESOURCE
+    whole = amounts.whole(limits.get(vcore, requests.get(vcore, "0")), vcore)
+    devices = wish.count_of(str(container.get("name"))) or whole // quantity.WHOLE_DEVICE or 1
+    amounts.check_units(mebibytes, _MEBIBYTE, devices, name)
+    return mebibytes
 
 
 def _of_gpu_manager(draft: drafts.Draft, where: tuple[str, int], unit: int) -> None:

@@ -121,6 +121,7 @@ def ephemeral(rules: Rules) -> review.Mutation:
 
 
 def _complete(draft: drafts.Draft, rules: Rules, memory: defaults.Memory) -> None:
+    conversions.convert_mebibytes(draft, rules.unit)
     if rules.words:
         conversions.convert(draft, rules.words, memory)
     if pod_request.read(draft.document) is not None:

@@ -10,28 +10,31 @@ from __future__ import annotations
 import decimal
 import re
 
-from pyvgpu import errors, quantity
+from pyvgpu import errors, names, quantity
 
 UNIT_BYTES: int = 256 * quantity.UNITS["Mi"]  # default size of one unit of vmemory
 TOO_LARGE_BYTES: int = quantity.UNITS["Ti"]  # no GPU has so much memory
 
-_EXAMPLE = 16
+_EXAMPLE_BYTES: int = 4 * quantity.UNITS["Gi"]
+_MEBIBYTE: int = quantity.UNITS["Mi"]
 _LONGEST = 15  # digits; larger than any device's amount
 _NUMBER = re.compile(r"([0-9]{1,15})(k|M|G|T)")
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTPE]i)")
 
 
-def whole(text: object, name: str) -> int:
+def whole(text: object, name: str, example: int = 50) -> int:
     """Parse the quantity of resource *name*, as the API server writes it.
 
-    UsageError for anything but a whole number from 0.
+    UsageError for anything but a whole number from 0; it gives *example*.
     """
     written = str(text)
     if written.isdecimal() and len(written) <= _LONGEST:
         return int(written)
     match = _NUMBER.fullmatch(written)
     if match is None:
-        raise errors.UsageError(f"{name} {written[:40]!r}: must be a whole number, such as 50")
+        raise errors.UsageError(
+            f"{name} {written[:40]!r}: must be a whole number, such as {example}"
+        )
     return int(match.group(1)) * int(quantity.UNITS[match.group(2)])
 
 
@@ -42,14 +45,19 @@ def units(text: object, name: str, unit: int | None) -> int:
     """
     written = str(text)
     match = _SIZE.fullmatch(written)
+    example = _in_units(_EXAMPLE_BYTES, unit or UNIT_BYTES) or 1
     if match is None:
-        return whole(text, name)
+        return whole(text, name, example)
     size = int(decimal.Decimal(match.group(1)) * int(quantity.UNITS[match.group(2)]))
     counted = quantity.format_exact(unit or UNIT_BYTES) + ("" if unit else " (the default)")
     meant = _in_units(size, unit or UNIT_BYTES)
     raise errors.UsageError(
         f"{name} {written!r}: counts units of {counted} and takes a number without a suffix"
-        + (f"; {written} is {meant}" if meant else f", such as {_EXAMPLE}")
+        + (
+            f"; {written} is {meant}{_in_mebibytes(size, name)}"
+            if meant
+            else f", such as {example}"
+        )
     )
 
 
@@ -58,16 +66,16 @@ def check_units(count: int, unit: int, devices: int, name: str) -> None:
     each = count * unit // devices
     if each < TOO_LARGE_BYTES:
         return
-    mebibyte: int = quantity.UNITS["Mi"]
-    as_mebibytes = count * mebibyte
-    if unit != mebibyte and as_mebibytes // devices < TOO_LARGE_BYTES:
-        read, meant = f"{count} MiB", _in_units(as_mebibytes, unit)
-    else:
-        read, meant = f"{count} bytes", _in_units(count, unit)
+    size = count * _MEBIBYTE
+    read = f"{count} MiB"
+    if unit == _MEBIBYTE or size // devices >= TOO_LARGE_BYTES:
+        size, read = count, f"{count} bytes"
+    meant = _in_units(size, unit)
     if meant:
-        what = f"{read} are {meant} {'unit' if meant == 1 else 'units'}"
+        words = "unit" if meant == 1 else "units"
+        what = f"{read} are {meant} {words}{_in_mebibytes(size, name)}"
     else:
-        what = f"ask for less, such as {_EXAMPLE}"
+        what = f"ask for less, such as {_in_units(_EXAMPLE_BYTES, unit) or 1}"
     total = f"{count} units of {quantity.format_exact(unit)} are {quantity.format_size(each)}"
     where = f" on each of {devices} devices" if devices > 1 else ""
     raise errors.UsageError(f"{name} '{count}': {total}{where}; no GPU has that much; {what}")
@@ -76,3 +84,10 @@ def check_units(count: int, unit: int, devices: int, name: str) -> None:
 def _in_units(size: int, unit: int) -> int:
     """Return the units that hold *size*; 0 for less than one unit, which cannot be meant."""
     return 0 if size < unit else -(-size // unit)
+
+
+def _in_mebibytes(size: int, name: str) -> str:
+    """Return the same request in MiB, for users of vmemory; empty for other resources."""
+    if name != names.VMEMORY_RESOURCE:
+        return ""
+    return f" (or {names.VMEMORY_MIB_RESOURCE}: {-(-size // _MEBIBYTE)})"

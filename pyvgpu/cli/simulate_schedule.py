@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors
 from pyvgpu.cli import cluster, scheduling
 from pyvgpu.controller.scheduler import cache, extender, pod_request
+from pyvgpu.controller.webhook import conversions, drafts
 from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
@@ -97,11 +98,28 @@ def place_all(known: cache.Cache, nodes: Sequence[Object], pods: Sequence[Object
     """Place *pods* in order, with all members of each gang known from the start."""
     decider = extender.Decider(known)
     unit = scheduling.unit_of(known)
-    read = [(thing, pod_request.read(thing, unit=unit)) for thing in pods]
+    read = [_read(thing, unit) for thing in pods]
     for _, pod in read:
-        if pod is not None:
+        if isinstance(pod, pod_request.PodRequest):
             known.see_pod(pod.key, pod)
-    return [_place(decider, nodes, thing, pod) for thing, pod in read]
+    return [
+        Placed(_key(thing), why=str(pod))
+        if isinstance(pod, errors.UsageError)
+        else _place(decider, nodes, thing, pod)
+        for thing, pod in read
+    ]
+
+
+def _read(
+    thing: Object, unit: int
+) -> tuple[Object, pod_request.PodRequest | errors.UsageError | None]:
+    """Return a pod as the webhook converts it, and its request, or why it would be refused."""
+    draft = drafts.Draft(thing)
+    try:
+        conversions.convert_mebibytes(draft, unit)
+    except errors.UsageError as exc:
+        return thing, exc
+    return draft.document, pod_request.read(draft.document, unit=unit)
 
 
 def _place(
@@ -110,8 +128,7 @@ def _place(
     thing: Object,
     pod: pod_request.PodRequest | None,
 ) -> Placed:
-    meta = objects.section(thing, "metadata")
-    key = f"{meta.get('namespace')}/{meta.get('name')}"
+    key = _key(thing)
     if pod is None:
         return Placed(key, why="it requests no device, so kube-scheduler alone decides")
     names = [
@@ -139,6 +156,11 @@ def _place(
             for share in own
         ),
     )
+
+
+def _key(pod: Object) -> str:
+    meta = objects.section(pod, "metadata")
+    return f"{meta.get('namespace')}/{meta.get('name')}"
 
 
 def _name(node: Object) -> str:

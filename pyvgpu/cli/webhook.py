@@ -48,10 +48,10 @@ DRAIN_SECONDS = 5  # until requests stop arriving
 
 _DESCRIPTION = """\
 An admission webhook, which the API server calls when a pod is created. A pod that requests devices
-gets defaults, and is rejected if its request can never be met, with a message that says what would
-be valid. The commands of sidecars are moved into annotations, so that sidecars can be ended. The
-webhook issues and renews its certificate, in Secret NAME, and sets its CA in the webhook
-configurations NAME.
+gets defaults, and its pyvgpu.io/vmemory-mib becomes units of pyvgpu.io/vmemory; it is rejected if
+its request can never be met, with a message that says what would be valid. The commands of
+sidecars are moved into annotations, so that sidecars can be ended. The webhook issues and renews
+its certificate, in Secret NAME, and sets its CA in the webhook configurations NAME.
 """
 _EXAMPLES = """\
 examples:

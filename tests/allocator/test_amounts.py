@@ -25,7 +25,8 @@ def test_numbers_in_the_format_of_the_api_server(text, expected):
         ("4096Mi", 256 * MIB, "4096Mi is 16"),
         ("300Mi", 256 * MIB, "300Mi is 2"),
         ("1.5Gi", 256 * MIB, "1.5Gi is 6"),
-        ("256Mi", 256 * MIB, "256Mi is 1$"),
+        ("256Mi", 256 * MIB, "256Mi is 1 \\(or pyvgpu.io/vmemory-mib: 256\\)$"),
+        ("1.5Gi", 256 * MIB, "1.5Gi is 6 \\(or pyvgpu.io/vmemory-mib: 1536\\)$"),
         ("1Ki", 256 * MIB, "a number without a suffix, such as 16$"),
         ("255Mi", 256 * MIB, "a number without a suffix, such as 16$"),
         ("0Gi", 256 * MIB, "a number without a suffix, such as 16$"),
@@ -47,6 +48,19 @@ def test_fractions_are_refused(text):
             read(text, NAME)
 
 
+@pytest.mark.parametrize(
+    ("unit", "example"), [(256 * MIB, 16), (MIB, 4096), (1 << 30, 4), (8 << 30, 1), (None, 16)]
+)
+def test_the_example_is_a_usual_amount_in_that_unit(unit, example):
+    with pytest.raises(errors.UsageError, match=f"must be a whole number, such as {example}$"):
+        amounts.units("1.5", NAME, unit)
+
+
+def test_other_resources_get_no_proposal_in_mebibytes():
+    with pytest.raises(errors.UsageError, match="4Gi is 16$"):
+        amounts.units("4Gi", "tencent.com/vcuda-memory", 256 * MIB)
+
+
 @pytest.mark.parametrize("text", ["1Ki", "25Ki", "4Gi"])
 def test_sizes_of_other_resources_are_not_numbers(text):
     with pytest.raises(errors.UsageError, match="must be a whole number, such as 50"):
@@ -60,17 +74,18 @@ def test_sizes_of_other_resources_are_not_numbers(text):
             4096,
             256 * MIB,
             1,
-            "'4096': 4096 units of 256MiB are 1TiB; no GPU has that much; 4096 MiB are 16 units$",
+            "'4096': 4096 units of 256MiB are 1TiB; no GPU has that much; 4096 MiB are 16 units "
+            r"\(or pyvgpu.io/vmemory-mib: 4096\)$",
         ),
-        (4294967296, 256 * MIB, 1, "4294967296 bytes are 16 units$"),
-        (268435456, 256 * MIB, 1, "268435456 bytes are 1 unit$"),
+        (4294967296, 256 * MIB, 1, "4294967296 bytes are 16 units "),
+        (268435456, 256 * MIB, 1, "268435456 bytes are 1 unit "),
         (4_000_000, 256 * MIB, 1, "no GPU has that much; ask for less, such as 16$"),
-        (16384, 256 * MIB, 4, "are 1TiB on each of 4 devices; .*16384 MiB are 64 units$"),
+        (16384, 256 * MIB, 4, "are 1TiB on each of 4 devices; .*16384 MiB are 64 units "),
         (
             1 << 32,
             MIB,
             1,
-            "units of 1MiB are 4096TiB.*4294967296 bytes are 4096 units$",
+            "units of 1MiB are 4096TiB.*4294967296 bytes are 4096 units ",
         ),
     ],
 )

@@ -123,6 +123,7 @@ AMOUNTS = st.dictionaries(
         [
             *gpu.OURS,
             *gpu.GAIA,
+            names.VMEMORY_MIB_RESOURCE,
             "cpu",
             conversions.GPU,
             conversions.PRIORITY,

@@ -8,7 +8,7 @@ import scheduling_api as make
 import small_api
 import yaml
 
-from pyvgpu import cli
+from pyvgpu import cli, names
 from pyvgpu.allocator import annotations, facts
 
 
@@ -171,9 +171,9 @@ def test_kubectl_finds_its_plugin(capsys):
 
 MEANT = {
     "4Gi": "main: pyvgpu.io/vmemory '4Gi': counts units of 256MiB and takes a number without a "
-    "suffix; 4Gi is 16",
+    "suffix; 4Gi is 16 (or pyvgpu.io/vmemory-mib: 4096)",
     "4096": "main: pyvgpu.io/vmemory '4096': 4096 units of 256MiB are 1TiB; no GPU has that much; "
-    "4096 MiB are 16 units",
+    "4096 MiB are 16 units (or pyvgpu.io/vmemory-mib: 4096)",
 }
 
 
@@ -190,6 +190,35 @@ def test_memory_in_a_wrong_unit_is_explained(cluster, ask, tmp_path, written, no
     api.put(make.path("p"), make.pod("p", 30, written))
     code, out, _ = ask("explain", "p")
     assert (code, out) == (0, f"n/p: container {MEANT[written]}\n")
+
+
+def in_mebibytes(written):
+    pod = wanted("p", 30, 0)
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    limits[names.VMEMORY_MIB_RESOURCE] = written
+    limits.pop(names.VMEMORY_RESOURCE, None)
+    return pod
+
+
+def test_simulation_converts_mebibytes_like_the_webhook(cluster, ask, tmp_path):
+    code, out, _ = ask("simulate-schedule", write(tmp_path, "pod.yaml", in_mebibytes("4000")))
+    assert code == 0
+    assert "30 vcore 4096 MiB" in out
+    code, out, _ = ask("simulate-schedule", write(tmp_path, "pod.yaml", in_mebibytes("4Gi")))
+    assert code == 1
+    assert "waits: container main: pyvgpu.io/vmemory-mib '4Gi': " in out
+    assert out.endswith("4Gi is 4096\n")
+
+
+def test_mebibytes_that_the_webhook_did_not_see_are_explained(cluster, ask):
+    api, _ = cluster
+    pod = make.pod("p", 30, 4)
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    limits[names.VMEMORY_MIB_RESOURCE] = limits.pop(names.VMEMORY_RESOURCE)
+    api.put(make.path("p"), pod)
+    code, out, _ = ask("explain", "p")
+    assert code == 0
+    assert "container main: pyvgpu.io/vmemory-mib: no node has that resource; the admission" in out
 
 
 def test_a_large_number_of_small_units_is_valid(cluster, ask, tmp_path):

@@ -15,6 +15,7 @@ T4 = facts.NodeDevice("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
 A100 = facts.NodeDevice("", 0, 80 * GIB, "NVIDIA A100-SXM4-80GB", least_bytes=GIB)
 HAMI, NVIDIA, GPU_MANAGER = conversions.Words
 UNIT = 256 << 20
+MIB_RESOURCE = "pyvgpu.io/vmemory-mib"
 
 
 def hami(name="a", **amounts):
@@ -258,3 +259,92 @@ def test_gpu_manager_resources_beside_ours_are_refused():
 def test_memory_in_another_unit_is_refused_under_the_original_name(container, words, said):
     refusal = ask(gpu.pod(container), words, unit=1 << 30).refusal
     assert re.match(f"container a: {said}$", refusal), refusal
+
+
+# Memory in MiB: converted without any option.
+
+
+def in_mebibytes(vcore, written, **more):
+    return gpu.asking("a", {"pyvgpu.io/vcore": str(vcore), MIB_RESOURCE: written, **more})
+
+
+@pytest.mark.parametrize(
+    ("vcore", "written", "unit", "units"),
+    [
+        (30, "4096", UNIT, 16),
+        (30, "4097", UNIT, 17),  # rounded up
+        (30, "1", UNIT, 1),
+        (30, "3000", 1 << 20, 3000),
+        (30, "4k", UNIT, 16),  # as the API server writes 4000
+        (100, "0", UNIT, 0),
+        (800, str(8 * 288 * 1024), UNIT, 8 * 288 * 4),  # of eight devices
+    ],
+)
+def test_mebibytes_become_units_of_the_cluster(vcore, written, unit, units):
+    changed = convert(gpu.pod(in_mebibytes(vcore, written)), unit=unit)
+    assert resources(changed) == ours(vcore, units)
+
+
+def test_mebibytes_of_init_containers_are_converted_too():
+    init = {**in_mebibytes(20, "2000"), "name": "i"}
+    changed = convert(gpu.pod(in_mebibytes(50, "4096"), initContainers=[init]))
+    assert gpu.asked(changed, "i") == (20, 8)
+    assert gpu.asked(changed, "a") == (50, 16)
+
+
+def test_limits_alone_are_converted_to_limits_and_requests():
+    pod = gpu.pod(in_mebibytes(30, "4096"))
+    del pod["spec"]["containers"][0]["resources"]["requests"][MIB_RESOURCE]
+    assert resources(convert(pod)) == ours(30, 16)
+
+
+@pytest.mark.parametrize(
+    ("container", "said"),
+    [
+        (in_mebibytes(30, "4Gi"), "'4Gi': counts units of 1MiB and takes .*; 4Gi is 4096"),
+        (in_mebibytes(30, "4096Mi"), "'4096Mi': .*; 4096Mi is 4096"),
+        (in_mebibytes(30, "1.5"), "'1.5': must be a whole number, such as 4096"),
+        (in_mebibytes(30, "1500m"), "'1500m': must be a whole number, such as 4096"),
+        (in_mebibytes(30, "-1"), "'-1': must be a whole number, such as 4096"),
+        (
+            in_mebibytes(30, "1048576"),
+            "'1048576': 1048576 units of 1MiB are 1TiB; no GPU has that much; .* such as 4096|"
+            "'1048576': .*; 1048576 bytes are 1 unit",
+        ),
+        (in_mebibytes(30, "4G"), "'4000000000': .*; 4000000000 bytes are 3815 units"),
+        (in_mebibytes(200, "4194304"), "'4194304': .* are 2TiB on each of 2 devices; .*"),
+    ],
+)
+def test_invalid_mebibytes_are_refused_with_a_valid_example(container, said):
+    refusal = ask(gpu.pod(container)).refusal
+    assert re.match(f"container a: {MIB_RESOURCE} ({said})$", refusal), refusal
+
+
+def test_memory_is_requested_under_one_name_only():
+    container = in_mebibytes(30, "4096", **{"pyvgpu.io/vmemory": "16"})
+    said = "pyvgpu.io/vmemory and pyvgpu.io/vmemory-mib: must not both be asked for; valid would"
+    assert said in ask(gpu.pod(container)).refusal
+
+
+def test_requests_that_differ_from_limits_are_refused():
+    container = in_mebibytes(30, "4096")
+    container["resources"]["requests"][MIB_RESOURCE] = "2048"
+    said = "2048 and 4096: the request must equal the limit, such as 4096 in both"
+    assert said in ask(gpu.pod(container)).refusal
+
+
+def test_mebibytes_alone_are_refused_for_the_missing_vcore():
+    pod = gpu.pod(gpu.asking("a", {MIB_RESOURCE: "4096"}))
+    changed = small_kubelet.apply(copy.deepcopy(pod), ask(pod).operations)
+    assert "vcore 0: must be from 1 to 99" in judged(changed)
+
+
+def test_unconverted_mebibytes_are_never_admitted():
+    said = judged(gpu.pod(in_mebibytes(30, "4096")))
+    assert f"{MIB_RESOURCE}: no node has that resource; the admission webhook converts it" in said
+    assert said.endswith("valid would be pyvgpu.io/vmemory 16")
+
+
+def judged(pod):
+    asked = review.Request("u", "CREATE", "pods", "team", pod)
+    return devices.validation(devices.Rules(unit=UNIT), lambda: ())(asked).refusal

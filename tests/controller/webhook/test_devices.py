@@ -349,14 +349,15 @@ def test_an_internal_error_refuses_the_pod_for_now():
 def test_memory_in_another_unit_is_refused_with_the_intended_number(names, vcore, written, said):
     pod = gpu.pod(gpu.container("a", vcore, written, names))
     changed, _ = mutate(pod)
+    other = r" \(or pyvgpu\.io/vmemory-mib: [1-9][0-9]*\)" if names is gpu.OURS else ""
     for each in (pod, changed):
-        assert re.match(f"container a: {names[1]} .*{said}$", refused(each)), refused(each)
+        assert re.match(f"container a: {names[1]} .*{said}{other}$", refused(each)), refused(each)
 
 
 def test_memory_of_init_containers_is_checked_with_the_agents_unit():
     rules = devices.Rules(unit=1 << 20)
     pod = gpu.pod(gpu.container("a", 50, "4096"), initContainers=[gpu.container("i", 20, "2Gi")])
-    assert refused(pod, rules).endswith("2Gi is 2048")
+    assert refused(pod, rules).endswith("2Gi is 2048 (or pyvgpu.io/vmemory-mib: 2048)")
     pod["spec"]["initContainers"] = [gpu.container("i", 20, "2k")]
     assert not judge(pod, rules).refusal
 

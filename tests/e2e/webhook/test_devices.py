@@ -74,6 +74,51 @@ def test_impossible_request_is_refused_with_the_rule(space, webhook, vcore, vmem
     assert f"denied the request: container a: {why}" in said
 
 
+def in_mebibytes(vcore, written, **more):
+    pod = sharing()
+    asked = {names.VCORE_RESOURCE: str(vcore), names.VMEMORY_MIB_RESOURCE: str(written), **more}
+    pod["spec"]["containers"][0]["resources"] = {"limits": asked}
+    return pod
+
+
+def test_memory_in_mebibytes_is_converted(space, webhook):
+    made = dry_run(space, in_mebibytes(30, 4000))
+    assert gpu.asked(made, "a") == (30, 16)
+    limits = made["spec"]["containers"][0]["resources"]["limits"]
+    assert names.VMEMORY_MIB_RESOURCE not in limits
+    only = in_mebibytes(30, 4000)
+    del only["spec"]["containers"][0]["resources"]["limits"][names.VCORE_RESOURCE]
+    assert "vcore 0: must be from 1 to 99" in refused(dry_run, space, only)
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        (in_mebibytes(30, "4Gi"), "pyvgpu.io/vmemory-mib '4Gi': counts units of 1MiB"),
+        (in_mebibytes(30, "1500m"), "must be"),  # the API server's own rule, or ours
+        (
+            in_mebibytes(30, 4096, **{names.VMEMORY_RESOURCE: "16"}),
+            "pyvgpu.io/vmemory and pyvgpu.io/vmemory-mib: must not both be asked for",
+        ),
+    ],
+    ids=["size", "fraction", "both"],
+)
+def test_impossible_mebibytes_are_refused(space, webhook, pod, why):
+    assert why in refused(dry_run, space, pod)
+
+
+def test_quota_counts_converted_mebibytes(space, webhook):
+    hard = {f"requests.{names.VMEMORY_RESOURCE}": "16"}
+    space.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
+    space.until("resourcequotas", "q", lambda quota: "hard" in quota.get("status", {}))
+    assert gpu.asked(dry_run(space, in_mebibytes(30, 4096)), "a") == (30, 16)
+    assert "exceeded quota: q" in refused(dry_run, space, in_mebibytes(30, 4097))
+
+
+def test_mebibytes_are_never_admitted_unconverted(space, away):
+    assert "failed calling webhook" in refused(dry_run, space, in_mebibytes(30, 4096))
+
+
 def test_kubectl_shows_refusals_and_warnings(space, webhook, device):
     def kubectl(pod):
         text = json.dumps({"apiVersion": "v1", "kind": "Pod", **pod})

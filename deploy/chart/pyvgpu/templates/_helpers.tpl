@@ -113,7 +113,7 @@ extenders:
         has(c.resources.limits) ? c.resources.limits : {},
         has(c.resources.requests) ? c.resources.requests : {}
     ].exists(r,
-        "pyvgpu.io/vcore" in r || "pyvgpu.io/vmemory" in r
+        "pyvgpu.io/vcore" in r || "pyvgpu.io/vmemory" in r || "pyvgpu.io/vmemory-mib" in r
         || "tencent.com/vcuda-core" in r || "tencent.com/vcuda-memory" in r))
 {{- end -}}
 

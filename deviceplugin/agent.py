@@ -13,6 +13,8 @@
     node, pods  watch the node and its pods at the API server
     wishes      applies the annotations of running pods
     cordons     follows the node's cordon annotation
+    time slices offer whole devices without limits, each for several containers
+    moves       moves devices from one allocation API to another once they are free
     others      follows its capacity: whether another device plugin gives out its GPUs
     publisher   publishes the node's devices to the cluster
     predicates  annotate pods with their devices, as gpu-manager does
@@ -31,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import shim
 from pyvgpu.deviceplugin import admin_socket, components, http_server, scheduling
+from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.deviceplugin.cluster import (
     other_plugin,
     own_node,
@@ -40,12 +43,18 @@ from pyvgpu.deviceplugin.cluster import (
 )
 from pyvgpu.deviceplugin.containers import arbiter_clocks, backend, collector, store
 from pyvgpu.deviceplugin.devices import allocation_moves, cordon, node_devices
-from pyvgpu.deviceplugin.dra import driver
+from pyvgpu.deviceplugin.dra import claim_status, driver
 from pyvgpu.deviceplugin.gpu_manager import display, profile
 from pyvgpu.deviceplugin.grants import events, grant_log, interfaces, manager, resize
 from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, pod_resources
 from pyvgpu.deviceplugin.kubelet.offers import Offer
-from pyvgpu.deviceplugin.plugin import device_nodes, plugin_server, registration
+from pyvgpu.deviceplugin.plugin import (
+    device_nodes,
+    plugin_server,
+    registration,
+    time_slice_service,
+    time_slices,
+)
 from pyvgpu.deviceplugin.settings import Profile
 from pyvgpu.deviceplugin.telemetry import metrics, status_history
 from pyvgpu.kube import apiserver
@@ -126,6 +135,7 @@ class Agent:
                 scheduled.policy,
                 observers,
             )
+            served = time_slices.ServedResources(settings.state)
             kept_out = cordon.Cordons(settings.state)
             gates = allocation_moves.DeviceApis(
                 settings.state, settings.apis, settings.switch_seconds
@@ -139,14 +149,19 @@ class Agent:
             observers.growing.add(found.limits.grow)
             marks: Callable[[str], display.PodOwner] = display.no_marks
             if own and known:
-                marks = self._add_cluster(own, known, grant_manager, found)
+                marks = self._add_cluster(own, known, grant_manager, found, served)
             if own is None and not settings.beside_nvidia and not settings.simulate:
                 log.warning(
                     "cannot detect another device plugin, such as NVIDIA's, that offers this "
                     "node's GPUs: this needs the API server (run as a pod, or give --kubeconfig)"
                 )
-            node_of = driver.NodeServices(grant_manager, made, found, gates)
+            holders: dict[Api, Callable[[], set[str] | None]] = {
+                Api.PLUGIN: lambda: claim_status.held_by_counters(grant_manager)
+            }
+            node_of = driver.NodeServices(grant_manager, made, found, gates, holders)
             sockets = driver.add(self._parts, settings, own, node_of, self._meter.called)
+            self._add_time_slices(node_of, known, served)
+            self._parts.add("moves", lambda: self._move(node_of))
             ordering = admin_socket.Orders(settings.state, self._hands(grant_manager, made, found))
             stack.callback(ordering.stop)
             ordering.start()
@@ -186,6 +201,7 @@ class Agent:
         known: pods.Pods,
         grant_manager: manager.GrantManager,
         found: node_devices.Devices,
+        served: time_slices.ServedResources,
     ) -> Callable[[str], display.PodOwner]:
         """Add the components that use the API server; return a lookup of a pod's marks by uid."""
         reports = pod_events.PodEvents(known, own.name, self._written)
@@ -203,7 +219,7 @@ class Agent:
         if not self._settings.beside_nvidia and not self._settings.simulate:
             state_folder = self._settings.state
             others = other_plugin.OtherPluginWatch(
-                own, state_folder, found.stand_back, reports.tell
+                own, state_folder, found.stand_back, reports.tell, lambda: served.replicas
             )
             others.look()  # before any device is offered
             self._parts.add("others", lambda: others.run(self._parts.wait))
@@ -231,6 +247,47 @@ class Agent:
         add("guard", made.guard.run, made.guard.stop)
         add("control", lambda: device_nodes.stay(self._settings.driver_root, wait))
         return collecting
+
+    def _add_time_slices(
+        self,
+        node: driver.NodeServices,
+        known: pods.Pods | None,
+        served: time_slices.ServedResources,
+    ) -> None:
+        """Add the plugin of time slices, if any device is allocated by them."""
+        settings, grant_manager = self._settings, node.grant_manager
+        serve = time_slice_service.wanted(
+            settings.time_slicing, served, in_use=node.gates.any_of(Api.TIME_SLICES)
+        )
+        if serve is None:
+            return
+
+        def claims_of(uid: str) -> bool:
+            claimed = (grant.owner for grant in grant_manager.known.values() if grant.claim)
+            return any(owner is not None and owner.uid == uid for owner in claimed)
+
+        view = time_slices.NodeView(
+            devices=lambda: grant_manager.devices,
+            state_of=node.gates.state,
+            other_plugin=lambda: node.devices.other_plugin,
+            driver=lambda: node.made.driver,
+            specifications=settings.specifications,
+            claims_of=claims_of,
+            ready=lambda: self._looked.wait(_FIRST_LOOK_SECONDS),
+            is_alive=known.is_alive if known else None,
+        )
+        kubelet = time_slice_service.KubeletAccess.of(settings, self._meter.called)
+        slices = time_slice_service.add(self._parts, serve, served, view, kubelet)
+        grant_manager.observers.changed.add(slices.changed)
+        node.holders[Api.TIME_SLICES] = slices.held
+
+    def _move(self, node: driver.NodeServices) -> None:
+        """Move devices to their configured API once the former has none of them allocated."""
+
+        def held(api: Api) -> set[str] | None:
+            return node.holders[api]() if api in node.holders else None
+
+        node.gates.run(self._parts.wait, held, node.devices.show)
 
     def _add_plugins(
         self, grant_manager: manager.GrantManager, offers: dict[device_ids.ResourceKind, Offer]

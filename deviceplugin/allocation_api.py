@@ -1,7 +1,7 @@
-"""The API that allocates each device: device plugin (extended resources) or DRA, never both.
+"""The API that allocates each device: device plugin, DRA or time slices, never two of them.
 
-Pure. A device moves to the other API only when no container has a share of it; until then neither
-API offers it, so running containers end and no new ones start.
+Pure. A device moves to another API only when no container has a share of it; until then no API
+offers it, so running containers end and no new ones start.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ class Api(enum.StrEnum):
 
     PLUGIN = "plugin"  # device plugin: pyvgpu.io/vcore and pyvgpu.io/vmemory
     DRA = "dra"  # ResourceClaims
+    TIME_SLICES = "time-slices"  # whole devices without limits, each for several containers
 
 
+_CHOICES = "plugin, dra or time-slices"
 _EXAMPLE = "such as dra, or GPU-8c9f5a3e-...=dra"
 
 
@@ -40,10 +42,14 @@ class Configured:
         """Return the configured API of a device."""
         return self.of.get(uuid, self.default)
 
+    def any_of(self, api: Api) -> bool:
+        """Whether any device is configured for *api*, or would be if it was there."""
+        return api in (self.default, *self.of.values())
+
     @property
     def any_dra(self) -> bool:
         """Whether --allocation-api puts any device behind DRA."""
-        return Api.DRA in (self.default, *self.of.values())
+        return self.any_of(Api.DRA)
 
 
 def parse(words: Iterable[str], default: Api) -> Configured:
@@ -55,8 +61,8 @@ def parse(words: Iterable[str], default: Api) -> Configured:
             api = Api(name)
         except ValueError as exc:
             raise errors.UsageError(
-                f"--allocation-api {word!r}: {name!r} is not an allocation API; must be plugin or "
-                f"dra, or one of them for a device's UUID, {_EXAMPLE}"
+                f"--allocation-api {word!r}: {name!r} is not an allocation API; must be "
+                f"{_CHOICES}, or one of them for a device's UUID, {_EXAMPLE}"
             ) from exc
         if not equals:
             default = api
@@ -77,13 +83,17 @@ class ApiState:
 
     @property
     def moves(self) -> bool:
-        """Whether it waits for its shares to be released, and neither API offers it."""
+        """Whether it waits for its shares to be released, and no API offers it."""
         return self.now is not self.wanted
 
     @property
     def elsewhere(self) -> str:
-        """The API other than the device plugin that allocates it; empty: none."""
-        return "" if self.now is self.wanted is Api.PLUGIN else Api.DRA.value
+        """The API other than the device plugin that allocates it; empty: none.
+
+        While it moves between two others, the one that has allocated it so far.
+        """
+        others = (api for api in (self.now, self.wanted) if api is not Api.PLUGIN)
+        return next((api.value for api in others), "")
 
     @property
     def published(self) -> bool:

@@ -7,6 +7,7 @@ import enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyvgpu import names
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin import allocation_api
 
@@ -50,6 +51,19 @@ class HealthRules:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TimeSlicing:
+    """How devices that are allocated by time slices are offered."""
+
+    replicas: int = 0  # containers for each device; 0: no device is offered so
+    resource: str = names.GPU_SHARED_RESOURCE
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the resource's name is one that another device plugin may serve."""
+        return not self.resource.startswith(f"{names.DOMAIN}/")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class AgentSettings:
     """All settings; each field's default is that of the command's option."""
 
@@ -77,6 +91,7 @@ class AgentSettings:
     switch_seconds: float = (
         allocation_api.SETTLE_SECONDS
     )  # for which a device is closed before it moves
+    time_slicing: TimeSlicing = dataclasses.field(default_factory=TimeSlicing)
     driver_limits: bool = True  # also let the driver enforce memory limits, where it can
     beside_nvidia: bool = False  # offer devices though NVIDIA's plugin gives out the same ones
     classes: tuple[tuple[str, str], ...] = ()  # parts of devices' names, and their class

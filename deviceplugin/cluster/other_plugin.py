@@ -22,7 +22,7 @@ from pyvgpu.deviceplugin.grants import events
 from pyvgpu.volumes import atomic_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from pyvgpu.deviceplugin.cluster import own_node
@@ -39,12 +39,17 @@ _GPU = "nvidia.com/gpu"
 _BEGINNINGS = (f"{_GPU}.", "nvidia.com/mig-")
 
 
-def counted(capacity: Mapping[str, object]) -> str:
-    """Return the resources in a node's *capacity* that another plugin has for GPUs; '' if none."""
+def counted(capacity: Mapping[str, object], ours: Collection[str] = ()) -> str:
+    """Return the resources in a node's *capacity* that another plugin has for GPUs; '' if none.
+
+    *ours* are the resources that this agent serves itself.
+    """
     return ", ".join(
         f"{name}: {amount}"
         for name, amount in sorted(capacity.items())
-        if (name == _GPU or name.startswith(_BEGINNINGS)) and _is_positive(str(amount))
+        if (name == _GPU or name.startswith(_BEGINNINGS))
+        and name not in ours
+        and _is_positive(str(amount))
     )
 
 
@@ -63,11 +68,13 @@ class OtherPluginWatch:
         state: Path,
         stand_back: Callable[[str], None],
         tell: Callable[[events.GrantEvent], None],
+        ours: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._node = node
         self._file = state / FILE
         self._stand_back = stand_back
         self._tell = tell
+        self._ours = ours  # the resources that this agent serves itself
         self._known = self._recall()  # None: never read
         self._shown = ""  # the other plugin in whose favour the agent offers nothing
         self._reported = ""
@@ -81,7 +88,7 @@ class OtherPluginWatch:
     def look(self) -> None:
         """Look once at the node; while it cannot be read, the stored result holds."""
         try:
-            found = counted(self._node.capacity())
+            found = counted(self._node.capacity(), self._ours())
         except errors.PyVgpuError as exc:
             self._complain(str(exc))
             self._show()

@@ -68,6 +68,11 @@ class Pods(watching.Watching[dict[str, Any]]):
             return not pod_identity.is_static(owner.uid)  # its mirror comes and goes
         return pod["phase"] in _ENDED
 
+    def is_alive(self, uid: str) -> bool:
+        """Tell whether the pod with that *uid* exists and runs; ServerError if that is unknown."""
+        pod = self.find(uid, "", "")
+        return pod is not None and pod["phase"] not in _ENDED
+
     def name_of(self, uid: str) -> tuple[str, str]:
         """Return the namespace and name of a pod; empty ones if unknown."""
         try:

@@ -121,6 +121,16 @@ def _form(
     return text
 
 
+def sliced(kind: str, name: str, uuids: Sequence[str], driver: NodeDriver) -> dict[str, Any]:
+    """Return the specification of a CDI device with time slices of devices, without a quota.
+
+    Other containers have the same devices, so it lacks the nodes that affect a whole device.
+    DataError if *driver* lacks one of the devices.
+    """
+    shared = dataclasses.replace(driver, whole_control=())
+    return cdi.document(kind, {name: _edits(name, uuids, None, shared)})
+
+
 def looking(kind: str, name: str, uuids: Sequence[str], driver: NodeDriver) -> dict[str, Any]:
     """Return the specification of a CDI device for monitoring devices, without a quota.
 

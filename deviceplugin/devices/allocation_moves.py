@@ -1,4 +1,4 @@
-"""Move devices between device plugin and DRA, and record each one's API.
+"""Move devices between device plugin, DRA and time slices, and record each one's API.
 
 allocation-apis.json    {"GPU-8c9f5a3e-...": "dra"}, in the agent's state folder
 """
@@ -68,10 +68,18 @@ class DeviceApis:
                     state.now.value,
                 )
 
+    def any_of(self, api: Api) -> bool:
+        """Whether *api* allocates any device, or did when the agent ran last."""
+        return api in self._known.values()
+
     @property
     def any_dra(self) -> bool:
         """Whether DRA allocated any device when the agent ran last."""
-        return Api.DRA in self._known.values()
+        return self.any_of(Api.DRA)
+
+    def state(self, uuid: str) -> allocation_api.ApiState | None:
+        """Return the current and the configured API of a device; None: it is not known."""
+        return self._states.get(uuid)
 
     def elsewhere(self, uuid: str) -> str:
         """Return the API other than the device plugin that allocates a device; empty: none."""

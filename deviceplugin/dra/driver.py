@@ -2,7 +2,6 @@
 
 dra           the sockets through which kubelet discovers and calls the driver
 slices        keeps the node's ResourceSlice up to date with the devices
-APIs         moves devices between device plugin and DRA once they are free
 claims        writes the status of claims, and ends the grants of deleted ones
 """
 
@@ -23,6 +22,8 @@ from pyvgpu.deviceplugin.dra import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyvgpu.deviceplugin.cluster import own_node
     from pyvgpu.deviceplugin.components import Parts
     from pyvgpu.deviceplugin.containers.backend import GrantBackend
@@ -41,6 +42,8 @@ class NodeServices:
     made: GrantBackend
     devices: Devices
     gates: DeviceApis
+    # Of each API, the UUIDs of devices that it has allocated; None if unknown. Added to.
+    holders: dict[Api, Callable[[], set[str] | None]]
 
 
 def add(
@@ -108,16 +111,14 @@ def add(
 
     grant_manager.observers.changed.add(changed)
 
-    def held(of: Api) -> set[str] | None:
-        if of is Api.PLUGIN:
-            return claim_status.held_by_counters(grant_manager)
+    def held() -> set[str] | None:
         if not publisher.is_current:
             return None
         return claim_status.held_by_claims(api, settings.node, grant_manager)
 
+    node.holders[Api.DRA] = held
     parts.add("dra", lambda: sockets.run(parts.wait))
     parts.add("slices", publisher.run, publisher.stop)
     parts.add("watch of slices", publisher.watch.run, publisher.watch.stop)
-    parts.add("moves", lambda: gates.run(parts.wait, held, node.devices.show))
     parts.add("claims", telling.run, telling.stop)
     return sockets

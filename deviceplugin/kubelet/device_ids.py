@@ -23,6 +23,7 @@ class ResourceKind(enum.Enum):
 
     VCORE = "vcore"
     VMEMORY = "vmemory"
+    TIME_SLICE = "time-slice"  # a whole device without limits: see plugin/time_slices.py
     CONTROL = "control"  # the nodes of all devices, for the agent: see control.py
 
 

@@ -38,11 +38,15 @@ class Offer:
 
     def set(self, count: int, unhealthy: frozenset[str] = frozenset()) -> None:
         """Advertise *count* ids, of which those *unhealthy* cannot be allocated."""
+        everything = self._everything
+        self.show(everything if len(everything) == count else self.resource.ids(count), unhealthy)
+
+    def show(self, everything: tuple[str, ...], unhealthy: frozenset[str]) -> None:
+        """Advertise the ids *everything*, of which those *unhealthy* cannot be allocated."""
         with self._changed:
-            if (len(self._everything), self._unhealthy) == (count, unhealthy):
+            if (self._everything, self._unhealthy) == (everything, unhealthy):
                 return
-            if len(self._everything) != count:
-                self._everything = self.resource.ids(count)
+            self._everything = everything
             self._unhealthy = unhealthy
             self._version += 1
             self._content = None

@@ -35,12 +35,22 @@ RESOURCES: tuple[Row, ...] = (
     (names.VCORE_RESOURCE, "hundredths of one device's time; 100, 200... are whole devices", "50"),
     (names.VMEMORY_RESOURCE, "device memory, in units of 256 MiB (`--memory-unit`)", "16"),
     (
+        names.VMEMORY_MIB_RESOURCE,
+        "device memory in MiB; the webhook converts it to `pyvgpu.io/vmemory`",
+        "4096",
+    ),
+    (
         names.DEVICE_RESOURCE,
         "whole devices through a device class, for devices offered by DRA",
         "1",
     ),
     (names.GAIA_VCORE_RESOURCE, "gpu-manager's name for vcore: `--profile gaia`", "50"),
     (names.GAIA_VMEMORY_RESOURCE, "gpu-manager's name for vmemory, units of 256 MiB", "16"),
+    (
+        names.GPU_SHARED_RESOURCE,
+        "a whole device without limits, beside other containers: `--time-slicing-replicas`",
+        "1",
+    ),
     (names.CONTROL_RESOURCE, "the device nodes of all devices; only for the agent's own pod", "1"),
 )
 
@@ -253,6 +263,10 @@ CDI: tuple[Row, ...] = (
     (f"{cdi.KIND}=exclusive", "the driver without the shim"),
     (f"{cdi.KIND}=nvidia0", "the device node of one device"),
     (f"{cdi.KIND}=library-path", "`LD_LIBRARY_PATH` set to the driver's folder"),
+    (
+        f"{names.TIME_SLICE_KIND}=ID",
+        "the whole devices of containers with time slices; the agent writes it before each start",
+    ),
     (f"{names.ADMIN_KIND}=ID", "devices for monitoring only, of a claim with `adminAccess`"),
     (f"{names.CONTROL_RESOURCE}=ID", "the device nodes of all devices, for the agent"),
 )

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 import socket
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, log
+from pyvgpu import errors, log, names
 from pyvgpu.allocator import facts
 from pyvgpu.cli import gpu_manager, places, table, termination
 from pyvgpu.cli.agent import STATE
 from pyvgpu.cli.table import Group, Option
 from pyvgpu.deviceplugin import allocation_api, settings
+from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.deviceplugin.gpu_manager import profile
+from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, AgentSettings, Placement, Profile
 from pyvgpu.kube import process_tuning
 from pyvgpu.simulation import simulator
@@ -24,8 +27,9 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Advertise the devices of this node to kubelet as pyvgpu.io/vcore (100 for each device) and
-pyvgpu.io/vmemory (units of its memory), and hold each container to its limits. Containers get
-their devices through CDI, which containerd and CRI-O enable by default.
+pyvgpu.io/vmemory (units of its memory), and hold each container to its limits. Or offer them whole
+and without limits to several containers each (--time-slicing-replicas). Containers get their
+devices through CDI, which containerd and CRI-O enable by default.
 """
 _EXAMPLES = """\
 examples:
@@ -33,8 +37,31 @@ examples:
   pyvgpu device-plugin --driver-root /run/nvidia/driver --packing spread
   pyvgpu device-plugin --simulate h100:2                            (no GPU needed)
   pyvgpu device-plugin --placement extender --placement-key /etc/pyvgpu/placement
+  pyvgpu device-plugin --time-slicing-replicas 4 --time-slicing-resource nvidia.com/gpu
   pyvgpu device-plugin --profile gaia --volume-config /etc/gpu-manager/volume.conf
 """
+
+
+_OURS_ALREADY = frozenset(
+    {
+        *(resource.name for resource in (*device_ids.EITHER, device_ids.CONTROL)),
+        names.VMEMORY_MIB_RESOURCE,
+        names.DEVICE_RESOURCE,
+    }
+)
+_DOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+"
+_RESOURCE = re.compile(rf"{_DOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
+
+
+def _resource(text: str, flag: str) -> str:
+    domain = text.partition("/")[0]
+    kubernetes = domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
+    if len(text) > 253 or kubernetes or text in _OURS_ALREADY or not _RESOURCE.fullmatch(text):
+        raise errors.UsageError(
+            f"{flag} {text[:60]!r}: must be the name of an extended resource that is none of our "
+            f"others, such as {names.GPU_SHARED_RESOURCE} or nvidia.com/gpu"
+        )
+    return text
 
 
 def _machine(text: str, flag: str) -> str:
@@ -150,11 +177,27 @@ SHARING = Group(
         ),
         Option(
             "--allocation-api",
-            "[UUID=]plugin|dra",
+            "[UUID=]plugin|dra|time-slices",
             "apis",
-            "the API that offers all devices, or device UUID: kubelet's device plugin API, or DRA "
-            "claims; may be given several times",
+            "the API that offers all devices, or device UUID: kubelet's device plugin API, DRA "
+            "claims, or time slices of whole devices; may be given several times",
             many=True,
+        ),
+        Option(
+            "--time-slicing-replicas",
+            "N",
+            "replicas",
+            "offer each device, whole and without limits, to N containers: from 2 to 64; all "
+            "devices, unless --allocation-api says otherwise (off)",
+            table.whole(2, 64, 4),
+        ),
+        Option(
+            "--time-slicing-resource",
+            "NAME",
+            "slice_resource",
+            "the resource of these: pyvgpu.io/gpu-shared, or one that pods ask for already, such "
+            "as nvidia.com/gpu or nvidia.com/gpu.shared (pyvgpu.io/gpu-shared)",
+            _resource,
         ),
         Option(
             "--allocation-switch-delay",
@@ -322,14 +365,45 @@ def settings_of(
     found.setdefault("node", os.environ.get("NODE_NAME") or socket.gethostname())
     said = {"verbose": found.pop("verbose", False), **SAYING.read(options)}
     rules = dataclasses.replace(settings.HealthRules(), **HEALTH.read(options))
-    found["apis"] = allocation_api.parse(found.get("apis", ()), api)
-    made = AgentSettings(**found, health=rules)
+    slicing = settings.TimeSlicing(
+        found.pop("replicas", 0), found.pop("slice_resource", names.GPU_SHARED_RESOURCE)
+    )
+    found["apis"] = _apis(found.get("apis", ()), slicing, api)
+    made = AgentSettings(**found, time_slicing=slicing, health=rules)
+    if slicing.replicas and not made.require_cdi:
+        raise errors.UsageError(
+            f"--time-slicing-replicas {slicing.replicas}: whole devices need CDI; leave out "
+            "--no-require-cdi"
+        )
     if (made.placement is Placement.EXTENDER) != (made.placement_key is not None):
         raise errors.UsageError(
             "--placement extender and --placement-key FILE go together, such as --placement "
             "extender --placement-key /etc/pyvgpu/placement"
         )
     return made, said
+
+
+def _apis(
+    words: tuple[str, ...], slicing: settings.TimeSlicing, default: Api
+) -> allocation_api.Configured:
+    """Return the configured APIs; UsageError unless time slices are configured as a whole."""
+    found = allocation_api.parse(words, Api.TIME_SLICES if slicing.replicas else default)
+    if slicing.replicas and not found.any_of(Api.TIME_SLICES):
+        raise errors.UsageError(
+            f"--time-slicing-replicas {slicing.replicas}: no device is left for it; such as with "
+            "--allocation-api GPU-8c9f5a3e-...=time-slices"
+        )
+    if not slicing.replicas and found.any_of(Api.TIME_SLICES):
+        raise errors.UsageError(
+            "--allocation-api time-slices: needs a number of containers for each device, such as "
+            "--time-slicing-replicas 4"
+        )
+    if not slicing.replicas and slicing.resource != names.GPU_SHARED_RESOURCE:
+        raise errors.UsageError(
+            f"--time-slicing-resource {slicing.resource}: needs a number of containers for each "
+            "device, such as --time-slicing-replicas 4"
+        )
+    return found
 
 
 def run(options: argparse.Namespace) -> int:

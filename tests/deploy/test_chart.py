@@ -1,5 +1,6 @@
 """The chart: versions, the objects rendered for values, and values that it refuses."""
 
+import argparse
 import re
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import release
 import yaml
 from charted import arguments, made
 
+from pyvgpu.cli import device_plugin
 from pyvgpu.controller.scheduler import config_check
+from pyvgpu.deviceplugin import settings as agent_settings
 
 SECOND = ("scheduler.mode=second", "kubeScheduler.image=own/kube-scheduler:1")
 
@@ -160,6 +163,26 @@ def test_beside_nvidia_option_is_set_only_if_configured():
         for settings in (("agent.besideNvidia=true",), ())
     )
     assert set(said) - set(without) == {"--beside-nvidia"}
+
+
+def test_time_slices_are_off_unless_replicas_are_set():
+    shared = ("agent.timeSlicing.replicas=4", "agent.timeSlicing.resource=nvidia.com/gpu.shared")
+    said, without = (arguments(made(*given), "DaemonSet", "agent") for given in (shared, ()))
+    assert set(said) - set(without) == {
+        "--time-slicing-replicas=4",
+        "--time-slicing-resource=nvidia.com/gpu.shared",
+    }
+    options = argparse.ArgumentParser()
+    device_plugin.prepare_parser(options)
+    found, _ = device_plugin.settings_of(options.parse_args(said[1:]))
+    assert found.time_slicing == agent_settings.TimeSlicing(4, "nvidia.com/gpu.shared")
+
+
+def test_a_resource_is_either_converted_or_sliced():
+    shared = ("agent.timeSlicing.replicas=4", "agent.timeSlicing.resource=nvidia.com/gpu")
+    made(*shared, "webhook.convert={hami}")  # which leaves nvidia.com/gpu alone as it is
+    with pytest.raises(charted.RefusedError, match="valid would be agent.timeSlicing.resource="):
+        made(*shared, "webhook.convert={nvidia}")
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ def test_defaults_are_valid_and_each_has_a_rule():
         ("image.tag=2", "/image/tag"),
         ("profile=gpu", "/profile"),
         ("agent.state=var", "/agent/state"),
+        ("agent.timeSlicing.replicas=1", "/agent/timeSlicing/replicas"),
         ("dra.enable=true", "/dra"),
         ("agent.options={packing}", "/agent/options/0"),
         ("webhook.imageRules[0].prefix=a/", "/webhook/imageRules/0"),

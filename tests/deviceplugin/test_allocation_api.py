@@ -31,7 +31,7 @@ def test_door_options_are_parsed(words, default, wanted):
     [
         (
             ["window"],
-            "--allocation-api 'window': 'window' is not an allocation API; must be plugin or dra",
+            "--allocation-api 'window': 'window' is not an allocation API; must be plugin, dra",
         ),
         ([f"{A}="], "'' is not an allocation API"),
         (["a=dra"], "'a' is not the UUID of a device; such as dra, or GPU-"),
@@ -64,6 +64,11 @@ def test_door_of_a_device_configured_for_claims(known, held, state):
         (Api.DRA, Api.DRA, True, "dra"),
         (Api.PLUGIN, Api.DRA, False, "dra"),
         (Api.DRA, Api.PLUGIN, False, "dra"),
+        (Api.TIME_SLICES, Api.TIME_SLICES, False, "time-slices"),
+        (Api.PLUGIN, Api.TIME_SLICES, False, "time-slices"),
+        (Api.TIME_SLICES, Api.PLUGIN, False, "time-slices"),
+        (Api.DRA, Api.TIME_SLICES, False, "dra"),  # claims on it are still prepared
+        (Api.TIME_SLICES, Api.DRA, False, "time-slices"),
     ],
 )
 def test_moving_device_is_offered_by_neither_api(now, wanted, published, elsewhere):

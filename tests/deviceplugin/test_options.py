@@ -10,7 +10,14 @@ from pyvgpu import errors
 from pyvgpu.allocator import facts
 from pyvgpu.cli import device_plugin, gpu_manager, table
 from pyvgpu.cli.main import Parser
-from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, AgentSettings, Placement, Profile
+from pyvgpu.deviceplugin.allocation_api import Api, Configured
+from pyvgpu.deviceplugin.settings import (
+    DEFAULT_LISTEN,
+    AgentSettings,
+    Placement,
+    Profile,
+    TimeSlicing,
+)
 
 VOLUMES = [
     {"name": name, "base": "/x", "components": {"libraries": ["libcuda.so", "libnvidia-ml.so"]}}
@@ -89,7 +96,9 @@ WRONG = {
     "--placement": ("node", "must be agent or extender, such as agent"),
     "--placement-key": ("", "must name a path"),
     "--compute-class": ("H100", "must be PART=NAME, such as H100=fast"),
-    "--allocation-api": ("window", "must be plugin or dra, or one of them for a device's UUID"),
+    "--allocation-api": ("window", "must be plugin, dra or time-slices, or one of them"),
+    "--time-slicing-replicas": ("1", "must be a whole number from 2 to 64, such as 4"),
+    "--time-slicing-resource": ("nvidia.com/", "must be the name of an extended resource"),
     "--allocation-switch-delay": ("0", "whole number of seconds from 1 to 86400, such as 30"),
     "--bind-deadline": ("0", "whole number of seconds from 1 to 86400, such as 60"),
     "--profile": ("gpu-manager", "must be pyvgpu or gaia, such as pyvgpu"),
@@ -118,6 +127,42 @@ def test_invalid_value_is_refused_with_rule_and_example(flag):
         settings(flag, text)
     assert str(caught.value).startswith(f"{flag} {text!r}: ")
     assert words in str(caught.value)
+
+
+def test_all_devices_are_sliced_unless_their_api_is_given():
+    found = settings("--time-slicing-replicas", "4")
+    assert found.time_slicing == TimeSlicing(4, "pyvgpu.io/gpu-shared")
+    assert found.apis == Configured(Api.TIME_SLICES)
+    only = ("--allocation-api", "plugin", "--allocation-api", "GPU-a=time-slices")
+    found = settings("--time-slicing-replicas", "4", *only)
+    assert found.apis == Configured(Api.PLUGIN, {"GPU-a": Api.TIME_SLICES})
+    assert settings().apis == Configured()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("--allocation-api", "time-slices"), "such as --time-slicing-replicas 4"),
+        (("--time-slicing-resource", "nvidia.com/gpu"), "such as --time-slicing-replicas 4"),
+        (
+            ("--time-slicing-replicas", "4", "--allocation-api", "plugin"),
+            "no device is left for it; such as with --allocation-api GPU-",
+        ),
+        (("--time-slicing-replicas", "4", "--no-require-cdi"), "need CDI; leave out"),
+    ],
+)
+def test_incomplete_time_slicing_is_refused(given, words):
+    with pytest.raises(errors.UsageError, match="^--") as caught:
+        settings(*given)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["pyvgpu.io/vcore", "pyvgpu.io/vmemory-mib", "a.kubernetes.io/gpu", "gpu", "com/gpu"]
+)
+def test_reserved_names_are_no_resource_of_time_slices(name):
+    with pytest.raises(errors.UsageError, match=f"'{name}': must be the name of an extended"):
+        settings("--time-slicing-replicas", "4", "--time-slicing-resource", name)
 
 
 @pytest.mark.parametrize(

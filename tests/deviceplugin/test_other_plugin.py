@@ -48,6 +48,12 @@ def test_resources_of_another_plugin(capacity, expected):
     assert other_plugin.counted(capacity) == expected
 
 
+def test_own_resources_are_not_those_of_another_plugin():
+    capacity = {"nvidia.com/gpu": "8", "nvidia.com/gpu.shared": "4"}
+    assert other_plugin.counted(capacity, ("nvidia.com/gpu.shared",)) == "nvidia.com/gpu: 8"
+    assert other_plugin.counted(capacity, tuple(capacity)) == ""
+
+
 def set_capacity(cluster, capacity):
     now = cluster.api.read(PATH)
     cluster.api.put(PATH, {**now, "status": {"capacity": capacity}})

@@ -110,8 +110,8 @@ def read(ledger: Object) -> dict[str, Reserved]:
     found: dict[str, Reserved] = {}
     for uid, text in objects.section(ledger, "data").items():
         numbers = str(text).split()
-        if len(numbers) == 3 and all(number.isdecimal() for number in numbers):
-            vcore, vmemory, at = map(int, numbers)
+        if len(numbers) >= 3 and all(number.isdecimal() for number in numbers[:3]):
+            vcore, vmemory, at = map(int, numbers[:3])  # a later version may add to these
             found[uid] = Reserved(Amount(vcore, vmemory), float(at))
     return found
 

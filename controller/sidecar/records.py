@@ -2,7 +2,9 @@
 
 The controller writes it in the patch that begins to end the sidecars, and reads it after a
 restart; the node part reads its stop requests from it. A record is valid for one pod and one end
-of its main containers: a copy in another pod, or a malformed one, is ignored.
+of its main containers: a copy in another pod, or a malformed one, is ignored. During an upgrade it
+is read by other versions than the one that wrote it: unknown fields are ignored, and absent ones
+that a decision can do without have defaults.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MOST_STEPS = 2  # writes per pod
+_METHODS = frozenset(method.value for method in Method)  # a later version may have tried others
 LONGEST_SECONDS = 366 * 86400  # maximum from a write to the next path
 
 
@@ -117,11 +120,13 @@ def _parse(document: Any) -> PodRecord | None:
             str(name): ActionRecord(
                 path=Method(entry["path"]),
                 id=str(entry["id"]),
-                grace_seconds=int(entry["graceSeconds"]),
-                kill=bool(entry["kill"]),
-                order=int(entry["order"]),
-                command=str(entry["command"]),
-                tried=frozenset(map(Method, entry["tried"])),
+                grace_seconds=int(entry.get("graceSeconds", 0)),
+                kill=bool(entry.get("kill", True)),
+                order=int(entry.get("order", 0)),
+                command=str(entry.get("command", "")),
+                tried=frozenset(
+                    Method(path) for path in entry.get("tried", ()) if path in _METHODS
+                ),
             )
             for name, entry in document["containers"].items()
         },

@@ -9,14 +9,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyvgpu import errors, quantity, quota, share
 from pyvgpu.allocator import facts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyvgpu import device
 
+_Made = TypeVar("_Made")
 _ID = re.compile(r"[0-9a-f]{16}")  # as the arbiter knows runs: see csrc/arbiter/run.h
 
 
@@ -183,19 +186,23 @@ def _fields(fact: Owner | facts.NodeShare | ClaimResult | GrantClaim) -> dict[st
 
 
 def load(found: Any) -> Grant:
-    """Return the grant that :func:`dump` serialized; DataError if it is invalid."""
+    """Return the grant that :func:`dump` serialized; DataError if it is invalid.
+
+    After an upgrade or a rollback another version has written it: unknown fields are ignored, and
+    absent ones that a running container can do without have defaults.
+    """
     try:
-        owner, ceiling, claim = found["owner"], found["ceiling"], found.get("claim")
+        owner, ceiling, claim = found["owner"], found.get("ceiling"), found.get("claim")
         return Grant(
             id=found["id"],
             vcore_ids=frozenset(map(str, found["vcore_ids"])),
             created=float(found["created"]),
-            owner=None if owner is None else Owner(**owner),
+            owner=None if owner is None else _made(Owner, owner),
             vmemory_ids=frozenset(map(str, found["vmemory_ids"])),
-            shares=tuple(facts.NodeShare(**share) for share in found["shares"]),
-            policy=quota.TimePolicy.parse(found["policy"], "policy"),
+            shares=tuple(_made(facts.NodeShare, share) for share in found["shares"]),
+            policy=quota.TimePolicy.parse(found.get("policy", "hard"), "policy"),
             ceiling=None if ceiling is None else int(ceiling),
-            wished=bool(found["wished"]),
+            wished=bool(found.get("wished")),
             priority=_load_priority(found),
             prioritized=bool(found.get("prioritized")),
             chosen=bool(found.get("chosen")),
@@ -210,12 +217,18 @@ def _load_claim(found: Any) -> GrantClaim:
         str(found["uid"]),
         str(found["namespace"]),
         str(found["name"]),
-        tuple(ClaimResult(**result) for result in found["results"]),
-        tuple(facts.NodeShare(**fields) for fields in found["shares"]),
-        quota.TimePolicy.parse(found["policy"], "policy"),
-        None if found["ceiling"] is None else int(found["ceiling"]),
+        tuple(_made(ClaimResult, result) for result in found["results"]),
+        tuple(_made(facts.NodeShare, fields) for fields in found["shares"]),
+        quota.TimePolicy.parse(found.get("policy", "hard"), "policy"),
+        None if found.get("ceiling") is None else int(found["ceiling"]),
         _load_priority(found),
     )
+
+
+def _made(kind: type[_Made], found: Mapping[str, Any]) -> _Made:
+    """Return a dataclass made from the fields in *found* that it has."""
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in found.items() if name in known})
 
 
 def _load_priority(found: Any) -> quota.Priority:

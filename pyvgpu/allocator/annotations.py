@@ -6,6 +6,10 @@
 Any user who may edit a pod can also write the second one. So it is sealed (HMAC) with a key that
 only the scheduler and the agents have, over the pod's uid and the node: it is valid for that pod
 on that node only. ``schemas.py`` has the JSON schemas of both, for other programs.
+
+During an upgrade writers and readers have different versions. A reader ignores unknown fields, and
+has a default for each field but those that identify a device or state an amount: these a later
+version may not omit. ``v`` changes only if earlier readers must not use the document.
 """
 
 from __future__ import annotations
@@ -88,12 +92,14 @@ def read_node(text: str) -> Published:
         listed = document["devices"]
         if type(listed) is not list:
             raise TypeError("devices")
-        uuids = {str(one["index"]): _word(one["uuid"]) for one in listed}
+        uuids = {str(_number(one["index"])): _word(one["uuid"]) for one in listed}
         if len(uuids) != len(listed):
             raise ValueError("two devices of one index")
         devices = tuple(_device(one, uuids) for one in listed)
-        minors = {one["uuid"]: _number(one["minor"]) for one in listed if one["minor"] is not None}
-        placed = {_word(uid): _load(shares) for uid, shares in document["grants"].items()}
+        minors = {
+            one["uuid"]: _number(one["minor"]) for one in listed if one.get("minor") is not None
+        }
+        placed = {_word(uid): _load(shares) for uid, shares in document.get("grants", {}).items()}
         facts.NodeDevices(devices)
         return Published(_number(document["memory_unit"], 1), devices, minors, placed)
     except (KeyError, TypeError, ValueError, AttributeError, errors.DataError) as exc:
@@ -200,23 +206,24 @@ def _load(found: Mapping[str, Any]) -> dict[str, tuple[facts.NodeShare, ...]]:
 
 
 def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> facts.NodeDevice:
-    if type(found["cordoned"]) is not bool:
+    cordoned = found.get("cordoned", False)
+    if type(cordoned) is not bool:
         raise TypeError("cordoned")
     return facts.NodeDevice(
         uuid=_word(found["uuid"]),
         index=_number(found["index"]),
         memory_bytes=_number(found["bytes"], 1),
-        model=_word(found["model"]),
-        compute_class=_word(found["class"]),
-        numa=None if found["numa"] is None else _number(found["numa"]),
+        model=_word(found.get("model", "")),
+        compute_class=_word(found.get("class", "")),
+        numa=None if found.get("numa") is None else _number(found["numa"]),
         links={
             uuids[index]: facts.DeviceLink(facts.LinkPath(_number(path)), _number(nvlinks))
-            for index, (path, nvlinks) in found["links"].items()
+            for index, (path, nvlinks, *_) in found.get("links", {}).items()
         },
-        unhealthy=_word(found["health"]),
-        cordoned=found["cordoned"],
-        allocated_by=_word(found["allocatedBy"]),
-        least_bytes=_number(found["least"], 1),
+        unhealthy=_word(found.get("health", "")),
+        cordoned=cordoned,
+        allocated_by=_word(found.get("allocatedBy", "")),
+        **({"least_bytes": _number(found["least"], 1)} if "least" in found else {}),
     )
 
 

@@ -71,32 +71,48 @@ def make(wanted: CertificateSpec, now: datetime.datetime, older: Bundle | None =
     )
 
 
-def client(bundle: Bundle, name: str, now: datetime.datetime) -> tuple[str, str]:
+def client(
+    bundle: Bundle, name: str, now: datetime.datetime, life: datetime.timedelta | None = None
+) -> tuple[str, str]:
     """Return a certificate for a client called *name*, and its key.
 
-    It lasts as long as the CA that signs it. ValueError if the bundle lacks that CA's key.
+    Without a *life* it lasts as long as the CA that signs it. ValueError if the bundle lacks that
+    CA's key.
     """
     signer, known = _signer(bundle, now), _read(bundle.authorities)
     if signer is None:
         raise ValueError("no certificate authority has a key that may still sign")
     key = ec.generate_private_key(ec.SECP256R1())
     begin, end = now - EARLIER, known[0].not_valid_after_utc
+    if life is not None:
+        end = min(end, now + life)
     builder = _builder(_name(name), known[0].subject, key.public_key(), begin, end)
     return _pem(_sign(builder, signer, ExtendedKeyUsageOID.CLIENT_AUTH)), _key(key)
 
 
-def is_client(bundle: Bundle, certificate: str, key: str, now: datetime.datetime) -> bool:
-    """Tell whether a client's certificate and key are valid, and signed by the newest CA."""
+def is_client(
+    bundle: Bundle,
+    certificate: str,
+    key: str,
+    now: datetime.datetime,
+    life: datetime.timedelta | None = None,
+) -> bool:
+    """Tell whether a client's certificate and key are valid, and signed by the newest CA.
+
+    With a *life* they are not once 2/3 of it are over, nor if they last longer than that.
+    """
     loaded = _load_key(key)
     try:
         one = _one(certificate)
         one.verify_directly_issued_by(_read(bundle.authorities)[0])
     except Exception:  # the Secret may contain anything
         return False
+    lasts = life is None or (not _is_old(one, now) and one.not_valid_after_utc <= now + life)
     return (
         loaded is not None
         and loaded.public_key() == one.public_key()
         and now < one.not_valid_after_utc
+        and lasts
     )
 
 

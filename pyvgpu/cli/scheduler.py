@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import logging
 import os
 import ssl
@@ -66,6 +67,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="interval of the comparison of its cache with the API server (%(default)s)",
     )
     add(
+        "--client-days",
+        metavar="DAYS",
+        default="0",
+        help="the lifetime of client.crt in Secret NAME, renewed when 2/3 of it are over, for a "
+        "kube-scheduler that reads the files from the Secret: from 3 to 3650; 0: as long as the "
+        "CA (%(default)s)",
+    )
+    add(
         "--client-authority",
         metavar="FILE",
         help="the CA of client certificates (our own, which signed client.crt in Secret NAME)",
@@ -100,6 +109,7 @@ def run(options: argparse.Namespace) -> int:
         resync_seconds=table.seconds(1, 86_400, 60)(options.resync, "--resync"),
     )
     trusted = _read_authority(options)
+    life = _read_life(options.client_days)
     own_callers = not (trusted or options.any_client)  # our authority signs client certificates
     with errors.needing("prometheus-client", "kubernetes"):
         from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
@@ -114,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
     place = identity.ServerObjects(namespace, options.name)
     known = identity.Identity(api, serving.source(options, api, place, lasting=True))
     sealing = keys.Keys(api, key_place)
-    asking = callers.Callers(api, place)
+    asking = callers.Callers(api, place, life=life)
     wrap = callers.guard(lambda: trusted or asking.authorities())
     lease = leases.Lease(api, namespace, options.name, cluster.identity())
     served = leader.Desk(meter.failures.inc)
@@ -187,6 +197,14 @@ def _lead(
         thread.join()
         one.drain()
         lease.give_back()
+
+
+def _read_life(text: str) -> datetime.timedelta | None:
+    if not (text.isascii() and text.isdigit() and (int(text) == 0 or 3 <= int(text) <= 3650)):
+        raise errors.UsageError(
+            f"--client-days {text!r}: must be 0, or a whole number from 3 to 3650, such as 90"
+        )
+    return datetime.timedelta(days=int(text)) if int(text) else None
 
 
 def _read_authority(options: argparse.Namespace) -> str:

@@ -2,8 +2,9 @@
 
 A process that reaches the verbs could bind pods past every rule, or have others evicted. So each
 caller must present a certificate. The one for kube-scheduler is issued here, by the CA that signs
-our server certificate, and stored beside it in the Secret: kube-scheduler reads it once, so it is
-long-lived.
+our server certificate, and stored beside it in the Secret. If its files are mounted from the
+Secret, kube-scheduler re-reads them for new connections, so it can be short-lived and is renewed;
+if it was copied into a configuration file, it must be long-lived.
 """
 
 from __future__ import annotations
@@ -37,10 +38,13 @@ class Callers:
         api: apiserver.ApiServer,
         place: serving_certificate.ServerObjects,
         now: Callable[[], datetime.datetime] = serving_certificate.utc,
+        life: datetime.timedelta | None = None,
     ) -> None:
+        """Issue certificates that last for *life*, and renew them; None: as long as the CA."""
         self._api = api
         self._place = place
         self._now = now
+        self._life = life
         self._authorities = ""
         self._upkeep = upkeep.Upkeep("client certificate")
         self.ready = threading.Event()
@@ -61,15 +65,17 @@ class Callers:
         self._upkeep.run(self.look, stop)
 
     def look(self) -> None:
-        """Issue the certificate if it is not valid; UnavailableError while that is impossible."""
+        """Issue the certificate if it is due; UnavailableError while that is impossible."""
         secret = serving_certificate.read_secret(self._api, self._place)
         bundle = serving_certificate.read_bundle(secret)
         if not bundle.signer:
             raise errors.UnavailableError("the server's own certificate must be made first")
-        texts = [serving_certificate.read_text(secret, name) for name in (CERTIFICATE, KEY)]
-        if not certificates.is_client(bundle, texts[0], texts[1], self._now()):
+        certificate, key = (
+            serving_certificate.read_text(secret, name) for name in (CERTIFICATE, KEY)
+        )
+        if not certificates.is_client(bundle, certificate, key, self._now(), self._life):
             try:
-                made = certificates.client(bundle, NAME, self._now())
+                made = certificates.client(bundle, NAME, self._now(), self._life)
             except ValueError as exc:
                 raise errors.UnavailableError(
                     f"another authority must be made first: {exc}"

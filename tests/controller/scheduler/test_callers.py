@@ -1,9 +1,10 @@
-"""The client certificate of kube-scheduler: issued once, long-lived, by our own CA."""
+"""The client certificate of kube-scheduler: issued and renewed by our own CA."""
 
 import base64
 import datetime
 
 import pytest
+from cryptography import x509
 
 from pyvgpu import errors
 from pyvgpu.controller.certs import certificates, serving_certificate
@@ -48,6 +49,29 @@ def test_it_is_the_same_for_all_replicas_and_for_years(own):
     made = texts(api)["client.crt"]
     callers.Callers(connection, PLACE, lambda: NOW + 5 * YEAR).look()
     assert texts(api)["client.crt"] == made
+
+
+def test_with_a_lifetime_it_is_renewed_before_it_ends(own):
+    api, connection = own
+    day, now = datetime.timedelta(days=1), [NOW]
+    one = callers.Callers(connection, PLACE, lambda: now[0], 90 * day)
+    made = []
+    for days in (0, 59, 61, 119, 150):
+        now[0] = NOW + days * day
+        one.look()
+        made.append(texts(api)["client.crt"])
+        (loaded,) = x509.load_pem_x509_certificates(made[-1].encode())
+        assert now[0] < loaded.not_valid_after_utc <= now[0] + 90 * day
+    assert made[0] == made[1] != made[2] == made[3] != made[4]
+    assert one.authorities() == texts(api)["ca.crt"]  # the CA stays: it is read only once
+
+
+def test_a_lasting_certificate_is_replaced_once_it_has_a_lifetime(own):
+    api, connection = own
+    callers.Callers(connection, PLACE, lambda: NOW).look()
+    lasting = texts(api)["client.crt"]
+    callers.Callers(connection, PLACE, lambda: NOW, datetime.timedelta(days=90)).look()
+    assert texts(api)["client.crt"] != lasting
 
 
 @pytest.mark.parametrize("name", ["client.crt", "client.key"])

@@ -18,6 +18,7 @@ from pyvgpu.controller.webhook import (
     conversions,
     defaults,
     drafts,
+    groups,
     review,
     state,
 )
@@ -149,8 +150,10 @@ def _why_not(request: review.Request, asked: pod_request.PodRequest | None, rule
     why = _why_confined(pod, request.namespace, asked, rules)
     if why or not asked:
         return why
-    return _why_not_by(objects.section(pod, "spec"), rules.schedulers) or _why_not_shared(
-        objects.section(pod, "metadata", "annotations")
+    return (
+        _why_not_by(objects.section(pod, "spec"), rules.schedulers)
+        or (groups.why_not(pod) if rules.schedulers else "")
+        or _why_not_shared(objects.section(pod, "metadata", "annotations"))
     )
 
 

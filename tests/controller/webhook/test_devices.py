@@ -285,6 +285,30 @@ def test_host_paths_of_ephemeral_containers_are_refused():
 
 # All requests.
 
+# Groups of other systems, which our scheduler does not know.
+
+GROUPS = [
+    pytest.param({"labels": {"scheduling.x-k8s.io/pod-group": "train"}}, {}, id="coscheduling"),
+    pytest.param({"labels": {"pod-group.scheduling.sigs.k8s.io": "train"}}, {}, id="earlier"),
+    pytest.param({"annotations": {"scheduling.k8s.io/group-name": "train"}}, {}, id="volcano"),
+    pytest.param({}, {"workloadRef": {"name": "train", "podGroup": "w"}}, id="workload"),
+    pytest.param({}, {"schedulingGroup": {"podGroupName": "train"}}, id="pod-group"),
+]
+
+
+@pytest.mark.parametrize(("metadata", "spec"), GROUPS)
+def test_a_group_that_our_scheduler_does_not_know_is_refused(metadata, spec):
+    pod = gpu.pod(gpu.container("a", 50, 4))
+    pod["metadata"] |= metadata
+    pod["spec"] |= {**spec, "schedulerName": "gpu"}
+    ours = devices.Rules(schedulers=("gpu",))
+    assert "valid would be the annotations pyvgpu.io/gang: train and" in refused(pod, ours)
+    assert not judge(pod).refusal  # another scheduler places it, which may know the group
+    gang = {"pyvgpu.io/gang": "train", "pyvgpu.io/gang-size": "2"}
+    pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **gang}
+    assert not judge(pod, ours).refusal
+
+
 EVERYTHING = devices.Rules(fallback=GIB, schedulers=("gpu",), words=frozenset(conversions.Words))
 
 

@@ -139,6 +139,7 @@ def _capacity(
         closed=device.cordoned or bool(device.allocated_by),
         unhealthy=bool(device.unhealthy),
         taken=closed + len(given) - len(own),
+        numa=device.numa,
     )
 
 

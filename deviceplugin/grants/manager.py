@@ -384,6 +384,9 @@ class GrantManager:
         """Return the shares of containers of a pod; RefusedError if it cannot be placed now."""
         pod = one.pod
         ahead = list(itertools.takewhile(lambda uid: uid != pod.uid, self._queue))
+        if (aligned := placement.aligned(one.chosen, self._numa_nodes_of(wanting))) is not None:
+            with contextlib.suppress(RefusedError):  # there is room on other NUMA nodes, or none
+                return self._room().place(wanting, pod, aligned, ahead)
         try:
             return self._room().place(wanting, pod, one.chosen, ahead)
         except WaitsError:
@@ -391,6 +394,20 @@ class GrantManager:
                 self._queue.setdefault(pod.uid)
                 raise
         return self._place(one, wanting, written)
+
+    def _numa_nodes_of(self, wanting: Iterable[pod_identity.PodContainer]) -> set[int | None]:
+        """Return the NUMA nodes of the ids that kubelet chose for containers."""
+        numa = {kind: offer.numa for kind, offer in self._offers.items()}
+        return {
+            numa[kind].get(each)
+            for container in wanting
+            for kind, ids in (
+                (ResourceKind.VCORE, container.vcore),
+                (ResourceKind.VMEMORY, container.vmemory),
+            )
+            if numa.get(kind)
+            for each in ids
+        }
 
     def _end_dropped(self, one: binding.IdentifiedPod, written: checkpoint_file.Entries) -> bool:
         """End grants that kubelet's latest state shows to be over; whether there were any."""
@@ -493,7 +510,11 @@ class GrantManager:
             everything = offer.everything
             if len(everything) != count:
                 everything = offer.resource.ids(count)
-            offer.set(count, device_ids.unhealthy(everything, capacities, given, offer.unhealthy))
+            offer.set(
+                count,
+                device_ids.unhealthy(everything, capacities, given, offer.unhealthy),
+                device_ids.numa_nodes(everything, capacities),
+            )
         self.observers.changed()
 
 

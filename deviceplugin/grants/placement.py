@@ -75,6 +75,19 @@ class Chosen:
 NOTHING = Chosen()
 
 
+def aligned(chosen: Chosen, numa: Collection[int | None]) -> Chosen | None:
+    """Return *chosen* with the NUMA node that all ids have which kubelet chose for a pod.
+
+    None if they are of several, or if another component or the pod's user chose already.
+    """
+    wanted = chosen.wanted
+    if len(numa) != 1 or None in numa or chosen.by_others or wanted.selector.numa is not None:
+        return None
+    (node,) = numa
+    selector = dataclasses.replace(wanted.selector, numa=node)
+    return dataclasses.replace(chosen, wanted=dataclasses.replace(wanted, selector=selector))
+
+
 def wishes(
     containers: Iterable[pod_identity.PodContainer],
     others: Sequence[pod_identity.PodContainer],

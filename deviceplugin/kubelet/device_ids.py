@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class ResourceKind(enum.Enum):
@@ -67,6 +67,7 @@ class ResourceCapacity:
     # Ids that are free, but must not be allocated: the rest of a device that is granted whole, and
     # as many as grants on it hold of the other profile's resource.
     taken: int = 0
+    numa: int | None = None  # the device's NUMA node, if known
 
 
 def order(name: str) -> int:
@@ -106,6 +107,31 @@ def unhealthy(
     free = [each for each in reversed(everything) if each not in held and each not in own]
     free.sort(key=lambda each: each not in before)  # stable: the last ones first
     return frozenset(own | set(free[:wanted]))
+
+
+def numa_nodes(everything: Sequence[str], stands: Sequence[ResourceCapacity]) -> Mapping[str, int]:
+    """Return the NUMA node of each id, for kubelet's Topology Manager.
+
+    An id in use has that of its device. Of the free ids as many have a NUMA node as there is free
+    capacity on its devices: first those at the place of a device in *everything*, which the agent
+    also recommends to kubelet first. Empty if all devices are on one NUMA node, or that of any is
+    unknown.
+    """
+    if len({stand.numa for stand in stands}) < 2 or any(stand.numa is None for stand in stands):
+        return {}
+    found = {each: int(stand.numa or 0) for stand in stands for each in stand.given}
+    free: dict[str, int] = {}
+    spare: list[str] = []
+    missing: list[int] = []
+    first = 0
+    for stand in stands:
+        numa, room = int(stand.numa or 0), max(stand.size - len(stand.given), 0)
+        place = [each for each in everything[first : first + stand.size] if each not in found]
+        free |= dict.fromkeys(place[:room], numa)
+        spare += place[room:]
+        missing += [numa] * (room - len(place))
+        first += stand.size
+    return found | free | dict(zip(spare, missing, strict=False))
 
 
 def preferred(

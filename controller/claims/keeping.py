@@ -35,7 +35,8 @@ class ClaimAdmitter:
         UsageError for an invalid claim or total; UnavailableError if too many claims are created
         at once, or the API server does not answer.
         """
-        total = totals.total_of(self._call("GET", f"/api/v1/namespaces/{namespace}"))
+        home = self._call("GET", f"/api/v1/namespaces/{namespace}")
+        total = totals.total_of(home)
         asked = totals.asked_by(claim)
         if total == totals.Total() or asked == totals.Amount():
             return ""
@@ -49,10 +50,10 @@ class ClaimAdmitter:
                 return why
             if why:
                 if left != known:  # drop the reservations of claims that exist by now
-                    self._write(namespace, ledger, left)
+                    self._write(home, ledger, left)
                 return why
             left[uid] = totals.Reserved(asked, time.time())
-            if self._write(namespace, ledger, left):
+            if self._write(home, ledger, left):
                 return ""
         raise errors.UnavailableError(
             f"too many claims of namespace {namespace} at once: this one could not be added "
@@ -72,15 +73,20 @@ class ClaimAdmitter:
                 raise
             return {}
 
-    def _write(self, namespace: str, ledger: Object, left: dict[str, totals.Reserved]) -> bool:
-        """Write *left* to the ledger; return False if *ledger* was outdated."""
-        name = f"{LEDGER}{namespace}"
+    def _write(self, home: Object, ledger: Object, left: dict[str, totals.Reserved]) -> bool:
+        """Write *left* to the ledger of namespace *home*; return False if *ledger* was outdated.
+
+        The namespace owns it, so that it is garbage collected with the namespace.
+        """
+        name = f"{LEDGER}{home['metadata']['name']}"
         data = {uid: reserved.text for uid, reserved in left.items()}
+        owned = {"ownerReferences": [objects.owner("Namespace", home)]}
         try:
             if ledger:
-                self._call("PUT", f"{self._folder}/{name}", {**ledger, "data": data})
+                body = {**ledger, "metadata": {**ledger["metadata"], **owned}, "data": data}
+                self._call("PUT", f"{self._folder}/{name}", body)
             else:
-                new = {"name": name, "labels": objects.OURS}
+                new = {"name": name, "labels": objects.OURS, **owned}
                 self._call("POST", self._folder, {"metadata": new, "data": data})
         except apiserver.ServerError as exc:
             if not exc.outdated:

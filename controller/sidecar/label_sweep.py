@@ -47,6 +47,12 @@ class Sweep:
         meter: ControllerMeter,
     ) -> None:
         self._api = api
+        self._query = {
+            **_QUERY,
+            "fieldSelector": ",".join(
+                (_QUERY["fieldSelector"], *pods.outside(settings.protected))
+            ),
+        }
         self._settings = settings
         self._may_act = may_act
         self._turns = turns
@@ -68,7 +74,7 @@ class Sweep:
                 self._meter.failures.inc()
 
     def _once(self, stop: threading.Event) -> None:
-        for page, _ in self._api.pages("/api/v1/pods", _QUERY):
+        for page, _ in self._api.pages("/api/v1/pods", self._query):
             for pod in map(pods.read, page):
                 self.adopt(pod)
             if stop.wait(_PAGE_SECONDS) or not self._may_act():

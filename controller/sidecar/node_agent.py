@@ -87,7 +87,9 @@ class NodeAgent:
         self._threads = threads.Threads()
         query = {
             "labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}",
-            "fieldSelector": f"spec.nodeName={place.node}",
+            "fieldSelector": ",".join(
+                (f"spec.nodeName={place.node}", *pods.outside(settings.protected))
+            ),
         }
         self._pods = informer.Informer(
             api,

@@ -54,6 +54,14 @@ class Beats:
         else:
             self._known[lease] = renewed, at_seconds if renewed != before else seen
 
+    def quiet(self, seconds: float, at_seconds: float) -> list[str]:
+        """Return the leases that were not seen to be renewed within so many *seconds*."""
+        return [
+            lease
+            for lease, (_, seen) in list(self._known.items())
+            if seen is None or seen + seconds < at_seconds
+        ]
+
     def age(self, lease: str, at_seconds: float) -> float | None:
         """Return how long ago *lease* was seen to be renewed; None if never."""
         seen = self._known.get(lease, ("", None))[1]

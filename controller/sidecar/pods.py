@@ -18,7 +18,7 @@ from pyvgpu.controller.sidecar import mark_names
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyvgpu.kube.objects import Object
 
@@ -158,6 +158,11 @@ class Pod:
     def has_room(self, more_bytes: int) -> bool:
         """Return whether the API server accepts *more_bytes* more annotation bytes."""
         return self.annotation_bytes + more_bytes <= objects.MOST_ANNOTATION_BYTES
+
+
+def outside(namespaces: Iterable[str]) -> list[str]:
+    """Return field selectors for pods that are in none of *namespaces*."""
+    return [f"metadata.namespace!={namespace}" for namespace in namespaces]
 
 
 def read(pod: Object) -> Pod:

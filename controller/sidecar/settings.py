@@ -42,6 +42,7 @@ class SidecarSettings:
     """All settings; times in seconds."""
 
     policies: tuple[marking.MarkingPolicy, ...] = ()
+    protected: tuple[str, ...] = ()  # namespaces whose pods are left alone
     fast_exit: FastExit = dataclasses.field(default_factory=FastExit)
     virtual: Virtual = dataclasses.field(default_factory=Virtual)
     paths: frozenset[str] = frozenset(PATHS)

@@ -21,8 +21,10 @@ from pyvgpu.controller.sidecar import (
     exit_reports,
     how,
     label_sweep,
+    lease_sweep,
     marking,
     nodes,
+    pods,
     projections,
     reconcile,
 )
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from pyvgpu.controller.sidecar import pods
     from pyvgpu.controller.sidecar.meters import ControllerMeter
     from pyvgpu.controller.sidecar.settings import SidecarSettings
 
@@ -87,10 +88,11 @@ class Controller:
             pace=self._pace,
             gate=self._gate,
         )
+        outside = ",".join(pods.outside(settings.protected))
         self._pods = informer.Informer(
             api,
             "/api/v1/pods",
-            _MANAGED,
+            _MANAGED | ({"fieldSelector": outside} if outside else {}),
             lambda thing: projections.pod(thing, settings),
             self._queue.add,
             meter,
@@ -107,6 +109,7 @@ class Controller:
             api, leases.path(namespace), {}, projections.lease, self._hear, meter
         )
         self._sweep = label_sweep.Sweep(api, settings, may_act, self._pace, meter)
+        self._lease_sweep = lease_sweep.LeaseSweep(api, namespace, may_act, self._pace)
         self._lease_folder = namespace
         self._threads = threads.Threads()
         meter.gauge("pyvgpu_queue_overdue", "Pods due for reconciliation.", self._queue.overdue)
@@ -125,6 +128,7 @@ class Controller:
         workers = self._threads.start(*[lambda: self._work(stop)] * self._settings.workers)
         workers += self._threads.start(lambda: self._events.run(stop))
         self._threads.start(lambda: self._sweep.run(stop))
+        self._threads.start(lambda: self._lease_sweep.run(stop, self._quiet, self._nodes.keys))
         stop.wait()
         self._queue.close()
         self._events.close()
@@ -182,6 +186,11 @@ class Controller:
         self._meter.writes.observe(over.figures.writes)
         self._meter.gpu_idle_seconds.inc(over.gpus * over.figures.seconds)
         self._meter.saved.add(over.gpus)
+
+    def _quiet(self) -> list[str]:
+        """Return the names of leases that were not renewed for some minutes."""
+        found = self._beats.quiet(lease_sweep.QUIET_SECONDS, time.monotonic())
+        return [key.rpartition("/")[2] for key in found]
 
     def _hear(self, lease: str) -> None:
         """Queue the pods that a node part's lease reports on."""

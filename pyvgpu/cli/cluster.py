@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 import socket
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import log
+from pyvgpu import errors, log
 from pyvgpu.cli import termination
 from pyvgpu.controller.sidecar import config, settings
 from pyvgpu.http import endpoints
@@ -40,6 +41,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of in-cluster programs that handle sidecars."""
     add_place(parser)
     add_settings(parser)
+
+
+def add_protected(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names namespaces whose sidecars stay."""
+    parser.add_argument(
+        "--protected-namespace",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="leave the pods of this namespace alone; may be given several times (none)",
+    )
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +131,14 @@ def sidecar_settings(options: argparse.Namespace) -> settings.SidecarSettings:
     if options.fast_exit_image:
         image = dataclasses.replace(found.fast_exit, image=options.fast_exit_image)
         found = dataclasses.replace(found, fast_exit=image)
-    return found
+    protected = tuple(getattr(options, "protected_namespace", ()))
+    for name in protected:
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name):
+            raise errors.UsageError(
+                f"--protected-namespace {name!r}: must be the name of a namespace, such as "
+                "kube-system"
+            )
+    return dataclasses.replace(found, protected=protected)
 
 
 def identity() -> str:

@@ -32,6 +32,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     cluster.add_options(parser)
+    cluster.add_protected(parser)
 
 
 def run(options: argparse.Namespace) -> int:

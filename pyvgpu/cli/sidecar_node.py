@@ -43,6 +43,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="folder for the records of stops in progress (%(default)s)",
     )
     cluster.add_options(parser)
+    cluster.add_protected(parser)
 
 
 def run(options: argparse.Namespace) -> int:

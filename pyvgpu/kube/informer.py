@@ -72,6 +72,10 @@ class Informer(Generic[Kept]):
         """Return the projection of an object, None if there is none."""
         return self._known.get(key)
 
+    def keys(self) -> list[str]:
+        """Return the keys of all objects."""
+        return list(self._known)
+
     def values(self) -> list[Kept]:
         """Return the projections of all objects."""
         return list(self._known.values())

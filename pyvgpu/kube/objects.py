@@ -48,6 +48,12 @@ def annotation_bytes(annotations: Object) -> int:
     return sum(len(str(k).encode()) + len(str(v).encode()) for k, v in annotations.items())
 
 
+def owner(kind: str, thing: Object) -> dict[str, str]:
+    """Return a reference to *thing*, of *kind* in v1, for metadata.ownerReferences."""
+    meta = section(thing, "metadata")
+    return {"apiVersion": "v1", "kind": kind, "name": meta["name"], "uid": meta["uid"]}
+
+
 def now() -> str:
     """Return the time in the format of Kubernetes objects, to the second."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -16,7 +16,7 @@ Amount, Reserved, Total = totals.Amount, totals.Reserved, totals.Total
 
 def noted(**annotations):
     named = {f"pyvgpu.io/total-{key}": value for key, value in annotations.items()}
-    return {"metadata": {"annotations": named}}
+    return {"metadata": {"name": "team", "uid": "uid-of-team", "annotations": named}}
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,18 @@ def test_a_claim_deleted_before_it_was_listed_still_counts(small, keeper):
     small[0].put(f"{CLAIMS}/a", third("a"))
     small[0].delete(f"{CLAIMS}/a")  # before it was ever listed
     assert "other claims of this namespace 90" in admit(keeper, "d")
+
+
+def test_the_namespace_owns_its_ledger(small, keeper):
+    admit(keeper, "a")
+    ledger = small[0].read(LEDGER)
+    uid = small[0].read(NAMESPACE)["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Namespace", "name": "team", "uid": uid}
+    assert ledger["metadata"]["ownerReferences"] == [owner]
+    del ledger["metadata"]["ownerReferences"]  # written by an earlier version
+    small[0].put(LEDGER, ledger)
+    admit(keeper, "b")
+    assert small[0].read(LEDGER)["metadata"]["ownerReferences"] == [owner]
 
 
 def test_a_dry_run_is_judged_and_not_counted(small, keeper):

@@ -16,6 +16,7 @@
     time slices offer whole devices without limits, each for several containers
     moves       moves devices from one allocation API to another once they are free
     others      follows its capacity: whether another device plugin gives out its GPUs
+    taint       removes the node's startup taint
     publisher   publishes the node's devices to the cluster
     predicates  annotate pods with their devices, as gpu-manager does
     usage       samples the usage of containers for the metrics
@@ -31,7 +32,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu import shim
+from pyvgpu import errors, shim
 from pyvgpu.deviceplugin import admin_socket, components, http_server, scheduling
 from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.deviceplugin.cluster import (
@@ -40,6 +41,7 @@ from pyvgpu.deviceplugin.cluster import (
     pod_annotations,
     pod_events,
     pods,
+    startup_taint,
 )
 from pyvgpu.deviceplugin.containers import arbiter_clocks, backend, collector, store
 from pyvgpu.deviceplugin.devices import allocation_moves, cordon, node_devices
@@ -183,8 +185,20 @@ class Agent:
                 ),
                 sockets,
             )
+            if settings.startup_taint:
+                self._add_taint(own, settings.startup_taint, inside)
             stack.enter_context(http_server.showing(settings, self._parts, self._meter, inside))
             self._parts.run()
+
+    def _add_taint(
+        self, own: own_node.OwnNode | None, key: str, inside: http_server.Inside
+    ) -> None:
+        if own is None:
+            raise errors.UsageError(
+                f"--startup-taint {key}: needs the API server: run as a pod, or give --kubeconfig"
+            )
+        removing = startup_taint.StartupTaint(own, key, inside.ready)
+        self._parts.add("taint", lambda: removing.run(self._parts.wait))
 
     def _add_watches(self, own: own_node.OwnNode, known: pods.Pods) -> None:
         for seen in (own, known):

@@ -94,6 +94,7 @@ class AgentSettings:
     time_slicing: TimeSlicing = dataclasses.field(default_factory=TimeSlicing)
     driver_limits: bool = True  # also let the driver enforce memory limits, where it can
     beside_nvidia: bool = False  # offer devices though NVIDIA's plugin gives out the same ones
+    startup_taint: str = ""  # key of a taint to remove from the node once ready; empty: none
     classes: tuple[tuple[str, str], ...] = ()  # parts of devices' names, and their class
     shares: bool = True  # else whole devices only
     labels: tuple[tuple[str, str], ...] = ()  # set on the node

@@ -1,4 +1,9 @@
-"""Evict pods that can never start here, so that their owners create others, perhaps elsewhere."""
+"""Delete pods that can never start here, so that their owners create others, perhaps elsewhere.
+
+A deletion, not the eviction API: an admission policy can check the node of a pod that is deleted,
+but an Eviction does not name it, so the agent would need the permission to evict every pod of the
+cluster. Disruption budgets are not asked; a pod that cannot start is not available anyway.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +21,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 10.0  # before an eviction is retried that a disruption budget refuses
+AGAIN_SECONDS = 10.0  # before a deletion is retried that the API server defers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Eviction:
-    """A pod to evict; never a later one of the same name."""
+    """A pod to delete; never a later one of the same name."""
 
     uid: str
     namespace: str
@@ -31,7 +36,7 @@ class Eviction:
 
 
 class PodEvictor:
-    """Evicts pods, one after the other, on the thread of :meth:`run`."""
+    """Deletes pods, one after the other, on the thread of :meth:`run`."""
 
     def __init__(self, api: apiserver.ApiServer, done: Callable[[Eviction], object]) -> None:
         self._api = api
@@ -63,29 +68,23 @@ class PodEvictor:
         self._queue.close()
 
     def _evict(self, eviction: Eviction) -> None:
-        meta = {"name": eviction.name, "namespace": eviction.namespace}
-        folder = f"/api/v1/namespaces/{eviction.namespace}/pods"
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": meta,
-            "deleteOptions": {"preconditions": {"uid": eviction.uid}},
-        }
+        path = f"/api/v1/namespaces/{eviction.namespace}/pods/{eviction.name}"
+        body = {"preconditions": {"uid": eviction.uid}}
         label = f"{eviction.namespace}/{eviction.name}"
         try:
-            self._api.call("POST", f"{folder}/{eviction.name}/eviction", body=body, patience=0.0)
+            self._api.call("DELETE", path, body=body, patience=0.0)
         except apiserver.ServerError as exc:
-            if exc.status == apiserver.TOO_MANY:  # a disruption budget, which is of this pod alone
-                log.warning("cannot evict %s yet: %s", label, exc)
+            if exc.status == apiserver.TOO_MANY:
+                log.warning("cannot delete %s yet: %s", label, exc)
                 self._queue.add(eviction.uid, exc.retry_after or AGAIN_SECONDS)
                 return
             if exc.status not in (apiserver.NOT_FOUND, apiserver.CONFLICT):
                 if not backoff.is_final(exc.status):
                     self._turns.failed(eviction.uid, exc)
                     return
-                log.warning("gave up the eviction of %s: %s", label, exc)
+                log.warning("gave up the deletion of %s: %s", label, exc)
         else:
-            log.info("evicted %s: %s", label, eviction.why)
+            log.info("deleted %s: %s", label, eviction.why)
             self._done(eviction)
         self._gate.passed()
         self._turns.passed(eviction.uid)

@@ -11,7 +11,7 @@ from pyvgpu.deviceplugin.cluster import watching
 from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class OwnNode(watching.Watching[dict[str, Any]]):
@@ -33,6 +33,19 @@ class OwnNode(watching.Watching[dict[str, Any]]):
         """Return its last seen capacity; ServerError if it was never seen."""
         found: Mapping[str, Any] = self._node()["capacity"]
         return found
+
+    def taints(self) -> Sequence[Mapping[str, Any]]:
+        """Return its last seen taints; ServerError if it was never seen."""
+        found: Sequence[Mapping[str, Any]] = self._node()["taints"]
+        return found
+
+    def set_taints(self, taints: Sequence[Mapping[str, Any]]) -> None:
+        """Replace its taints; ServerError, such as a conflict if it has changed since seen."""
+        body = {
+            "metadata": {"resourceVersion": self._node()["metadata"].get("resourceVersion")},
+            "spec": {"taints": list(taints)},
+        }
+        self.api.call("PATCH", f"/api/v1/nodes/{self.name}", body=body, kind=apiserver.MERGE_PATCH)
 
     @property
     def uid(self) -> str:
@@ -59,4 +72,8 @@ def _read(node: apiserver.Object) -> dict[str, Any]:
     """Return the fields that the agent uses, without, for example, the list of images."""
     kept = ("name", "uid", "annotations", "labels", "resourceVersion")
     metadata = {field: node["metadata"][field] for field in kept if field in node["metadata"]}
-    return {"metadata": metadata, "capacity": (node.get("status") or {}).get("capacity") or {}}
+    return {
+        "metadata": metadata,
+        "capacity": (node.get("status") or {}).get("capacity") or {},
+        "taints": (node.get("spec") or {}).get("taints") or [],
+    }

@@ -172,6 +172,12 @@ KEPT: tuple[Row, ...] = (
         "the second kube-scheduler's pods",
         "the chart: a digest of its configuration, so that the pods restart when it changes",
     ),
+    (
+        f"{names.DOMAIN}/starting",
+        "node",
+        "the node group: an example of the taint that the agent removes when it is ready; "
+        "`agent.startupTaint` names it",
+    ),
     (leading.LABEL, "the scheduler's pod", "the scheduler: `leads` on the replica that answers"),
     (
         names.SIDECAR_LABEL,

@@ -216,6 +216,14 @@ SHARING = Group(
             "allocates GPUs of this node: a GPU may then be allocated twice",
         ),
         Option(
+            "--startup-taint",
+            "KEY",
+            "startup_taint",
+            "remove the taint with this key, such as pyvgpu.io/starting, from the node once pods "
+            "with devices can start there (none)",
+            table.taint,
+        ),
+        Option(
             "--bind-deadline",
             "SECONDS",
             "bind_seconds",

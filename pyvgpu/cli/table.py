@@ -6,6 +6,7 @@ A group fills the fields of one settings object, so an option is defined in one 
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,16 @@ def word(text: str, flag: str) -> str:
     """Return *text*, which must not be empty."""
     if not text or not text.isprintable():
         raise errors.UsageError(f"{flag} {text!r}: must be a name, such as node-1")
+    return text
+
+
+def taint(text: str, flag: str) -> str:
+    """Return the key of a taint, with its prefix."""
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", text):
+        raise errors.UsageError(
+            f"{flag} {text!r}: must be the key of a taint with a prefix, such as "
+            "pyvgpu.io/starting"
+        )
     return text
 
 

@@ -100,6 +100,7 @@ WRONG = {
     "--time-slicing-replicas": ("1", "must be a whole number from 2 to 64, such as 4"),
     "--time-slicing-resource": ("nvidia.com/", "must be the name of an extended resource"),
     "--allocation-switch-delay": ("0", "whole number of seconds from 1 to 86400, such as 30"),
+    "--startup-taint": ("starting", "must be the key of a taint with a prefix, such as pyvgpu.io"),
     "--bind-deadline": ("0", "whole number of seconds from 1 to 86400, such as 60"),
     "--profile": ("gpu-manager", "must be pyvgpu or gaia, such as pyvgpu"),
     "--volume-config": ("", "must name a file"),

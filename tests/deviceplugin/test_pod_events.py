@@ -25,21 +25,24 @@ class Server:
     def __init__(self, *pods):
         self.pods = {listed["metadata"]["name"]: listed for listed in pods}
         self.written = []
+        self.deleted = []  # the names of pods
         self.failing = []
         self.refused = {}  # number of refusals still to come, by kind
         self.changed = threading.Condition()
 
     def answer(self, method, path, body):
         with self.changed:
-            if method == "POST" and self.failing:
+            name = path.partition("?")[0].rpartition("/")[2]
+            kind = name if method == "POST" else "deletion"
+            if method != "GET" and self.failing:
                 return self.failing.pop(0), {"message": "not now"}
-            if method == "POST" and self.refused.get(path.rpartition("/")[2]):
-                return self.refused[path.rpartition("/")[2]].pop(0), {"message": "not now"}
-            if method == "POST":
-                self.written.append((path.rpartition("/")[2], body))
+            if method != "GET" and self.refused.get(kind):
+                return self.refused[kind].pop(0), {"message": "not now"}
+            if method != "GET":
+                self.written.append((kind, body))
+                self.deleted += [name] if method == "DELETE" else []
                 self.changed.notify_all()
                 return 201, {}
-            name = path.partition("?")[0].rpartition("/")[2]
             if name == "pods":
                 return 200, {"items": list(self.pods.values())}
             return (200, self.pods[name]) if name in self.pods else (404, {"message": "no pod"})
@@ -71,7 +74,7 @@ def served(server):
             self.end_headers()
             self.wfile.write(json.dumps(found).encode())
 
-        do_GET = do_POST = answer  # noqa: N815 - as the library calls them
+        do_GET = do_POST = do_DELETE = answer  # noqa: N815 - as the library calls them
 
         def log_message(self, *_):
             pass
@@ -139,10 +142,10 @@ def test_owned_pod_gets_an_event_and_is_evicted_by_uid():
     with telling(server) as recorder:
         for _ in range(2):
             recorder.tell(refused("u", "default", "p", "there is no room"))
-        event, eviction = server.until("events", "eviction")
+        event, eviction = server.until("events", "deletion")
     assert (event["reason"], event["message"]) == ("VGPURefused", "there is no room")
     assert event["involvedObject"]["uid"] == "u"
-    assert eviction["deleteOptions"] == {"preconditions": {"uid": "u"}}
+    assert eviction == {"preconditions": {"uid": "u"}}
 
 
 def test_static_pod_gets_an_event_through_its_mirror():
@@ -183,7 +186,7 @@ def test_failed_event_is_retried():
     server.failing = [500, 429]
     with telling(server) as recorder:
         recorder.tell(refused("u", "default", "p", "there is no room"))
-        server.until("events", "eviction")
+        server.until("events", "deletion")
 
 
 def of_node(name):
@@ -291,25 +294,24 @@ def test_pod_is_evicted_for_no_other_event():
 @pytest.mark.usefixtures("soon")
 def test_delayed_eviction_writes_its_event_once():
     server = Server(object_of("p", "u", ownerReferences=OWNED))
-    server.refused["eviction"] = [429, 429]
+    server.refused["deletion"] = [429, 429]
     with telling(server) as recorder:
         recorder.tell(refused("u", "default", "p", "there is no room"))
-        server.until("events", "eviction")
+        server.until("events", "deletion")
 
 
-def test_disruption_budget_of_one_pod_delays_no_other(monkeypatch):
+def test_deferred_deletion_of_one_pod_delays_no_other(monkeypatch):
     monkeypatch.setattr(evictions, "AGAIN_SECONDS", 600.0)
     names = ("p", "q", "r")
     server = Server(*(object_of(name, f"uid-{name}", ownerReferences=OWNED) for name in names))
-    server.refused["eviction"] = [429]
+    server.refused["deletion"] = [429]
     with telling(server) as recorder:
         recorder.tell(refused("uid-p", "default", "p", "there is no room"))
         server.until("events")
         recorder.tell(refused("uid-q", "default", "q", "nor here"))
         recorder.tell(refused("uid-r", "default", "r", "nor there"))
-        server.until_all("events", "events", "events", "eviction", "eviction")
-    evicted = [body["metadata"]["name"] for kind, body in server.written if kind == "eviction"]
-    assert sorted(evicted) == ["q", "r"]
+        server.until_all("events", "events", "events", "deletion", "deletion")
+    assert sorted(server.deleted) == ["q", "r"]
 
 
 @pytest.mark.slow

@@ -87,8 +87,8 @@ class Cluster:
         return self.api.asked.count(("PATCH", _NODE_PATH))
 
     def evictions(self, one: Pod) -> int:
-        """Return the number of eviction requests for a pod."""
-        return self.api.asked.count(("POST", f"{self.path_of(one)}/eviction"))
+        """Return the number of requests to delete a pod."""
+        return self.api.asked.count(("DELETE", self.path_of(one)))
 
     def events(self, one: Pod) -> list[str]:
         """Return the messages of a pod's events."""

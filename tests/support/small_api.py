@@ -212,6 +212,9 @@ class SmallApi:
                     uid = now["metadata"].get("uid")
                     if (body.get("metadata") or {}).get("uid", uid) != uid:
                         return 409, {"message": "the uid is another"}
+                    version = now["metadata"]["resourceVersion"]
+                    if (body.get("metadata") or {}).get("resourceVersion", version) != version:
+                        return 409, {"message": "the object has been modified"}
                     return 200, self._put(path, _merged(now, body))
                 case "PATCH" if path in self._objects:
                     try:

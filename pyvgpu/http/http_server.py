@@ -13,6 +13,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import errno
 import logging
 import math
 import socket
@@ -401,6 +402,21 @@ _quiet.setLevel(logging.CRITICAL)  # otherwise any client could fill the log
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """Listen on an address; ``::`` is every address, of IPv6 and of IPv4.
+
+    Without IPv6 in the kernel (``ipv6.disable=1``) it is every address of IPv4.
+    """
+    if host == "::":
+        try:
+            return _bind(host, port)
+        except OSError as exc:
+            if exc.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                raise
+        host = "0.0.0.0"  # noqa: S104 - the caller asked for every address
+    return _bind(host, port)
+
+
+def _bind(host: str, port: int) -> socket.socket:
     version_6 = ":" in host
     listening = socket.create_server(
         (host, port),

@@ -27,7 +27,7 @@ def test_image_and_options_match_this_version(spec):
     importlib.import_module(MODULES[command]).prepare_parser(parser)
     parsed = parser.parse_args(options)
     for port in container.get("ports", ()):
-        assert parsed.listen == f"0.0.0.0:{port['containerPort']}"
+        assert parsed.listen == f"[::]:{port['containerPort']}"
 
 
 @pytest.mark.parametrize("spec", PARTS)
@@ -70,7 +70,7 @@ def test_network_policies_admit_only_metrics_clients():
         (container,) = spec["containers"]
         ports = [port["name"] for port in container.get("ports", ())]
         rules = policy.get("ingress", [])
-        assert policy["podSelector"] == {"matchLabels": {"app": part.id}}
+        assert policy["podSelector"]["matchLabels"]["app"] == part.id
         assert "Ingress" in policy["policyTypes"]
         assert [port["port"] for rule in rules for port in rule["ports"]] == ports
         assert all(rule["from"] for rule in rules)

@@ -75,7 +75,7 @@ def test_arguments_are_options_of_the_command(container, spec):
     (port,) = (
         exposed["containerPort"] for exposed in container["ports"] if exposed["name"] == "metrics"
     )
-    assert parsed.listen == f"0.0.0.0:{port}"
+    assert parsed.listen == f"[::]:{port}"
 
 
 @pytest.mark.parametrize(("container", "spec"), list(containers()))

@@ -51,8 +51,8 @@ def test_image_options_and_ports_match_this_version(template):
     assert container["image"] == f"localhost/pyvgpu:{release.version()}"
     parsed = parse(container["args"])
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert parsed.serve == f"0.0.0.0:{ports['https']}"
-    assert parsed.listen == f"0.0.0.0:{ports['metrics']}"
+    assert parsed.serve == f"[::]:{ports['https']}"
+    assert parsed.listen == f"[::]:{ports['metrics']}"
     assert (parsed.name, parsed.key) == (command.NAME, command.KEY)
     (variable,) = container["env"]
     assert variable["name"] == "POD_NAME"  # it labels its own pod

@@ -28,8 +28,8 @@ def test_image_options_and_ports_match_this_version():
     command.prepare_parser(parser)
     parsed = parser.parse_args(options)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert parsed.serve == f"0.0.0.0:{ports['https']}"
-    assert parsed.listen == f"0.0.0.0:{ports['metrics']}"
+    assert parsed.serve == f"[::]:{ports['https']}"
+    assert parsed.listen == f"[::]:{ports['metrics']}"
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 

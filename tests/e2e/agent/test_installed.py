@@ -112,10 +112,9 @@ def test_agents_account_has_exactly_the_listed_permissions(installed):
 
     begun = f"system:serviceaccount:{agent_set.NAMESPACE}"
     assert rights(f"{begun}:{agent_set.ACCOUNT}") - rights(f"{begun}:default") == {
-        "pods [] [] [get list watch]",
+        "pods [] [] [get list watch delete]",
         "nodes [] [] [list watch patch]",
         "events [] [] [create]",
-        "pods/eviction [] [] [create]",
     }
 
 

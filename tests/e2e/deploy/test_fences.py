@@ -1,10 +1,13 @@
 """Limits of the components' permissions: RBAC rules and admission policies."""
 
 import itertools
+import json
 import subprocess
 
+import charted
 import pytest
 import rig
+import shipped as made
 import sidecars
 import yaml
 
@@ -185,8 +188,6 @@ def test_controller_may_change_only_images_and_pyvgpu_annotations_of_pods(space,
     path = space.path("pods", "p")
     for body in POD_OK:
         change(as_controller, path, body)
-    image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "localhost/a:1"}]
-    as_controller.call("PATCH", path, {"dryRun": "All"}, image, apiserver.JSON_PATCH)
     more = [{"op": "add", "path": "/spec/tolerations/-", "value": {"key": "a"}}]
     assert "may change images" in refused(
         as_controller.call, "PATCH", path, {"dryRun": "All"}, more, apiserver.JSON_PATCH
@@ -197,6 +198,109 @@ def test_controller_may_change_only_images_and_pyvgpu_annotations_of_pods(space,
     assert "not their subresources" in refused(change, as_controller, f"{path}/status", status)
     assert "not their subresources" in refused(
         as_controller.call, "DELETE", path, {"dryRun": "All"}
+    )
+
+
+def set_image(api, path, image):
+    body = [{"op": "replace", "path": "/spec/containers/0/image", "value": image}]
+    return api.call("PATCH", path, {"dryRun": "All"}, body, apiserver.JSON_PATCH)
+
+
+SWAP, SWAPPED = "pyvgpu.io/swap", "pyvgpu.io/swapped"
+
+
+@pytest.mark.alone
+def test_controller_may_set_only_images_that_it_is_to_set(space, as_controller):
+    fast_exit = f"localhost/pyvgpu-fast-exit:{charted.VERSION}"
+    asked = json.dumps({"main": {"image": "localhost/asked:1"}})
+    pod = rig.pod("p", rig.container("main", "sleep 1000"))
+    pod["metadata"]["labels"] = {"pyvgpu.io/sidecars": "managed"}
+    space.create("pods", pod)
+    path = space.path("pods", "p")
+    set_image(as_controller, path, fast_exit)
+    may_set = "may set only the fast-exit image"
+    assert may_set in refused(set_image, as_controller, path, "localhost/any:1")
+    assert may_set in refused(set_image, as_controller, path, "localhost/asked:1")
+    change_now = {"metadata": {"annotations": {SWAP: asked}}}
+    assert "may not write" in refused(change, as_controller, path, change_now)
+    space.server.call("PATCH", path, body=change_now, kind=apiserver.MERGE_PATCH)  # the user
+    set_image(as_controller, path, "localhost/asked:1")
+    assert may_set in refused(set_image, as_controller, path, "asked:1")
+    for image, wrong in ((rig.BUSYBOX, False), ("localhost/any:1", True)):
+        noted = {"metadata": {"annotations": {SWAPPED: json.dumps({"main": {"image": image}})}}}
+        if wrong:
+            assert "may note in" in refused(change, as_controller, path, noted)
+        else:
+            change(as_controller, path, noted)
+
+
+@pytest.mark.alone
+def test_controller_may_change_only_labelled_pods_outside_protected_namespaces(
+    space, shipped, as_controller
+):
+    fast_exit = f"localhost/pyvgpu-fast-exit:{charted.VERSION}"
+    space.create("pods", rig.pod("p", rig.container("main", "sleep 1000")))
+    path = space.path("pods", "p")
+    assert "only in pods with the label" in refused(set_image, as_controller, path, fast_exit)
+    label = {"metadata": {"labels": {"pyvgpu.io/sidecars": "managed"}}}
+    change(as_controller, path, label)
+    (own, *_) = shipped.server.items(shipped.path("pods"), {"labelSelector": "app=webhook"})[0]
+    protected = shipped.path("pods", own["metadata"]["name"])
+    why = refused(change, as_controller, protected, label)
+    assert "may change nothing in namespace pyvgpu" in why
+
+
+@pytest.fixture(scope="module")
+def as_agent(shipped, tmp_path_factory):
+    """Return a connection as a node's agent, with the chart's permissions for it."""
+    rights = charted.listed([*charted.namespaces(), *charted.part(["agent/rights.yaml"])])
+    made.kubectl("apply", "-f", "-", text=rights)
+    home = rig.as_admin(charted.AGENTS)
+    holder = rig.pod("holder", rig.container("main", "sleep 1000"), serviceAccountName="agent")
+    home.create("pods", holder)
+    running = home.until("pods", "holder", lambda pod: rig.runs(pod, "main"))
+    config = tmp_path_factory.mktemp("agent") / "config"
+    rig.write_kubeconfig(config, charted.AGENTS, "agent", running)
+    yield apiserver.connect(str(config))
+    made.kubectl(
+        "delete",
+        "-f",
+        "-",
+        "--ignore-not-found",
+        text=charted.listed(
+            [thing for thing in json.loads(rights)["items"] if thing["kind"] != "Namespace"]
+        ),
+    )
+    home.server.call("DELETE", home.path("pods", "holder"), body={"gracePeriodSeconds": 0})
+
+
+@pytest.mark.alone
+def test_agent_may_delete_only_pods_with_devices_of_its_own_node(space, as_agent):
+    limits = {"limits": {"pyvgpu.io/vcore": "30", "pyvgpu.io/vmemory": "4"}}
+    asks = rig.container("main", "sleep 1000", resources=limits)
+    plain = rig.container("main", "sleep 1000")
+    for name, container, node in (
+        ("here", asks, sidecars.NODE),
+        ("there", asks, "node-9"),
+        ("plain", plain, sidecars.NODE),
+    ):
+        space.create("pods", rig.pod(name, container, schedulerName="nobody"))
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        bound = {"metadata": {"name": name}, "target": target}
+        space.server.call("POST", f"{space.path('pods', name)}/binding", body=bound)
+    dry = {"dryRun": "All"}
+    as_agent.call("DELETE", space.path("pods", "here"), dry)
+    why = f"may delete pods of node {sidecars.NODE} alone"
+    assert why in refused(as_agent.call, "DELETE", space.path("pods", "there"), dry)
+    assert "only pods with devices" in refused(
+        as_agent.call, "DELETE", space.path("pods", "plain"), dry
+    )
+    assert "cannot create resource" in refused(
+        as_agent.call,
+        "POST",
+        f"{space.path('pods', 'here')}/eviction",
+        dry,
+        {"metadata": {"name": "here"}},
     )
 
 

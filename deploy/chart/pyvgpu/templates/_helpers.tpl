@@ -8,22 +8,50 @@
 {{ .Values.fastExitImage.name }}:{{ .Values.fastExitImage.tag | default .Chart.AppVersion }}
 {{- end -}}
 
+{{- define "pyvgpu.name" -}}
+{{ .Values.nameOverride | default .Chart.Name }}
+{{- end -}}
+
 {{/* Labels of every object of the chart. */}}
 {{- define "pyvgpu.labels" -}}
-{app.kubernetes.io/name: pyvgpu, app.kubernetes.io/instance: {{ .Release.Name }}}
+{app.kubernetes.io/name: {{ include "pyvgpu.name" . | quote }}, app.kubernetes.io/instance: {{ .Release.Name | quote }}, app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}, app.kubernetes.io/managed-by: {{ .Release.Service }}, app.kubernetes.io/part-of: pyvgpu, helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | quote }}}
+{{- end -}}
+
+{{/* Labels by which the pods of a component are selected: (list $ COMPONENT). A selector cannot be
+changed after creation, so nothing in it depends on the version. */}}
+{{- define "pyvgpu.selector" -}}
+{{- $root := index . 0 -}}
+{app: {{ index . 1 }}, app.kubernetes.io/name: {{ include "pyvgpu.name" $root | quote }}, app.kubernetes.io/instance: {{ $root.Release.Name | quote }}}
+{{- end -}}
+
+{{/* Labels and annotations of the pods of a component: (list $ COMPONENT VALUES ANNOTATIONS). The
+component's own win over those of the values. */}}
+{{- define "pyvgpu.podMetadata" -}}
+{{- $values := index . 2 -}}
+labels: {{- merge (include "pyvgpu.selector" (list (index . 0) (index . 1)) | fromYaml) ($values.podLabels | default dict) | toYaml | nindent 2 }}
+{{- with merge (index . 3) ($values.podAnnotations | default dict) }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The settings of sidecars are read only at start: an annotation that changes with them. */}}
+{{- define "pyvgpu.sidecarSettingsNote" -}}
+{{- with .Values.sidecar.settings }}
+pyvgpu.io/sidecar-settings: {{ toJson . | sha256sum }}
+{{- end }}
 {{- end -}}
 
 {{/* The same, and the labels by which Prometheus' operator selects. */}}
 {{- define "pyvgpu.monitoringLabels" -}}
-app.kubernetes.io/name: pyvgpu
-app.kubernetes.io/instance: {{ .Release.Name }}
-{{- with .Values.monitoring.labels }}
-{{- toYaml . | nindent 0 }}
-{{- end }}
+{{- merge (include "pyvgpu.labels" . | fromYaml) (.Values.monitoring.labels | default dict) | toYaml }}
 {{- end -}}
 
 {{/* Scheduling fields of a pod, from the values of one component. */}}
 {{- define "pyvgpu.placing" -}}
+{{- if .hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
 {{- with .priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
@@ -44,18 +72,26 @@ imagePullSecrets: {{- toYaml . | nindent 0 }}
 {{- end }}
 {{- end -}}
 
-{{/* Security context of a pod that is not root and mounts nothing of the node. */}}
+{{/* Security context of a pod that is not root and mounts nothing of the node: (list $ VALUES).
+OpenShift assigns each namespace its own user ids. */}}
 {{- define "pyvgpu.podSecurity" -}}
-{runAsNonRoot: true, runAsUser: 65534, seccompProfile: {type: RuntimeDefault}}
+{{- $own := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- if not (index . 0).Values.openshift.enabled }}{{ $_ := set $own "runAsUser" 65534 }}{{ end -}}
+{{- mergeOverwrite $own (deepCopy ((index . 1).podSecurityContext | default dict)) | toJson -}}
 {{- end -}}
 
+{{/* Security context of a container of such a pod: (list $ VALUES). */}}
 {{- define "pyvgpu.containerSecurity" -}}
-{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+{{- $own := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- mergeOverwrite $own (deepCopy ((index . 1).securityContext | default dict)) | toJson -}}
 {{- end -}}
 
-{{/* Security context of a container that mounts folders of its node: root, since the sockets of kubelet and the runtime belong to root. */}}
+{{/* Security context of a container that mounts folders of its node: (list $ VALUES). Root, since the
+sockets of kubelet and the runtime belong to root. With SELinux only spc_t may open these. */}}
 {{- define "pyvgpu.nodeSecurity" -}}
-{runAsUser: 0, allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}}
+{{- $own := dict "runAsUser" 0 "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- if (index . 0).Values.openshift.enabled }}{{ $_ := set $own "seLinuxOptions" (dict "type" "spc_t") }}{{ end -}}
+{{- mergeOverwrite $own (deepCopy ((index . 1).securityContext | default dict)) | toJson -}}
 {{- end -}}
 
 {{/* The agent's user name at the API server. */}}
@@ -104,6 +140,11 @@ extenders:
     certFile: /extender/client.crt
     keyFile: /extender/client.key
   {{- include "pyvgpu.extender" . | nindent 2 }}
+{{- end -}}
+
+{{/* Namespaces where sidecars are left alone, in JSON. */}}
+{{- define "pyvgpu.protectedNamespaces" -}}
+{{ concat (list "kube-system" .Release.Namespace .Values.agentNamespace.name) .Values.sidecar.protectedNamespaces | uniq | toJson }}
 {{- end -}}
 
 {{/* CEL: whether a pod requests devices. */}}

@@ -123,6 +123,10 @@ def specification(
     return document(KIND, devices)
 
 
+# NVIDIA's own runtime, if it is in use, too, must add nothing.
+NO_DEVICES = ("NVIDIA_VISIBLE_DEVICES", "void")
+
+
 def document(kind: str, devices: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
     """Return the specification of *devices*, a mapping of names to container edits."""
     return {
@@ -131,8 +135,7 @@ def document(kind: str, devices: Mapping[str, Mapping[str, object]]) -> dict[str
         "devices": [
             {"name": name, "containerEdits": edits} for name, edits in sorted(devices.items())
         ],
-        # NVIDIA's own runtime, if it is in use, too, must add nothing.
-        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
+        "containerEdits": {"env": ["=".join(NO_DEVICES)]},
     }
 
 

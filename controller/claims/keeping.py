@@ -7,6 +7,7 @@ meanwhile is in the ledger or in the list.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 LEDGER = "claims-of-"  # plus the namespace's name: a ConfigMap in our own namespace
 ATTEMPTS = 8  # to write the ledger, on conflicts
+TURN_SECONDS = 5.0  # for which a claim waits for those before it
 SECONDS = 3.0  # timeout of a request; the API server waits for our admission review meanwhile
 
 
@@ -28,6 +30,7 @@ class ClaimAdmitter:
     def __init__(self, api: apiserver.ApiServer, namespace: str) -> None:
         self._api = api
         self._folder = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._turn = threading.Lock()  # so that only other replicas' writes conflict
 
     def why_not(self, namespace: str, claim: Object, uid: str, dry_run: bool) -> str:
         """Return why *claim* may not be created; empty if it may, and then the ledger has it.
@@ -40,6 +43,17 @@ class ClaimAdmitter:
         asked = totals.asked_by(claim)
         if total == totals.Total() or asked == totals.Amount():
             return ""
+        if not self._turn.acquire(timeout=TURN_SECONDS):
+            raise errors.UnavailableError(
+                f"too many claims at once: this one of namespace {namespace} could not be counted"
+            )
+        try:
+            return self._admit(home, asked, uid, dry_run=dry_run)
+        finally:
+            self._turn.release()
+
+    def _admit(self, home: Object, asked: totals.Amount, uid: str, *, dry_run: bool) -> str:
+        namespace, total = home["metadata"]["name"], totals.total_of(home)
         for _ in range(ATTEMPTS):
             ledger = self._ledger(namespace)
             known = totals.read(ledger)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_SECONDS = 1.0  # after the start
-_PAGE_SECONDS = 0.2  # between two pages
+_PAGE, _PAGE_SECONDS = 100, 0.1  # objects of a page, and the time between two pages
 _TRIES = 5  # on conflicts with another writer of the pod, such as kubelet
 _QUERY = {
     "labelSelector": f"!{names.SIDECAR_LABEL}",
@@ -74,7 +74,7 @@ class Sweep:
                 self._meter.failures.inc()
 
     def _once(self, stop: threading.Event) -> None:
-        for page, _ in self._api.pages("/api/v1/pods", self._query):
+        for page, _ in self._api.pages("/api/v1/pods", self._query, _PAGE):
             for pod in map(pods.read, page):
                 self.adopt(pod)
             if stop.wait(_PAGE_SECONDS) or not self._may_act():

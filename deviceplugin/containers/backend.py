@@ -9,6 +9,7 @@ from pyvgpu import errors, names, quantity
 from pyvgpu.allocator import facts
 from pyvgpu.deviceplugin.containers import cdi_edits, driver_limits, usage_file_guard
 from pyvgpu.deviceplugin.kubelet import messages
+from pyvgpu.volumes import cdi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.settings import AgentSettings
 
 log = logging.getLogger(__name__)
+
+_NO_OTHERS = dict([cdi.NO_DEVICES])  # from NVIDIA's runtime
 
 
 class GrantBackend:
@@ -34,11 +37,14 @@ class GrantBackend:
         """Return Allocate's answer: a CDI device that has no specification yet.
 
         Without CDI the answer is all that a container ever gets: the grant's own folder, without a
-        quota until it is bound, and the nodes of all devices.
+        quota until it is bound, and the nodes of all devices. Either way NVIDIA's own runtime
+        adds no device, even if it is the default and the image names devices.
         """
         annotations = {names.GRANT_KIND: grant_id}
         if self._cdi:
-            return messages.AllocateResponse(annotations, (f"{names.GRANT_KIND}={grant_id}",))
+            return messages.AllocateResponse(
+                annotations, (f"{names.GRANT_KIND}={grant_id}",), _NO_OTHERS
+            )
         if vcore >= quantity.WHOLE_DEVICE:
             raise errors.UsageError(
                 f"vcore {vcore}: whole devices need CDI, which this node does not use; valid "
@@ -48,7 +54,7 @@ class GrantBackend:
         mounts, nodes = cdi_edits.unbound(self.store.prepare(grant_id), driver)
         return messages.AllocateResponse(
             annotations,
-            variables=driver.environment,
+            variables={**driver.environment, **_NO_OTHERS},
             mounts=tuple(
                 messages.Mount(mount["containerPath"], mount["hostPath"], "ro" in mount["options"])
                 for mount in mounts

@@ -18,6 +18,7 @@ from pyvgpu import errors, names, nvml
 from pyvgpu.deviceplugin.audit import auditor, quota_audit
 from pyvgpu.deviceplugin.devices import health, inventory, node_driver
 from pyvgpu.deviceplugin.grants import events
+from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.machine import arbiter
 from pyvgpu.volumes import node_mirror, tree_users
 
@@ -235,7 +236,11 @@ class Devices:
             self._wake()
 
     def _trouble(self, uuid: str) -> str:
-        return "the driver is gone" if self._away else self._unhealthy.get(uuid, "")
+        if self._away:
+            return "the driver is gone"
+        return self._unhealthy.get(uuid, "") or device_ids.too_many(
+            [seen.device.memory_bytes for seen in self._seen], self._settings.unit
+        )
 
     def show(self) -> None:
         """Pass the current state of the devices to the grant manager."""

@@ -507,6 +507,8 @@ class GrantManager:
                 offer.resource, self._devices, known, self._sizes.unit
             )
             count = sum(capacity.size for capacity in capacities)
+            if count > device_ids.MOST_IDS:  # the devices are unhealthy for this reason
+                count = 0
             everything = offer.everything
             if len(everything) != count:
                 everything = offer.resource.ids(count)

@@ -70,6 +70,26 @@ class ResourceCapacity:
     numa: int | None = None  # the device's NUMA node, if known
 
 
+# Kubelet takes messages of 4 MiB, and an id with its health and NUMA node has up to 32 bytes.
+MOST_IDS = (4 << 20) // 32
+
+
+def too_many(memory_bytes: Sequence[int], unit: int) -> str:
+    """Return why kubelet cannot take the vmemory ids of devices with these sizes; empty if it can.
+
+    *unit* is the bytes of one vmemory.
+    """
+    if sum(size // unit for size in memory_bytes) <= MOST_IDS:
+        return ""
+    least = -(-sum(memory_bytes) // MOST_IDS)
+    valid = 1 << (least - 1).bit_length()
+    return (
+        f"--memory-unit {unit >> 20}Mi: too small for {len(memory_bytes)} devices with "
+        f"{sum(memory_bytes) >> 30} GiB: kubelet takes at most {MOST_IDS} units; valid would be "
+        f"{valid >> 20}Mi, for agents and webhook alike"
+    )
+
+
 def order(name: str) -> int:
     """Return the number that an id ends in, by which ids are sorted; -1 if it has none."""
     digits = name[len(name.rstrip("0123456789")) :]

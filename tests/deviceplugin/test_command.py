@@ -97,6 +97,7 @@ def test_without_cdi_the_quota_appears_when_the_grant_is_bound(node):
     assert not (folder / "quota").exists()
     started = kubelet.start_container(one, "a")
     assert not started.cdi_devices
+    assert fake_kubelet.read_answer(answer).variables["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert (folder / "quota").exists()
     assert {inside for inside, _ in started.nodes} == {
         f"/dev/{name}" for name in simulated_node.nodes(2)

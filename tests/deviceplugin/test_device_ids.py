@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyvgpu.deviceplugin.kubelet import device_ids
+from pyvgpu.deviceplugin.kubelet import device_ids, offers
 
 VCORE = device_ids.OURS[0]
 EVERYTHING = VCORE.ids(8)  # of two devices with four each
@@ -108,3 +108,34 @@ def test_lowest_ids_are_preferred():
 def test_preferred_ids_follow_the_order(must, size, found):
     order = ["c7", "c9", "c2", "c9"]
     assert device_ids.preferred(["c10", "c9", "c2", "c3"], must, size, order) == found
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("gib", "unit", "valid"),
+    [
+        ([80] * 8, 256, ""),
+        ([288] * 16, 36, ""),
+        ([80] * 8, 1, "valid would be 8Mi"),
+        ([141] * 8, 4, "valid would be 16Mi"),
+        ([288] * 16, 16, "valid would be 64Mi"),
+    ],
+)
+def test_more_ids_than_kubelet_takes_are_refused_with_a_valid_unit(gib, unit, valid):
+    sizes = [size * GIB for size in gib]
+    why = device_ids.too_many(sizes, unit << 20)
+    assert bool(why) == bool(valid)
+    assert valid in why
+    if valid:
+        least = int(valid.split()[-1].removesuffix("Mi"))
+        assert not device_ids.too_many(sizes, least << 20)
+
+
+def test_the_most_ids_fit_a_message_of_kubelet():
+    resource = device_ids.OURS[1]
+    offer = offers.Offer(resource)
+    ids = resource.ids(device_ids.MOST_IDS)
+    offer.set(len(ids), frozenset(ids), dict.fromkeys(ids, 1))
+    assert next(offer.changes(lambda: True)).ByteSize() <= 4 << 20

@@ -237,3 +237,17 @@ def test_without_file_descriptors_the_server_pauses_and_can_be_stopped(monkeypat
         thread.join(waiting.PROMPT)
         assert not thread.is_alive()
         assert len(tried) == 1
+
+
+def test_every_address_is_that_of_ipv4_if_the_kernel_has_no_ipv6(monkeypatch):
+    create = socket.create_server
+
+    def without_ipv6(address, *, family, **more):
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return create(address, family=family, **more)
+
+    monkeypatch.setattr(socket, "create_server", without_ipv6)
+    shown = endpoints.Pages(lambda: b"", str, str)
+    with endpoints.serving("[::]:0", shown) as port:
+        assert endpoints.ask(("127.0.0.1", port), "/healthz", 5.0, 100).code == 200

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 5.0  # between the two comparisons
 _SHOWN = 10  # differences to log
+_PAGE, _PAUSE_SECONDS = 50, 0.02  # small pages with pauses: requests of kube-scheduler come first
 
 
 class Drift:
@@ -51,9 +52,9 @@ class Drift:
 
     def look(self, stop: threading.Event) -> None:
         """Compare, and correct the cache: drop what does not exist, list the rest again."""
-        found = self._compare()
+        found = self._compare(stop)
         if found.lines and not stop.wait(AGAIN_SECONDS):
-            found = found.common(self._compare())
+            found = found.common(self._compare(stop))
         self.count = len(found.lines)
         self.comparisons += 1
         if found.lines:
@@ -67,13 +68,15 @@ class Drift:
                 self._cache.forget_node(name)
             self._relist()
 
-    def _compare(self) -> _Differences:
+    def _compare(self, stop: threading.Event) -> _Differences:
         truth = cache.Cache(self._cache.settings)
-        for page, _ in self._api.pages(watch.NODES, {}):
+        for page, _ in self._api.pages(watch.NODES, {}, _PAGE):
+            stop.wait(_PAUSE_SECONDS)
             for node in page:
                 report = node_annotation.read(node)
                 truth.see_node(informer.key_of(node), report.published, report.trouble)
-        for page, _ in self._api.pages(watch.PODS, {}):
+        for page, _ in self._api.pages(watch.PODS, {}, _PAGE):
+            stop.wait(_PAUSE_SECONDS)
             for thing in page:
                 truth.see_pod(informer.key_of(thing), pod_request.read(thing, self._keys()))
         with self._cache.lock:

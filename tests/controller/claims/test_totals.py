@@ -209,6 +209,13 @@ def test_concurrent_claims_never_exceed_the_total(small, keeper):
     assert len(small[0].read(LEDGER)["data"]) == sum(admitted)
 
 
+def test_a_burst_of_claims_within_the_total_is_admitted_by_one_replica(small, keeper):
+    small[0].put(NAMESPACE, noted(vcore="900"))
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        assert not any(pool.map(lambda number: admit(keeper, f"u{number}"), range(24)))
+    assert len(small[0].read(LEDGER)["data"]) == 24
+
+
 @pytest.mark.slow
 def test_conflicts_on_the_ledger_are_retried_a_limited_number_of_times(small, keeper):
     small[0].refusing["POST"] = [409] * (keeping.ATTEMPTS - 1)

@@ -372,3 +372,17 @@ def test_extender_placement_without_api_server_does_not_start(node, key):
     started = node.start("--placement", "extender", "--placement-key", key)
     assert started.wait(30) == 64
     assert "--placement extender: needs the API server" in node.log.read_text()
+
+
+@pytest.mark.parametrize("scheduler", ["volcano", "yunikorn", "default-scheduler"])
+def test_pod_that_any_scheduler_bound_starts_if_a_device_has_room(
+    kubelet, tmp_path, cluster, scheduler
+):
+    policy = interfaces.StartPolicy(choose=scheduler_choice.Wished(cluster.pods).choose)
+    with grant_room.running(kubelet, tmp_path, grant_room.devices(2), policy=policy) as room:
+        one = kubelet.admit(pod("p", container("a", 30, 2)))
+        cluster.add(one, {"scheduling.k8s.io/group-name": "train"}, owned=True)
+        bound = cluster.api.read(cluster.path_of(one))
+        bound["spec"]["schedulerName"] = scheduler
+        cluster.api.put(cluster.path_of(one), bound)
+        assert grant_room.text(room.start(one, "a")) == "30 2 GPU-0"

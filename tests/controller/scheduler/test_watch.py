@@ -179,3 +179,20 @@ def test_it_compares_at_the_set_interval_until_it_ends(cluster, follow):
 
 def test_informer_and_cache_use_the_same_key(cluster):
     assert informer.key_of(make.pod("a")) == pod_request.read(make.pod("a")).key
+
+
+def test_comparison_reads_small_pages(small, monkeypatch):
+    api, connection = small
+    answer, asked = api.answer, []
+
+    def recorded(method, path, query, body):
+        asked.append((path, query.get("limit")))
+        return answer(method, path, query, body)
+
+    monkeypatch.setattr(api, "answer", recorded)
+    drift = cache_check.Drift(connection, cache.Cache(), lambda: [KEY], lambda: None)
+    drift.look(threading.Event())
+    assert {(path, limit) for path, limit in asked if path.endswith(("nodes", "pods"))} == {
+        ("/api/v1/nodes", "50"),
+        ("/api/v1/pods", "50"),
+    }

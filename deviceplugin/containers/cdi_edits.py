@@ -45,6 +45,8 @@ LOADER_FOLDERS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")
 
 _ANY = grants.new_id()  # a random placeholder for a grant's id in a template
 
+MOST_TEXTS = 512  # templates of a driver that are cached
+
 _HOOK_SECONDS = 5  # it waits for two at most
 _READ_WRITE = ("rw", "nosuid", "nodev", "noexec", "bind", "rprivate")
 _SONAME = re.compile(r".+\.so\.\d+", re.ASCII)
@@ -117,7 +119,10 @@ def _form(
     text = driver.texts.get(key)
     if text is None:
         edits = _edits(what, uuids, None if whole else within / _ANY, driver)
-        text = driver.texts[key] = cdi.content(cdi.document(names.GRANT_KIND, {_ANY: edits}))
+        text = cdi.content(cdi.document(names.GRANT_KIND, {_ANY: edits}))
+        if len(driver.texts) >= MOST_TEXTS:  # 16 devices have 65,535 combinations
+            driver.texts.clear()
+        driver.texts[key] = text
     return text
 
 

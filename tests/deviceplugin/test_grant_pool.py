@@ -83,6 +83,16 @@ def test_cached_template_gives_the_same_specification(places, machine, driver):
     assert len(driver.texts) == len(driver.devices)
 
 
+def test_cached_templates_are_bounded(places, machine, driver, monkeypatch):
+    monkeypatch.setattr(cdi_edits, "MOST_TEXTS", 2)
+    first, second = (device.uuid for device in machine.devices)
+    for uuids in ((first,), (second,), (first, second), (second, first)):
+        shares = tuple(dataclasses.replace(share_of(machine), uuid=uuid) for uuid in uuids)
+        grant = dataclasses.replace(grant_of(share_of(machine)), shares=shares)
+        assert grant.id.encode() in cdi_edits.written(grant, places.path(grant.id), driver)
+        assert len(driver.texts) <= 2
+
+
 def test_each_folder_is_taken_once(tmp_path, driver):
     one = grant_pool.Stock(tmp_path)
     one.fill(driver.tree)

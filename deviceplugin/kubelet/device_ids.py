@@ -129,7 +129,9 @@ def unhealthy(
     return frozenset(own | set(free[:wanted]))
 
 
-def numa_nodes(everything: Sequence[str], stands: Sequence[ResourceCapacity]) -> Mapping[str, int]:
+def numa_nodes(
+    everything: Sequence[str], capacities: Sequence[ResourceCapacity]
+) -> Mapping[str, int]:
     """Return the NUMA node of each id, for kubelet's Topology Manager.
 
     An id in use has that of its device. Of the free ids as many have a NUMA node as there is free
@@ -137,20 +139,22 @@ def numa_nodes(everything: Sequence[str], stands: Sequence[ResourceCapacity]) ->
     also recommends to kubelet first. Empty if all devices are on one NUMA node, or that of any is
     unknown.
     """
-    if len({stand.numa for stand in stands}) < 2 or any(stand.numa is None for stand in stands):
+    if len({capacity.numa for capacity in capacities}) < 2 or any(
+        capacity.numa is None for capacity in capacities
+    ):
         return {}
-    found = {each: int(stand.numa or 0) for stand in stands for each in stand.given}
+    found = {each: int(capacity.numa or 0) for capacity in capacities for each in capacity.given}
     free: dict[str, int] = {}
     spare: list[str] = []
     missing: list[int] = []
     first = 0
-    for stand in stands:
-        numa, room = int(stand.numa or 0), max(stand.size - len(stand.given), 0)
-        place = [each for each in everything[first : first + stand.size] if each not in found]
+    for capacity in capacities:
+        numa, room = int(capacity.numa or 0), max(capacity.size - len(capacity.given), 0)
+        place = [each for each in everything[first : first + capacity.size] if each not in found]
         free |= dict.fromkeys(place[:room], numa)
         spare += place[room:]
         missing += [numa] * (room - len(place))
-        first += stand.size
+        first += capacity.size
     return found | free | dict(zip(spare, missing, strict=False))
 
 

@@ -13,26 +13,26 @@ from pyvgpu.names import VMEMORY_RESOURCE as VMEMORY
 EVERYTHING = device_ids.OURS[0].ids(8)  # of two devices with four each
 
 
-def stand(numa, given=()):
+def capacity(numa, given=()):
     return device_ids.ResourceCapacity(4, frozenset(f"c{one}" for one in given), numa=numa)
 
 
 @pytest.mark.parametrize(
-    ("stands", "numa"),
+    ("capacities", "numa"),
     [
-        pytest.param([stand(0), stand(1)], "00001111", id="each device's place"),
-        pytest.param([stand(1), stand(0)], "11110000", id="any order"),
-        pytest.param([stand(0), stand(0)], "", id="one node: nothing to choose"),
-        pytest.param([stand(0), stand(None)], "", id="unknown"),
-        pytest.param([stand(0, [0, 1]), stand(1, [4])], "00001111", id="as preferred"),
-        pytest.param([stand(0, [4, 5]), stand(1)], "00110011", id="ids at another's place"),
-        pytest.param([stand(0, [4, 5, 6, 7]), stand(1)], "11110000", id="swapped"),
-        pytest.param([stand(0, [0, 1, 2, 3]), stand(1)], "00001111", id="one is full"),
+        pytest.param([capacity(0), capacity(1)], "00001111", id="each device's place"),
+        pytest.param([capacity(1), capacity(0)], "11110000", id="any order"),
+        pytest.param([capacity(0), capacity(0)], "", id="one node: nothing to choose"),
+        pytest.param([capacity(0), capacity(None)], "", id="unknown"),
+        pytest.param([capacity(0, [0, 1]), capacity(1, [4])], "00001111", id="as preferred"),
+        pytest.param([capacity(0, [4, 5]), capacity(1)], "00110011", id="ids at another's place"),
+        pytest.param([capacity(0, [4, 5, 6, 7]), capacity(1)], "11110000", id="swapped"),
+        pytest.param([capacity(0, [0, 1, 2, 3]), capacity(1)], "00001111", id="one is full"),
     ],
 )
-def test_ids_have_the_numa_node_of_the_capacity(stands, numa):
+def test_ids_have_the_numa_node_of_the_capacity(capacities, numa):
     expected = {f"c{at}": int(one) for at, one in enumerate(numa)}
-    assert device_ids.numa_nodes(EVERYTHING, stands) == expected
+    assert device_ids.numa_nodes(EVERYTHING, capacities) == expected
 
 
 def test_kubelet_gets_the_numa_node_of_each_id():
@@ -75,13 +75,16 @@ def test_container_gets_a_device_of_the_numa_node_that_kubelet_chose(room, numa)
     insist(room, numa, 30, 2)
     assert room.run(pod("p", container("a", 30, 2)), "a") == f"30 2 GPU-{numa}"
     (offer, _) = room.offers.values()
-    held = next(iter(room.granter.known.values())).vcore_ids
+    held = next(iter(room.grant_manager.known.values())).vcore_ids
     assert {offer.numa[each] for each in held} == {numa}
 
 
 def test_a_full_numa_node_is_no_reason_to_wait(room):
     insist(room, 1, 30, 2)
-    room.granter.see(
-        [dataclasses.replace(device, cordoned=device.numa == 1) for device in room.granter.devices]
+    room.grant_manager.see(
+        [
+            dataclasses.replace(device, cordoned=device.numa == 1)
+            for device in room.grant_manager.devices
+        ]
     )
     assert room.run(pod("p", container("a", 30, 2)), "a") == "30 2 GPU-0"

@@ -22,7 +22,6 @@
 #define STATE_VERSION 6
 
 static const char variable[] = "PYVGPU_SIMULATED_MACHINE";
-static const char beside[] = "simulated-machine";
 
 static struct machine the_machine;
 static enum machine_result opened = MACHINE_ABSENT;
@@ -43,13 +42,23 @@ __attribute__((format(printf, 1, 2))) static void complain(const char *format, .
     fprintf(stderr, "pyvgpu simulator: %s\n", line);
 }
 
+bool machine_beside(const char *name, char *path, size_t size)
+{
+    Dl_info self;
+    const char *slash;
+
+    if (!dladdr(&the_machine, &self) || !self.dli_fname)
+        return false;
+    slash = strrchr(self.dli_fname, '/');
+    return snprintf(path, size, "%.*s%s", slash ? (int) (slash + 1 - self.dli_fname) : 0,
+                    self.dli_fname, name) < (int) size;
+}
+
 /* The folder, by the variable or beside this library. */
 static enum machine_result find_folder(char *folder)
 {
     const char *named = getenv(variable);
     char path[PATH_MAX];
-    Dl_info self;
-    const char *slash;
 
     if (named && *named) {
         if (*named != '/' || strlen(named) >= MACHINE_PATH) {
@@ -61,16 +70,12 @@ static enum machine_result find_folder(char *folder)
         strcpy(folder, named);
         return MACHINE_READY;
     }
-    if (dladdr(&the_machine, &self) && self.dli_fname) {
-        slash = strrchr(self.dli_fname, '/');
-        snprintf(path, sizeof(path), "%.*s%s", slash ? (int) (slash + 1 - self.dli_fname) : 0,
-                 self.dli_fname, beside);
-        if (strlen(path) < MACHINE_PATH && access(path, F_OK) == 0) {
-            /* Kept absolute: the program may change its folder. */
-            if (!realpath(path, folder) || strlen(folder) >= MACHINE_PATH)
-                return MACHINE_BROKEN;
-            return MACHINE_READY;
-        }
+    if (machine_beside(MACHINE_LINK, path, sizeof(path)) && strlen(path) < MACHINE_PATH &&
+        access(path, F_OK) == 0) {
+        /* Kept absolute: the program may change its folder. */
+        if (!realpath(path, folder) || strlen(folder) >= MACHINE_PATH)
+            return MACHINE_BROKEN;
+        return MACHINE_READY;
     }
     complain("no machine: set %s to the folder of a simulated machine, or use pyvgpu run "
              "--simulate h100",

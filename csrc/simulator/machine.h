@@ -136,6 +136,12 @@ enum machine_result {
  */
 enum machine_result machine_open(struct machine **machine);
 
+/* A link to the machine's folder, beside the library of a run. */
+#define MACHINE_LINK "simulated-machine"
+
+/* Write the path of a file beside this library; false if it is unknown or longer than *size*. */
+bool machine_beside(const char *name, char *path, size_t size);
+
 /* Open the state file again, for a lock of its own; -1 on failure. */
 int machine_open_state(const struct machine *machine);
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import example_files
 import pytest
+import rights
 import runner
 
 GIB = 1 << 30
@@ -66,24 +67,102 @@ def test_command_of_the_unit_serves_until_sigterm(tmp_path):
     assert process.returncode == 0
 
 
-@pytest.mark.slow
-def test_server_and_batch_example_runs_with_each_priority(tmp_path):
+@pytest.fixture
+def example(tmp_path):
+    """Return a function that runs a script of examples/ on a simulated device."""
     environment = {
         **os.environ,
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "PYVGPU_SIMULATED_MACHINES": str(tmp_path / "machines"),
         "SIMULATE": "h100",
-        "TIMES": "3",
         "NAMED": f"-{secrets.token_hex(4)}",
         "PORT": str(free_port()),
         "PYVGPU": str(runner.PYVGPU),
         "PYTHON": sys.executable,
     }
-    script = example_files.FOLDER / "server-and-batch.sh"
-    done = subprocess.run(["sh", script], env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    headings = [line.partition(":")[0] for line in done.stdout.splitlines()]
+
+    def run(script, **variables):
+        done = subprocess.run(
+            ["sh", example_files.FOLDER / script],
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.replace(environment["NAMED"], ""), rights.without_line(done.stderr)
+
+    return run
+
+
+def test_vectors_are_computed_on_a_simulated_device(example, tmp_path):
+    command = [*(runner.PYVGPU, "run", "--simulate", "h100", "--vmemory", "1GiB", "--")]
+    command += [sys.executable, str(example_files.PROGRAMS / "vectors.py")]
+    environment = {**os.environ, "PYVGPU_SIMULATED_MACHINES": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, "computes nothing" in done.stderr) == (0, False)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["copy", "add", "saxpy"]
+
+
+@pytest.mark.slow
+def test_server_and_batch_example_runs_with_each_priority(example):
+    output, errors = example("server-and-batch.sh", TIMES="3")
+    assert errors == ""
+    headings = [line.partition(":")[0] for line in output.splitlines()]
     beside = "beside a job of"
-    batch = f"batch{environment['NAMED']}"
-    assert headings == ["alone", f"{beside} normal priority", batch, f"{beside} low priority"]
-    assert "vcore 40, priority low, vmemory 8GiB of " in done.stdout
+    assert headings == ["alone", f"{beside} normal priority", "batch", f"{beside} low priority"]
+    assert "vcore 40, priority low, vmemory 8GiB of " in output
+
+
+@pytest.mark.slow
+def test_notebooks_of_three_users_have_quotas_of_their_own(example):
+    output, _ = example("notebooks/run.sh", BUSY="0.3")
+    lines = output.splitlines()
+    assert lines[1:4] == [f"{user}: 8 GiB of GPU memory" for user in ("alice", "bob", "carol")]
+    assert "bob: MemoryError: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY" in lines
+    assert {"carol: sum: 3.0", "alice: has computed"} <= set(lines)
+    assert re.search(r"^ notebook-bob.* 30-100 +8\.00 GiB", output, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_llm_server_reserves_its_share_and_training_fits_beside_it(example):
+    output, _ = example("inference-and-training/run.sh", CLIENTS="2", REQUESTS="2")
+    blocks = int(re.match(r"(\d+) KV cache blocks", output)[1])
+    assert 0.8 * 40 * GIB < blocks << 26 < 0.9 * 40 * GIB
+    for words in ("alone", "beside the training"):
+        assert re.search(rf"^{words}: 4 requests, \d+ tokens/s", output, re.MULTILINE)
+    assert re.search(r"^ training.* 30-100 low +30\.00 GiB", output, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_ci_job_that_allocates_too_much_fails_alone(example):
+    output, _ = example("ci-runners/run.sh", JOBS="5", STEPS="5")
+    *jobs, verdict = output.splitlines()
+    right = [f"job {number}: exit code 0: done, and the weights are right" for number in (1, 2, 3, 4)]
+    assert jobs[:4] == right
+    assert re.match(r"job 5: exit code 1: MemoryError: .*CUDA_ERROR_OUT_OF_MEMORY", jobs[4])
+    assert verdict == "1 of 5 jobs failed"
+
+
+def test_ci_job_keeps_its_own_exit_code_and_waits_only_for_a_device(tmp_path):
+    script = example_files.FOLDER / "ci-runners" / "gpu-job.sh"
+    fake = tmp_path / "pyvgpu"  # refuses always
+    fake.write_text("#!/bin/sh\necho 'pyvgpu: nothing is free' >&2\nexit 69\n")
+    fake.chmod(0o755)
+    environment = {**os.environ, "PYVGPU": str(fake), "WAIT": "0"}
+    command = ["sh", script, "job", "true"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (69, "pyvgpu: nothing is free\n")
+    fake.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+    command = ["sh", script, "job", "sh", "-c", "echo lost >&2; exit 69"]
+    environment["WAIT"] = "3600"
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (69, "lost\n")
+
+
+@pytest.mark.slow
+def test_students_share_a_device_and_one_more_is_refused(example):
+    output, errors = example("class/run.sh", STUDENTS="4")
+    for number in range(1, 5):
+        result = f"student {number} with 3072 MiB: {number} * 2 + 1 = {number * 2 + 1}.0 is right"
+        assert result in output.splitlines()
+    assert re.search(r"vcore 25: .* has 0 of 100 free, the rest is reserved: student-\d", errors)

@@ -6,6 +6,7 @@ import sys
 
 import machine_room
 import pytest
+import runner
 
 from pyvgpu.simulation import simulator
 
@@ -109,6 +110,19 @@ def test_forked_child_repeats_no_notice(machine):
     assert [len(run(machine, again)[1]) for _ in range(2)] == [1, 1]
 
 
+@pytest.mark.slow
+def test_processes_of_one_run_repeat_no_notice(tmp_path):
+    start = runner.Runner(tmp_path)
+    program = PROGRAM + "launch(sys.argv[1])\ncall('cuCtxSynchronize')\n"
+    both = 'import subprocess, sys\nfor name in ("mine", "yours"):\n'
+    both += "    subprocess.run([sys.executable, '-c', sys.argv[1], name], check=True)\n"
+    for _ in range(2):  # a second run has a notice of its own
+        done = start("--vmemory", "2GiB", "--", sys.executable, "-c", both, program)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("takes time and computes nothing") == 1
+        assert "kernel 'mine' takes time" in done.stderr
+
+
 def test_request_of_the_cuda_runtime_is_explained(machine):
     out, notices = run(
         machine,
@@ -117,4 +131,5 @@ def test_request_of_the_cuda_runtime_is_explained(machine):
     )
     assert out == "[500, 500]\n"
     assert len(notices) == 1
+    assert "fails with cudaErrorSymbolNotFound (500)" in notices[0]
     assert "A program that needs it, such as PyTorch, fails now and needs a GPU" in notices[0]

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* notice.h -- what a program's author should know about this driver, on standard error.
  *
- * Each notice appears once per process; children made by fork do not repeat it.
+ * Each notice appears once per run, however many processes the run has. Outside of runs, and in a
+ * run whose folder is not writable, it appears once per process; children made by fork do not
+ * repeat it.
  */
 #ifndef PYVGPU_SIMULATOR_CUDA_NOTICE_H
 #define PYVGPU_SIMULATOR_CUDA_NOTICE_H

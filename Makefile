@@ -15,7 +15,7 @@ HELM := 3.22.0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release manifests images cross sanitize test-gpu e2e lint format docs bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release manifests images cross sanitize test-gpu e2e lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -40,7 +40,7 @@ $(VENV)/.built: $(VENV)/.build-tools $(NATIVE)
 	@echo "building the native side"
 	@$(PIP) install --no-build-isolation --no-deps --editable . $(PIPFLAGS)
 	@test "$$($(BIN)/python -W ignore -m setuptools_scm)" != 0.0.0 \
-	    || echo "not a git checkout with tags: the build has version 0.0.0 (docs/releasing.md)"
+	    || echo "not a git checkout with tags: the build has version 0.0.0 (docs/release.md)"
 	@touch $@
 
 # Install these groups of pyproject.toml's optional dependencies.
@@ -81,9 +81,9 @@ $(VENV)/.helm-$(HELM): | $(VENV)/.go-tools
 $(VENV)/.cluster-tools: $(VENV)/.go-tools $(VENV)/.helm-$(HELM)
 	@touch $@
 
-$(VENV)/.docs-tools: pyproject.toml | $(VENV)/.test-tools
+$(VENV)/.docs-tools: pyproject.toml | $(VENV)/.built
 	@echo "installing the documentation tools (once)"
-	$(call install,docs)
+	$(call install,docs kubernetes)
 
 $(VENV)/.picture-tools: $(VENV)/.build-tools
 	@echo "installing plotting tools (once)"
@@ -197,6 +197,9 @@ lint: build $(VENV)/.test-tools ## ruff, mypy, clang-format, the import contract
 format: $(VENV)/.test-tools ## let ruff and clang-format rewrite the sources
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
 	@find csrc tests benchmarks -name '*.[ch]' | xargs $(BIN)/clang-format -i
+
+reference: build $(VENV)/.docs-tools ## docs/reference, generated from the code
+	@PYTHONPATH=docs $(BIN)/python -m generator
 
 docs: build $(VENV)/.docs-tools ## the documentation site in build/site; every link is checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -31,6 +31,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts = {page.src_uri: page.content_string for page in files.documentation_pages()}
     for name, text in pages.made(ROOT).items():
         texts[name] = text
+        written = files.get_file_from_path(name)
+        if written is not None:
+            files.remove(written)
         files.append(structure.File.generated(config, name, content=text))
     for path in sorted(_sources(texts)):
         name = links.source_page(path)
@@ -51,7 +54,9 @@ def on_page_markdown(text: str, /, page: Page, **_: Any) -> str:
     """Remove a page's navigation line, and rewrite its links to pages of the site."""
     name = page.file.src_uri
     if name.startswith("source/"):
+        page.meta["search"] = {"exclude": True}
         return text
+    page.meta["search"] = {"boost": navigation.boost(text)}
     titled = links.labelled(navigation.without_line(text), lambda to: _title(name, to))
     return links.rewritten(titled, lambda target: pages.target(ROOT, name, target))
 

@@ -17,7 +17,7 @@ from generator.tables import code, table
 from pyvgpu import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 HEAD = """# Messages: errors and events
@@ -29,20 +29,62 @@ stands for a value. To search by symptom instead of by message, see
 
 ## Exit codes
 
-The exit code tells the kind of error.
+The exit code tells the kind of error. `pyvgpu run` otherwise ends with the exit code of its program.
 
 """
-# What a user does about each kind; a class that is not listed has the answer of its base class.
-ANSWERS = {
-    errors.PyVgpuError: "read the rest of the message: it says what failed",
-    errors.UsageError: "use a value that is valid by the rule in the message",
-    errors.DataError: "repair or replace the named file or object",
-    errors.UnavailableError: "provide the named resource (a driver, a device, free capacity, a "
-    "service), or wait until it is available; `pyvgpu doctor` says how",
-    errors.OutputError: "free disk space, or use a reader that does not close the pipe early",
-    errors.PermissionDeniedError: "get the named permission: another user, another file mode, a "
-    "mount that is not read-only",
+# By exit code: the kind of error, and what a user does about it.
+CODES = {
+    64: ("an argument, a value or a request is invalid", "change it as the message says"),
+    65: ("a file or document is invalid", "repair or replace the named file or object"),
+    69: (
+        "something required is unavailable: a driver, a device, free capacity, a service",
+        "provide it, or wait until it is available; `pyvgpu doctor` checks this machine",
+    ),
+    70: (
+        "the operating system or another program did not do its part",
+        "the rest of the message names the failed operation; solve that first",
+    ),
+    74: (
+        "the output cannot be written",
+        "free disk space, or keep the reader of the output open",
+    ),
+    77: (
+        "access is denied by the kernel or by a file's mode",
+        "use another user or folder, or let an administrator grant the permission",
+    ),
+    126: ("the program cannot be executed", "make the file executable: `chmod +x FILE`"),
+    127: ("there is no such program", "correct the name, or add its folder to `PATH`"),
+    141: ("the reader of the output has closed the pipe", "nothing: `head` does so, too"),
 }
+# What to do about a message that matches a pattern: the first match counts. Others have the answer
+# of their exit code.
+ADVICE = (
+    (r"the rest is reserved", "request less, or lower or end a run: `pyvgpu ps` lists them"),
+    (r"valid would be", "use the value after `valid would be`"),
+    (r"one is enough", "stop one of the two agents, or give each its own folder"),
+    (r"^pod …|^.{0,20}is being bound|replica leads|gang", "nothing: kube-scheduler retries"),
+    (r"delete the pod", "delete the pod; its controller creates another"),
+    (r"kubelet", "check that kubelet runs on the node; the agent and kubelet retry"),
+    (r"certificate|authority", "check the named certificate and its expiry"),
+    (r"^watch of|the response is|^the watches", "check that the API server is reachable"),
+    (r"you may not list", "grant the permission: `kubectl auth can-i list RESOURCE` checks it"),
+    (r"pip install|install pyvgpu again|install it again", "run the installation command"),
+    (r"try again|meanwhile|changed while|being upgraded|has just ended", "repeat the command"),
+    (r"copy the file again|cut short", "copy the file again, completely"),
+    (r"JSON|YAML", "correct the syntax of the document"),
+    (r"NVML", "check the driver: `nvidia-smi`, then `pyvgpu doctor`"),
+    (r"libcuda|the driver|of the driver|NVIDIA driver", "check the driver: `pyvgpu doctor`"),
+    (r"\bport\b|--serve|--listen|cannot listen", "use another address or a free port"),
+    (r"cannot be read|cannot be opened", "check that the file exists and that you may read it"),
+    (
+        r"cannot be (?:written|created|filled|made|used)|no space|free space|no folder",
+        "free disk space, or use a folder to which you may write",
+    ),
+    (r"machine folder|the machine is in use", "end the programs of the machine, or use another"),
+    (r"does not answer|it does not run|answers with", "check that the named program runs"),
+    (r"\bmust\b", "follow the rule after `must`"),
+    (r"such as", "write it like the example after `such as`"),
+)
 SHIM = """## Refusals of the shim
 
 The shim writes one of these to a program's standard error, once, when `cuInit` or `nvmlInit` fails
@@ -57,12 +99,6 @@ SHIM_SAYS = re.compile(
     r'((?:"(?:[^"\\]|\\.)*"\s*)+)'
 )
 FORMAT = re.compile(r"%[-0-9.]*(?:ll|l|z)?[a-z]")
-PARTS = (
-    ("The command line and one machine", ("pyvgpu/",)),
-    ("The driver and its mirror", ("volumes/",)),
-    ("The agent of a node", ("deviceplugin/",)),
-    ("The cluster", ("controller/",)),
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,23 +112,13 @@ class Message:
 
 def text(root: Path) -> str:
     """Return the page."""
-    parts = [HEAD, table(("exit code", "error", "what it is", "what to do"), _kinds(root))]
+    codes = ([str(number), *said] for number, said in CODES.items())
+    parts = [HEAD, table(("exit code", "what it is", "what to do"), codes)]
     parts += [SHIM, table(("text",), ([code(say)] for say in shim_says(root)))]
     parts += ["## Events\n\n`kubectl describe pod` shows them.\n\n"]
     parts += [table(("reason", "when"), ([code(name), meaning] for name, meaning in events(root)))]
-    raised = list(messages(root))
-    for title, folders in PARTS:
-        rows = sorted(
-            {
-                (error.text, str(error.kind.exit_code))
-                for error in raised
-                if error.path.startswith(folders)
-            }
-        )
-        parts.append(f"## {title}\n\n")
-        parts.append(
-            table(("text", "exit code"), ((code(message), number) for message, number in rows))
-        )
+    parts += ["## Errors\n\nSorted by their first word.\n\n"]
+    parts += [table(("text", "exit code", "what to do"), _errors(root))]
     return "".join(parts)
 
 
@@ -106,15 +132,21 @@ def kinds(root: Path) -> list[type[errors.PyVgpuError]]:
     return found
 
 
-def answer(kind: type[errors.PyVgpuError]) -> str:
-    """Return what a user does about an error of this class."""
-    return next(ANSWERS[ancestor] for ancestor in kind.__mro__ if ancestor in ANSWERS)
+def answer(text: str, exit_code: int) -> str:
+    """Return what a user does about a message with this exit code."""
+    matching = (advice for pattern, advice in ADVICE if re.search(pattern, text))
+    return next(matching, CODES[exit_code][1])
+
+
+def place(text: str) -> str:
+    """Return the sort key of a message: its text from the first letter or digit on."""
+    return re.sub(r"^[^a-z0-9]+", "", text.lower())
 
 
 def messages(root: Path) -> Iterator[Message]:
     """Yield every text with which an error class is constructed."""
     by_name = {error_class.__name__: error_class for error_class in kinds(root)}
-    everything = list(sources.walk(root))
+    everything = sources.walk(root)
     named = _named(everything)
     for found in everything:
         if not isinstance(found.node, ast.Call) or not found.node.args:
@@ -132,7 +164,7 @@ def messages(root: Path) -> Iterator[Message]:
             )
 
 
-def _named(everything: list[sources.Found]) -> dict[tuple[str, str, str], list[str]]:
+def _named(everything: Iterable[sources.Found]) -> dict[tuple[str, str, str], list[str]]:
     """Return the texts assigned to names, by file, outermost class or function, and name."""
     texts: dict[tuple[str, str, str], list[str]] = {}
     for found in everything:
@@ -167,7 +199,11 @@ EVENT = re.compile(
 )
 
 
-def _kinds(root: Path) -> Iterator[tuple[str, ...]]:
-    for error_class in sorted(kinds(root), key=lambda kind: kind.exit_code):
-        said = (error_class.__doc__ or "").partition("\n")[0]
-        yield str(error_class.exit_code), code(error_class.__name__), said, answer(error_class)
+def _errors(root: Path) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each text; the same text may have several exit codes."""
+    found: dict[str, set[int]] = {}
+    for message in messages(root):
+        found.setdefault(message.text, set()).add(message.kind.exit_code)
+    for said in sorted(found, key=lambda said: (place(said), said)):
+        numbers = sorted(found[said])
+        yield code(said), ", ".join(map(str, numbers)), answer(said, numbers[0])

@@ -3,6 +3,9 @@
 That line may be `<!-- nav: SECTION, NUMBER -->`: the section is one of SECTIONS, and pages of a
 section are sorted by number. The line is not rendered. A page without it is listed under MORE, so
 a new page is never left out and no list has to be edited for it.
+
+`<!-- nav: SECTION, NUMBER, search: FACTOR -->` also gives the factor by which the site's search
+ranks the page above others.
 """
 
 from __future__ import annotations
@@ -27,8 +30,12 @@ SECTIONS = (
     "Contributing",
     MORE,
 )
+BOOSTS = {"Contributing": 0.3, "Performance": 0.5, MORE: 0.2}
 LAST = 1000  # the number of a page that gives none
-LINE = re.compile(r"\A<!-- nav: (?P<section>[^,\n]+?)(?:, (?P<number>\d+))? -->\n+")
+LINE = re.compile(
+    r"\A<!-- nav: (?P<section>[^,\n]+?)(?:, (?P<number>\d+))?"
+    r"(?:, search: (?P<boost>\d+(?:\.\d+)?))? -->\n+"
+)
 
 
 class NavigationError(ValueError):
@@ -56,6 +63,17 @@ def place(page: str, text: str) -> Place:
             f"such as <!-- nav: {SECTIONS[0]}, 10 -->"
         )
     return Place(SECTIONS.index(section), int(line["number"] or LAST), page)
+
+
+def boost(text: str) -> float:
+    """Return the factor by which the search ranks the page *text* above others.
+
+    By default it is 1, and less for sections that few readers search.
+    """
+    line = LINE.match(text)
+    if line is not None and line["boost"]:
+        return float(line["boost"])
+    return BOOSTS.get(line["section"] if line else MORE, 1.0)
 
 
 def without_line(text: str) -> str:

@@ -17,6 +17,7 @@ BESIDE = {
     "CHANGELOG.md": ("changelog.md", "More, 900"),
 }
 # Pages generated from code, in the order of the navigation, and the function that generates each.
+# `make reference` writes them into docs/, for readers of the repository; the site has them afresh.
 REFERENCE: dict[str, Callable[[Path], str]] = {
     "reference/commands.md": commands.text,
     "reference/names.md": vocabulary.text,
@@ -27,13 +28,18 @@ REFERENCE: dict[str, Callable[[Path], str]] = {
 
 def made(root: Path) -> dict[str, str]:
     """Return the texts of all these pages, by path on the site."""
-    found = {
-        name: f"<!-- nav: Reference, {number} -->\n\n{make(root)}"
-        for number, (name, make) in enumerate(REFERENCE.items())
-    }
+    found = reference(root)
     for file, (name, place) in BESIDE.items():
         found[name] = f"<!-- nav: {place} -->\n\n{(root / file).read_text()}"
     return found
+
+
+def reference(root: Path) -> dict[str, str]:
+    """Return the texts of the generated pages, by path below docs/."""
+    return {
+        name: f"<!-- nav: Reference, {number} -->\n\n{make(root)}"
+        for number, (name, make) in enumerate(REFERENCE.items())
+    }
 
 
 def origin(name: str) -> str:

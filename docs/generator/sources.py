@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,8 +34,13 @@ def modules(root: Path) -> Iterator[str]:
                 yield ".".join(inside).removesuffix(".__init__")
 
 
-def walk(root: Path) -> Iterator[Found]:
-    """Yield every syntax node of all files, in order."""
+@functools.cache
+def walk(root: Path) -> tuple[Found, ...]:
+    """Return every syntax node of all files, in order."""
+    return tuple(_walk(root))
+
+
+def _walk(root: Path) -> Iterator[Found]:
     for folder in FOLDERS:
         for file in sorted((root / folder).rglob("*.py")):
             path = str(file.relative_to(root))

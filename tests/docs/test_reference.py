@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from generator import commands, measures, messages, pages, vocabulary
+from generator import commands, measures, messages, navigation, pages, vocabulary
 
-from pyvgpu import errors, names
+from pyvgpu import names
 from pyvgpu.cli.main import KUBECTL, PYVGPU
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +63,14 @@ def test_usage_in_the_reference_matches_the_command(reference):
     )
     section = sections(reference["reference/commands.md"])["pyvgpu run"]
     assert ran.stdout.splitlines()[0].removeprefix("usage: ") in section
+
+
+@pytest.mark.parametrize("name", pages.REFERENCE)
+def test_written_reference_is_up_to_date(name, reference):
+    written = (ROOT / "docs" / name).read_text()
+    made = navigation.without_line(written)
+    usage = re.compile(r"```text\n.*?```", re.DOTALL)  # which each Python wraps differently
+    assert usage.sub("", made) == usage.sub("", reference[name]), "make reference"
 
 
 def test_every_pyvgpu_name_is_in_the_reference(reference):
@@ -125,16 +133,34 @@ def test_every_metric_belongs_to_a_program():
     } == set()
 
 
-def test_every_error_class_has_an_answer(reference):
+def test_every_exit_code_is_explained(reference):
     section = sections(reference["reference/messages.md"])["Exit codes"]
     text = "".join(file.read_text() for file in SOURCES)
     named = re.findall(r"^class (\w+)\((?:errors\.)?\w*Error\)", text, re.MULTILINE)
-    kinds = {error_class.__name__ for error_class in messages.kinds(ROOT)}
-    assert {"MirrorError", "RefusedError", "NotFoundError"} <= kinds & set(named)
-    for kind in kinds:
-        assert f"| `{kind}` |" in section
-    assert all(messages.answer(error_class) for error_class in messages.kinds(ROOT))
-    assert all(vars(errors)[answer.__name__] is answer for answer in messages.ANSWERS)
+    kinds = messages.kinds(ROOT)
+    assert {"MirrorError", "RefusedError", "NotFoundError"} <= {
+        kind.__name__ for kind in kinds
+    } & set(named)
+    assert {kind.exit_code for kind in kinds} == set(messages.CODES)
+    for number in messages.CODES:
+        assert re.search(rf"^\| {number} \| \w.+ \| \w.+ \|$", section, re.MULTILINE)
+
+
+def test_messages_are_sorted_and_name_no_class(reference):
+    page = reference["reference/messages.md"]
+    rows = re.findall(r"^\| `+ ?(.+?) ?`+ \| ([\d, ]+) \| (\S.+) \|$", page, re.MULTILINE)
+    texts = [text.replace("\\|", "|") for text, *_ in rows]
+    assert len(texts) > 400
+    assert texts == sorted(texts, key=lambda text: (messages.place(text), text))
+    assert len(set(texts)) == len(texts)
+    names = {kind.__name__ for kind in messages.kinds(ROOT)}
+    assert [name for name in names if re.search(rf"\b{name}\b", page)] == []
+
+
+def test_each_advice_is_used():
+    texts = [message.text for message in messages.messages(ROOT)]
+    used = {messages.answer(text, 70) for text in texts}
+    assert {advice for _, advice in messages.ADVICE} <= used
 
 
 @pytest.mark.parametrize(
@@ -157,7 +183,7 @@ def test_error_messages_are_in_the_reference(arguments, reference, tmp_path):
     )
     said = ran.stderr.splitlines()[-1].removeprefix("pyvgpu: ")
     rows = re.findall(
-        rf"^\| `+ ?(.+?) ?`+ \| {ran.returncode} \|$",
+        rf"^\| `+ ?(.+?) ?`+ \| {ran.returncode} \| \S.+ \|$",
         reference["reference/messages.md"],
         re.MULTILINE,
     )

@@ -49,6 +49,19 @@ def test_every_page_is_in_the_navigation():
     assert sorted(listed) == sorted(TEXTS)
 
 
+@pytest.mark.parametrize(
+    ("text", "factor"),
+    [
+        pytest.param("<!-- nav: Trouble, 5, search: 2.5 -->\n\n# X\n", 2.5, id="given"),
+        pytest.param("<!-- nav: Trouble, 5 -->\n\n# X\n", 1, id="usual"),
+        pytest.param("<!-- nav: Contributing, 5 -->\n\n# X\n", 0.3, id="of its section"),
+        pytest.param("# X\n", 0.2, id="of the section More"),
+    ],
+)
+def test_search_ranks_a_page_by_its_factor(text, factor):
+    assert navigation.boost(text) == factor
+
+
 def test_nav_line_is_removed_from_the_page():
     assert navigation.without_line("<!-- nav: More, 1 -->\n\n# X\n") == "# X\n"
 

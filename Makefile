@@ -15,7 +15,7 @@ HELM := 3.22.0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels release manifests images cross sanitize test-gpu e2e lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels dist release manifests images cross sanitize test-gpu e2e lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -54,7 +54,7 @@ endef
 
 $(VENV)/.test-tools: pyproject.toml | $(VENV)/.built
 	@echo "installing the test tools and real CUDA clients (once)"
-	$(call install,lint test clients report kubernetes)
+	$(call install,lint test clients report kubernetes release)
 
 $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	@echo "installing a compiler for other machines and older systems (once, 100 MB)"
@@ -147,10 +147,19 @@ wheels: $(VENV)/.wheel-tools $(VENV)/.test-tools ## build dist/*.whl for x86-64 
 	@BIN=$(BIN) sh .ci/wheels
 	@$(BIN)/python -m pytest -m wheels $(PYTESTFLAGS)
 
-release: $(VENV)/.release-tools ## wheels, the sdist, a bill of materials and checksums in dist/, of a tagged commit
-	@$(BIN)/python deploy/release.py check
-	@$(MAKE) wheels
+# KEY signs, URL is the address at which the files will be downloadable (docs/release.md). WHEELS=dist
+# uses the wheels that `make wheels` has just built.
+dist: build $(VENV)/.release-tools ## dist/release: all files of a release, signed; KEY=key.pem URL=https://downloads.example/0.1.0
+	@$(BIN)/python deploy/distribution.py ready "$(KEY)" "$(URL)"
+	@test -n "$(WHEELS)" || $(MAKE) wheels
+	@$(BIN)/python deploy/images.py dist dist/pyvgpu-*_$$(uname -m).whl
 	@$(BIN)/python deploy/release.py bill dist
+	@$(BIN)/python deploy/distribution.py assemble dist dist/release "$(KEY)" "$(URL)"
+	@ls -l dist/release
+
+release: $(VENV)/.release-tools ## make dist, of a tagged commit
+	@$(BIN)/python deploy/release.py check
+	@$(MAKE) dist
 
 manifests: build $(VENV)/.cluster-tools ## render the chart into deploy/plain, which `pyvgpu manifests` prints
 	@$(BIN)/python deploy/render.py deploy/plain

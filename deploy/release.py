@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Release checks and bill of materials: `make release`.
+"""Release checks: `make release`, and the bill of materials of `make dist`.
 
 release.py check            list what prevents the checked-out commit from being released
 release.py bill FOLDER      write the bill of materials (CycloneDX) of this machine's wheel in
-                            FOLDER with its dependencies, and checksums of all files there
+                            FOLDER with its dependencies
 
 A release is a commit with a tag such as v0.1.0, which gives the package its version. The
 changelog, the chart and the images in manifests have the version of the coming release.
@@ -11,7 +11,6 @@ changelog, the chart and the images in manifests have the version of the coming 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pathlib
 import re
@@ -36,7 +35,7 @@ def main() -> None:
             found += unclean()
             sys.exit("\n".join(f"release: {complaint}" for complaint in found) or 0)
         case ["bill", folder]:
-            bill(pathlib.Path(folder).absolute())
+            install_and_bill(pathlib.Path(folder).absolute())
         case _:
             sys.exit(__doc__)
 
@@ -120,12 +119,12 @@ def unclean() -> list[str]:
     return [f"{len(changed)} files differ from the commit: {changed[0]}"] if changed else []
 
 
-def bill(folder: pathlib.Path) -> None:
-    """Write a wheel's bill of materials, and the checksums of all files in *folder*."""
+def install_and_bill(folder: pathlib.Path) -> None:
+    """Write the bill of materials of this machine's wheel in *folder*, installed alone."""
     machine = sysconfig.get_platform().removeprefix("linux-")
     (wheel,) = folder.glob(f"pyvgpu-*_{machine}.whl")
-    number = wheel.name.split("-")[1]
-    written = folder / f"pyvgpu-{number}.cdx.json"
+    for former in folder.glob("pyvgpu-*.cdx.json"):
+        former.unlink()
     with tempfile.TemporaryDirectory() as made:
         python = pathlib.Path(made, "bin", "python")
         subprocess.run([sys.executable, "-m", "venv", made], check=True)
@@ -133,21 +132,20 @@ def bill(folder: pathlib.Path) -> None:
         subprocess.run([*pip, "install", f"{wheel}[{EXTRAS}]"], check=True)
         # The installer and pip's own dependencies are not part of an installed pyvgpu.
         subprocess.run([*pip, "uninstall", "--yes", "setuptools", "pip"], check=True)
-        tool = pathlib.Path(sys.executable).with_name("cyclonedx-py")
-        options = ["--output-reproducible", "--pyproject", HERE / "pyproject.toml"]
-        options += ["--output-format", "JSON", "--output-file", written]
-        subprocess.run([tool, "environment", *options, python], check=True)
+        print(bill(folder, python, wheel.name.split("-")[1]))
+
+
+def bill(folder: pathlib.Path, python: pathlib.Path, number: str) -> pathlib.Path:
+    """Write the bill of materials of pyvgpu *number* and of what *python* has installed."""
+    written = folder / f"pyvgpu-{number}.cdx.json"
+    tool = pathlib.Path(sys.executable).with_name("cyclonedx-py")
+    options = ["--output-reproducible", "--pyproject", HERE / "pyproject.toml"]
+    options += ["--output-format", "JSON", "--output-file", written]
+    subprocess.run([tool, "environment", *options, python], check=True)
     document = json.loads(written.read_text())
     document["metadata"]["component"]["version"] = number  # pyproject.toml takes it from git
     written.write_text(json.dumps(document, indent=2) + "\n")
-    sums = folder / "SHA256SUMS"
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path != sums)
-    sums.write_text(
-        "".join(
-            f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files
-        )
-    )
-    print(f"{written}\n{sums}: {len(files)} files")
+    return written
 
 
 def _git(*words: str) -> str:

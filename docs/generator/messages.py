@@ -29,7 +29,8 @@ stands for a value. To search by symptom instead of by message, see
 
 ## Exit codes
 
-The exit code tells the kind of error. `pyvgpu run` otherwise ends with the exit code of its program.
+The exit code tells the kind of error. `pyvgpu run` otherwise ends with the exit code of its
+program.
 
 """
 # By exit code: the kind of error, and what a user does about it.

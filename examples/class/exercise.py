@@ -1,7 +1,7 @@
 """A student's exercise: `python3 exercise.py NUMBER`.
 
-It computes `NUMBER * x + y` on the GPU, checks the result, and keeps the GPU until the lesson ends,
-which is when standard input is closed.
+It computes `NUMBER * x + y` on the GPU, checks the result, and keeps its share until the lesson
+ends, which is when standard input is closed.
 """
 
 import sys
@@ -20,7 +20,10 @@ def main(number: int) -> None:
     if found != {2.0 * number + 1}:
         raise SystemExit(f"student {number}: {sorted(found)[:3]}: must be {2.0 * number + 1}")
     memory = device.memory()[1] >> 20
-    print(f"student {number} with {memory} MiB: {number} * 2 + 1 = {found.pop()} is right", flush=True)
+    print(
+        f"student {number} with {memory} MiB: {number} * 2 + 1 = {found.pop()} is right",
+        flush=True,
+    )
     sys.stdin.read()
 
 

@@ -137,7 +137,9 @@ def test_llm_server_reserves_its_share_and_training_fits_beside_it(example):
 def test_ci_job_that_allocates_too_much_fails_alone(example):
     output, _ = example("ci-runners/run.sh", JOBS="5", STEPS="5")
     *jobs, verdict = output.splitlines()
-    right = [f"job {number}: exit code 0: done, and the weights are right" for number in (1, 2, 3, 4)]
+    right = [
+        f"job {number}: exit code 0: done, and the weights are right" for number in (1, 2, 3, 4)
+    ]
     assert jobs[:4] == right
     assert re.match(r"job 5: exit code 1: MemoryError: .*CUDA_ERROR_OUT_OF_MEMORY", jobs[4])
     assert verdict == "1 of 5 jobs failed"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("material", reason="needs the documentation tools (make .venv/.docs-tools)")
-import site_search  # noqa: E402
+import site_search
 
 ROOT = Path(__file__).parents[2]
 FIRST = 3  # results that a reader looks at

@@ -58,34 +58,46 @@ CODES = {
     141: ("the reader of the output has closed the pipe", "nothing: `head` does so, too"),
 }
 # What to do about a message that matches a pattern: the first match counts. Others have the answer
-# of their exit code.
+# of their folder, or of their exit code.
 ADVICE = (
     (r"the rest is reserved", "request less, or lower or end a run: `pyvgpu ps` lists them"),
     (r"valid would be", "use the value after `valid would be`"),
     (r"one is enough", "stop one of the two agents, or give each its own folder"),
-    (r"^pod …|^.{0,20}is being bound|replica leads|gang", "nothing: kube-scheduler retries"),
     (r"delete the pod", "delete the pod; its controller creates another"),
-    (r"kubelet", "check that kubelet runs on the node; the agent and kubelet retry"),
-    (r"certificate|authority", "check the named certificate and its expiry"),
-    (r"^watch of|the response is|^the watches", "check that the API server is reachable"),
-    (r"you may not list", "grant the permission: `kubectl auth can-i list RESOURCE` checks it"),
-    (r"pip install|install pyvgpu again|install it again", "run the installation command"),
-    (r"try again|meanwhile|changed while|being upgraded|has just ended", "repeat the command"),
+    (r"it must restart", "nothing: the agent restarts by itself"),
     (r"copy the file again|cut short", "copy the file again, completely"),
+    (r"certificate request", "approve or deny it: `kubectl get csr` lists the requests"),
+    (
+        r"; (?:it is |then )?(?:run|request|put|remove|set|give|free|install|mend|name|read|use) "
+        r"|: give --|creates one|lists them|resumes it|--state names|--simulate",
+        "do what the second half of the message says",
+    ),
+    (r"must not both|makes no sense", "leave out one of the named options"),
+    (r"pip install|install pyvgpu again", "run the installation command"),
+    (r"\bmust\b", "follow the rule after `must`"),
     (r"JSON|YAML", "correct the syntax of the document"),
+    (r"such as", "write it like the example after `such as`"),
+    (r"^pod …|is being bound|replica leads|gang", "nothing: kube-scheduler retries"),
+    (r"kubelet", "check that kubelet runs on the node; the agent and kubelet retry"),
+    (r"certificate", "check the named certificate and its expiry"),
+    (r"^watch of|the response is", "check that the API server is reachable"),
+    (r"you may not list", "grant the permission: `kubectl auth can-i list RESOURCE` checks it"),
+    (r"try again|meanwhile|being upgraded|has just ended", "repeat the command"),
     (r"NVML", "check the driver: `nvidia-smi`, then `pyvgpu doctor`"),
-    (r"libcuda|the driver|of the driver|NVIDIA driver", "check the driver: `pyvgpu doctor`"),
-    (r"\bport\b|--serve|--listen|cannot listen", "use another address or a free port"),
     (r"cannot be read|cannot be opened", "check that the file exists and that you may read it"),
     (
-        r"cannot be (?:written|created|filled|made|used)|no space|free space|no folder",
+        r"cannot be (?:written|created|filled|used)|no space|no folder",
         "free disk space, or use a folder to which you may write",
     ),
-    (r"machine folder|the machine is in use", "end the programs of the machine, or use another"),
+    (r"libcuda|the driver|NVIDIA driver", "check the driver: `pyvgpu doctor`"),
+    (r"--serve|--listen|cannot listen", "use another address or a free port"),
+    (r"the machine is in use", "end the programs of the machine, or use another"),
     (r"does not answer|it does not run|answers with", "check that the named program runs"),
-    (r"\bmust\b", "follow the rule after `must`"),
-    (r"such as", "write it like the example after `such as`"),
 )
+FOLDERS = {  # of programs that retry by themselves what is unavailable
+    ("deviceplugin/", 69): "wait: the agent retries; `kubectl vgpu explain POD` shows the state",
+    ("controller/", 69): "wait: the program retries; its log has the details",
+}
 SHIM = """## Refusals of the shim
 
 The shim writes one of these to a program's standard error, once, when `cuInit` or `nvmlInit` fails
@@ -133,10 +145,11 @@ def kinds(root: Path) -> list[type[errors.PyVgpuError]]:
     return found
 
 
-def answer(text: str, exit_code: int) -> str:
-    """Return what a user does about a message with this exit code."""
-    matching = (advice for pattern, advice in ADVICE if re.search(pattern, text))
-    return next(matching, CODES[exit_code][1])
+def answer(message: Message) -> str:
+    """Return what a user does about a message."""
+    matching = (advice for pattern, advice in ADVICE if re.search(pattern, message.text))
+    folder = (message.path.partition("/")[0] + "/", message.kind.exit_code)
+    return next(matching, FOLDERS.get(folder, CODES[message.kind.exit_code][1]))
 
 
 def place(text: str) -> str:
@@ -202,9 +215,9 @@ EVENT = re.compile(
 
 def _errors(root: Path) -> Iterator[tuple[str, ...]]:
     """Yield a row for each text; the same text may have several exit codes."""
-    found: dict[str, set[int]] = {}
+    found: dict[str, dict[int, Message]] = {}
     for message in messages(root):
-        found.setdefault(message.text, set()).add(message.kind.exit_code)
+        found.setdefault(message.text, {}).setdefault(message.kind.exit_code, message)
     for said in sorted(found, key=lambda said: (place(said), said)):
         numbers = sorted(found[said])
-        yield code(said), ", ".join(map(str, numbers)), answer(said, numbers[0])
+        yield code(said), ", ".join(map(str, numbers)), answer(found[said][numbers[0]])

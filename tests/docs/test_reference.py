@@ -158,9 +158,9 @@ def test_messages_are_sorted_and_name_no_class(reference):
 
 
 def test_each_advice_is_used():
-    texts = [message.text for message in messages.messages(ROOT)]
-    used = {messages.answer(text, 70) for text in texts}
+    used = {messages.answer(message) for message in messages.messages(ROOT)}
     assert {advice for _, advice in messages.ADVICE} <= used
+    assert set(messages.FOLDERS.values()) <= used
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,15 @@ FILES = (
     re.escape(KREW),
     re.escape(PUBLIC),
 )
+EMPTY = set(image.FOLDERS)  # of images, for container runtimes; etc has the loader's cache
 # The plugin is the image's file tree with its own Python, loader and libraries: it needs nothing.
 PLUGIN = "kubectl-vgpu"
 LAUNCHER = """#!/bin/sh
 # Runs the kubectl plugin with the Python beside this file.
 here=$(dirname "$(readlink -f "$0")")
-export PYTHONHOME="$here/usr/local" PYTHONDONTWRITEBYTECODE=1
-exec "$here/{loader}" --library-path "$here/usr/local/lib/native" "$here/{python}" \\
+unset PYTHONPATH
+export PYTHONHOME="$here/usr/local"
+exec "$here/{loader}" --library-path "$here/usr/local/lib/native" "$here/{python}" -BPs \\
     -c 'import sys; from pyvgpu import cli; sys.exit(cli.kubectl_main())' "$@"
 """
 
@@ -168,6 +170,8 @@ def plugin(source: Image, archive: pathlib.Path) -> None:
         for layer in source.layers:
             with tarfile.open(fileobj=io.BytesIO(gzip.decompress(layer))) as files:
                 for member in files:
+                    if member.name.partition("/")[0] in EMPTY:
+                        continue
                     tar.addfile(member, files.extractfile(member) if member.isfile() else None)
                     if re.fullmatch(r"(?:.*/)?ld-linux-[^/]+", member.name):
                         loader = member.name

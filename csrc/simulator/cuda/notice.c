@@ -47,8 +47,7 @@ void notice_kernel(const char *name)
 
 void notice_private_table(void)
 {
-    if (atomic_exchange(&private_table_noticed, true) ||
-        !is_first_of_run("private-table-noticed"))
+    if (atomic_exchange(&private_table_noticed, true) || !is_first_of_run("private-table-noticed"))
         return;
     fprintf(stderr,
             "pyvgpu simulator: the CUDA runtime asks for parts of NVIDIA's driver that are not "

@@ -93,11 +93,9 @@ def find(name: str, grants: Iterable[Grant]) -> Grant:
         return found[0]
     if found:
         several = ", ".join(sorted(grant.owner.container for grant in found if grant.owner))
-        raise errors.UsageError(f"NAME {name!r}: must also name one of its containers: {several}?")
+        raise errors.UsageError(f"RUN {name!r}: must also name one of its containers: {several}?")
     known = ", ".join(sorted(bound)[:10]) or "none has any"
-    raise errors.UsageError(
-        f"NAME {name!r}: no container of that name has a grant; valid: {known}"
-    )
+    raise errors.UsageError(f"RUN {name!r}: no container of that name has a grant; valid: {known}")
 
 
 def _set(question: Mapping[str, Any], hands: Hands) -> dict[str, object]:

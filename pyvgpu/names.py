@@ -20,6 +20,7 @@ SIMULATED_MACHINE_VARIABLE = "PYVGPU_SIMULATED_MACHINE"
 QUOTA_FILE = "quota"
 USAGE_FILE = "usage"
 PROMISE_FILE = "promise.json"
+COMMAND_FILE = "command"  # of a run: its command line, which only its user and root can read
 TAMPERED_FILE = "tampered"  # exists if something other than the shim changed the usage file
 LIMIT_FILE = "driver-limit"  # the driver's own limit for a run or container, or why there is none
 CONTROL_SOCKET = "control"  # on which a run's supervisor accepts changes of its quota

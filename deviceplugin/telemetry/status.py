@@ -7,10 +7,9 @@ MiB. Problems are sentences, which the page shows verbatim.
 from __future__ import annotations
 
 import dataclasses
-import enum
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.status import documents
+from pyvgpu.status import documents, states
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,35 +20,10 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.telemetry.metrics import ContainerSample, DeviceSample
     from pyvgpu.status import history
 
-IDLE = 0.005  # of a device's time; a container below it is idle
-SHORT = 0.9  # of its share; a throttled container below it gets less than its share
-WAITING = 0.05  # of the time; a container whose launches wait for more is throttled
 _MIB = 1 << 20
 _LINES = ("used", "memoryMiB")
 
 Key = tuple[str, ...]  # the labels of a container's series, or the UUID of a device
-
-
-class HolderState(enum.Enum):
-    """State of a container on a device."""
-
-    IDLE = "idle"
-    RUNS = "runs"
-    HELD = "at its limit"  # it demands more than its limit
-    SHORT = "gets less than its share"
-    FULL = "out of memory"  # allocations were refused in the last half minute
-
-
-def state_of(part: ContainerSample, used: float, waited: float, refused: int) -> HolderState:
-    """Return the state of a container, by the ratio that it *used* in the last half minute.
-
-    *waited* is the part of that time that launches waited, *refused* the allocations refused.
-    """
-    if refused:
-        return HolderState.FULL
-    if waited >= WAITING:
-        return HolderState.SHORT if used < SHORT * part.vcore else HolderState.HELD
-    return HolderState.RUNS if used >= IDLE else HolderState.IDLE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +41,7 @@ class Facts:
     node: str
     at: float  # seconds since the epoch, of the last look; 0: there was none
     samples: Sequence[DeviceSample]
-    states: Mapping[Key, HolderState]
+    states: Mapping[Key, states.HolderState]
     lines: history.History[Key]
     unbound: int  # grants that are not matched to a container yet
     findings: Collection[quota_audit.Finding]
@@ -105,14 +79,14 @@ def points(use: usage.Use) -> history.Values:
 
 def state_at(
     part: ContainerSample, before: Sequence[history.Values], period: float
-) -> HolderState:
+) -> states.HolderState:
     """Return a container's state by its last points, *before*, *period* seconds apart."""
     if len(before) < 2:
-        return state_of(part, part.use.ratio, 0.0, 0)
+        return states.state_of(part.vcore, part.use.ratio, 0.0, 0)
     first, last = before[0], before[-1]
     used = sum(point[0] for point in before[1:]) / 1000 / (len(before) - 1)
     waited = (last[2] - first[2]) / 1000 / (period * (len(before) - 1))
-    return state_of(part, used, waited, last[3] - first[3])
+    return states.state_of(part.vcore, used, waited, last[3] - first[3])
 
 
 def _device(sample: DeviceSample, seen: Facts) -> dict[str, Any]:
@@ -142,7 +116,7 @@ def _container(part: ContainerSample, seen: Facts) -> dict[str, Any]:
         "namespace": part.namespace,
         "pod": part.pod,
         "container": part.container,
-        "state": seen.states.get(part.labels, HolderState.IDLE).value,
+        "state": seen.states.get(part.labels, states.HolderState.IDLE).value,
         "promised": _rounded(part.vcore),
         "limit": _rounded(part.limit),
         "used": _rounded(part.use.ratio),

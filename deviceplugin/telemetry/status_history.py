@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu.deviceplugin.telemetry import metrics, status, usage
-from pyvgpu.status import history
+from pyvgpu.status import history, states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class Recent:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lines: history.History[status.Key] = history.History()
-        self._states: dict[status.Key, status.HolderState] = {}
+        self._states: dict[status.Key, states.HolderState] = {}
         self._events: collections.deque[status.EventRecord] = collections.deque(maxlen=MOST_EVENTS)
         self._lock = threading.Lock()
         self._at = 0.0

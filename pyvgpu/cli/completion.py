@@ -22,9 +22,19 @@ _WORDS = {  # the values that a placeholder of --help stands for
 }
 _FILES = ("ARGUMENT", "COMMAND", "FILE", "FILE.html", "RECORD", "SOCKET")
 _FOLDERS = ("DIR",)
+_LIST_RUNS = "pyvgpu ps --quiet 2>/dev/null"
+_RUNS = {  # the value RUN: the names of the runs at the time of the completion
+    "bash": "_pyvgpu_runs",
+    "zsh": "_pyvgpu_runs",
+    "fish": f"({_LIST_RUNS})",
+    "preamble": {
+        "bash": f'_pyvgpu_runs() {{ compgen -W "$({_LIST_RUNS})" -- "$1"; }}',
+        "zsh": f'_pyvgpu_runs() {{ compadd -- ${{(f)"$({_LIST_RUNS})"}}; }}',
+    },
+}
 _DESCRIPTION = """\
-Print a script that lets a shell complete the commands and options of pyvgpu, and known values such
-as models and files.
+Print a script that lets a shell complete the commands and options of pyvgpu, known values such
+as models and files, and the names of the active runs.
 """
 _EXAMPLES = """\
 examples:
@@ -56,6 +66,7 @@ def script(shell: str) -> str:
     from pyvgpu.cli.main import PYVGPU, whole
 
     parser = whole(PYVGPU)
+    _shorten_help(parser)
     for action in _actions(parser):
         _tell_values(action)
         if shell == "zsh" and isinstance(action.metavar, str):  # where a colon ends the word
@@ -73,6 +84,14 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
             yield action
 
 
+def _shorten_help(parser: argparse.ArgumentParser) -> None:
+    """Let shtab show the summaries of commands, not the beginnings of their descriptions."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                command.description = None
+
+
 def _tell_values(action: argparse.Action) -> None:
     """Tell shtab the values of *action*; it may be changed, as no other code uses the parser."""
     taken = str(action.metavar)
@@ -80,5 +99,7 @@ def _tell_values(action: argparse.Action) -> None:
         return
     if taken in _WORDS or re.fullmatch(r"[a-z]+(\|[a-z]+)+", taken):
         action.choices = _WORDS.get(taken, taken.split("|"))
+    elif taken == "RUN":
+        action.complete = _RUNS  # type: ignore[attr-defined]
     elif taken in _FILES or taken in _FOLDERS:
         action.complete = "file" if taken in _FILES else "directory"  # type: ignore[attr-defined]

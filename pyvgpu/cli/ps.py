@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu.cli import sheet, views
-from pyvgpu.machine import reservations, users
+from pyvgpu.machine import reservations
 from pyvgpu.run import runs
 
 if TYPE_CHECKING:
@@ -17,24 +16,25 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 List the active runs of all users on this machine, with their quotas and the memory that they hold.
-`pyvgpu set` takes a run's name.
+`pyvgpu set` takes a run's name. Runs of other users are called USER/RUN, and only their programs
+are shown, without arguments.
 """
 _EXAMPLES = """\
 examples:
   pyvgpu ps
   pyvgpu ps --json
+  pyvgpu ps --quiet
 """
 _COLUMNS = (
     sheet.Column("run", least=16),
-    sheet.Column("user", rank=3),
-    sheet.Column("pid", rank=2),
-    sheet.Column("device", rank=1),
+    sheet.Column("pid", rank=3),
+    sheet.Column("device", rank=2),
     sheet.Column("vcore", right=True),
     sheet.Column("vmemory", right=True),
     sheet.Column("held", right=True),
     sheet.Column("processes", right=True, rank=5),
     sheet.Column("age", right=True, rank=4),
-    sheet.Column("command", least=8, rank=6),
+    sheet.Column("command", least=12, rank=1),
 )
 
 
@@ -42,7 +42,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu ps`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    parser.add_argument("--json", action="store_true", help="print the same as JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the same as JSON")
+    form.add_argument("--quiet", action="store_true", help="print only the runs' names")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,6 +52,9 @@ def run(options: argparse.Namespace) -> int:
     devices = runs.RunWatch().see(runs.look(reservations.Books()))
     if options.json:
         print(json.dumps({"runs": views.documents(devices)}, indent=2))
+    elif options.quiet:
+        for name in dict.fromkeys(part.full_name for device in devices for part in device.parts):
+            print(name)
     else:
         _show(devices)
     return 0
@@ -67,8 +72,7 @@ def _show(devices: Sequence[runs.DeviceView]) -> None:
             map(
                 Text,
                 (
-                    part.name,
-                    users.name(part.uid),
+                    part.full_name,
                     str(part.pid),
                     views.short(device),
                     views.vcore(part),
@@ -76,14 +80,16 @@ def _show(devices: Sequence[runs.DeviceView]) -> None:
                     views.held(part),
                     str(len(part.processes)),
                     views.age(now - part.created),
-                    Path(part.command).name,
+                    views.command(part),
                 ),
             )
         )
         for device in devices
         for part in device.parts
     ]
-    console = views.console()
-    console.print(sheet.table(_COLUMNS, rows, console.width))
+    console = views.console(views.UNLIMITED)
+    with console.capture() as table:
+        console.print(sheet.table(_COLUMNS, rows, console.width))
+    print("\n".join(line.rstrip() for line in table.get().splitlines()))
     if note := views.note(devices):
         console.print(note, style="red")

@@ -90,7 +90,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="low: only time that others leave unused; high: served first when idle time is lent "
         f"(normal, or from {names.HAMI_PRIORITY_VARIABLE}: 0 is high, more is low)",
     )
-    add("--name", help="the run's name for later commands (derived from COMMAND or its script)")
+    add(
+        "--name",
+        help="the run's name, unique among your runs (derived from COMMAND or its script)",
+    )
     add(
         "--simulate",
         metavar="MODEL[:COUNT]",
@@ -134,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
     with supervisor.signals_held() as inherited:
         run_files.sweep(cache, books)
         holder = holders.Holder(name, command[0], tree=str(cache / run_files.RUNS))
-        made = books.promise(wish, holder, holders.script(command))
+        made = books.promise(wish, holder, command)
         try:
             _tell(asked, made.share)
             run_tree, lock = run_files.make(cache, made.run_id, source, made.folder)

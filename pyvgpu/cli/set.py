@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, quota
 from pyvgpu.cli import agent, limits
 from pyvgpu.deviceplugin import admin_socket
-from pyvgpu.machine import holders, quota_socket, reservations
+from pyvgpu.machine import holders, quota_socket, reservations, users
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+
+    from pyvgpu.machine.holders import LiveReservation
 
 _DESCRIPTION = """\
 Change the quota of a run, or of a container of this node; omitted values stay as they are. The new
 quota applies to the next launch and the next allocation. A memory quota below the memory in use
 reclaims nothing: allocations fail until enough is freed. A value that is not valid, or does not
 fit beside the other reservations, is rejected, and the old one stays. Only the run's user and root
-may change it. A container is called NAMESPACE/POD/CONTAINER; its quota can be lowered, and raised
-again up to what it was created with, by root only.
+may change it. Another user's run is called USER/RUN. A container is called
+NAMESPACE/POD/CONTAINER; its quota can be lowered, and raised again up to what it was created with,
+by root only.
 """
 _EXAMPLES = """\
 examples:
@@ -27,17 +31,18 @@ examples:
   pyvgpu set eval --vmemory 12GiB
   pyvgpu set eval --vcore 20 --policy elastic --vcore-limit 80
   pyvgpu set eval --priority low
+  pyvgpu set alice/train --vcore 50              (as root)
   pyvgpu set team/trainer-0/main --vcore 30
 """
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu set`."""
-    parser.usage = "pyvgpu set NAME [options]"
+    parser.usage = "pyvgpu set RUN [options]"
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("name", metavar="NAME", help="what `pyvgpu ps` calls the run, or NAMESPACE/POD/CONTAINER")
+    add("name", metavar="RUN", help="the run, as in `pyvgpu ps`, or NAMESPACE/POD/CONTAINER")
     add("--vcore", metavar="N", help="percent of the device's time, 1 to 100")
     add("--vmemory", metavar="SIZE", help="device memory, such as 4GiB or 512Mi")
     add("--policy", metavar="hard|elastic", help="whether it may use idle time of the device")
@@ -53,13 +58,23 @@ def run(options: argparse.Namespace) -> int:
         raise errors.UsageError(
             f"nothing to change is given, such as `pyvgpu set {options.name} --vcore 50`"
         )
-    if "/" in options.name:
+    live = reservations.Books().live()
+    if "/" in options.name and not _is_run(options.name, live):
         order = {"order": "set", "name": options.name, "change": dataclasses.asdict(wanted)}
         print(admin_socket.tell(agent.state(options), order))
         return 0
-    name = holders.check_name(options.name, "NAME")
-    found = quota_socket.find(name, reservations.Books().live())
+    if "/" not in options.name:
+        holders.check_name(options.name, "RUN")
+    found = quota_socket.find(options.name, live)
     with quota_socket.Supervisor(found) as supervisor:
         held = supervisor.change(wanted)
-    print(f"{name}: {held.text}")
+    print(f"{found.name}: {held.text}")
     return 0
+
+
+def _is_run(name: str, live: Sequence[LiveReservation]) -> bool:
+    """Whether *name* is USER/RUN of a user who has runs, and not a container."""
+    user, _, run = name.partition("/")
+    return "/" not in run and any(
+        user in (users.name(promise.uid), str(promise.uid)) for promise in live
+    )

@@ -51,9 +51,7 @@ def fit(columns: Sequence[Column], wanted: Sequence[int], room: int) -> tuple[in
     return tuple(widths)
 
 
-def table(
-    columns: Sequence[Column], rows: Sequence[Sequence[Text]], room: int, title: Text | None = None
-) -> Table:
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Text]], room: int) -> Table:
     """Return a table no wider than *room*, if possible; rows may have fewer cells."""
     from rich import box
     from rich import table as rich_table
@@ -63,9 +61,7 @@ def table(
         for i, column in enumerate(columns)
     ]
     widths = fit(columns, wanted, room)
-    shown = rich_table.Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="none"
-    )
+    shown = rich_table.Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column, width in zip(columns, widths, strict=True):
         if width:
             shown.add_column(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import quota
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 NO_RUNS = "there are no active runs on this machine; `pyvgpu run --help` has examples"
 WIDTH = 110  # columns if standard output is not a terminal
+UNLIMITED = 1 << 14  # for output without bars
 UNKNOWN = "?"
 OVER = "!"
 OVER_NOTE = f"{OVER} holds more than its quota: new allocations fail until it has freed enough"
@@ -29,13 +31,13 @@ _GIB = 1 << 30
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-def console() -> Console:
-    """Return a console for standard output, which may be a file."""
+def console(width: int = WIDTH) -> Console:
+    """Return a console for standard output; *width* is the number of columns of a file."""
     from rich.console import Console
 
     if sys.stdout.isatty():
         return Console(highlight=False)
-    return Console(highlight=False, width=WIDTH, force_terminal=False)
+    return Console(highlight=False, width=width, force_terminal=False)
 
 
 def short(device: DeviceView) -> str:
@@ -46,6 +48,11 @@ def short(device: DeviceView) -> str:
 def size(held: int | None) -> str:
     """Format bytes with a fixed unit, so that the numbers of a column compare."""
     return UNKNOWN if held is None else f"{held / _GIB:.2f} GiB"
+
+
+def command(part: RunShare) -> str:
+    """Return a run's command line, or the program of another user's run."""
+    return part.command_line or Path(part.command).name
 
 
 def held(part: RunShare) -> str:
@@ -117,6 +124,7 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "uid": part.uid,
             "pid": part.pid,
             "command": part.command,
+            "command_line": part.command_line or None,
             "created": part.created,
             "device": device.uuid,
             "promised_vcore": part.promised_vcore,

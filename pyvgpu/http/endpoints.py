@@ -78,12 +78,15 @@ class Pages:
 
 
 @contextlib.contextmanager
-def serving(address: str | None, pages: Pages) -> Iterator[int]:
-    """Serve at *address* (None: do not serve) while the block runs; yield the port."""
+def serving(address: str | None, pages: Pages, option: str = "--listen") -> Iterator[int]:
+    """Serve at *address* (None: do not serve) while the block runs; yield the port.
+
+    Errors name the *option* that gave the address.
+    """
     if address is None:
         yield 0
         return
-    with _listen(*read_address(address), pages) as server:
+    with _listen(read_address(address, option), pages, option) as server:
         threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
         try:
             yield server.server_address[1]
@@ -124,20 +127,21 @@ def ask(address: tuple[str, int], path: str, seconds: float, most: int) -> HttpR
         connection.close()
 
 
-def _listen(host: str, port: int, pages: Pages) -> http_server.HttpServer:
+def _listen(address: tuple[str, int], pages: Pages, option: str) -> http_server.HttpServer:
     from pyvgpu.http import http_server  # lazy: --help must work without the extra
 
     try:
         return http_server.HttpServer(
-            (host, port),
+            address,
             http_server.Service(_accept, _Reading(pages).answer),
             http_server.ServerLimits(
                 MOST_READERS, request_seconds=_SECONDS, idle_seconds=_SECONDS
             ),
         )
     except OSError as exc:
+        host, port = address
         raise errors.UnavailableError(
-            f"--listen {host}:{port}: {exc.strerror or exc}; use another port, such as "
+            f"{option} {host}:{port}: {exc.strerror or exc}; use another port, such as "
             f"{port % 65535 + 1}"
         ) from exc
 

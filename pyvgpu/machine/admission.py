@@ -42,7 +42,7 @@ def check(wanted: share.Share, vcore: int, live: Sequence[LiveReservation]) -> N
 def check_memory(wanted: share.Share, live: Sequence[LiveReservation]) -> None:
     """Raise UnavailableError if the memory of *wanted* does not fit beside *live*."""
     found = [
-        (promise.holder.name, limits, reserved)
+        (promise.name, limits, reserved)
         for promise in live
         for limits, reserved in zip(promise.limits.devices, promise.reserved, strict=True)
         if limits.uuid == wanted.device.uuid
@@ -64,13 +64,13 @@ def check_memory(wanted: share.Share, live: Sequence[LiveReservation]) -> None:
 def check_time(wanted: share.Share, vcore: int, live: Sequence[LiveReservation]) -> None:
     """Raise UnavailableError if *vcore* of the device of *wanted* is not free beside *live*."""
     found = [
-        promise.holder
+        (promise.name, promise.holder.vcore)
         for promise in live
         if any(limits.uuid == wanted.device.uuid for limits in promise.limits.devices)
     ]
-    idle = quantity.WHOLE_DEVICE - sum(holder.vcore for holder in found)
+    idle = quantity.WHOLE_DEVICE - sum(reserved for _, reserved in found)
     if vcore > idle:
-        holders = ", ".join(f"{holder.name} {holder.vcore}" for holder in found if holder.vcore)
+        holders = ", ".join(f"{name} {reserved}" for name, reserved in found if reserved)
         raise errors.UnavailableError(
             f"vcore {vcore}: {wanted.device.label} has {max(idle, 0)} of "
             f"{quantity.WHOLE_DEVICE} free, the rest is reserved: {holders}"

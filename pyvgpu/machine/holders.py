@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
+from pyvgpu.machine import users
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 class Holder:
     """The run that holds a reservation; its memory is in the quota file."""
 
-    name: str  # unique on the machine; empty: derived from the command
+    name: str  # unique among the runs of its user; empty: derived from the command
     command: str
     vcore: int = 0  # requested percent of the device's time; 0: no guarantee
     device_name: str = ""
@@ -51,6 +52,11 @@ class LiveReservation:
     holder: Holder
     limits: region.QuotaLimits
     held: tuple[int, ...] | None = None  # bytes by device; None: the ledger cannot be read
+
+    @property
+    def name(self) -> str:
+        """The name by which the caller addresses the run."""
+        return users.run_name(self.holder.name, self.uid)
 
     @property
     def reserved(self) -> tuple[int, ...]:

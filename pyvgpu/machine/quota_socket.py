@@ -126,7 +126,7 @@ class Supervisor:
 
     @property
     def _name(self) -> str:
-        return self._promise.holder.name
+        return self._promise.name
 
     def _explained(self, exc: OSError) -> errors.PyVgpuError:
         pid = self._promise.holder.pid
@@ -146,16 +146,30 @@ class Supervisor:
         )
 
 
-def find(name: str, live: Sequence[LiveReservation], option: str = "NAME") -> LiveReservation:
-    """Return the run called *name*, preferring the caller's own."""
-    named = [promise for promise in live if promise.holder.name == name]
-    own = [promise for promise in named if promise.uid == os.geteuid()] or named
-    if len(own) == 1:
-        return own[0]
-    if own:
-        owners = ", ".join(str(promise.uid) for promise in own)
-        raise errors.DataError(f"{option} {name!r}: users {owners} have a run of that name each")
-    known = ", ".join(sorted(promise.holder.name for promise in live))
+def named(name: str, live: Sequence[LiveReservation]) -> LiveReservation | None:
+    """Return the run called *name*, None if there is none.
+
+    RUN is a run of the caller, USER/RUN one of that user; each user may have one of a name. RUN
+    is also another user's, if no other run is called that.
+    """
+    user, _, run = name.rpartition("/")
+    candidates = [promise for promise in live if promise.holder.name == run]
+    if user:
+        candidates = [
+            promise
+            for promise in candidates
+            if user in (users.name(promise.uid), str(promise.uid))
+        ]
+    own = [promise for promise in candidates if promise.uid == os.geteuid()]
+    return (own or candidates)[0] if len(own or candidates) == 1 else None
+
+
+def find(name: str, live: Sequence[LiveReservation], option: str = "RUN") -> LiveReservation:
+    """Return the run called *name*: the caller's own, or USER/RUN."""
+    found = named(name, live)
+    if found is not None:
+        return found
+    known = ", ".join(sorted(promise.name for promise in live))
     raise errors.UsageError(
         f"{option} {name!r}: no run is called that; "
         + (f"valid: {known}" if known else "none is active (`pyvgpu ps` lists them)")

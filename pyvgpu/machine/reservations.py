@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import stat
 import time
 from pathlib import Path
@@ -33,6 +34,7 @@ from pyvgpu.machine.holders import (
     Made,
     derive_name,
     parse_holder,
+    script,
 )
 
 if TYPE_CHECKING:
@@ -48,9 +50,11 @@ _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LONGEST = 65536  # bytes of a promise.json
+LONGEST_COMMAND = 4096  # bytes of a command line
 _FILES = (  # of a reservation, in the order of removal
     names.CONTROL_SOCKET,
     names.PROMISE_FILE,
+    names.COMMAND_FILE,
     names.TAMPERED_FILE,
     names.LIMIT_FILE,
     names.USAGE_FILE,
@@ -77,18 +81,23 @@ class Books:
         self._root_book = root_book
         self._shared_book = shared_book
 
-    def promise(self, wish: RunRequest, holder: Holder, called: str = "") -> Made:
+    def promise(self, wish: RunRequest, holder: Holder, command: Sequence[str] = ()) -> Made:
         """Reserve on the first device with room; UnavailableError lists the other holders.
 
-        A holder without a name gets one derived from *called*, else from its command.
+        *command* is the command line, which only the run's user and root can read. A holder
+        without a name gets one derived from it, else from the holder's command.
         """
         self._make()
         with self._locked() as books:
             live = self._sweep(books)
             chosen = admission.choose(wish, live)
-            name = _unique_name(holder, called or holder.command, live)
+            called = script(command) if command else holder.command
+            name = _unique_name(holder, called, live)
             holder = dataclasses.replace(holder, name=name, vcore=wish.vcore)
-            return _enter(books[0], chosen, wish.driver_release, holder)
+            made = _enter(books[0], chosen, wish.driver_release, holder)
+            if command:
+                _write_command(books[0], made, command)
+            return made
 
     def change(self, made: Made, wanted: quota.QuotaChange) -> Changed:
         """Change a reservation, if there is room beside the others; effective at once.
@@ -202,12 +211,15 @@ def opened(promise: LiveReservation, name: str) -> Iterator[int]:
 
 
 def _unique_name(holder: Holder, called: str, live: Sequence[LiveReservation]) -> str:
-    """Return the holder's name if it is unused, or derive one from *called* if it has none."""
-    taken = {other.holder.name: other for other in live}
+    """Return the holder's name if it is unused, or derive one from *called* if it has none.
+
+    Each user has names of their own.
+    """
+    taken = {other.holder.name: other for other in live if other.uid == os.geteuid()}
     if holder.name in taken:
         other = taken[holder.name]
         raise errors.UsageError(
-            f"--name {holder.name!r}: a run of user {users.name(other.uid)} has that name (pid "
+            f"--name {holder.name!r}: another run of user {users.name(other.uid)} has it (pid "
             f"{other.holder.pid}); must be another, such as {derive_name(holder.name)}"
         )
     name = holder.name or derive_name(called)
@@ -258,6 +270,22 @@ def _write_holder(folder: int, holder: Holder) -> None:
     with open(os.open(names.PROMISE_FILE, flags, 0o644, dir_fd=folder), "w") as file:  # noqa: PTH123
         json.dump(dataclasses.asdict(holder), file)
         file.flush()
+
+
+def _write_command(book: _Open, made: Made, command: Sequence[str]) -> None:
+    """Write the command line; a run for which there is no room for it goes on without."""
+    text = log.printable(shlex.join(command)).encode("utf-8", "replace")[:LONGEST_COMMAND]
+    with contextlib.suppress(OSError):
+        folder = os.open(made.run_id, _FOLDER, dir_fd=book.descriptor)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(names.COMMAND_FILE, flags, 0o600, dir_fd=folder)
+            try:
+                os.write(file, text)
+            finally:
+                os.close(file)
+        finally:
+            os.close(folder)
 
 
 def _rewrite_holder(book: _Open, run_id: str, holder: Holder) -> None:

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log, names, quantity, quota, region
-from pyvgpu.machine import holders, memory_limit, reservations
+from pyvgpu.machine import holders, memory_limit, reservations, users
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,6 +38,7 @@ class Run:
     extra: tuple[tuple[int, ...], ...]  # bytes measured beyond all charges, by device and slot
     tampered: str = ""  # a change of its ledger by something other than the shim
     driver: memory_limit.Limit = memory_limit.NONE
+    command_line: str = ""  # empty: of another user
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class RunShare:
     name: str
     uid: int
     pid: int  # of its supervisor
-    command: str
+    command: str  # its program
+    command_line: str  # with its arguments; empty: of another user
     created: float  # seconds since the epoch
     promised_vcore: int  # 0: no time was requested
     limits: region.DeviceLimits
@@ -72,6 +74,11 @@ class RunShare:
     tampered: str  # a change of its ledger by something other than the shim; empty: none
     driver_limit: int | None  # the driver's own memory limit in bytes; None: no limit
     driver_why: str  # why there is none, if the driver supports limits
+
+    @property
+    def full_name(self) -> str:
+        """The name by which the caller addresses the run: USER/RUN for another user's."""
+        return users.run_name(self.name, self.uid)
 
     @property
     def over(self) -> int:
@@ -91,7 +98,8 @@ class DeviceView:
     uuid: str
     name: str
     memory_bytes: int
-    parts: tuple[RunShare, ...]
+    parts: tuple[RunShare, ...]  # all, in order of their start
+    shown: tuple[RunShare, ...] | None = None  # those to show, in order; None: all
 
     @property
     def promised_vcore(self) -> int:
@@ -177,6 +185,7 @@ def _part(
         uid=run.promise.uid,
         pid=holder.pid,
         command=holder.command,
+        command_line=run.command_line,
         created=holder.created,
         promised_vcore=holder.vcore,
         limits=run.promise.limits.devices[index],
@@ -213,7 +222,17 @@ def _read(promise: LiveReservation) -> Run:
     except (OSError, errors.PyVgpuError):
         seconds, usage, compute, extra = time.monotonic(), None, (), ()
     tampered, driver = _read_tampered(promise), _read_driver(promise)
-    return Run(promise, seconds, usage, compute, extra, tampered, driver)
+    command_line = _read_command(promise)
+    return Run(promise, seconds, usage, compute, extra, tampered, driver, command_line)
+
+
+def _read_command(promise: LiveReservation) -> str:
+    try:
+        with reservations.opened(promise, names.COMMAND_FILE) as file:
+            raw = os.read(file, reservations.LONGEST_COMMAND)
+            return log.printable(raw.decode("utf-8", "replace"))
+    except (OSError, errors.PyVgpuError):  # another user's, or of an older version
+        return ""
 
 
 def _read_driver(promise: LiveReservation) -> memory_limit.Limit:

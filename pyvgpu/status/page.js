@@ -192,7 +192,7 @@ const section = (name, title, ...more) =>
 
 // ---- a node -----------------------------------------------------------------------------------
 
-function makeDevice(it) {
+function makeDevice(it, noun) {
   return element("section", { class: "card device", "aria-label": `${it.label} ${it.model}` },
     element("div", { class: "head" }, element("h2", {}, it.label), line(""), element("span", { class: "pill" }),
       element("code", { class: "quiet end" }, it.uuid), element("p", { class: "why" })),
@@ -200,7 +200,7 @@ function makeDevice(it) {
       ...["time", "memory"].map((kind) => element("div", {},
         element("h3", {}, kind === "time" ? "Time" : "Memory"), line("quiet number"), meter(kind), chart(kind),
         element("div", { class: "scale quiet", "aria-hidden": "true" }, line(), line())))),
-    table(["Container", "Time", "Last minutes", "Memory", "State"], `Containers with a part of ${it.label}`));
+    table([noun, "Time", "Last minutes", "Memory", "State"], `${noun}s with a part of ${it.label}`));
 }
 
 function updateDevice(node, it, seconds) {
@@ -256,18 +256,19 @@ function showNode(view, found) {
   }
   const [top, problems, devices, events] = view.children;
   const sums = found.totals;
+  const noun = found.holder === "run" ? "Run" : "Container";
   const short = found.devices.flatMap((it) => it.containers).filter((it) => KINDS[it.state] === "bad").length;
   const spare = [sums.unhealthy && `${sums.unhealthy} unhealthy`, sums.cordoned && `${sums.cordoned} cordoned`].filter(Boolean);
   tiles(top, [
     { name: "Devices", value: String(sums.devices), more: spare.join(", ") || "all are healthy" },
-    { name: "Containers", value: String(sums.containers), more: short ? `${short} need attention` : found.unbound ? `${found.unbound} are starting` : "all get their shares" },
+    { name: `${noun}s`, value: String(sums.containers), more: short ? `${short} need attention` : found.unbound ? `${found.unbound} are starting` : "all get their shares" },
     { name: "Time", value: percent(part(sums.used, sums.devices)), more: `used, ${percent(part(sums.promised, sums.devices))} allocated`,
       bar: "time", used: part(sums.used, sums.devices), promised: part(sums.promised, sums.devices) },
     { name: "Memory", value: size(sums.usedBytes), more: `used, ${size(sums.promisedBytes)} allocated of ${size(sums.memoryBytes)}`,
       bar: "memory", used: part(sums.usedBytes, sums.memoryBytes), promised: part(sums.promisedBytes, sums.memoryBytes) },
   ]);
   shownProblems(problems, found.problems);
-  keep(devices, found.devices, (it) => it.uuid, makeDevice, (node, it) => updateDevice(node, it, found.seconds));
+  keep(devices, found.devices, (it) => it.uuid, (it) => makeDevice(it, noun), (node, it) => updateDevice(node, it, found.seconds));
   shownEvents(events, found.events);
   say($("title"), found.node);
   $("up").hidden = !asked().node;

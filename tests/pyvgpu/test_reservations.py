@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import rights
 from pyvgpu import errors, locks, quota, region, share
 from pyvgpu._region import ffi
 from pyvgpu.device import Device
-from pyvgpu.machine import admission, holders, reservations
+from pyvgpu.machine import admission, holders, quota_socket, reservations, users
 
 GIB = 1 << 30
 UUID = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
@@ -220,10 +221,57 @@ def test_next_device_is_taken_when_the_first_is_full(books):
 
 def test_two_equal_names_are_refused_while_the_first_lives(books):
     made = promise(books, "train")
-    with pytest.raises(errors.UsageError, match="--name 'train': a run of user .* has that name"):
+    with pytest.raises(errors.UsageError, match="--name 'train': another run of user .* has it"):
         promise(books, "train")
     os.close(made.quota)
     os.close(promise(books, "train").quota)
+
+
+@rights.as_root
+def test_each_user_has_names_of_their_own(books):
+    made = promise(books, "train")
+    with as_other_user(lambda: promise(books, "train").run_id) as theirs:
+        found = {entry.name: entry.run_id for entry in books.live()}
+        name = users.name(forked.OTHER_UID)
+        assert found == {"train": made.run_id, f"{name}/train": theirs}
+        live = books.live()
+        assert quota_socket.find("train", live).run_id == made.run_id
+        assert quota_socket.find(f"{name}/train", live).run_id == theirs
+        assert quota_socket.find(f"{forked.OTHER_UID}/train", live).run_id == theirs
+        with pytest.raises(errors.UsageError, match=f"valid: {name}/train, train"):
+            quota_socket.find("nobody-else/train", live)
+    os.close(made.quota)
+
+
+def test_a_name_is_also_another_users_if_no_other_run_has_it(books):
+    (made,) = [promise(books, "train")]
+    (own,) = books.live()
+    theirs = [dataclasses.replace(own, uid=own.uid + each) for each in (1, 2)]
+    assert quota_socket.named("train", theirs[:1]) is theirs[0]
+    assert quota_socket.named("train", theirs) is None
+    assert quota_socket.named("train", [*theirs, own]) is own
+    os.close(made.quota)
+
+
+def test_only_the_user_and_root_can_read_the_command_line(books):
+    command = ["python", "jobs/my train.py", "--key", "secret\n"]
+    made = books.promise(wish(), holders.Holder("", "python", tree="/nowhere"), command)
+    file = made.folder / "command"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.read_text() == "python 'jobs/my train.py' --key 'secret?'"
+    (found,) = books.live()
+    assert found.holder.name.startswith("my-train-")
+    assert "secret" not in (made.folder / "promise.json").read_text()
+    os.close(made.quota)
+    assert books.live() == ()
+    assert not made.folder.exists()
+
+
+def test_a_long_command_line_is_truncated(books):
+    holder = holders.Holder("long", "python", tree="/nowhere")
+    made = books.promise(wish(), holder, ["python", "x" * 100_000])
+    assert (made.folder / "command").stat().st_size == reservations.LONGEST_COMMAND
+    os.close(made.quota)
 
 
 def test_default_names_are_made_from_the_command(books):

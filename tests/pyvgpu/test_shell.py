@@ -2,8 +2,11 @@
 
 import argparse
 import functools
+import os
 import re
+import secrets
 import subprocess
+from pathlib import Path
 
 import pytest
 import runner
@@ -41,6 +44,26 @@ def test_known_values_are_proposed(propose):
     assert {word for word in propose("pyvgpu run --simulate h") if word in models.BY_KEY} == MODELS
     assert propose("pyvgpu set train --policy ") == {"hard", "elastic"}
     assert propose("pyvgpu completion ") == set(completion.SHELLS)
+
+
+@pytest.mark.slow
+def test_names_of_runs_are_proposed(propose, monkeypatch, tmp_path):
+    own = runner.Runner(tmp_path)
+    for variable in ("XDG_CACHE_HOME", "PYVGPU_SIMULATED_MACHINES"):
+        monkeypatch.setenv(variable, own.environment[variable])
+    monkeypatch.setenv("PATH", f"{Path(runner.PYVGPU).parent}:{os.environ['PATH']}")
+    name = f"test-{secrets.token_hex(4)}"
+    with own.started("--name", name, "--vmemory", "2GiB", "sh", "-c", "echo; read x") as run:
+        run.stdout.readline()
+        assert propose(f"pyvgpu set {name[:9]}") == {name}
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_summaries_of_commands_are_shown(shell):
+    script = re.sub(r"""['"\\]""", "", completion.script(shell))
+    for _, _, summary in COMMANDS:
+        assert summary.replace("'", "") in script
+    assert "omitted values stay as they are" not in script
 
 
 def test_files_are_proposed_for_commands(propose, monkeypatch, tmp_path):

@@ -288,7 +288,7 @@ def test_unknown_run_is_refused_with_the_active_runs(runner, name):
     with tenant(runner, name, "--vmemory", "2GiB"):
         ran = set_quota(runner, f"{name}-x", "--vcore", "30")
     assert ran.returncode == 64
-    assert f"NAME '{name}-x': no run is called that; valid: " in ran.stderr
+    assert f"RUN '{name}-x': no run is called that; valid: " in ran.stderr
     assert name in ran.stderr.partition("valid: ")[2]
 
 

@@ -6,13 +6,24 @@ import os
 import pty
 import re
 import subprocess
+import sys
 
+import forked
 import pytest
+import rights
 from runner import PYVGPU
 
 from pyvgpu import shim
 
 GIB, MIB = 1 << 30, 1 << 20
+AS_OTHER = """
+import os, sys
+sys.path[:0] = sys.argv[2:]
+from pyvgpu.cli import main
+main(["ps"])  # imports everything, before this user loses access to the files
+os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
+sys.exit(main(["ps"]))
+"""
 
 
 def show(runner, *arguments):
@@ -49,6 +60,43 @@ def test_ps_lists_quotas_and_usage(runner, name):
         (line,) = [x for x in show(runner, "ps").stdout.splitlines() if name in x]
         assert re.search(r" 30 +2\.00 GiB +1\.5\d GiB +1 ", line)
     assert name not in show(runner, "ps").stdout
+
+
+@pytest.mark.slow
+def test_the_command_line_of_own_runs_is_shown(runner):
+    script = runner.cache.parent / "my_train.py"
+    script.write_text("import sys; print('up', flush=True); sys.stdin.read()")
+    command = (sys.executable, script, "--epochs", 3)
+    with runner.started("--vmemory", "2GiB", "--", *command) as process:
+        assert process.stdout.readline() == "up\n"
+        listed = show(runner, "ps").stdout
+        (line,) = [x for x in listed.splitlines() if str(script) in x]
+        assert re.match(r" my-train-[0-9a-f]{4} ", line)
+        assert line.endswith(f" {sys.executable} {script} --epochs 3")
+        name = line.split()[0]
+        assert name in show(runner, "ps", "--quiet").stdout.splitlines()
+        found = entry(json.loads(show(runner, "ps", "--json").stdout), name)
+        assert found["command_line"] == f"{sys.executable} {script} --epochs 3"
+        assert found["command"] == sys.executable
+
+
+@rights.as_root
+@pytest.mark.slow
+def test_the_command_line_of_other_users_is_not_shown(runner, name):
+    with holder(runner, name, GIB, "--vmemory", "2GiB"):
+        seen = subprocess.run(
+            [sys.executable, "-c", AS_OTHER, str(forked.OTHER_UID), *sys.path],
+            env=runner.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert seen.returncode == 0, seen.stderr
+    own, others = [x for x in seen.stdout.splitlines() if name in x]
+    assert own.startswith(f" {name} ")
+    assert own.endswith(f" hold {GIB}")
+    assert others.startswith(f" root/{name} ")
+    assert others.endswith(" tenant")
 
 
 @pytest.mark.slow
@@ -130,9 +178,19 @@ def test_terminal_is_redrawn_until_q(runner, name, kind):
         if not pid:
             environment = {**runner.environment, "TERM": kind, "COLUMNS": "120"}
             os.execve(PYVGPU, [PYVGPU, "top", "--interval", "0.1"], environment)
-        shown = b""
-        while shown.count(name.encode()) < 3:
-            shown += os.read(terminal, 1 << 16)
+
+        def wait_for(text, times=1):
+            shown = b""
+            while shown.count(text.encode()) < times:
+                shown += os.read(terminal, 1 << 16)
+
+        wait_for(name, 3)
+        os.write(terminal, b"/no-such-run\r")
+        wait_for("no run contains")
+        os.write(terminal, b"\x1b")
+        wait_for(name)
+        os.write(terminal, b"h")
+        wait_for("sort by vmemory")
         os.write(terminal, b"q")
         with contextlib.suppress(OSError):
             while os.read(terminal, 1 << 16):

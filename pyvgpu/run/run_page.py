@@ -1,0 +1,118 @@
+"""The JSON document of one machine's status page: the runs of all users. Pure.
+
+It has the format of a node's document (``pyvgpu.deviceplugin.telemetry.status``), with runs in
+place of containers. It contains no command lines: every user who can connect reads the page.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu.machine import users
+from pyvgpu.status import documents, history, states
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyvgpu.run.runs import DeviceView, RunShare
+
+HOLDER = "run"
+_LINES = ("used", "memoryMiB")
+_MIB = 1 << 20
+
+Key = tuple[str, ...]  # a device, or a run and a device
+
+
+class MachinePage:
+    """Collects the recent usage of the machine *node*, sampled every *seconds*."""
+
+    def __init__(self, node: str, seconds: float) -> None:
+        self._node = node
+        self._seconds = seconds
+        self._lines: history.History[Key] = history.History()
+        self._document = self._made((), 0.0)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document of the last sample."""
+        return self._document
+
+    def see(self, devices: Sequence[DeviceView], now: float) -> None:
+        """Add a sample, taken at *now*, in seconds since the epoch."""
+        points: dict[Key, history.Values] = {}
+        for device in devices:
+            points[(device.uuid,)] = _thousandths(device.share), device.held // _MIB
+            for part in device.parts:
+                points[part.run_id, device.uuid] = (
+                    _thousandths(part.share),
+                    (part.held or 0) // _MIB,
+                    _thousandths(part.waited),
+                    part.refused,
+                )
+        self._lines.add(points)
+        self._document = self._made(devices, now)
+
+    def _made(self, devices: Sequence[DeviceView], now: float) -> dict[str, Any]:
+        found = documents.node(
+            self._node,
+            now,
+            self._seconds,
+            [self._device(device) for device in devices],
+            problems=_problems(devices),
+        )
+        return {**found, "holder": HOLDER}
+
+    def _device(self, device: DeviceView) -> dict[str, Any]:
+        return {
+            "uuid": device.uuid,
+            "label": device.name,
+            "model": "",
+            "state": "healthy",
+            "why": "",
+            "used": device.share,
+            "promised": device.promised_vcore / 100,
+            "memoryBytes": device.memory_bytes,
+            "usedBytes": device.held,
+            "promisedBytes": device.promised_bytes,
+            "lines": self._lines.lines((device.uuid,), _LINES),
+            "containers": [self._run(part, device.uuid) for part in device.parts],
+        }
+
+    def _run(self, part: RunShare, uuid: str) -> dict[str, Any]:
+        return {
+            "namespace": users.name(part.uid),
+            "pod": part.name,
+            "container": "",
+            "state": self._state(part, uuid).value,
+            "promised": part.promised_vcore / 100,
+            "limit": part.limits.vcore_limit / 100,
+            "used": part.share,
+            "promisedBytes": part.limits.vmemory,
+            "usedBytes": part.held,
+            "refused": part.refused,
+            "processes": len(part.processes),
+            "lines": self._lines.lines((part.run_id, uuid), _LINES),
+        }
+
+    def _state(self, part: RunShare, uuid: str) -> states.HolderState:
+        most = 1 + max(1, round(states.JUDGED_SECONDS / self._seconds))
+        first, *later = self._lines.points((part.run_id, uuid))[-most:]
+        if not later:
+            return states.state_of(part.promised_vcore / 100, part.share or 0.0, 0.0, 0)
+        used, waited = (sum(point[at] for point in later) / 1000 / len(later) for at in (0, 2))
+        return states.state_of(part.promised_vcore / 100, used, waited, later[-1][3] - first[3])
+
+
+def _problems(devices: Sequence[DeviceView]) -> Iterator[dict[str, str]]:
+    for device in devices:
+        for part in device.parts:
+            name = f"{users.name(part.uid)}/{part.name}"
+            if part.over:
+                text = "holds more than its quota: allocations fail until it has freed enough"
+                yield documents.problem(name, text)
+            if part.tampered:
+                yield documents.problem(name, f"its ledger was changed: {part.tampered}")
+
+
+def _thousandths(ratio: float | None) -> int:
+    return round(1000 * (ratio or 0.0))

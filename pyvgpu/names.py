@@ -23,6 +23,7 @@ PROMISE_FILE = "promise.json"
 COMMAND_FILE = "command"  # of a run: its command line, which only its user and root can read
 TAMPERED_FILE = "tampered"  # exists if something other than the shim changed the usage file
 LIMIT_FILE = "driver-limit"  # the driver's own limit for a run or container, or why there is none
+CONTAINER_FOLDER = "container"  # of a run: the files that its container gets
 CONTROL_SOCKET = "control"  # on which a run's supervisor accepts changes of its quota
 
 ARBITER_FOLDER = "arbiter-"  # in a book; followed by its user's id
@@ -45,6 +46,8 @@ GPU_SHARED_RESOURCE = f"{DOMAIN}/gpu-shared"  # default name of time slices of w
 TIME_SLICE_KIND = f"{DOMAIN}/time-slice"  # CDI kind: the devices of a container with time slices
 CONTROL_RESOURCE = f"{DOMAIN}/control"  # all device nodes, for the agent; also a CDI kind
 ADMIN_KIND = f"{DOMAIN}/admin"  # CDI kind: devices with admin access
+RUN_KIND = f"{DOMAIN}/run"  # CDI kind: the quota of a run, without Kubernetes
+MACHINE_KIND = f"{DOMAIN}/gpu"  # CDI kind: the whole devices of a machine
 GRANT_KIND = f"{DOMAIN}/grant"  # CDI kind; also the annotation in which kubelet keeps a grant's id
 
 # Dynamic resource allocation: names in ResourceSlices, and so in claims and device classes.

@@ -136,6 +136,30 @@ def sliced(kind: str, name: str, uuids: Sequence[str], driver: NodeDriver) -> di
     return cdi.document(kind, {name: _edits(name, uuids, None, shared)})
 
 
+def held(kind: str, name: str, uuid: str, folder: Path, driver: NodeDriver) -> dict[str, Any]:
+    """Return the specification of one quota, whose files are in *folder*, on the device *uuid*.
+
+    DataError if *driver* lacks the device.
+    """
+    return cdi.document(kind, {name: _edits(name, (uuid,), folder, driver)})
+
+
+def whole_devices(
+    kind: str, devices: Sequence[device.Device], driver: NodeDriver
+) -> dict[str, Any]:
+    """Return the specification of *devices* without a quota, by index and UUID, and of ``all``.
+
+    DataError if *driver* lacks one of them.
+    """
+    named: dict[str, tuple[str, ...]] = {
+        name: (one.uuid,) for one in devices for name in (str(one.index), one.uuid)
+    }
+    named["all"] = tuple(one.uuid for one in devices)
+    return cdi.document(
+        kind, {name: _edits(name, uuids, None, driver) for name, uuids in named.items()}
+    )
+
+
 def looking(kind: str, name: str, uuids: Sequence[str], driver: NodeDriver) -> dict[str, Any]:
     """Return the specification of a CDI device for monitoring devices, without a quota.
 

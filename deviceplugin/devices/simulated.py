@@ -40,13 +40,19 @@ def settle(settings: AgentSettings) -> AgentSettings:
         machines = folder / _MACHINES
         machines.mkdir(exist_ok=True)
         machines.chmod(0o1777)  # a container may run as any uid
-        root = folder / "root"
-        _install(root / f"usr/lib/{platform.machine()}-linux-gnu")
+        root = install(settings.state)
     except OSError as exc:
         raise errors.UnavailableError(f"{folder}: {str(exc.strerror).lower()}") from exc
     machine = simulator.open_machine(settings.simulate, machines)
     os.environ[names.SIMULATED_MACHINE_VARIABLE] = str(machine.folder)
     return dataclasses.replace(settings, driver_root=root)
+
+
+def install(state: Path) -> Path:
+    """Install the simulated driver below *state*; return its root. OSError."""
+    root = state / _FOLDER / "root"
+    _install(root / f"usr/lib/{platform.machine()}-linux-gnu")
+    return root
 
 
 def environment(state: Path) -> dict[str, str]:

@@ -29,6 +29,11 @@ GROUPS = (
             ("ps", "pyvgpu.cli.ps", "list the active runs on this machine"),
             ("top", "pyvgpu.cli.top", "show the GPU usage of every run"),
             ("set", "pyvgpu.cli.set", "change the quota of an active run"),
+            (
+                "cdi",
+                "pyvgpu.cli.cdi",
+                "give a quota to a container of Docker or Podman",
+            ),
             ("demo", "pyvgpu.cli.demo", "demonstrate quota enforcement on a simulated device"),
             (
                 "replay",
@@ -39,6 +44,11 @@ GROUPS = (
                 "calibrate",
                 "pyvgpu.cli.calibrate",
                 "compare a measured GPU with the simulator's model",
+            ),
+            (
+                "uninstall",
+                "pyvgpu.cli.uninstall",
+                "remove what pyvgpu has left on this machine",
             ),
             (
                 "doctor",

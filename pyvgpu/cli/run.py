@@ -25,7 +25,7 @@ from pyvgpu.run import (
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyvgpu.share import Share
     from pyvgpu.volumes.find import Driver
@@ -56,11 +56,58 @@ class Base:
     machine: Path | None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunPlan:
+    """A run, before it has a share."""
+
+    base: Base
+    cache: Path
+    source: run_files.RunSource
+    wish: holders.RunRequest
+    name: str  # empty: derived from the command
+    program: str  # the file to execute
+    command: list[str]  # its argv
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run's program needs beside its share."""
+
+    environment: Mapping[str, str]
+    overlays: tuple[mount_namespace.Overlay, ...] = ()
+    files: tuple[Path, ...] = ()  # to be removed after the run
+    after_look: Callable[[], None] = lambda: None  # called after each check of the arbiter
+    begin: Callable[[], None] = lambda: None  # called when the files will surely be removed
+
+
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu run`."""
     parser.usage = "pyvgpu run [options] [--] COMMAND [ARGUMENT ...]"
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    add_quota(parser)
+    add(
+        "--name",
+        help="the run's name, unique among your runs (derived from COMMAND or its script)",
+    )
+    add_simulate(parser)
+    add(
+        "--driver-libraries",
+        metavar="DIR",
+        help="the folder of libcuda.so.* and libnvidia-ml.so.*, if it is not a usual one",
+    )
+    add(
+        "--no-namespace",
+        action="store_true",
+        help="create no private mount namespace: setuid programs work, but programs that open "
+        "the driver by an absolute path are not held to the quota",
+    )
+    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the program to run")
+
+
+def add_quota(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a quota and its device."""
     add = parser.add_argument
     add(
         "--vcore",
@@ -90,33 +137,21 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="low: only time that others leave unused; high: served first when idle time is lent "
         f"(normal, or from {names.HAMI_PRIORITY_VARIABLE}: 0 is high, more is low)",
     )
-    add(
-        "--name",
-        help="the run's name, unique among your runs (derived from COMMAND or its script)",
-    )
-    add(
+
+
+def add_simulate(parser: argparse.ArgumentParser) -> None:
+    """Add the option for a simulated machine."""
+    parser.add_argument(
         "--simulate",
         metavar="MODEL[:COUNT]",
         help="use a simulated machine, such as h100, t4:2, h100,t4 or the file h200.machine",
     )
-    add(
-        "--driver-libraries",
-        metavar="DIR",
-        help="the folder of libcuda.so.* and libnvidia-ml.so.*, if it is not a usual one",
-    )
-    add(
-        "--no-namespace",
-        action="store_true",
-        help="create no private mount namespace: setuid programs work, but programs that open "
-        "the driver by an absolute path are not held to the quota",
-    )
-    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the program to run")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command to its end and return its exit code."""
-    asked = _quota(options, os.environ)
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    asked = parse_quota(options, os.environ)
+    command = words(options.command)
     if not command:
         raise errors.UsageError("no command is given, such as `pyvgpu run -- python train.py`")
     name = "" if options.name is None else holders.check_name(options.name, "--name")
@@ -131,37 +166,68 @@ def run(options: argparse.Namespace) -> int:
     devices = device.select(base.devices, options.device)
     if base.machine is None:  # a simulated machine specifies its context overhead
         devices = context_overhead.with_measured(devices, base.driver, cache, log.say)
-    wish = holders.RunRequest(asked, devices, base.driver.release)
     source = _mirror(base, cache)
+
+    def prepare(_made: holders.Made, run_tree: Path) -> Surroundings:
+        overlays = () if options.no_namespace else _overlays(base, run_tree, source)
+        return Surroundings(_environment(environment, run_tree, base.machine), overlays)
+
+    wish = holders.RunRequest(asked, devices, base.driver.release)
+    return execute(RunPlan(base, cache, source, wish, name, program, command), prepare)
+
+
+def words(given: Sequence[str]) -> list[str]:
+    """Return a command that may be preceded by ``--``."""
+    return list(given[1:] if given[:1] == ["--"] else given)
+
+
+def execute(plan: RunPlan, prepare: Callable[[holders.Made, Path], Surroundings]) -> int:
+    """Reserve the share, run the command to its end, and return its exit code.
+
+    *prepare* gets the reservation and the folder of the run's files.
+    """
+    base, cache = plan.base, plan.cache
     books = reservations.Books()
     with supervisor.signals_held() as inherited:
         run_files.sweep(cache, books)
-        holder = holders.Holder(name, command[0], tree=str(cache / run_files.RUNS))
-        made = books.promise(wish, holder, command)
+        holder = holders.Holder(plan.name, plan.command[0], tree=str(cache / run_files.RUNS))
+        made = books.promise(plan.wish, holder, plan.command)
         try:
-            _tell(asked, made.share)
-            run_tree, lock = run_files.make(cache, made.run_id, source, made.folder)
+            _tell(plan.wish.quota, made.share)
+            run_tree, lock = run_files.make(cache, made.run_id, plan.source, made.folder)
         except BaseException:
             os.close(made.quota)
             books.forget(made.folder)
             raise
+        try:
+            surroundings = prepare(made, run_tree)
+        except BaseException:
+            os.close(made.quota)
+            os.close(lock)
+            books.forget(made.folder)
+            run_files.remove(run_tree)
+            raise
         watcher = run_auditor.Auditor(_audited(base, made))
-        attendant = arbiter.Attendant(books, made.folder, made.quota, _nvml(base))
+        attendant = arbiter.Attendant(
+            books, made.folder, made.quota, _nvml(base), surroundings.after_look
+        )
         limit = run_limit.RunLimit(
             base.driver.libnvidia_ml, base.machine, made.folder, made.share.device.uuid
         )
         steward = quota_socket.Control(made.folder, _changer(books, made, limit))
         limit.begin(made.share.vmemory, {promise.run_id for promise in books.live()})
-        leavings = janitor.Leavings(books, made.folder, run_tree, lock, limit.cgroup)
+        leavings = janitor.Leavings(
+            books, made.folder, run_tree, lock, limit.cgroup, surroundings.files
+        )
         keeper = janitor.start(leavings)
         try:
             attendant.look()
-            overlays = () if options.no_namespace else _overlays(base, run_tree, source)
+            surroundings.begin()
             started = supervisor.RunProgram(
-                program,
-                command,
-                _environment(environment, run_tree, base.machine),
-                overlays,
+                plan.program,
+                plan.command,
+                surroundings.environment,
+                surroundings.overlays,
                 limit.cgroup,
             )
             threads = functools.partial(_start_threads, watcher, attendant, steward)
@@ -181,11 +247,14 @@ def run(options: argparse.Namespace) -> int:
             with contextlib.suppress(errors.PyVgpuError):  # then the janitor cleans up
                 if books.forget(made.folder):
                     run_files.remove(run_tree)
+                    for file in surroundings.files:
+                        file.unlink(missing_ok=True)
                     keeper.dismiss()
     return supervisor.end_as(status)
 
 
-def _quota(options: argparse.Namespace, environment: Mapping[str, str]) -> quota.Quota:
+def parse_quota(options: argparse.Namespace, environment: Mapping[str, str]) -> quota.Quota:
+    """Return the quota of the options; UsageError if it is invalid."""
     given = dataclasses.asdict(limits.parse(options))
     theirs = environment.get(names.HAMI_PRIORITY_VARIABLE)
     if given["priority"] is None and theirs is not None:

@@ -30,7 +30,7 @@ from pyvgpu import errors, locks, log, names, quantity, quota, region, shim
 from pyvgpu._region import ffi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from pyvgpu.machine import reservations
@@ -157,9 +157,16 @@ class Attendant:
     """Supervises the arbiter for one run, in its own thread, until it is stopped."""
 
     def __init__(
-        self, books: reservations.Books, folder: Path, quota_file: int, nvml: Nvml | None = None
+        self,
+        books: reservations.Books,
+        folder: Path,
+        quota_file: int,
+        nvml: Nvml | None = None,
+        after_look: Callable[[], None] = lambda: None,
     ) -> None:
+        """*after_look* is called after each check; an OSError of it is reported."""
         self._books = books
+        self._after_look = after_look
         self._nvml = nvml
         self._folder = folder
         self._quota = quota_file  # descriptor of the quota file, the supervisor's
@@ -180,6 +187,7 @@ class Attendant:
                 return
             try:
                 self._look()
+                self._after_look()
             except (OSError, errors.PyVgpuError) as exc:
                 self._complain(str(exc))
 

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import stat
 import time
 from pathlib import Path
@@ -146,6 +147,22 @@ class Books:
         """Hold the locks of all existing books: no run starts or ends meanwhile."""
         with self._locked() as books:
             yield tuple(book.path for book in books)
+
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[None]:
+        """Hold the locks of all existing books while no run of the caller is active.
+
+        UnavailableError names the active runs; for root those of all users.
+        """
+        with self._locked() as books:
+            active = [run for run in self._sweep(books) if os.geteuid() in (0, run.uid)]
+            if active:
+                named = ", ".join(f"{run.name} (pid {run.holder.pid})" for run in active)
+                raise errors.UnavailableError(
+                    f"active runs: {named}; end them first, for example with `kill "
+                    f"{active[0].holder.pid}`"
+                )
+            yield
 
     def forget(self, folder: Path) -> bool:
         """Remove the reservation in *folder* if it is dead; true if it is gone."""
@@ -373,7 +390,7 @@ def _remove_if_dead(book: _Open, run_id: str) -> bool:
 
 
 def _remove(book: _Open, run_id: str) -> None:
-    """Remove an entry: its files by name and the folder, nothing else, without following links."""
+    """Remove an entry: its files by name and its folders, without following links."""
     try:
         folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
     except OSError:
@@ -382,6 +399,7 @@ def _remove(book: _Open, run_id: str) -> None:
         for name in _FILES:
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=folder)
+        shutil.rmtree(names.CONTAINER_FOLDER, ignore_errors=True, dir_fd=folder)
     finally:
         os.close(folder)
     with contextlib.suppress(OSError):

@@ -34,6 +34,7 @@ class Leavings:
     tree: Path
     tree_lock: int  # descriptor that supervisor and janitor keep open
     cgroup: Path | None = None  # the run's own
+    files: tuple[Path, ...] = ()  # outside of these folders
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +90,9 @@ def tidy(leavings: Leavings) -> None:
             os.close(folder)
         leavings.books.forget(leavings.promise)
     run_files.remove(leavings.tree)
+    for file in leavings.files:
+        with contextlib.suppress(OSError):
+            file.unlink()
     if leavings.cgroup is not None:
         cgroups.remove(leavings.cgroup)
 

@@ -44,14 +44,8 @@ class RunSource:
 def find_cache(environment: Mapping[str, str]) -> Path:
     """Return the first folder in which we may keep executable files."""
     uid = os.geteuid()
-    candidates = []
-    if environment.get("XDG_CACHE_HOME", "").startswith("/"):
-        candidates.append(Path(environment["XDG_CACHE_HOME"]) / "pyvgpu")
-    if environment.get("HOME", "").startswith("/"):
-        candidates.append(Path(environment["HOME"]) / ".cache" / "pyvgpu")
-    candidates.append(Path(f"/var/tmp/pyvgpu-{uid}"))  # noqa: S108 - the owner is checked
     complaints = []
-    for candidate in candidates:
+    for candidate in caches(environment):
         complaint = _complain(candidate, uid)
         if complaint is None:
             return candidate
@@ -60,6 +54,17 @@ def find_cache(environment: Mapping[str, str]) -> Path:
         f"no folder for the driver's mirror: {', '.join(complaints)}; set XDG_CACHE_HOME to one "
         "with free space that is yours and not mounted noexec"
     )
+
+
+def caches(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the user's cache folders in order of preference, whether they exist or not."""
+    candidates = []
+    if environment.get("XDG_CACHE_HOME", "").startswith("/"):
+        candidates.append(Path(environment["XDG_CACHE_HOME"]) / "pyvgpu")
+    if environment.get("HOME", "").startswith("/"):
+        candidates.append(Path(environment["HOME"]) / ".cache" / "pyvgpu")
+    candidates.append(Path(f"/var/tmp/pyvgpu-{os.geteuid()}"))  # noqa: S108 - the owner is checked
+    return tuple(candidates)
 
 
 def make(cache: Path, run_id: str, source: RunSource, region: Path) -> tuple[Path, int]:

@@ -1,47 +1,23 @@
 """The containers example: two Podman containers share a simulated device without Kubernetes."""
 
-import os
 import re
 import secrets
-import shutil
 import subprocess
 
 import example_files
+import podman_rig
 import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 IMAGE = "localhost/vgpu-examples:latest"
 PARTS = ("small", "large")
-# Avoids features that this machine may not allow and the example does not need.
-CONTAINERS = """
-[containers]
-default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
-netns = "none"
-[engine]
-cgroup_manager = "cgroupfs"
-events_logger = "none"
-runtime = "runc"
-[engine.runtimes]
-runc = ["{runc}"]
-"""
-STORAGE = """
-[storage]
-driver = "vfs"
-graphroot = "{folder}/graph"
-runroot = "{folder}/run"
-"""
 
 
 @pytest.fixture
 def environment(tmp_path):
     """Return the environment of a Podman with private storage that has the image."""
-    if not shutil.which("podman"):
-        pytest.skip("needs podman (apt-get install podman)")
-    files = {"CONTAINERS_CONF": CONTAINERS, "CONTAINERS_STORAGE_CONF": STORAGE}
-    for name, text in files.items():
-        (tmp_path / name).write_text(text.format(folder=tmp_path, runc=shutil.which("runc")))
-    made = {**os.environ, **{name: str(tmp_path / name) for name in files}}
+    made = podman_rig.environment(tmp_path)
     archive = tmp_path / "image.tar"
     example_files.write_image(archive, IMAGE, f"--file={example_files.PROGRAMS}=/examples")
     podman(made, "load", "--input", archive)

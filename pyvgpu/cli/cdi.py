@@ -1,0 +1,179 @@
+"""`pyvgpu cdi`: a quota for a container of Docker or Podman, as a CDI device."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import device, errors, log, names, shim
+from pyvgpu.cli import progress
+from pyvgpu.cli import run as runs
+from pyvgpu.deviceplugin import settings
+from pyvgpu.deviceplugin.containers import cdi_edits
+from pyvgpu.deviceplugin.devices import node_driver, simulated
+from pyvgpu.machine import holders
+from pyvgpu.run import container_files, run_files, supervisor
+from pyvgpu.simulation import simulator
+from pyvgpu.volumes import cdi, find, installation, mirror_plan, node_mirror, survey
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from pyvgpu.deviceplugin.containers.cdi_edits import NodeDriver
+
+_MIRROR = "containers"  # in the cache
+_STATE = "container-host"
+_HOLD = ["sleep", "infinity"]  # instead of a command
+_DESCRIPTION = f"""\
+Reserve a share of one device for a container, and write its CDI specification, with which Docker
+or Podman gives it to a container: `--device {names.RUN_KIND}=NAME`. The quota lasts until COMMAND
+has ended; without COMMAND until Ctrl-C or SIGTERM. `pyvgpu ps` lists it, and `pyvgpu set` changes
+it meanwhile. Engines read specifications in /etc/cdi and /var/run/cdi.
+
+With --devices there is no quota: the specification has the machine's whole devices, as
+{names.MACHINE_KIND}=INDEX, UUID and all, and the command ends at once.
+"""
+_EXAMPLES = f"""\
+examples:
+  sudo pyvgpu cdi --name train --vcore 30 --vmemory 8GiB --output /var/run/cdi/train.json -- \\
+      podman run --rm --device {names.RUN_KIND}=train IMAGE python train.py
+  sudo pyvgpu cdi --name train --vmemory 8GiB --output /var/run/cdi/train.json
+  pyvgpu cdi --simulate h100 --name try --vmemory 2GiB              (print it; no GPU needed)
+  sudo pyvgpu cdi --devices --output /etc/cdi/pyvgpu-devices.json
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ContainerHost:
+    """The driver that containers get, and the machine's devices."""
+
+    driver: NodeDriver
+    base: runs.Base
+    libraries: Path  # the mirror for shares
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `pyvgpu cdi`."""
+    parser.usage = "pyvgpu cdi [options] [--] [COMMAND [ARGUMENT ...]]"
+    parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLES
+    add = parser.add_argument
+    runs.add_quota(parser)
+    add("--name", help="the name of the run and of its CDI device (derived from COMMAND)")
+    add("--output", metavar="FILE", help="write the specification to FILE.json, not to the output")
+    add(
+        "--devices",
+        action="store_true",
+        help="the whole devices of the machine, without a quota or a reservation",
+    )
+    add(
+        "--any-user",
+        action="store_true",
+        help="the container's programs run as another user than this command; every user of the "
+        "machine can then write the usage file of the run",
+    )
+    runs.add_simulate(parser)
+    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the container engine")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the specification, and hold the quota until the command has ended."""
+    output = None if options.output is None else Path(options.output).absolute()
+    if output is not None:
+        cdi.check_name(output)
+    command = runs.words(options.command)
+    if options.devices:
+        return _give_devices(options, command, output)
+    environment = dict(os.environ)
+    asked = runs.parse_quota(options, environment)
+    if asked.vcore is None and asked.vmemory is None:
+        raise errors.UsageError(
+            "no quota is given, such as `pyvgpu cdi --vmemory 8GiB`; for whole devices `pyvgpu "
+            "cdi --devices`"
+        )
+    name = "" if options.name is None else holders.check_name(options.name, "--name")
+    command = command or _HOLD
+    program = supervisor.find_program(command[0], environment)
+    cache = run_files.find_cache(environment)
+    host = _find_host(options.simulate, cache)
+    devices = device.select(host.base.devices, options.device)
+
+    def prepare(made: holders.Made, _run_tree: Path) -> runs.Surroundings:
+        files = container_files.ContainerFiles(made.folder)
+        files.make(any_user=options.any_user)
+        called = _name_of(made)
+        uuid = made.share.device.uuid
+        document = cdi_edits.held(names.RUN_KIND, called, uuid, files.folder, host.driver)
+
+        def begin() -> None:
+            _put(document, output)
+            log.say(f"the quota is --device {names.RUN_KIND}={called}")
+
+        written = () if output is None else (output,)
+        return runs.Surroundings(
+            environment, files=written, after_look=files.link_clock, begin=begin
+        )
+
+    source = run_files.RunSource(
+        host.libraries / mirror_plan.LIB64, host.libraries / mirror_plan.ORIGIN, host.base.machine
+    )
+    wish = holders.RunRequest(asked, devices, host.driver.release)
+    plan = runs.RunPlan(host.base, cache, source, wish, name, program, command)
+    return runs.execute(plan, prepare)
+
+
+def _name_of(made: holders.Made) -> str:
+    """Return the name that the reservation got."""
+    file = made.folder / names.PROMISE_FILE
+    return holders.parse_holder(file.read_bytes(), file).name
+
+
+def _give_devices(options: argparse.Namespace, command: list[str], output: Path | None) -> int:
+    for given, what in (
+        (options.vcore, "--vcore"),
+        (options.vmemory, "--vmemory"),
+        (options.name, "--name"),
+        (command, "COMMAND"),
+    ):
+        if given:
+            raise errors.UsageError(f"--devices and {what}: must not both be given")
+    host = _find_host(options.simulate, run_files.find_cache(os.environ))
+    chosen = device.select(host.base.devices, options.device)
+    document = cdi_edits.whole_devices(names.MACHINE_KIND, chosen, host.driver)
+    _put(document, output)
+    if output is not None:
+        log.say(f"wrote {output}: --device {names.MACHINE_KIND}=all, or an index or UUID")
+    return 0
+
+
+def _put(document: Mapping[str, Any], output: Path | None) -> None:
+    """Write a specification to the file *output*, or print it."""
+    if output is None:
+        print(cdi.content(document).decode(), end="", flush=True)
+    else:
+        cdi.write(document, output)
+
+
+def _find_host(simulate: str | None, cache: Path) -> ContainerHost:
+    """Mirror the driver for containers below *cache*, and read the devices."""
+    known = settings.AgentSettings("", state=cache / _STATE, simulate=simulate or "")
+    machine = None
+    try:
+        known.state.mkdir(parents=True, exist_ok=True)
+        if simulate is not None:
+            machine = simulator.open_machine(simulate).folder
+            known = dataclasses.replace(known, driver_root=simulated.install(known.state))
+            os.environ[names.SIMULATED_MACHINE_VARIABLE] = str(machine)
+    except OSError as exc:
+        raise errors.UnavailableError(f"{known.state}: {str(exc.strerror).lower()}") from exc
+    mirror = node_mirror.NodeMirror(cache / _MIRROR, shim.shim_library())
+    with mirror.remembering(), progress.copying("copying the driver's libraries") as report:
+        found = survey.find_installation(known.driver_root)
+        tree = mirror.output / mirror.mirror(found, report).tree
+    seen = node_driver.look(tree, found.release, known)
+    driver = find.find_driver(tree / installation.EXCLUSIVE / mirror_plan.LIB64)
+    base = runs.Base(driver, tuple(seen.driver.devices.values()), machine)
+    return ContainerHost(seen.driver, base, tree / installation.SHARED)

@@ -15,7 +15,7 @@ HELM := 3.22.0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures test-clients test-drivers wheels dist release manifests images cross sanitize test-gpu e2e lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers wheels dist release manifests images cross sanitize test-gpu e2e lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -136,6 +136,9 @@ test-browser: build $(VENV)/.browser-tools ## the status page in Chromium (apt-g
 
 browser-pictures: build $(VENV)/.browser-tools ## retake the pictures of docs/status.md
 	@PYVGPU_PICTURES="$$PWD/docs/pictures" $(BIN)/python -m pytest -q -m browser -k picture $(PYTESTFLAGS)
+
+terminal-pictures: build $(VENV)/.docs-tools ## retake the picture of `pyvgpu top` for README.md
+	@$(BIN)/python docs/terminal_pictures.py
 
 test-clients: build $(VENV)/.cluster-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator
 	@PATH="$$PATH:$$PWD/$(BIN)" $(BIN)/python -m pytest -m clients $(PYTESTFLAGS)

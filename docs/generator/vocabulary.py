@@ -265,6 +265,8 @@ CDI: tuple[Row, ...] = (
         f"{names.GRANT_KIND}=ID",
         "one container's grant; the agent writes it when it binds the grant",
     ),
+    (f"{names.RUN_KIND}=NAME", "the quota of `pyvgpu cdi --name NAME`"),
+    (f"{names.MACHINE_KIND}=INDEX", "a whole device of the machine, or UUID or `all`"),
     (f"{cdi.KIND}=shared", "the driver with the shim"),
     (f"{cdi.KIND}=exclusive", "the driver without the shim"),
     (f"{cdi.KIND}=nvidia0", "the device node of one device"),

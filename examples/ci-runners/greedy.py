@@ -4,4 +4,4 @@ import gpu
 
 device = gpu.Device()
 while True:
-    device.reserve(1 << 30)
+    device.allocate(1 << 30)

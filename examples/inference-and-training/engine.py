@@ -46,7 +46,7 @@ class Engine:
         self.blocks = int(free * utilization) // BLOCK_BYTES
         if self.blocks < 1:
             raise SystemExit(f"{free >> 20} MiB are free: the KV cache needs {BLOCK_BYTES >> 20}")
-        self._cache = self._device.reserve(self.blocks * BLOCK_BYTES)
+        self._cache = self._device.allocate(self.blocks * BLOCK_BYTES)
         self._free = self.blocks
         self._waiting: collections.deque[Sequence] = collections.deque()
         self._batch: list[Sequence] = []

@@ -38,7 +38,7 @@ while time.monotonic() - begun < ${BUSY:-5}:
     device.compute(milliseconds=50)
 print('has computed')" &
 alice=$!
-cell bob 'device.reserve(20 << 30)'
+cell bob 'device.allocate(20 << 30)'
 cell carol 'values = device.floats(1024, 1.5)
 device.add(values, values, 1024)
 print("sum:", device.read(values, 1)[0])'

@@ -167,7 +167,7 @@ class Device:
 
     def floats(self, count: int, value: float) -> ctypes.c_uint64:
         """Allocate *count* floats with this value; return their device address."""
-        at, bits = self.reserve(4 * count), ctypes.c_uint.from_buffer_copy(ctypes.c_float(value))
+        at, bits = self.allocate(4 * count), ctypes.c_uint.from_buffer_copy(ctypes.c_float(value))
         self._call("cuMemsetD32_v2", at, bits, ctypes.c_size_t(count))
         return at
 
@@ -189,7 +189,7 @@ class Device:
         """Copy *count* floats with a kernel, after all earlier work."""
         self._launch("copy", to, what, ctypes.c_uint64(4 * count))
 
-    def reserve(self, size: int) -> ctypes.c_uint64:
+    def allocate(self, size: int) -> ctypes.c_uint64:
         """Allocate *size* bytes; return their device address. MemoryError beyond the quota."""
         at = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(size))

@@ -16,6 +16,7 @@ from pyvgpu.models import MIB
 ROOT = Path(__file__).parents[2]
 PAGES = {  # pages that are not named like their command
     "device-plugin": ("agent", "gaia"),
+    "cdi": ("containers",),
     "claim-controller": ("dra",),
     "manifests": ("install",),
     "status-page": ("status",),

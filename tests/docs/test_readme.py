@@ -16,6 +16,8 @@ import pytest
 import rights
 from generator import pages
 
+from pyvgpu.cli import top
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 MARK = "\x1e"
@@ -107,3 +109,19 @@ def test_recorded_demo_has_the_current_claims():
     for claim, _ in assertions.CLAIMS:
         assert f"\nholds   {claim}\n" in recorded
     assert f"\n{len(assertions.CLAIMS)} of {len(assertions.CLAIMS)} claims hold\n" in recorded
+
+
+def test_the_picture_of_top_shows_three_runs():
+    assert "(docs/pictures/top.svg)" in (ROOT / "README.md").read_text()
+    picture = (ROOT / "docs" / "pictures" / "top.svg").read_text()
+    text = re.sub(r"<[^>]*>|&#160;", " ", picture)
+    assert "3 runs on 1 device" in " ".join(text.split())
+    for column in top._COLUMNS:
+        assert column.heading in text, "the columns have changed: make terminal-pictures"
+    assert "url(" not in re.sub(r"url\(#[\w-]+\)", "", picture), "it loads nothing from elsewhere"
+
+
+def test_the_newest_record_is_named():
+    newest = max((ROOT / "benchmarks" / "results" / "gpu").glob("*.json")).stem
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert re.search(rf"The newest record of a GPU is of an? \w+, {newest[:10]} ", readme)

@@ -9,7 +9,7 @@ from pyvgpu.cli.completion import SHELLS
 from pyvgpu.cli.main import KUBECTL, PYVGPU
 
 MAINS = {"main": PYVGPU, "kubectl_main": KUBECTL}
-EXTRAS = ("node", "kubernetes", "report")  # for users of pyvgpu, not for its developers
+EXTRAS = ("node", "kubernetes", "page", "report")  # for users of pyvgpu, not for its developers
 COMMANDS = [(main, name) for main, program in MAINS.items() for name, _, _ in program.commands]
 # Exit codes there of commands that need no extra.
 WITHOUT = {
@@ -17,6 +17,8 @@ WITHOUT = {
     "ps": ((), 0),
     "top": (("--once", "--interval", "0.1"), 0),
     "set": (("no-such-run", "--vcore", "5"), 64),
+    "cdi": (("--simulate", "h100", "--devices"), 0),
+    "uninstall": (("--dry-run",), 0),
     "replay": (("no-such-file.json",), 69),
     "mirror": (("--dry-run", "--driver-root", "."), 69),
     "flexvolume": (("init",), 0),

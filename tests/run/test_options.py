@@ -169,7 +169,7 @@ def test_two_runs_with_one_name_are_refused(runner, name):
         first.stdout.readline()
         second = runner("--name", name, "--vmemory", "2GiB", "true")
         assert second.returncode == 64
-        assert f"--name '{name}': a run of user" in second.stderr
+        assert f"--name '{name}': another run of user" in second.stderr
 
 
 def test_reservations_of_several_runs_add_up(runner, name):

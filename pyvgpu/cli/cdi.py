@@ -14,7 +14,7 @@ from pyvgpu.deviceplugin import settings
 from pyvgpu.deviceplugin.containers import cdi_edits
 from pyvgpu.deviceplugin.devices import node_driver, simulated
 from pyvgpu.machine import holders
-from pyvgpu.run import container_files, run_files, supervisor
+from pyvgpu.run import container_files, loader_check, run_files, supervisor
 from pyvgpu.simulation import simulator
 from pyvgpu.volumes import cdi, find, installation, mirror_plan, node_mirror, survey
 
@@ -88,6 +88,7 @@ def run(options: argparse.Namespace) -> int:
     if options.devices:
         return _give_devices(options, command, output)
     environment = dict(os.environ)
+    loader_check.check_not_nested(environment)
     asked = runs.parse_quota(options, environment)
     if asked.vcore is None and asked.vmemory is None:
         raise errors.UsageError(

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import fcntl
 import io
+import itertools
 import os
 import pty
 import re
@@ -171,14 +172,18 @@ def drawn(screen: pyte.Screen) -> str:
 
 def _line(screen: pyte.Screen, y: int) -> Text:
     text = Text()
-    for x in range(COLUMNS):
-        cell = screen.buffer[y][x]
-        words = [word for word in ("bold", "italics") if getattr(cell, word)]
-        colour = cell.fg if cell.fg != "default" else ""
-        colour = f"#{colour}" if re.fullmatch(r"[0-9a-f]{6}", colour) else colour
-        style = " ".join([*words, colour.replace("brown", "yellow")]).replace("italics", "italic")
-        text.append(cell.data, style.strip())
+    cells = (screen.buffer[y][x] for x in range(COLUMNS))
+    for style, alike in itertools.groupby(cells, _style):
+        text.append("".join(cell.data for cell in alike), style)
     return text
+
+
+def _style(cell: pyte.screens.Char) -> str:
+    """Return the style of a cell in rich's words."""
+    colour = cell.fg.replace("brown", "yellow").replace("default", "")
+    if re.fullmatch(r"[0-9a-f]{6}", colour):
+        colour = f"#{colour}"
+    return " ".join(filter(None, ("bold" if cell.bold else "", colour)))
 
 
 if __name__ == "__main__":

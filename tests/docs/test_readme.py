@@ -114,7 +114,7 @@ def test_recorded_demo_has_the_current_claims():
 def test_the_picture_of_top_shows_three_runs():
     assert "(docs/pictures/top.svg)" in (ROOT / "README.md").read_text()
     picture = (ROOT / "docs" / "pictures" / "top.svg").read_text()
-    text = re.sub(r"<[^>]*>|&#160;", " ", picture)
+    text = re.sub(r"<[^>]*>|&#160;", " ", picture)  # tags, and spaces
     assert "3 runs on 1 device" in " ".join(text.split())
     for column in top._COLUMNS:
         assert column.heading in text, "the columns have changed: make terminal-pictures"

@@ -95,7 +95,13 @@ def test_the_node_extra_suffices_for_the_agent(environment, tmp_path, name):
 
 
 def test_commands_need_no_other_extras_than_those():
-    assert {extra for _, extra in bare.NEEDS.values()} == set(EXTRAS)
+    assert {extra for _, extra in bare.NEEDS.values()} == set(EXTRAS) - {"page"}
+
+
+def test_the_page_of_top_names_its_extra(environment):
+    ran = bare.run("main", "top", "--serve", "0", env=environment)
+    assert (ran.returncode, ran.stdout) == (69, "")
+    assert ran.stderr == "pyvgpu: aiohttp is not installed: pip install 'pyvgpu[page]'\n"
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT))

@@ -74,6 +74,11 @@ def used_bytes(uuid: str) -> int:
     return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).used)
 
 
+def minor_number(uuid: str) -> int:
+    """Return N of the device's file /dev/nvidiaN."""
+    return int(pynvml.nvmlDeviceGetMinorNumber(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+
+
 def total_bytes(uuid: str) -> int:
     """Return the total bytes of a device."""
     return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).total)

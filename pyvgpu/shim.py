@@ -49,6 +49,11 @@ def created_hook() -> Path:
     return _built(_library_folder() / "hook" / "pyvgpu-created")
 
 
+def slurm_plugin_source() -> Path:
+    """Return the path of the source of Slurm's plugin, to be compiled for each Slurm."""
+    return _built(_library_folder() / "slurm" / "plugin.c")
+
+
 def _library_folder() -> Path:
     return Path(_region.__file__).resolve().parent / "lib"
 

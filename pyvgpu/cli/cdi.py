@@ -14,7 +14,7 @@ from pyvgpu.deviceplugin import settings
 from pyvgpu.deviceplugin.containers import cdi_edits
 from pyvgpu.deviceplugin.devices import node_driver, simulated
 from pyvgpu.machine import holders
-from pyvgpu.run import container_files, loader_check, run_files, supervisor
+from pyvgpu.run import container_files, loader_check, run_files, run_setup, supervisor
 from pyvgpu.simulation import simulator
 from pyvgpu.volumes import cdi, find, installation, mirror_plan, node_mirror, survey
 
@@ -51,7 +51,7 @@ class ContainerHost:
     """The driver that containers get, and the machine's devices."""
 
     driver: NodeDriver
-    base: runs.Base
+    base: run_setup.Base
     libraries: Path  # the mirror for shares
 
 
@@ -102,28 +102,38 @@ def run(options: argparse.Namespace) -> int:
     host = _find_host(options.simulate, cache)
     devices = device.select(host.base.devices, options.device)
 
-    def prepare(made: holders.Made, _run_tree: Path) -> runs.Surroundings:
+    plan = run_setup.RunPlan(
+        host.base,
+        run_files.RunSource(
+            host.libraries / mirror_plan.LIB64,
+            host.libraries / mirror_plan.ORIGIN,
+            host.base.machine,
+        ),
+        cache,
+        holders.RunRequest(asked, devices, host.driver.release),
+        holders.Holder(name, command[0], tree=str(cache / run_files.RUNS)),
+        command,
+        files=() if output is None else (output,),
+        after_look=_link_clock,
+    )
+    with supervisor.signals_held() as inherited, run_setup.opened(plan) as opened:
+        made = opened.made
+        runs.report_share(asked, made.share)
         files = container_files.ContainerFiles(made.folder)
         files.make(any_user=options.any_user)
         called = _name_of(made)
         uuid = made.share.device.uuid
         document = cdi_edits.held(names.RUN_KIND, called, uuid, files.folder, host.driver)
+        opened.look()
+        _put(document, output)
+        log.say(f"the quota is --device {names.RUN_KIND}={called}")
+        started = supervisor.RunProgram(program, command, environment)
+        status = run_setup.supervise(opened, started, inherited)
+    return supervisor.end_as(status)
 
-        def begin() -> None:
-            _put(document, output)
-            log.say(f"the quota is --device {names.RUN_KIND}={called}")
 
-        written = () if output is None else (output,)
-        return runs.Surroundings(
-            environment, files=written, after_look=files.link_clock, begin=begin
-        )
-
-    source = run_files.RunSource(
-        host.libraries / mirror_plan.LIB64, host.libraries / mirror_plan.ORIGIN, host.base.machine
-    )
-    wish = holders.RunRequest(asked, devices, host.driver.release)
-    plan = runs.RunPlan(host.base, cache, source, wish, name, program, command)
-    return runs.execute(plan, prepare)
+def _link_clock(reservation: Path) -> None:
+    container_files.ContainerFiles(reservation).link_clock()
 
 
 def _name_of(made: holders.Made) -> str:
@@ -176,5 +186,5 @@ def _find_host(simulate: str | None, cache: Path) -> ContainerHost:
         tree = mirror.output / mirror.mirror(found, report).tree
     seen = node_driver.look(tree, found.release, known)
     driver = find.find_driver(tree / installation.EXCLUSIVE / mirror_plan.LIB64)
-    base = runs.Base(driver, tuple(seen.driver.devices.values()), machine)
+    base = run_setup.Base(driver, tuple(seen.driver.devices.values()), machine)
     return ContainerHost(seen.driver, base, tree / installation.SHARED)

@@ -55,6 +55,11 @@ GROUPS = (
                 "pyvgpu.cli.doctor",
                 "check the prerequisites, and say how to get them",
             ),
+            (
+                "slurm-plugin",
+                "pyvgpu.cli.slurm_plugin",
+                "compile the plugin that enforces Slurm's shards of a GPU",
+            ),
         ),
     ),
     (

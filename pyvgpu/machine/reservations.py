@@ -7,7 +7,8 @@ the quota was lowered, reserves what it holds until it has freed enough. A reser
 its supervisor or any of its processes is alive, which the kernel determines (pyvgpu.region).
 
 Users do not trust each other: a reservation is trusted only if its folder and files are owned by
-one user and are not links, and no user except root removes another user's.
+one user and are not links, and no user except root removes another user's. Only root puts files
+into a folder of root, so they may belong to the user whose processes write them.
 """
 
 from __future__ import annotations
@@ -361,7 +362,7 @@ def _opened(folder: int, name: str, uid: int, path: Path) -> Iterator[int]:
     file = os.open(name, _FILE, dir_fd=folder)
     try:
         found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
+        if not stat.S_ISREG(found.st_mode) or uid not in (0, found.st_uid):
             raise errors.DataError(
                 f"{path / name}: must be a plain file of user {users.name(uid)}"
             )

@@ -67,6 +67,17 @@ def caches(environment: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(candidates)
 
 
+def check_cache(folder: Path, mode: int) -> Path:
+    """Return *folder*, created with *mode*, if we may keep executable files there."""
+    complaint = _complain(folder, os.geteuid(), mode)
+    if complaint is not None:
+        raise errors.UnavailableError(
+            f"no folder for the driver's mirror: {folder} ({complaint}); must be a folder of user "
+            f"{users.name(os.geteuid())} with free space and not mounted noexec"
+        )
+    return folder
+
+
 def make(cache: Path, run_id: str, source: RunSource, region: Path) -> tuple[Path, int]:
     """Create the tree of run *run_id*; return its folder and the descriptor that locks it."""
     tree = cache / RUNS / run_id
@@ -135,14 +146,14 @@ def remove(tree: Path) -> None:
 _ORIGINS = (names.LIBCUDA_ORIGIN, names.LIBNVIDIA_ML_ORIGIN)
 
 
-def _complain(folder: Path, uid: int) -> str | None:
+def _complain(folder: Path, uid: int, mode: int = 0o700) -> str | None:
     """Create *folder* and return why it cannot be used, None if it can."""
     # ld.so splits LD_LIBRARY_PATH at : and ;, and expands $. It skips folders that it does not
     # find, and the program would load the bare driver.
     if any(sign in str(folder) for sign in ":;$"):
         return "has one of : ; $ in its name"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode):
             return "is not a folder"

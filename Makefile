@@ -15,7 +15,7 @@ HELM := 3.22.0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers wheels dist release manifests images cross sanitize test-gpu e2e lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm wheels dist release manifests images cross sanitize test-gpu e2e lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -95,7 +95,7 @@ demo: build ## tenants on one simulated GPU, held to their quotas, before your e
 	@$(BIN)/pyvgpu demo
 
 # What `make test` and `make test-slow` leave to targets of their own.
-OTHERS := not browser and not clients and not drivers and not e2e and not gpu and not rehearsal and not wheels
+OTHERS := not browser and not clients and not drivers and not e2e and not gpu and not rehearsal and not slurm and not wheels
 
 test: build $(VENV)/.cluster-tools ## C unit tests, then the Python tests that are quick and need no GPU
 	@CHECK_ONE_OF=5 $(CTEST) --parallel $$(nproc)
@@ -145,6 +145,9 @@ test-clients: build $(VENV)/.cluster-tools ## the real nvidia-smi (downloaded fi
 
 test-drivers: build $(VENV)/.test-tools ## NVIDIA's own libraries under the shim (downloaded first; no GPU)
 	@$(BIN)/python -m pytest -m drivers $(PYTESTFLAGS)
+
+test-slurm: build $(VENV)/.test-tools ## Debian's Slurm with the SPANK plugin, on simulated GPUs (root; apt-get install slurmctld slurmd libslurm-dev)
+	@$(BIN)/python -m pytest -m slurm $(PYTESTFLAGS)
 
 wheels: $(VENV)/.wheel-tools $(VENV)/.test-tools ## build dist/*.whl for x86-64 and aarch64 and try them, upgrades too
 	@BIN=$(BIN) sh .ci/wheels

@@ -10,7 +10,8 @@
  * A step whose quota cannot be set fails when its tasks start, which shows the reason to the user.
  * A failure in init_post_opt would hide it, and drain the node if the step is a batch script.
  *
- * Compiled by `pyvgpu slurm-plugin` for the Slurm of the machine, with PYVGPU_PYTHON defined.
+ * Compiled by `pyvgpu slurm-plugin` for the Slurm of the machine, with PYVGPU_PYTHON defined, and
+ * PYVGPU_JOBS, the folder in which each job that has a quota on this node has a socket.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -215,6 +216,22 @@ static void answer_judge(void)
         plugin_fail("%s -Im pyvgpu.slurm.step did not run on this node", PYVGPU_PYTHON);
 }
 
+/* Whether the step has shards, or an option, or its job has a quota on this node. */
+static int step_is_ours(spank_t spank)
+{
+    char path[sizeof(PYVGPU_JOBS) + 16];
+    char value[LONGEST_VALUE];
+    uint32_t job = 0;
+
+    if (options[0] || options[1] ||
+        spank_getenv(spank, "SLURM_SHARDS_ON_NODE", value, sizeof(value)) != ESPANK_ENV_NOEXIST)
+        return 1;
+    if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
+        return 1;
+    snprintf(path, sizeof(path), "%s/%u", PYVGPU_JOBS, job);
+    return access(path, F_OK) == 0;
+}
+
 int slurm_spank_init_post_opt(spank_t spank, int count, char **arguments)
 {
     static struct command command;
@@ -225,6 +242,8 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **arguments)
         return 0;
     if (spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS && step == SLURM_EXTERN_CONT)
         return 0; /* it starts no tasks */
+    if (!step_is_ours(spank))
+        return 0;
     if (command_fill(&command, spank, step, count, arguments) != 0) {
         plugin_fail("the step's shards, or the plugin's arguments in plugstack.conf, are too long");
         return 0;

@@ -99,6 +99,7 @@ def hold(settings: JobSettings, first: shards.StepRequest, total: int, ready: Bi
 
     *total* are the shards of the GPU. Raises before *ready* is closed if there is no quota.
     """
+    _sweep()
     cache = run_files.check_cache(CACHE, 0o755)
     base = run_setup.find_base(settings.simulate, settings.driver_libraries)
     assert first.shards is not None and first.minor is not None
@@ -120,7 +121,8 @@ def hold(settings: JobSettings, first: shards.StepRequest, total: int, ready: Bi
         mounts = run_setup.overlays(base, opened.tree, plan.source)
         lines = shards.mount_lines(
             str(opened.tree / "lib64"),
-            run_setup.variables(base),
+            # CUDA_VISIBLE_DEVICES has Slurm's index; the quota's device is the only one.
+            {"CUDA_VISIBLE_DEVICES": "0", **run_setup.variables(base)},
             [(str(overlay.folder), str(overlay.layer)) for overlay in mounts],
         )
         opened.look()
@@ -234,6 +236,16 @@ def _listening(job: int) -> Iterator[socket.socket]:
         listener.bind(str(path))
         listener.listen()
         yield listener
+
+
+def _sweep() -> None:
+    """Remove the sockets of holders that were killed; the caller's step holds the lock."""
+    for path in FOLDER.glob("[0-9]*"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            try:
+                connection.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
 
 
 def _path(job: int) -> Path:

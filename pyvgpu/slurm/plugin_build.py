@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from pyvgpu import errors, shim
+from pyvgpu.slurm import job_holder
 
 PLUGIN = "pyvgpu_slurm.so"
 OUTPUT = Path("/usr/local/lib/pyvgpu")
@@ -55,7 +56,8 @@ def build(output: Path, include: Path | None) -> Path:
 
 def _compile(compiler: str, made: Path, include: Path | None) -> None:
     command = [compiler, "-std=gnu11", "-O2", "-Wall", "-fPIC", "-shared"]
-    command += [f'-DPYVGPU_PYTHON="{sys.executable}"', "-o", str(made)]
+    command += [f'-DPYVGPU_PYTHON="{sys.executable}"']
+    command += [f'-DPYVGPU_JOBS="{job_holder.FOLDER}"', "-o", str(made)]
     command += [] if include is None else [f"-I{include}"]
     command.append(str(shim.slurm_plugin_source()))
     try:

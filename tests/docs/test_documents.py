@@ -19,6 +19,7 @@ PAGES = {  # pages that are not named like their command
     "cdi": ("containers",),
     "claim-controller": ("dra",),
     "manifests": ("install",),
+    "slurm-plugin": ("slurm",),
     "status-page": ("status",),
 }
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,7 @@ MpiDefault=none
 SlurmdParameters=config_overrides
 LaunchParameters=use_interactive_step
 PrologFlags=Contain
+SchedulerParameters=batch_sched_delay=0
 NodeName={host} NodeAddr=10.77.0.1 CPUs=32 Gres=gpu:2,shard:16 State=UNKNOWN
 PartitionName=all Nodes={host} Default=YES
 """
@@ -82,15 +84,34 @@ class Slurm:
             text=True,
         )
 
+    def batch(self, script: str, *options: str) -> tuple[str, str]:
+        """Run *script* as a batch job to its end; return its state and its output."""
+        output = self.folder / "batch.out"
+        output.unlink(missing_ok=True)
+        file = self.folder / "batch.sh"
+        file.write_text(f"#!/bin/sh\n{script}")
+        ran = self.run("sbatch", "--parsable", f"--output={output}", *options, file)
+        assert ran.returncode == 0, ran.stderr
+        job = ran.stdout.strip()
+        waiting.wait_until(lambda: self.state(job) not in ("PENDING", "RUNNING", "COMPLETING"))
+        return self.state(job), output.read_text() if output.exists() else ""
+
+    def state(self, job: str) -> str:
+        """Return the state of *job*, such as RUNNING."""
+        shown = self.run("scontrol", "show", "job", job).stdout
+        found = re.search(r"JobState=(\w+)", shown)
+        assert found, shown
+        return found[1]
+
     def root(self, path: str) -> Path:
         """Return *path* as the namespaces see it."""
         return Path(f"/proc/{self.init}/root{path}")
 
     def runs(self) -> list[str]:
-        """Return the names of the active runs, with their quotas."""
+        """Return the names of the jobs that have a quota."""
         ran = self.run(PYVGPU, "ps", user=0)
         assert ran.returncode == 0, ran.stderr
-        return [line.split()[0] for line in ran.stdout.splitlines()[1:]]
+        return re.findall(r"\bslurm-\d+", ran.stdout)
 
     def is_clean(self) -> bool:
         """Return whether no job has left anything behind."""

@@ -32,8 +32,8 @@
 
 SPANK_PLUGIN(pyvgpu, 1)
 
-#define ARGUMENTS 32
-#define LONGEST_VALUE 256
+#define ARGUMENTS      32
+#define LONGEST_VALUE  256
 #define LONGEST_ANSWER 65536
 
 extern char **environ;
@@ -54,7 +54,8 @@ static int option_set(int which, const char *value, int remote)
 }
 
 static struct spank_option plugin_options[] = {
-    {"vcore", "N", "percent of the GPU's time, at most that of the shards (default)", 1, 0, option_set},
+    {"vcore", "N", "percent of the GPU's time, at most that of the shards (default)", 1, 0,
+     option_set},
     {"vmemory", "SIZE", "GPU memory, such as 4GiB, at most that of the shards (default)", 1, 1,
      option_set},
 };
@@ -260,22 +261,35 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **arguments)
     return 0;
 }
 
-/* Mount *layer* over *folder*, read-only; both may have characters special in overlay options. */
-static int mount_overlay(const char *folder, const char *layer)
+enum { LAYER, CLOSED, FOLDER, LAYERS }; /* the upper ones first */
+
+/* Mount *places*, separated by tabs, over the last of them, read-only. They are named by
+ * descriptors, since they may have characters special in overlay options. */
+static int mount_overlay(char *places)
 {
-    int upper = open(layer, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    int lower = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    char lowerdir[80];
+    char lowerdir[LAYERS * 32] = "lowerdir=";
+    const char *folder = NULL;
+    char *rest = NULL;
+    int opened[LAYERS];
+    int count = 0;
     int result = -1;
 
-    snprintf(lowerdir, sizeof(lowerdir), "lowerdir=/proc/self/fd/%d:/proc/self/fd/%d", upper,
-             lower);
-    if (upper >= 0 && lower >= 0)
+    for (char *place = strtok_r(places, "\t", &rest); place && count < LAYERS;
+         place = strtok_r(NULL, "\t", &rest)) {
+        size_t length = strlen(lowerdir);
+
+        opened[count] = open(place, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (opened[count] < 0)
+            break;
+        snprintf(lowerdir + length, sizeof(lowerdir) - length, "%s/proc/self/fd/%d",
+                 count ? ":" : "", opened[count]);
+        folder = place;
+        count++;
+    }
+    if (count == LAYERS)
         result = mount("overlay", folder, "overlay", MS_RDONLY, lowerdir);
-    if (upper >= 0)
-        close(upper);
-    if (lower >= 0)
-        close(lower);
+    while (count-- > 0)
+        close(opened[count]);
     return result;
 }
 
@@ -304,14 +318,14 @@ static int line_apply(spank_t spank, char *line)
     if (!value)
         return strcmp(line, "ready") == 0 ? 0 : -1;
     *value++ = '\0';
-    second = strchr(value, '\t');
     if (strcmp(line, "path") == 0)
         return path_prepend(spank, value);
+    if (strcmp(line, "mount") == 0)
+        return mount_overlay(value);
+    second = strchr(value, '\t');
     if (!second)
         return -1;
     *second++ = '\0';
-    if (strcmp(line, "mount") == 0)
-        return mount_overlay(value, second);
     if (strcmp(line, "env") == 0)
         return spank_setenv(spank, value, second, 1) == ESPANK_SUCCESS ? 0 : -1;
     return -1;

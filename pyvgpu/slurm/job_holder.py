@@ -16,6 +16,7 @@ import json
 import os
 import selectors
 import socket
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -26,7 +27,7 @@ from pyvgpu.run import run_files, run_setup
 from pyvgpu.slurm import shards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyvgpu.device import Device
 
@@ -118,12 +119,13 @@ def hold(settings: JobSettings, first: shards.StepRequest, total: int, ready: Bi
         user=settings.user,
     )
     with run_setup.opened(plan) as opened, _listening(settings.job) as listener:
-        mounts = run_setup.overlays(base, opened.tree, plan.source)
-        lines = shards.mount_lines(
+        overlays = run_setup.overlays(base, opened.tree, plan.source)
+        closed = str(_close(cache, [overlay.layer for overlay in overlays]))
+        lines = shards.answer_lines(
             str(opened.tree / "lib64"),
             # CUDA_VISIBLE_DEVICES has Slurm's index; the quota's device is the only one.
             {"CUDA_VISIBLE_DEVICES": "0", **run_setup.variables(base)},
-            [(str(overlay.folder), str(overlay.layer)) for overlay in mounts],
+            [(str(overlay.layer), closed, str(overlay.folder)) for overlay in overlays],
         )
         opened.look()
         opened.start_threads()
@@ -226,6 +228,21 @@ def _device(base: run_setup.Base, minor: int) -> Device:
         f"GPU {minor}: the driver has no device with that minor number outside MIG mode; "
         f"gres.conf must name a device file that exists, such as File=/dev/nvidia{minor}"
     )
+
+
+def _close(cache: Path, layers: Sequence[Path]) -> Path:
+    """Return a folder to mount between *layers* and the driver; it hides all of their names.
+
+    The layers are removed with the run. A process that outlives it then finds no driver, instead
+    of the bare one.
+    """
+    folder = cache / "closed"
+    folder.mkdir(mode=0o755, exist_ok=True)
+    for layer in layers:
+        for entry in layer.iterdir():
+            with contextlib.suppress(FileExistsError):  # an overlay's whiteout
+                os.mknod(folder / entry.name, stat.S_IFCHR, os.makedev(0, 0))
+    return folder
 
 
 @contextlib.contextmanager

@@ -159,12 +159,15 @@ def check_joins(request: StepRequest, held: StepRequest, job: int) -> None:
             )
 
 
-def mount_lines(
-    library_path: str, environment: Mapping[str, str], mounts: Sequence[tuple[str, str]]
+def answer_lines(
+    library_path: str, environment: Mapping[str, str], mounts: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Return the answer for the plugin: what it applies to each task."""
+    """Return the answer for the plugin: what it applies to each task.
+
+    *mounts* are overlays: the folder, which is covered, is the last of each.
+    """
     return [
         f"path {library_path}",
         *(f"env {name}\t{value}" for name, value in environment.items()),
-        *(f"mount {folder}\t{layer}" for folder, layer in mounts),
+        *("mount " + "\t".join(places) for places in mounts),
     ]

@@ -168,9 +168,10 @@ def test_the_steps_of_a_batch_job_share_its_quota(slurm, probe, memory):
     """Also one that asks for fewer shards, or for none."""
     held = f"{probe} {LIBCUDA} $(({part(memory, 4)} * 6 / 10))"
     state, said = slurm.batch(
-        f"sleep 100 | {held} wait &\nsleep 1\n"
+        f"mkfifo pipe\n{held} wait <pipe &\nexec 3>pipe\n"
+        "until grep -q alloc batch.out; do sleep 0.1; done\n"
         f"srun --gres=shard:4 {held}\nsrun --gres=shard:1 {held}\nsrun --gres=none {held}\n"
-        "kill %1\n",
+        "exec 3>&-\nwait\n",
         "--gres=shard:4",
     )
     assert state == "COMPLETED", said
@@ -214,14 +215,19 @@ def test_a_killed_slurmstepd_leaves_nothing_behind(slurm, probe):
 
 
 def test_without_its_holder_a_job_gets_no_new_context(slurm, probe):
-    inner = f"{probe} {LIBCUDA} {GIB}; read line; {probe} {LIBCUDA} {GIB}"
+    """Its files are gone then, and the bare driver does not appear in their place."""
+    driver = shim.simulator_libraries() / "libcuda.so.999.1"
+    inner = f"{probe} {driver} {GIB}; read line; {probe} {LIBCUDA} {GIB}; {probe} {driver} {GIB}"
     with slurm.started("srun", "--gres=shard:2", "sh", "-c", inner) as step:
         before = "".join(step.stdout.readline() for _ in range(3))
         kill(slurm, r"pyvgpu\.slurm\.step")
+        trees = slurm.root("/var/cache/pyvgpu/runs")
+        waiting.wait_until(lambda: not list(trees.iterdir()))
         after, _ = step.communicate("\n")
-    assert figures(before)["init"] == [0]
-    assert figures(after)["init"] != [0]
     assert slurm.run("srun", "--gres=shard:8", "true").returncode == 0  # removes its socket
+    assert figures(before)["init"] == [0]
+    assert after.count("dlopen ") == 2, after
+    assert figures(after) == {}
 
 
 def kill(slurm, pattern):

@@ -1,8 +1,9 @@
 """The process that holds a job's quota on this node, for all its steps.
 
 The first step with shards starts it. It reserves the quota in the book, as `pyvgpu run` does, and
-listens on a socket that only root reaches: each step sends its request, with the read end of a pipe
-whose write end its slurmstepd keeps open. When the last slurmstepd has ended it removes everything.
+listens on a socket that only root reaches: each step sends its request, with the read end of a
+pipe whose write end its slurmstepd keeps open. When the last slurmstepd has ended it removes
+everything.
 
 A lock excludes steps that start from a holder that ends.
 """
@@ -95,22 +96,21 @@ def join(job: int, request: shards.StepRequest, alive: int) -> list[str] | None:
     return [str(line) for line in found["lines"]]
 
 
-def hold(settings: JobSettings, first: shards.StepRequest, total: int, ready: BinaryIO) -> None:
+def hold(settings: JobSettings, held: shards.HeldShards, ready: BinaryIO) -> None:
     """Reserve the quota, close the pipe *ready*, and serve the job's steps until all have ended.
 
-    *total* are the shards of the GPU. Raises before *ready* is closed if there is no quota.
+    *held* are those of the first step. Raises before *ready* is closed if there is no quota.
     """
     _sweep()
     cache = run_files.check_cache(CACHE, 0o755)
     base = run_setup.find_base(settings.simulate, settings.driver_libraries)
-    assert first.shards is not None and first.minor is not None
-    chosen = run_setup.measured(base, (_device(base, first.minor),), cache)
-    most = shards.entitled(first.shards, total, chosen[0].memory_bytes)
+    chosen = run_setup.measured(base, (_device(base, held.minor),), cache)
+    most = shards.entitled(held.count, held.total, chosen[0].memory_bytes)
     plan = run_setup.RunPlan(
         base,
         run_setup.mirror(base, cache),
         cache,
-        holders.RunRequest(shards.limited(first, most), chosen, base.driver.release),
+        holders.RunRequest(shards.limited(held, most), chosen, base.driver.release),
         holders.Holder(
             f"slurm-{settings.job}",
             f"Slurm job {settings.job}",
@@ -130,23 +130,17 @@ def hold(settings: JobSettings, first: shards.StepRequest, total: int, ready: Bi
         opened.look()
         opened.start_threads()
         ready.close()
-        _Steps(settings.job, first, total, opened, lines).serve(listener)
+        _Steps(settings.job, held, opened, lines).serve(listener)
 
 
 class _Steps:
     """The steps of a job that share its quota."""
 
     def __init__(
-        self,
-        job: int,
-        first: shards.StepRequest,
-        total: int,
-        opened: run_setup.OpenRun,
-        lines: list[str],
+        self, job: int, held: shards.HeldShards, opened: run_setup.OpenRun, lines: list[str]
     ) -> None:
         self._job = job
-        self._held = first
-        self._total = total
+        self._held = held
         self._opened = opened
         self._lines = lines
         self._selector = selectors.DefaultSelector()
@@ -208,13 +202,11 @@ class _Steps:
     def _join(self, request: shards.StepRequest) -> None:
         """Raise the quota if the step has more shards than the others had."""
         shards.check_joins(request, self._held, self._job)
-        assert self._held.shards is not None
-        if request.shards is None or request.shards <= self._held.shards:
+        if request.shards is None or request.shards <= self._held.count:
             return
-        held = dataclasses.replace(self._held, shards=request.shards)
+        held = dataclasses.replace(self._held, count=request.shards)
         memory = self._opened.made.share.device.memory_bytes
-        most = shards.entitled(request.shards, self._total, memory)
-        wanted = shards.limited(held, most)
+        wanted = shards.limited(held, shards.entitled(held.count, held.total, memory))
         self._opened.change(quota.QuotaChange(vcore=wanted.vcore, vmemory=wanted.vmemory))
         self._held = held
 

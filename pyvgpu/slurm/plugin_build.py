@@ -38,10 +38,11 @@ def build(output: Path, include: Path | None) -> Path:
         raise errors.UnavailableError(
             f"{sys.executable}: this Python's path must have no quotes and backslashes"
         )
-    compiler = shutil.which(os.environ.get("CC", "cc"))
+    asked = os.environ.get("CC", "cc")
+    compiler = shutil.which(asked)
     if compiler is None:
         raise errors.UnavailableError(
-            f"{os.environ.get('CC', 'cc')}: there is no such C compiler (Debian: apt-get install gcc)"
+            f"{asked}: there is no such C compiler (Debian: apt-get install gcc)"
         )
     try:
         output.mkdir(parents=True, exist_ok=True)

@@ -32,6 +32,25 @@ class StepRequest:
         return self.vcore is not None or self.vmemory is not None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class HeldShards:
+    """The shards of a job that has a quota on this node, and the values that it asked for."""
+
+    count: int
+    total: int  # of the GPU
+    minor: int  # of the GPU's device file
+    vcore: int | None = None  # percent; None: in proportion to the shards
+    vmemory: int | None = None  # bytes; None: likewise
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entitlement:
+    """The most that shards give."""
+
+    vcore: int  # percent of the GPU's time
+    vmemory: int  # bytes
+
+
 def parse_request(
     shards: str | None, gpus: str | None, vcore: str | None, vmemory: str | None
 ) -> StepRequest:
@@ -93,8 +112,8 @@ def of_device(found: Mapping[int, int], minor: int) -> int:
     return found[minor]
 
 
-def entitled(shards: int, total: int, memory_bytes: int) -> quota.Quota:
-    """Return the quota of *shards* of the *total* of a device with *memory_bytes*.
+def entitled(shards: int, total: int, memory_bytes: int) -> Entitlement:
+    """Return the part of *shards* of the *total* of a device with *memory_bytes*.
 
     vcore is rounded down to whole percent, vmemory to whole MiB: all shards together never exceed
     the device. UsageError if that is less than 1 percent, or more than the device.
@@ -113,13 +132,12 @@ def entitled(shards: int, total: int, memory_bytes: int) -> quota.Quota:
     vmemory = memory_bytes
     if shards < total:
         vmemory = quantity.round_down(memory_bytes * shards // total)
-    return quota.Quota(vcore, vmemory)
+    return Entitlement(vcore, vmemory)
 
 
-def limited(request: StepRequest, most: quota.Quota) -> quota.Quota:
-    """Return the quota that *request* asks for within *most*; UsageError above it."""
-    assert most.vcore is not None and most.vmemory is not None
-    vcore, vmemory = request.vcore, request.vmemory
+def limited(held: HeldShards, most: Entitlement) -> quota.Quota:
+    """Return the quota that *held* asks for within *most*; UsageError above it."""
+    vcore, vmemory = held.vcore, held.vmemory
     if vcore is not None and vcore > most.vcore:
         raise errors.UsageError(
             f"--vcore {vcore}: must be at most {most.vcore}, the part of the job's shards, such "
@@ -136,8 +154,8 @@ def limited(request: StepRequest, most: quota.Quota) -> quota.Quota:
     )
 
 
-def check_joins(request: StepRequest, held: StepRequest, job: int) -> None:
-    """Refuse a step whose *request* contradicts that of the job's first step, *held*; UsageError.
+def check_joins(request: StepRequest, held: HeldShards, job: int) -> None:
+    """Refuse a step whose *request* contradicts what its job holds; UsageError.
 
     The steps of a job share one quota on a node.
     """

@@ -1,8 +1,8 @@
 """The program that the SPANK plugin runs for each step, as root, in slurmstepd's context.
 
 Standard input is a pipe that reaches EOF when the step's slurmstepd has ended. It prints the lines
-that the plugin applies to each task, and then `ready`; or `untouched` if the step has no shards and
-its job no quota; or `error TEXT`, and then the step fails.
+that the plugin applies to each task, and then `ready`; or `untouched` if the step has no shards
+and its job no quota; or `error TEXT`, and then the step fails.
 
     python -Im pyvgpu.slurm.step --job 7 --user 1000 --shards 4 --gpus 0
 """
@@ -65,7 +65,7 @@ def _enter(arguments: Sequence[str]) -> list[str] | None:
         lines = job_holder.join(settings.job, request, 0)
         if lines is not None:
             return lines
-        if request.minor is None:
+        if request.shards is None or request.minor is None:
             if request.explicit:
                 raise errors.UsageError(
                     "--vcore and --vmemory: the job has no shards, so must be given with them, "
@@ -73,7 +73,10 @@ def _enter(arguments: Sequence[str]) -> list[str] | None:
                 )
             return None
         total = settings.total or shards.of_device(_ask_slurmd(), request.minor)
-        _start_holder(settings, request, total)
+        held = shards.HeldShards(
+            request.shards, total, request.minor, request.vcore, request.vmemory
+        )
+        _start_holder(settings, held)
         return job_holder.join(settings.job, request, 0)
 
 
@@ -118,9 +121,7 @@ def _ask_slurmd() -> dict[int, int]:
     return shards.parse_gres(ran.stdout.decode("utf-8", "replace"))
 
 
-def _start_holder(
-    settings: job_holder.JobSettings, request: shards.StepRequest, total: int
-) -> None:
+def _start_holder(settings: job_holder.JobSettings, held: shards.HeldShards) -> None:
     """Start the job's holder as a daemon; return once it holds the quota, or raise why not."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -128,7 +129,7 @@ def _start_holder(
         if os.fork():
             os._exit(0)
         os.close(reading)
-        _become_holder(settings, request, total, writing)
+        _become_holder(settings, held, writing)
     os.close(writing)
     os.waitpid(child, 0)
     with open(reading, encoding="utf-8") as pipe:  # noqa: PTH123 - a descriptor
@@ -138,10 +139,10 @@ def _start_holder(
 
 
 def _become_holder(
-    settings: job_holder.JobSettings, request: shards.StepRequest, total: int, pipe: int
+    settings: job_holder.JobSettings, held: shards.HeldShards, pipe: int
 ) -> NoReturn:
     """Hold the quota until the job's steps have ended; a failure before that goes to *pipe*."""
-    ready = open(pipe, "wb", buffering=0)  # noqa: PTH123, SIM115 - a descriptor, closed when held
+    ready = open(pipe, "wb", buffering=0)  # noqa: SIM115 - a descriptor, closed when held
     try:
         os.setsid()
         os.chdir("/")
@@ -153,9 +154,9 @@ def _become_holder(
         os.closerange(3, pipe)
         os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
         step_cgroups.leave()
-        job_holder.hold(settings, request, total, ready)
+        job_holder.hold(settings, held, ready)
     except BaseException as exc:
-        text = str(exc) if isinstance(exc, (errors.PyVgpuError, OSError)) else repr(exc)
+        text = str(exc) if isinstance(exc, errors.PyVgpuError | OSError) else repr(exc)
         print(f"job {settings.job}: {text}", file=sys.stderr, flush=True)
         if not ready.closed:
             ready.write(text.encode())

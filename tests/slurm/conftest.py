@@ -14,7 +14,7 @@ import waiting
 
 HERE = Path(__file__).parent
 PYVGPU = Path(sys.executable).parent / "pyvgpu"
-NOBODY = 65534
+USER = 65534
 SHARDS = 8  # of each GPU
 SLURM_CONF = """\
 ClusterName=test
@@ -57,13 +57,13 @@ class Slurm:
     folder: Path  # that all users may write to
     init: int  # pid of the first process in its namespaces
 
-    def command(self, *command: object, user: int = NOBODY) -> list[str]:
+    def command(self, *command: object, user: int = USER) -> list[str]:
         """Return the command line that runs *command* in the namespaces, as *user*."""
         enter = ["nsenter", f"--target={self.init}", "--net", "--mount", "--ipc", "--pid"]
         drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
         return [*enter, f"--wd={self.folder}", *drop, *map(str, command)]
 
-    def run(self, *command: object, user: int = NOBODY, **variables: str):
+    def run(self, *command: object, user: int = USER, **variables: str):
         """Run *command* to its end, such as srun with its options."""
         return subprocess.run(
             self.command(*command, user=user),
@@ -161,7 +161,6 @@ def slurm():
             text=True,
         ) as process:
             try:
-                assert process.stdin is not None and process.stdout is not None
                 said = process.stdout.readline()
                 assert said == "up\n", said + process.stdout.read()
                 children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()

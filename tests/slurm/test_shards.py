@@ -18,10 +18,12 @@ slurmd: Gres Name=gpu Type=h100 Count=1 Index=3 ID=7696487 File=/dev/nvidia13 Li
 @pytest.mark.parametrize(
     ("asked", "total", "memory", "expected"),
     [
-        pytest.param(2, 8, 80 * GIB, quota.Quota(25, 20 * GIB), id="a quarter"),
-        pytest.param(8, 8, 80 * GIB + 5, quota.Quota(100, 80 * GIB + 5), id="all, to the byte"),
-        pytest.param(1, 3, 10 * MIB, quota.Quota(33, 3 * MIB), id="rounded down"),
-        pytest.param(2, 200, 200 * GIB, quota.Quota(1, 2 * GIB), id="many shards"),
+        pytest.param(2, 8, 80 * GIB, shards.Entitlement(25, 20 * GIB), id="a quarter"),
+        pytest.param(
+            8, 8, 80 * GIB + 5, shards.Entitlement(100, 80 * GIB + 5), id="all, to the byte"
+        ),
+        pytest.param(1, 3, 10 * MIB, shards.Entitlement(33, 3 * MIB), id="rounded down"),
+        pytest.param(2, 200, 200 * GIB, shards.Entitlement(1, 2 * GIB), id="many shards"),
     ],
 )
 def test_quota_is_in_proportion_to_the_shards(asked, total, memory, expected):
@@ -90,18 +92,21 @@ def test_request_survives_its_document():
 
 
 def test_explicit_values_are_at_most_the_part_of_the_shards():
-    most = quota.Quota(25, 20 * GIB)
-    assert shards.limited(shards.StepRequest(2, 0), most) == most
-    assert shards.limited(shards.StepRequest(2, 0, 25, GIB), most) == quota.Quota(25, GIB)
+    most = shards.Entitlement(25, 20 * GIB)
+    held = shards.HeldShards(2, 8, 0)
+    assert shards.limited(held, most) == quota.Quota(25, 20 * GIB)
+    less = dataclasses.replace(held, vcore=25, vmemory=GIB)
+    assert shards.limited(less, most) == quota.Quota(25, GIB)
     with pytest.raises(errors.UsageError, match=r"--vcore 26: must be at most 25"):
-        shards.limited(shards.StepRequest(2, 0, vcore=26), most)
+        shards.limited(dataclasses.replace(held, vcore=26), most)
     with pytest.raises(errors.UsageError, match=r"--vmemory 21GiB: must be at most 20GiB"):
-        shards.limited(shards.StepRequest(2, 0, vmemory=21 * GIB), most)
+        shards.limited(dataclasses.replace(held, vmemory=21 * GIB), most)
 
 
 def test_steps_of_a_job_share_its_quota_and_a_contradiction_is_refused():
-    held = shards.StepRequest(4, 0, vcore=30)
-    for joining in (held, shards.StepRequest(2, 0), shards.StepRequest()):
+    held = shards.HeldShards(4, 8, 0, vcore=30)
+    first = shards.StepRequest(4, 0, vcore=30)
+    for joining in (first, shards.StepRequest(2, 0), shards.StepRequest()):
         shards.check_joins(joining, held, 7)
     for change, said in (
         ({"minor": 1}, r"shards of GPU 1: the quota of job 7 on this node is of GPU 0"),
@@ -109,7 +114,7 @@ def test_steps_of_a_job_share_its_quota_and_a_contradiction_is_refused():
         ({"vmemory": GIB}, r"--vmemory 1073741824: .* with --vmemory the part of its shards"),
     ):
         with pytest.raises(errors.UsageError, match=said):
-            shards.check_joins(dataclasses.replace(held, **change), held, 7)
+            shards.check_joins(dataclasses.replace(first, **change), held, 7)
 
 
 def test_answer_has_a_line_for_each_change_of_a_task():

@@ -106,7 +106,8 @@ def test_the_users_environment_does_not_lift_the_quota(slurm, probe, memory):
     ran = slurm.run("srun", "--gres=shard:1", *without, probe, driver, GIB, **tampered)
     assert figures(ran.stdout)["total"] == [part(memory, 1)], ran.stderr
     none = slurm.run("srun", "env", **tampered)
-    assert "libcuda" not in none.stdout and "/runs/" not in none.stdout
+    assert "libcuda" not in none.stdout
+    assert "/runs/" not in none.stdout
 
 
 def test_explicit_values_hold_within_the_shards(slurm, probe):
@@ -153,11 +154,14 @@ def test_a_job_fails_while_another_run_has_its_part(slurm):
         for run in held:
             assert run.stdout.readline() == b"\n"
         ran = slurm.run("srun", "--gres=shard:4", "echo", "started")
-        assert ran.returncode != 0 and "started" not in ran.stdout
-        assert "pyvgpu: vmemory" in ran.stderr and "rival-0" in ran.stderr
+        assert ran.returncode != 0
+        assert "started" not in ran.stdout
+        assert "pyvgpu: vmemory" in ran.stderr
+        assert "rival-0" in ran.stderr
         state, said = slurm.batch("echo started", "--gres=shard:4")
         assert state == "FAILED"
-        assert "pyvgpu: vmemory" in said and "started" not in said
+        assert "pyvgpu: vmemory" in said
+        assert "started" not in said
     finally:
         for run in held:
             run.communicate()
@@ -187,7 +191,8 @@ def test_options_of_a_batch_job_hold_for_its_steps_and_others_are_refused(slurm,
     )
     assert state == "FAILED"
     assert figures(said)["total"] == [6 * GIB], said
-    assert "pyvgpu: --vmemory" in said and "started" not in said
+    assert "pyvgpu: --vmemory" in said
+    assert "started" not in said
 
 
 def test_a_step_with_more_shards_raises_the_quota_of_its_job(slurm, probe, memory):

@@ -115,9 +115,11 @@ static int command_add_number(struct command *command, const char *name, uint32_
     return command_add_option(command, name, text);
 }
 
-/* The step's shards, and the GPU. Slurm sets these variables itself, or removes the user's. */
-static int command_add_shards(struct command *command, spank_t spank, int is_batch)
+/* The step's shards, and the GPU. Slurm itself sets the variables read here: a batch script and an
+ * interactive step have the job's GPUs, and other variables as the user has set them. */
+static int command_add_shards(struct command *command, spank_t spank, uint32_t step)
 {
+    int has_all = step == SLURM_BATCH_SCRIPT || step == SLURM_INTERACTIVE_STEP;
     char value[LONGEST_VALUE];
     spank_err_t found = spank_getenv(spank, "SLURM_SHARDS_ON_NODE", value, sizeof(value));
 
@@ -125,8 +127,8 @@ static int command_add_shards(struct command *command, spank_t spank, int is_bat
         return 0;
     if (found != ESPANK_SUCCESS || command_add_option(command, "--shards", value))
         return -1;
-    if (spank_getenv(spank, is_batch ? "SLURM_JOB_GPUS" : "SLURM_STEP_GPUS", value,
-                     sizeof(value)) != ESPANK_SUCCESS)
+    if (spank_getenv(spank, has_all ? "SLURM_JOB_GPUS" : "SLURM_STEP_GPUS", value, sizeof(value)) !=
+        ESPANK_SUCCESS)
         *value = '\0';
     return command_add_option(command, "--gpus", value);
 }
@@ -142,11 +144,10 @@ static int command_fill(struct command *command, spank_t spank, uint32_t step, i
     if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
         spank_get_item(spank, S_JOB_UID, &user) != ESPANK_SUCCESS)
         return -1;
-    result = command_add(command, PYVGPU_PYTHON) || command_add(command, "-Im") ||
-             command_add(command, "pyvgpu.slurm.step") ||
-             command_add_number(command, "--job", job) ||
-             command_add_number(command, "--user", user) ||
-             command_add_shards(command, spank, step == SLURM_BATCH_SCRIPT);
+    result =
+        command_add(command, PYVGPU_PYTHON) || command_add(command, "-Im") ||
+        command_add(command, "pyvgpu.slurm.step") || command_add_number(command, "--job", job) ||
+        command_add_number(command, "--user", user) || command_add_shards(command, spank, step);
     for (int i = 0; i < 2 && !result; i++)
         result = options[i] && command_add_option(command, names[i], options[i]);
     for (int i = 0; i < count && !result; i++) { /* of plugstack.conf: NAME=VALUE */

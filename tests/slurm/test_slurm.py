@@ -207,6 +207,16 @@ def test_a_step_with_more_shards_raises_the_quota_of_its_job(slurm, probe, memor
     assert totals[-1] == part(memory, 4), ran.stderr
 
 
+def test_an_interactive_step_has_the_jobs_quota(slurm, probe, memory):
+    """Slurm leaves it the user's SLURM_STEP_GPUS, which must have no effect."""
+    typed = f"printf '%s\\n' '{probe} {LIBCUDA} {GIB}' exit"
+    terminal = "script -qec 'salloc --gres=shard:2' /dev/null"
+    ran = slurm.run("sh", "-c", f"{typed} | {terminal}", SLURM_STEP_GPUS="1", SHELL="/bin/sh")
+    said = ran.stdout.replace("\r", "")
+    assert figures(said)["total"] == [part(memory, 2)], said
+    assert figures(said)["alloc"] == [0]
+
+
 def test_a_killed_slurmstepd_leaves_nothing_behind(slurm, probe):
     """Slurm itself learns of its death late, so the test ends the job."""
     command = ("srun", "--job-name=orphan", "--gres=shard:2", probe, LIBCUDA, GIB, "wait")

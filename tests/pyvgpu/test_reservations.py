@@ -455,6 +455,22 @@ def test_reservation_linked_to_files_of_another_user_is_ignored(books):
 
 
 @rights.as_root
+def test_usage_file_of_roots_reservation_may_belong_to_the_user_of_its_processes(books):
+    ours = promise(books, "ours", vmemory=40 * GIB)
+    os.chown(ours.folder / "usage", forked.OTHER_UID, -1)
+    assert [found.run_id for found in books.live()] == [ours.run_id]
+    os.close(ours.quota)
+
+
+@rights.as_root
+def test_reservation_of_another_user_with_files_of_root_is_ignored(books):
+    ours = promise(books, "ours", vmemory=40 * GIB)
+    os.chown(ours.folder, forked.OTHER_UID, -1)
+    assert books.live() == ()
+    os.close(ours.quota)
+
+
+@rights.as_root
 def test_roots_book_must_belong_to_root(books, place):
     (place / "root").mkdir()
     (place / "root").chmod(0o1777)

@@ -107,6 +107,10 @@ class Slurm:
         """Return *path* as the namespaces see it."""
         return Path(f"/proc/{self.init}/root{path}")
 
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file at *path* in the namespaces."""
+        return self.root(path).exists()
+
     def runs(self) -> list[str]:
         """Return the names of the jobs that have a quota."""
         ran = self.run(PYVGPU, "ps", user=0)

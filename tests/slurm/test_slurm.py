@@ -46,6 +46,11 @@ def part(memory, shards):
     return quantity.round_down(memory * shards // 8)
 
 
+def clocks(slurm):
+    """Return the paths at which the jobs' shims find the clocks that the arbiter keeps."""
+    return [str(link.readlink()) for link in slurm.root("/run/pyvgpu").glob("*/clock.0")]
+
+
 def figures(text):
     """Return what probe.c printed, such as {"total": [1024], "alloc": [0]}."""
     found = {}
@@ -85,6 +90,7 @@ def test_jobs_share_a_gpu_and_another_gpu_is_used_when_it_is_full(slurm, probe, 
         said = "".join(job.stdout.readline() for _ in range(3))
         assert figures(said) == {"init": [0], "total": [part(memory, shards)], "alloc": [0]}
     assert len(slurm.runs()) == 3
+    waiting.wait_until(lambda: sum(map(slurm.exists, clocks(slurm))) == 3)
     for job in started:
         job.communicate()
         assert job.returncode == 0

@@ -67,6 +67,7 @@ def test_native_files_are_complete_and_of_one_architecture(wheel, binaries):
     assert "pyvgpu/_region.py" in wheel.namelist()
     assert {"pyvgpu/_api/dra_pb2.py", "pyvgpu/_api/dra_pb2_grpc.py"} <= set(wheel.namelist())
     assert "pyvgpu/controller/sidecar/marking.py" in wheel.namelist()
+    assert "pyvgpu/lib/slurm/plugin.c" in wheel.namelist()
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert not tops & {"volumes", "controller", "deviceplugin"}
 

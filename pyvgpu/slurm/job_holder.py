@@ -1,9 +1,8 @@
 """The process that holds a job's quota on this node, for all its steps.
 
-The first step with shards starts it. It reserves the quota in the book, as `pyvgpu run` does, and
-listens on a socket that only root reaches: each step sends its request, with the read end of a
-pipe whose write end its slurmstepd keeps open. When the last slurmstepd has ended it removes
-everything.
+The first step with shards starts it. It reserves the quota, as `pyvgpu run` does, and listens on a
+socket that only root reaches: each step sends its request, with the read end of a pipe whose write
+end its slurmstepd keeps open. When the last slurmstepd has ended it removes everything.
 
 A lock excludes steps that start from a holder that ends.
 """

@@ -74,8 +74,15 @@ static uint64_t find_past(const struct machine_past *past, uint64_t at)
     return oldest ? past->notes[oldest % MACHINE_NOTES].used : 0;
 }
 
+/* The account of a MIG unit is that of its GPU instance; functions from here on take units. */
+static uint32_t account_of(const struct machine *machine, uint32_t device)
+{
+    return machine->config.devices[device].account;
+}
+
 uint64_t machine_used_bytes(const struct machine *machine, uint32_t device)
 {
+    device = account_of(machine, device);
     return __atomic_load_n(&machine->state->accounts[device].used, __ATOMIC_RELAXED);
 }
 
@@ -84,6 +91,7 @@ uint64_t machine_shown_bytes(struct machine *machine, uint32_t device)
     uint64_t late_ns = machine->config.law.nvml_memory_late_ns;
     uint64_t shown;
 
+    device = account_of(machine, device);
     if (!late_ns)
         return machine_used_bytes(machine, device);
     lock_account(machine, device);
@@ -142,6 +150,7 @@ static void note_peak(struct machine *machine, uint32_t device, uint64_t used, u
 
 bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
 {
+    device = account_of(machine, device);
     if (bytes > machine->config.devices[device].memory_bytes)
         return false;
     for (bool is_buried = false;; is_buried = true) {
@@ -161,8 +170,10 @@ bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uin
 
 void machine_discharge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
 {
-    struct machine_account *account = lock_account(machine, device);
+    struct machine_account *account;
 
+    device = account_of(machine, device);
+    account = lock_account(machine, device);
     atomic_fetch_sub(&machine->state->uses[device][slot].bytes, bytes);
     account->used -= bytes;
     unlock_account(machine, device);
@@ -179,17 +190,20 @@ void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t sl
 
 void machine_leave(struct machine *machine, struct machine_share *share)
 {
-    lock_account(machine, share->device);
+    uint32_t device = account_of(machine, share->device);
+
+    lock_account(machine, device);
     atomic_store(&share->state, SHARE_LEFT);
-    atomic_fetch_sub(&machine->state->uses[share->device][share->slot].bytes,
-                     atomic_load(&share->bytes));
-    unlock_account(machine, share->device);
+    atomic_fetch_sub(&machine->state->uses[device][share->slot].bytes, atomic_load(&share->bytes));
+    unlock_account(machine, device);
 }
 
 void machine_recount(struct machine *machine, uint32_t device)
 {
-    struct machine_account *account = lock_account(machine, device);
+    struct machine_account *account;
 
+    device = account_of(machine, device);
+    account = lock_account(machine, device);
     add_up_again(machine, account, device);
     unlock_account(machine, device);
 }

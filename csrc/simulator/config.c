@@ -55,7 +55,7 @@ static const struct law usual_law = {
 
 struct parser {
     struct machine_config *config;
-    unsigned int seen[CONFIG_DEVICES]; /* of required */
+    unsigned int seen[CONFIG_GPUS]; /* of required */
     bool has_mode;
     bool has_kernel_ns;
     int line;
@@ -116,6 +116,40 @@ static int set_capability(struct parser *parser, const char *value, struct devic
     return 0;
 }
 
+/* "mig_profile.1g.10gb=0 19 9984 16 1 7 1 1 1 1 0 0,1,2,3,4,5,6" */
+static int set_profile(struct parser *parser, const char *key, const char *value,
+                       struct device_config *device)
+{
+    const char *name = key + strlen("mig_profile.");
+    struct mig_profile *profile = &device->mig_profiles[device->mig_profile_count];
+    int end = 0;
+
+    if (device->mig_profile_count == CONFIG_PROFILES || !*name ||
+        strlen(name) >= sizeof(profile->name))
+        return fail(parser, key, value, "a device has at most 8, with short names");
+    strcpy(profile->name, name);
+    if (sscanf(value,
+               "%" SCNu32 " %" SCNu32 " %" SCNu32 " %" SCNu32 " %" SCNu32 " %" SCNu32 " %" SCNu32
+               " %" SCNu32 " %" SCNu32 " %" SCNu32 " %" SCNu32 " %n",
+               &profile->number, &profile->id, &profile->memory_mib, &profile->sms,
+               &profile->slices, &profile->most, &profile->size, &profile->copy_engines,
+               &profile->decoders, &profile->jpegs, &profile->ofas, &end) != 11 ||
+        !end || !profile->slices || !profile->size || profile->size > CONFIG_STARTS)
+        return fail(parser, key, value, "must be eleven numbers and a list of starts");
+    for (const char *at = value + end; profile->start_count < CONFIG_STARTS;) {
+        char *after;
+
+        profile->starts[profile->start_count++] = (uint32_t) strtoul(at, &after, 10);
+        if (after == at || (*after && *after != ','))
+            return fail(parser, key, value, "must end with a list of starts, such as 0,4");
+        if (!*after)
+            break;
+        at = after + 1;
+    }
+    device->mig_profile_count++;
+    return 0;
+}
+
 static int set_device(struct parser *parser, const char *key, const char *value)
 {
     struct device_config *device = &parser->config->devices[parser->config->device_count - 1];
@@ -170,6 +204,8 @@ static int set_device(struct parser *parser, const char *key, const char *value)
     }
     if (!strcmp(key, "compute_capability"))
         return set_capability(parser, value, device);
+    if (!strncmp(key, "mig_profile.", strlen("mig_profile.")))
+        return set_profile(parser, key, value, device);
     return 0;
 }
 
@@ -177,7 +213,7 @@ static int begin_device(struct parser *parser, const char *value)
 {
     uint64_t index;
 
-    if (parse_number(parser, "device", value, CONFIG_DEVICES - 1, &index))
+    if (parse_number(parser, "device", value, CONFIG_GPUS - 1, &index))
         return -1;
     if (index != parser->config->device_count)
         return fail(parser, "device", value, "devices count from 0, in order");
@@ -349,6 +385,20 @@ static int check(struct parser *parser)
     return 0;
 }
 
+static void count_units(struct machine_config *config)
+{
+    config->unit_count = config->device_count;
+    for (uint32_t device = 0; device < config->device_count; device++)
+        if (config->devices[device].mig_profile_count)
+            config->unit_count += CONFIG_INSTANCES;
+    if (config->unit_count > CONFIG_DEVICES)
+        config->unit_count = CONFIG_DEVICES;
+    for (uint32_t unit = 0; unit < CONFIG_DEVICES; unit++) {
+        config->devices[unit].parent = unit;
+        config->devices[unit].account = unit;
+    }
+}
+
 int config_parse(char *text, struct machine_config *config, char *error, size_t size)
 {
     struct parser parser = {.config = config, .error = error, .size = size};
@@ -370,5 +420,8 @@ int config_parse(char *text, struct machine_config *config, char *error, size_t 
         if (parse_line(&parser, line))
             return -1;
     }
-    return check(&parser);
+    if (check(&parser))
+        return -1;
+    count_units(config);
+    return 0;
 }

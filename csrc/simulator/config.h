@@ -10,7 +10,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CONFIG_DEVICES = 16, CONFIG_TEXT = 128 };
+enum {
+    CONFIG_GPUS = 16,
+    CONFIG_DEVICES = 64, /* with the compute instances of MIG, see mig.h */
+    CONFIG_INSTANCES = 10, /* of one device */
+    CONFIG_TEXT = 128,
+    CONFIG_PROFILES = 8,
+    CONFIG_STARTS = 8,
+};
 
 /* How a device and its driver behave: pyvgpu/simulation/law.py says what each key means, and its
  * rule. */
@@ -20,6 +27,24 @@ struct law {
 #include "law.inc"
 #undef LAW_NUMBER
 #undef LAW_FLAG
+};
+
+/* A kind of GPU instance that a device can have: pyvgpu/simulation/mig.py has the tables. */
+struct mig_profile {
+    char name[24];   /* 1g.10gb */
+    uint32_t number; /* NVML_GPU_INSTANCE_PROFILE_* */
+    uint32_t id;     /* by which it is created */
+    uint32_t memory_mib;
+    uint32_t sms;
+    uint32_t slices; /* of compute */
+    uint32_t most;   /* instances */
+    uint32_t size;   /* in memory slices */
+    uint32_t copy_engines;
+    uint32_t decoders;
+    uint32_t jpegs;
+    uint32_t ofas;
+    uint32_t start_count;
+    uint32_t starts[CONFIG_STARTS];
 };
 
 struct device_config {
@@ -43,6 +68,10 @@ struct device_config {
     uint32_t power_limit_mw;
     uint32_t numa_node;
     uint32_t nvlinks;
+    uint32_t mig_profile_count; /* 0: no MIG */
+    struct mig_profile mig_profiles[CONFIG_PROFILES];
+    uint32_t parent;  /* the device itself, or that of a MIG unit */
+    uint32_t account; /* whose memory it uses: itself, or the unit of its GPU instance */
 };
 
 struct kernel_config {
@@ -60,6 +89,7 @@ struct machine_config {
     size_t kernel_count;
     struct kernel_config *kernels;
     uint32_t device_count;
+    uint32_t unit_count; /* with the units of MIG, which mig.c describes */
     struct device_config devices[CONFIG_DEVICES];
 };
 

@@ -31,10 +31,10 @@ struct allocation {
     uint64_t id;
     uint8_t *bytes;
     void *owner; /* the pool, the array or the mapping, depending on kind */
+    uint64_t copies; /* a bit for each other device that has a copy, charged there */
     uint32_t flags;
     uint32_t share;     /* by which it is exported (share.h), counted from 1; 0: none */
     uint32_t next_free; /* objects only: the next free one of the block, counted from 1 */
-    uint16_t copies;    /* a bit for each other device that has a copy, charged there */
     uint8_t kind;
     bool is_live;
     bool is_touched;   /* it may have been written to */

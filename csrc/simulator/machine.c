@@ -19,7 +19,7 @@
 #include "fault.h"
 
 #define STATE_MAGIC   UINT64_C(0x6d697375677670) /* "pvgusim" */
-#define STATE_VERSION 6
+#define STATE_VERSION 7
 
 static const char variable[] = "PYVGPU_SIMULATED_MACHINE";
 
@@ -163,7 +163,7 @@ static void initialise_lock(pthread_mutex_t *lock)
 static size_t state_size(const struct machine *machine)
 {
     return sizeof(struct machine_state) +
-           machine->config.device_count * sizeof(((struct machine_state *) NULL)->lanes[0]);
+           machine->config.unit_count * sizeof(((struct machine_state *) NULL)->lanes[0]);
 }
 
 static void initialise_state(const struct machine *machine, struct machine_state *state)

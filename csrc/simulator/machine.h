@@ -195,7 +195,7 @@ void machine_leave(struct machine *machine, struct machine_share *share);
 /* Recompute the sum after shares on their own are gone. */
 void machine_recount(struct machine *machine, uint32_t device);
 
-/* Discharge all bytes of slot. */
+/* Discharge all bytes of slot in an account. */
 void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t slot);
 
 /* Lock. True: the last holder died, and the caller must repair the state, which is always possible.

@@ -252,7 +252,7 @@ static void free_if_of_context(struct heap *heap, struct allocation *allocation,
 
 void memory_free_context(uint64_t context_id)
 {
-    for (uint32_t device = 0; device < process.machine->config.device_count; device++) {
+    for (uint32_t device = 0; device < process.machine->config.unit_count; device++) {
         struct heap *heap = memory_heap_if_open(device);
 
         if (!heap)
@@ -373,7 +373,7 @@ CUresult memory_copy_to(CUdeviceptr address, uint32_t device)
     pthread_mutex_lock(&heap->lock);
     found = find(heap, address);
     if (found && found->kind == MEMORY_MANAGED) {
-        uint16_t copy = (uint16_t) (1u << device);
+        uint64_t copy = UINT64_C(1) << device;
 
         result = CUDA_SUCCESS;
         if (memory_heap_device(heap) != device && !(found->copies & copy)) {

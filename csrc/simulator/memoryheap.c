@@ -47,7 +47,7 @@ struct heap *memory_heap(uint32_t device)
 
 struct heap *memory_heap_of(uint64_t address)
 {
-    for (uint32_t device = 0; device < process.machine->config.device_count; device++)
+    for (uint32_t device = 0; device < process.machine->config.unit_count; device++)
         if (memory_heap_if_open(device) && heap_has(&heaps[device], address))
             return &heaps[device];
     return NULL;

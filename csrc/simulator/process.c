@@ -3,10 +3,12 @@
 #include "process.h"
 
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "fault.h"
 #include "memory.h"
+#include "mig.h"
 #include "queue.h"
 
 static struct process_page no_page;
@@ -64,6 +66,7 @@ CUresult process_start(const int *devices, int count)
     process.device_count = count;
     for (int i = 0; i < count; i++)
         process.devices[i] = devices[i];
+    memcpy(process.mig_uuid, process.machine->config.devices[devices[0]].uuid, CONFIG_TEXT);
     __atomic_store_n(&page->state, PROCESS_READY, __ATOMIC_RELEASE);
     __atomic_store_n(&process_page, page, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&starting);
@@ -100,6 +103,20 @@ const struct device_config *process_device_config(CUdevice ordinal)
     return device < 0 ? NULL : &process.machine->config.devices[device];
 }
 
+static bool is_lost(uint32_t device)
+{
+    return fault_is_lost(process.machine->config.devices[device].parent);
+}
+
+/* Count a context. False: the compute instance has been destroyed. */
+static bool join(uint32_t device, struct machine_use *use)
+{
+    if (device >= process.machine->config.device_count)
+        return mig_join(process.machine, device, process.mig_uuid, process.slot);
+    atomic_fetch_add(&use->contexts, 1);
+    return true;
+}
+
 /* The first context of a process takes the most. */
 static uint64_t context_bytes(struct machine_use *use, CUdevice ordinal)
 {
@@ -118,7 +135,7 @@ CUresult context_open(CUdevice ordinal, struct work_context *work)
 
     if (device < 0)
         return CUDA_ERROR_INVALID_DEVICE;
-    if (fault_is_lost((uint32_t) device))
+    if (is_lost((uint32_t) device))
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     use = &process.machine->state->uses[device][process.slot];
     work->id = atomic_fetch_add(&process.last_id, 1) + 1;
@@ -133,12 +150,13 @@ CUresult context_open(CUdevice ordinal, struct work_context *work)
     if (!machine_charge(process.machine, work->device, process.slot, work->charged))
         return CUDA_ERROR_OUT_OF_MEMORY;
     result = stream_open_default(work);
-    if (result != CUDA_SUCCESS) {
-        machine_discharge(process.machine, work->device, process.slot, work->charged);
-        return result;
+    if (result == CUDA_SUCCESS && !join(work->device, use)) {
+        stream_close_all(work);
+        result = CUDA_ERROR_DEVICE_UNAVAILABLE;
     }
-    atomic_fetch_add(&use->contexts, 1);
-    return CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS)
+        machine_discharge(process.machine, work->device, process.slot, work->charged);
+    return result;
 }
 
 void context_close(struct work_context *work)
@@ -169,5 +187,5 @@ CUresult context_enter(struct work_context **work)
     error = atomic_load_explicit(&(*work)->error, memory_order_relaxed);
     if (error)
         return (CUresult) error;
-    return fault_is_lost((*work)->device) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+    return is_lost((*work)->device) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
 }

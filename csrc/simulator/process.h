@@ -20,6 +20,7 @@ struct process {
     uint64_t generation;
     int device_count;            /* that this process may see, by ordinal */
     int devices[CONFIG_DEVICES]; /* ordinal -> device of the machine */
+    char mig_uuid[CONFIG_TEXT];  /* of the only device, if that is a compute instance */
     _Atomic uint64_t last_id;    /* contexts and streams are numbered from one counter */
 };
 

@@ -116,7 +116,7 @@ static void take_back(struct machine *machine, uint32_t slot)
     char path[PATH_MAX];
 
     share_orphan(machine, slot);
-    for (uint32_t device = 0; device < machine->config.device_count; device++) {
+    for (uint32_t device = 0; device < machine->config.unit_count; device++) {
         struct machine_use *use = &machine->state->uses[device][slot];
         struct model model = machine_model(machine, device);
 
@@ -145,7 +145,7 @@ static void forget_time(struct machine *machine)
     for (uint32_t slot = 0; slot < machine->state->slot_limit; slot++)
         if (machine_slot_is_live(machine, slot))
             return;
-    for (uint32_t device = 0; device < machine->config.device_count; device++) {
+    for (uint32_t device = 0; device < machine->config.unit_count; device++) {
         struct model_device *model = &machine->state->devices[device].model;
 
         machine_forget_past(machine, device);
@@ -285,7 +285,7 @@ static uint32_t lock_free_slot(struct machine *machine, int fd)
 
 static bool make_uses(const struct machine *machine, uint32_t slot)
 {
-    for (uint32_t device = 0; device < machine->config.device_count; device++)
+    for (uint32_t device = 0; device < machine->config.unit_count; device++)
         if (!machine_make_pages(machine, &machine->state->uses[device][slot],
                                 sizeof(struct machine_use)))
             return false;

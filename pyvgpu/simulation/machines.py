@@ -1,6 +1,7 @@
 """Specification of a simulated machine: a list of GPU models, or a machine file.
 
-``h100:2,t4`` names models, which behave as law.Law defines by default. A machine file describes a
+``h100:2,t4`` names models, which behave as law.Law defines by default; ``h100:mig=3g.40gb+3g.40gb``
+is a device in MIG mode, with the instances that it has at first. A machine file describes a
 measured machine; `pyvgpu calibrate` writes such files, and users may write their own. Every option
 that takes the name of a simulated machine also takes the path of such a file.
 
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, models
 from pyvgpu.simulation import law as laws
+from pyvgpu.simulation import mig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +31,7 @@ MAXIMUM_DEVICES = 16
 EXAMPLE = "h100, h100:2 or h100,t4"
 _HEADING = "pyvgpu-simulated-machine 1"
 _MACHINE = "machine"
+_MIG = "mig"
 
 
 class MachineFileError(errors.DataError):
@@ -52,17 +55,22 @@ class Description:
     models: tuple[models.Model, ...]
     law: laws.Law | None = None
     figures: tuple[tuple[str, int], ...] = ()  # keys of DEVICE_KEYS, for each device
+    layouts: tuple[str | None, ...] = ()  # MIG instances of each device; None: MIG is off
 
 
 def describe(spec: str) -> Description:
     """Return the machine of *spec*: a list of models, or the path of a machine file."""
-    return read(Path(spec)) if is_file(spec) else Description(_models(spec))
+    if is_file(spec):
+        return read(Path(spec))
+    found = _models(spec)
+    return Description(tuple(model for model, _ in found), layouts=tuple(mig for _, mig in found))
 
 
 def parse_machine(spec: str) -> tuple[models.Model, ...]:
     """Return the models of *spec*, one per device, in order.
 
-    ``h100`` is one device, ``h100:2`` two alike, ``h100,t4`` one of each; or a machine file.
+    ``h100`` is one device, ``h100:2`` two alike, ``h100,t4`` one of each,
+    ``h100:mig=3g.40gb+3g.40gb`` one in MIG mode with two instances; or a machine file.
     """
     return describe(spec).models
 
@@ -133,7 +141,11 @@ def _parse(path: Path, text: str) -> Description:
         figures = tuple(
             (key, _whole(key, value)) for key, value in found.items() if key in DEVICE_KEYS
         )
-        return Description(_models(named), laws.parse(found), figures)
+        listed = _models(named)
+        layouts = tuple(layout for _, layout in listed)
+        return Description(
+            tuple(model for model, _ in listed), laws.parse(found), figures, layouts
+        )
     except errors.UsageError as exc:
         raise MachineFileError(f"{path}: {exc}") from exc
 
@@ -148,9 +160,11 @@ def _whole(key: str, text: str) -> int:
     return value
 
 
-def _models(spec: str) -> tuple[models.Model, ...]:
-    found: list[models.Model] = []
+def _models(spec: str) -> tuple[tuple[models.Model, str | None], ...]:
+    """Return the model of each device, and the layout of its MIG instances or None."""
+    found: list[tuple[models.Model, str | None]] = []
     for part in spec.split(","):
+        part, marked, layout = part.partition(f":{_MIG}=")
         key, colon, count = (piece.strip() for piece in part.partition(":"))
         model = models.BY_KEY.get(key.lower())
         if model is None:
@@ -164,7 +178,12 @@ def _models(spec: str) -> tuple[models.Model, ...]:
                 f"machine {spec!r}: the number of devices is {count!r}; it must be a whole number "
                 f"from 1 to {MAXIMUM_DEVICES}, such as {model.key}:2"
             )
-        found += [model] * (int(count) if colon else 1)
+        if marked:
+            try:
+                mig.plan(model.key, layout)
+            except errors.UsageError as exc:
+                raise errors.UsageError(f"machine {spec!r}: {exc}") from exc
+        found += [(model, layout if marked else None)] * (int(count) if colon else 1)
         if (colon and not int(count)) or len(found) > MAXIMUM_DEVICES:
             raise errors.UsageError(
                 f"machine {spec!r}: a machine has 1 to {MAXIMUM_DEVICES} devices, such as "

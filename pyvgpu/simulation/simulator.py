@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, locks, models
 from pyvgpu.simulation import law as laws
-from pyvgpu.simulation import machines
+from pyvgpu.simulation import machines, mig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -186,6 +186,9 @@ def open_machine(
             devices = _with_contexts(drawn, context_bytes)
             asked = dataclasses.replace(draft, folder=folder, devices=devices)
         _write(folder, _CONF, _render(asked))
+        if any(described.layouts) and not (folder / mig.FILE).exists():
+            keys = [model.key for model in wanted]
+            _write(folder, mig.FILE, mig.render(list(zip(keys, described.layouts, strict=True))))
         return asked
 
 
@@ -227,13 +230,22 @@ def set_faults(machine: Machine, *lines: str) -> None:
 
 
 def in_mig_mode(machine: Machine) -> frozenset[int]:
-    """Return the indices of devices in MIG mode, by the machine's faults."""
+    """Return the indices of devices in MIG mode, also by the machine's faults."""
+    enabled = mig_state(machine).enabled
     try:
         text = (machine.folder / _FAULTS).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return frozenset()
+        return enabled
     lines = (line.split() for line in text.splitlines())
-    return frozenset(int(words[1]) for words in lines if words[:1] == ["mig"])
+    return enabled | frozenset(int(words[1]) for words in lines if words[:1] == ["mig"])
+
+
+def mig_state(machine: Machine) -> mig.State:
+    """Return which devices are in MIG mode, and the instances; MachineError for a damaged file."""
+    try:
+        return mig.read(machine.folder, [found.model for found in machine.devices])
+    except (OSError, ValueError, LookupError) as exc:
+        raise MachineError(f"{machine.folder / mig.FILE}: cannot be read: {exc!r}") from exc
 
 
 def in_use(folder: Path) -> bool:
@@ -242,7 +254,7 @@ def in_use(folder: Path) -> bool:
     Such a process holds an OFD lock on one of the machine's files.
     """
     for path in folder.iterdir():
-        if path.name in (_CONF, _LOCK) or not path.is_file():
+        if path.name in (_CONF, _LOCK, mig.FILE) or not path.is_file():
             continue
         with contextlib.suppress(FileNotFoundError, PermissionError), path.open("rb") as file:
             if locks.is_locked(file.fileno()):
@@ -256,11 +268,13 @@ def _folder_name(described: machines.Description) -> str:
     A machine file has a separate folder for each of its past contents.
     """
     runs: list[tuple[str, int]] = []
-    for model in described.models:
-        if runs and runs[-1][0] == model.key:
-            runs[-1] = (model.key, runs[-1][1] + 1)
+    layouts = described.layouts or (None,) * len(described.models)
+    for model, layout in zip(described.models, layouts, strict=True):
+        key = model.key if layout is None else f"{model.key}_mig_{layout}"
+        if runs and runs[-1][0] == key:
+            runs[-1] = (key, runs[-1][1] + 1)
         else:
-            runs.append((model.key, 1))
+            runs.append((key, 1))
     name = "+".join(key if count == 1 else f"{key}_{count}" for key, count in runs)
     if described.law is None:
         return name
@@ -355,6 +369,10 @@ def _render(machine: Machine) -> str:
     for index, device in enumerate(machine.devices):
         lines.append(f"device={index}")
         lines += [f"{key}={value}" for key, value in dataclasses.asdict(device).items()]
+        lines += [
+            f"mig_profile.{profile.name}={profile.render()}"
+            for profile in mig.profiles(device.model)
+        ]
     return "\n".join([*lines, ""])
 
 

@@ -289,9 +289,9 @@ def test_nothing_can_be_set(machine):
 answer([code(N.nvmlDeviceSetPersistenceMode, d, 1),
         code(N.nvmlDeviceSetPowerManagementLimit, d, 1),
         code(N.nvmlDeviceSetGpuLockedClocks, d, 1, 2), code(N.nvmlDeviceSetComputeMode, d, 1),
-        code(N.nvmlDeviceSetMigMode, d, 1), code(N.nvmlDeviceSetFanSpeed_v2, d, 0, 50)])
+        code(N.nvmlDeviceSetFanSpeed_v2, d, 0, 50)])
 """,
-    ) == [NO_PERMISSION] * 5 + [NOT_SUPPORTED]
+    ) == [NO_PERMISSION] * 4 + [NOT_SUPPORTED]
 
 
 def test_mig_is_off_where_the_board_has_it(machine):

@@ -82,7 +82,7 @@ static void parse_uuid(const char *text, CUuuid *uuid)
     unsigned int digits = 0;
 
     memset(uuid, 0, sizeof(*uuid));
-    if (strncmp(text, "GPU-", 4) == 0)
+    if (strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0)
         text += 4;
     for (; *text && digits < 2 * sizeof(uuid->bytes); text++) {
         char digit[2] = {*text, '\0'};
@@ -105,13 +105,14 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+/* The first version knows no compute instances, and returns their device's. */
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
     const struct device_config *config;
 
     ENTER_DEVICE(&config, device);
     REQUIRE(uuid);
-    parse_uuid(config->uuid, uuid);
+    parse_uuid(process.machine->config.devices[config->parent].uuid, uuid);
     return CUDA_SUCCESS;
 }
 

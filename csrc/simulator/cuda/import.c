@@ -44,7 +44,7 @@ CUresult place_of(CUdeviceptr address, int share, uint64_t magic, struct place *
 CUresult place_check(const struct place *place, uint64_t magic)
 {
     if (place->magic != magic || place->slot >= MACHINE_SLOTS || place->share >= MACHINE_SHARES ||
-        place->device >= process.machine->config.device_count || !place->size)
+        place->device >= process.machine->config.unit_count || !place->size)
         return CUDA_ERROR_INVALID_HANDLE;
     for (int i = 0; i < process.device_count; i++)
         if (process.devices[i] == (int) place->device)

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "cuda/notice.h"
+#include "mig.h"
 #include "visible.h"
 
 enum { DEFAULT_CUDA_VERSION = 13000 }; /* if there is no machine */
@@ -44,7 +45,17 @@ static void watch_forks(void)
 static CUresult start(void)
 {
     int devices[CONFIG_DEVICES];
-    int count = visible_devices(&process.machine->config, visible_list(), devices);
+    struct visible_mig mig = {0};
+    int count;
+
+    for (uint32_t gpu = 0; gpu < process.machine->config.device_count; gpu++) {
+        const struct mig_gpu *state = mig_hold(process.machine, gpu);
+
+        mig.enabled[gpu] = state->enabled;
+        mig.count += mig_units(state, &mig.units[mig.count]);
+        mig_release();
+    }
+    count = visible_devices(&process.machine->config, &mig, visible_list(), devices);
 
     return count ? process_start(devices, count) : CUDA_ERROR_NO_DEVICE;
 }

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { NONE = -1, SEVERAL = -2 };
+
 static const char VARIABLE[] = "CUDA_VISIBLE_DEVICES=";
 
 const char *visible_list(void)
@@ -18,22 +20,41 @@ const char *visible_list(void)
     return NULL;
 }
 
-/* The only device whose UUID starts with these characters; -1 if there is none, or several. */
-static int find_uuid(const struct machine_config *config, const char *text, size_t length)
+/* Record a match of a UUID's beginning; -1 for several. */
+static int match(const char *uuid, const char *text, size_t length, int device, int found)
 {
-    int found = -1;
+    if (strncmp(uuid, text, length) != 0)
+        return found;
+    return found == NONE ? device : SEVERAL;
+}
+
+/* The only device whose UUID starts with these characters; -1 if there is none, or several. */
+static int find_uuid(const struct machine_config *config, const struct visible_mig *mig,
+                     const char *text, size_t length)
+{
+    int found = NONE;
 
     for (uint32_t i = 0; i < config->device_count; i++)
-        if (strncmp(config->devices[i].uuid, text, length) == 0) {
-            if (found >= 0)
-                return -1;
-            found = (int) i;
-        }
-    return found;
+        found = match(config->devices[i].uuid, text, length, (int) i, found);
+    for (uint32_t i = 0; i < mig->count; i++)
+        found = match(config->devices[mig->units[i]].uuid, text, length, (int) mig->units[i], found);
+    return found < 0 ? -1 : found;
+}
+
+/* A device in MIG mode stands for its first compute instance, if it has one. */
+static int resolve(const struct machine_config *config, const struct visible_mig *mig, int device)
+{
+    if (device < 0 || device >= (int) config->device_count || !mig->enabled[device])
+        return device;
+    for (uint32_t i = 0; i < mig->count; i++)
+        if (config->devices[mig->units[i]].parent == (uint32_t) device)
+            return (int) mig->units[i];
+    return -1;
 }
 
 /* The device that an entry of the list names, or -1. */
-static int find_device(const struct machine_config *config, const char *text, size_t length)
+static int find_device(const struct machine_config *config, const struct visible_mig *mig,
+                       const char *text, size_t length)
 {
     char *end;
     long index;
@@ -44,37 +65,53 @@ static int find_device(const struct machine_config *config, const char *text, si
     }
     while (length && (text[length - 1] == ' ' || text[length - 1] == '\t'))
         length--;
-    if (length >= 4 && strncmp(text, "GPU-", 4) == 0)
-        return find_uuid(config, text, length);
+    if (length >= 4 && (strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0))
+        return resolve(config, mig, find_uuid(config, mig, text, length));
     if (!length || *text < '0' || *text > '9')
         return -1;
     index = strtol(text, &end, 10);
     if (end != text + length || index >= (long) config->device_count)
         return -1;
-    return (int) index;
+    return resolve(config, mig, (int) index);
 }
 
-int visible_devices(const struct machine_config *config, const char *list, int *devices)
+/* A process uses one compute instance, or devices without MIG: the first instance hides the rest.
+ */
+static int hide_behind_instance(const struct machine_config *config, int *devices, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (devices[i] >= (int) config->device_count) {
+            devices[0] = devices[i];
+            return 1;
+        }
+    return count;
+}
+
+int visible_devices(const struct machine_config *config, const struct visible_mig *mig,
+                    const char *list, int *devices)
 {
     int count = 0;
 
     if (!list) {
-        for (; count < (int) config->device_count; count++)
-            devices[count] = count;
-        return count;
+        for (uint32_t gpu = 0; gpu < config->device_count; gpu++)
+            if (!mig->enabled[gpu])
+                devices[count++] = (int) gpu;
+        for (uint32_t i = 0; i < mig->count && count < CONFIG_DEVICES; i++)
+            devices[count++] = (int) mig->units[i];
+        return hide_behind_instance(config, devices, count);
     }
     for (;;) {
         size_t length = strcspn(list, ",");
-        int device = find_device(config, list, length);
+        int device = find_device(config, mig, list, length);
 
         if (device < 0)
-            return count;
+            return hide_behind_instance(config, devices, count);
         for (int i = 0; i < count; i++)
             if (devices[i] == device)
                 return 0;
         devices[count++] = device; /* cannot be too many, since none comes twice */
         if (!list[length])
-            return count;
+            return hide_behind_instance(config, devices, count);
         list += length + 1;
     }
 }

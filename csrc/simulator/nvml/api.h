@@ -39,6 +39,12 @@ struct nvmlDevice_st {
     unsigned int nvlinks;
     uint64_t memory_bytes;   /* available to CUDA programs */
     uint64_t reserved_bytes; /* NVML's total has these on top */
+    bool is_mig;             /* a compute instance; index is then its unit's, the rest its device's */
+    bool is_live;            /* it exists; always true for devices */
+    unsigned int parent;
+    unsigned int mig_index; /* among the MIG devices of its device */
+    unsigned int gpu_instance;
+    unsigned int compute_instance;
 };
 
 /* The driver release ("999.1") and the CUDA version (13000) of the machine. */
@@ -52,6 +58,12 @@ nvmlDevice_t nvml_device(unsigned int index);
 /* Enter a call: NVML_SUCCESS, or the error that the call must return. */
 nvmlReturn_t nvml_enter(const char *name);
 nvmlReturn_t nvml_enter_device(const char *name, nvmlDevice_t device);
+
+/* The same for calls that MIG devices answer, too. */
+nvmlReturn_t nvml_enter_any(const char *name, nvmlDevice_t device);
+
+/* Read the MIG devices again, if they changed. */
+void nvml_look(void);
 
 /* Return text as NVML does: INVALID_ARGUMENT for no buffer, INSUFFICIENT_SIZE for a short one. */
 nvmlReturn_t nvml_give_text(char *buffer, unsigned int length, const char *text);
@@ -71,6 +83,13 @@ nvmlReturn_t nvml_give_text(char *buffer, unsigned int length, const char *text)
             return entered;                                         \
     } while (0)
 
+#define ENTER_ANY(device)                                        \
+    do {                                                         \
+        nvmlReturn_t entered = nvml_enter_any(__func__, device); \
+        if (entered != NVML_SUCCESS)                             \
+            return entered;                                      \
+    } while (0)
+
 /* A pointer the caller must give; a structure whose version the caller must have set right. */
 #define REQUIRE(pointer)                        \
     do {                                        \
@@ -84,7 +103,16 @@ nvmlReturn_t nvml_give_text(char *buffer, unsigned int length, const char *text)
             return NVML_ERROR_ARGUMENT_VERSION_MISMATCH; \
     } while (0)
 
-/* Define a call that returns one number of a device. */
+/* Define a call that returns one number of a device, or also of a MIG device. */
+#define NUMBER_OF_ANY(name, type, expression)           \
+    nvmlReturn_t name(nvmlDevice_t device, type *value) \
+    {                                                   \
+        ENTER_ANY(device);                              \
+        REQUIRE(value);                                 \
+        *value = (expression);                          \
+        return NVML_SUCCESS;                            \
+    }
+
 #define NUMBER(name, type, expression)                  \
     nvmlReturn_t name(nvmlDevice_t device, type *value) \
     {                                                   \

@@ -10,13 +10,13 @@
 
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     return nvml_give_text(name, length, device->name);
 }
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     return nvml_give_text(uuid, length, device->uuid);
 }
 
@@ -65,8 +65,8 @@ static unsigned int cores_per_sm(nvmlDevice_t device)
     return few ? 64 : 128;
 }
 
-NUMBER(nvmlDeviceGetIndex, unsigned int, device->index)
-NUMBER(nvmlDeviceGetMinorNumber, unsigned int, device->index)
+NUMBER_OF_ANY(nvmlDeviceGetIndex, unsigned int, device->is_mig ? device->mig_index : device->index)
+NUMBER_OF_ANY(nvmlDeviceGetMinorNumber, unsigned int, device->parent)
 NUMBER(nvmlDeviceGetModuleId, unsigned int, device->index)
 NUMBER(nvmlDeviceGetBoardId, unsigned int, device->pci_bus << 8)
 NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)
@@ -80,7 +80,7 @@ NUMBER(nvmlDeviceGetPowerSource, nvmlPowerSource_t, NVML_POWER_SOURCE_AC)
 NUMBER(nvmlDeviceGetDisplayMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 NUMBER(nvmlDeviceGetDisplayActive, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 NUMBER(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
-NUMBER(nvmlDeviceGetComputeMode, nvmlComputeMode_t, NVML_COMPUTEMODE_DEFAULT)
+NUMBER_OF_ANY(nvmlDeviceGetComputeMode, nvmlComputeMode_t, NVML_COMPUTEMODE_DEFAULT)
 NUMBER(nvmlDeviceGetVirtualizationMode, nvmlGpuVirtualizationMode_t,
        NVML_GPU_VIRTUALIZATION_MODE_NONE)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, device->pcie_generation)
@@ -97,7 +97,7 @@ NUMBER(nvmlDeviceGetPcieSpeed, unsigned int, 1000U << device->pcie_generation)
 
 nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     REQUIRE(major && minor);
     *major = (int) device->capability_major;
     *minor = (int) device->capability_minor;
@@ -111,19 +111,6 @@ nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device1, nvmlDevice_t device2, i
     REQUIRE(same);
     *same = device1 == device2;
     return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
-{
-    (void) attributes;
-    ENTER_DEVICE(device);
-    return NVML_ERROR_NOT_SUPPORTED; /* only MIG devices have these */
-}
-
-nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
-{
-    ENTER_DEVICE(device);
-    return nvmlDeviceGetAttributes_v2(device, attributes);
 }
 
 static void describe_pci(nvmlDevice_t device, nvmlPciInfo_t *pci)
@@ -153,19 +140,19 @@ static nvmlReturn_t give_pci(nvmlDevice_t device, nvmlPciInfo_t *pci, size_t siz
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     return give_pci(device, pci, sizeof(*pci));
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     return give_pci(device, pci, offsetof(nvmlPciInfo_t, busId));
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     return give_pci(device, pci, offsetof(nvmlPciInfo_t, pciSubSystemId));
 }
 
@@ -173,7 +160,7 @@ nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)
 {
     nvmlPciInfo_t whole;
 
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     REQUIRE(pci);
     REQUIRE_VERSION(pci, nvmlPciInfoExt_v1);
     describe_pci(device, &whole);

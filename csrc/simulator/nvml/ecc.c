@@ -41,7 +41,7 @@ nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErro
                                              nvmlMemoryLocation_t location,
                                              unsigned long long *count)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     if ((unsigned int) location >= NVML_MEMORY_LOCATION_COUNT)
         return NVML_ERROR_INVALID_ARGUMENT;
     return count_errors(error, counter, count);

@@ -5,6 +5,7 @@
  * only calls on its handle report the loss.
  */
 #include "api.h"
+#include "source.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,9 +44,26 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device
 
 static nvmlReturn_t find_uuid(const char *uuid, nvmlDevice_t *device)
 {
-    for (unsigned int i = 0; i < nvml_device_count(); i++) {
-        if (!strcasecmp(nvml_device(i)->uuid, uuid)) {
+    unsigned int gpu_instance, compute_instance;
+    char parent[64], end;
+
+    nvml_look();
+    for (unsigned int i = 0; i < SOURCE_DEVICES; i++) {
+        if (nvml_device(i)->is_live && !strcasecmp(nvml_device(i)->uuid, uuid)) {
             *device = nvml_device(i);
+            return NVML_SUCCESS;
+        }
+    }
+    /* Drivers before 470 named compute instances by their device. */
+    if (sscanf(uuid, "MIG-%63[^/]/%u/%u%c", parent, &gpu_instance, &compute_instance, &end) != 3)
+        return NVML_ERROR_NOT_FOUND;
+    for (unsigned int i = nvml_device_count(); i < SOURCE_DEVICES; i++) {
+        nvmlDevice_t found = nvml_device(i);
+
+        if (found->is_live && found->gpu_instance == gpu_instance &&
+            found->compute_instance == compute_instance &&
+            !strcasecmp(nvml_device(found->parent)->uuid, parent)) {
+            *device = found;
             return NVML_SUCCESS;
         }
     }
@@ -79,6 +97,9 @@ nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *de
                  "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
                  b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
                  b[14], b[15]);
+        if (find_uuid(text, device) == NVML_SUCCESS)
+            return NVML_SUCCESS;
+        memcpy(text, "MIG-", 4); /* the bytes do not say which */
         return find_uuid(text, device);
     }
     return NVML_ERROR_INVALID_ARGUMENT;

@@ -7,6 +7,7 @@
  */
 #include "api.h"
 #include "fault.h"
+#include "mig.h"
 #include "source.h"
 
 #include <pthread.h>
@@ -33,12 +34,14 @@ static void unlock_init(void)
 static void before_fork(void)
 {
     lock_init();
+    mig_before_fork();
     fault_before_fork();
 }
 
 static void after_fork(void)
 {
     fault_after_fork();
+    mig_after_fork();
     unlock_init();
 }
 
@@ -137,9 +140,32 @@ nvmlReturn_t nvml_enter_device(const char *name, nvmlDevice_t device)
 
     if (result != NVML_SUCCESS)
         return result;
-    if (offset % sizeof(devices[0]) || offset / sizeof(devices[0]) >= device_count)
+    if (offset % sizeof(devices[0]) || offset / sizeof(devices[0]) >= SOURCE_DEVICES)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (device->is_mig || !device->is_live)
+        return device->is_live ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
     return source_lost(device->index) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvml_enter_any(const char *name, nvmlDevice_t device)
+{
+    uintptr_t offset = (uintptr_t) device - (uintptr_t) devices;
+
+    if (offset % sizeof(devices[0]) || offset / sizeof(devices[0]) >= SOURCE_DEVICES ||
+        !device->is_mig)
+        return nvml_enter_device(name, device);
+    nvmlReturn_t result = nvml_enter(name);
+    if (result != NVML_SUCCESS)
+        return result;
+    nvml_look();
+    if (!device->is_live)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return source_lost(device->parent) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+void nvml_look(void)
+{
+    source_look(devices);
 }
 
 nvmlReturn_t nvml_give_text(char *buffer, unsigned int length, const char *text)

@@ -6,8 +6,6 @@
 #include "api.h"
 #include "source.h"
 
-#define NVML_NO_INSTANCE 0xffffffffU /* no MIG instance: shown as N/A */
-
 enum nvml_list { NVML_LIST_COMPUTE, NVML_LIST_GRAPHICS, NVML_LIST_MPS };
 
 /* Write process as entry number index of the array that the caller gave. */

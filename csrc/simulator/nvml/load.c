@@ -37,6 +37,8 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 {
     ENTER_DEVICE(device);
     REQUIRE(utilization);
+    if (source_mig(device->index))
+        return NVML_ERROR_NOT_SUPPORTED;
     struct source_load load = source_device_load(device->index);
     utilization->gpu = load.sm;
     utilization->memory = load.memory;
@@ -61,6 +63,8 @@ nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpuDynamic
     {                                                                                          \
         ENTER_DEVICE(device);                                                                  \
         REQUIRE(utilization && period_us);                                                     \
+        if (source_mig(device->index))                                                         \
+            return NVML_ERROR_NOT_SUPPORTED;                                                   \
         *utilization = 0;                                                                      \
         *period_us = 167000;                                                                   \
         return NVML_SUCCESS;                                                                   \

@@ -21,9 +21,9 @@ static uint64_t used_bytes(nvmlDevice_t device)
  * The old form has no field for memory reserved by the firmware, and counts it as used. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     REQUIRE(memory);
-    if (source_mig(device->index))
+    if (source_mig_is_hidden(device->index))
         return NVML_ERROR_NO_PERMISSION;
     uint64_t used = used_bytes(device);
     memory->total = device->memory_bytes + device->reserved_bytes;
@@ -34,10 +34,10 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     REQUIRE(memory);
     REQUIRE_VERSION(memory, nvmlMemory_v2);
-    if (source_mig(device->index))
+    if (source_mig_is_hidden(device->index))
         return NVML_ERROR_NO_PERMISSION;
     uint64_t used = used_bytes(device), total = device->memory_bytes;
     struct cgroup_figures own = {0};
@@ -101,7 +101,7 @@ nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *
 {
     uint64_t total = 256ULL << 20;
 
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     REQUIRE(bar1);
     while (total < device->memory_bytes)
         total *= 2;

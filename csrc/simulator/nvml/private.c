@@ -77,21 +77,21 @@ static nvmlReturn_t give_list(nvmlDevice_t device, enum nvml_list kind, unsigned
 static nvmlReturn_t compute_list(nvmlDevice_t device, unsigned int *count,
                                  struct named_process *entries)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     return give_list(device, NVML_LIST_COMPUTE, count, entries);
 }
 
 static nvmlReturn_t mps_list(nvmlDevice_t device, unsigned int *count,
                              struct named_process *entries)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     return give_list(device, NVML_LIST_MPS, count, entries);
 }
 
 static nvmlReturn_t graphics_list(nvmlDevice_t device, unsigned int *count,
                                   struct named_process *entries)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     return give_list(device, NVML_LIST_GRAPHICS, count, entries);
 }
 

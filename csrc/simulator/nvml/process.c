@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 nvmlReturn_t nvml_fit(unsigned int *count, size_t needed, const void *array)
 {
@@ -26,8 +27,8 @@ nvmlReturn_t nvml_list(nvmlDevice_t device, enum nvml_list kind, unsigned int *c
                        nvml_describe *describe)
 {
     REQUIRE(count);
-    if (source_mig(device->index))
-        return NVML_ERROR_NO_PERMISSION; /* as in memory.c */
+    if (source_mig_is_hidden(device->index) || (source_mig(device->index) && geteuid() != 0))
+        return NVML_ERROR_NO_PERMISSION; /* the instances may be other users' */
     struct source_process *found = calloc(SOURCE_PROCESSES, sizeof(*found));
     if (!found)
         return NVML_ERROR_MEMORY;
@@ -52,8 +53,8 @@ static void describe_v2(void *entries, size_t index, const struct source_process
     ((nvmlProcessInfo_v2_t *) entries)[index] = (nvmlProcessInfo_v2_t) {
         .pid = process->pid,
         .usedGpuMemory = process->bytes,
-        .gpuInstanceId = NVML_NO_INSTANCE,
-        .computeInstanceId = NVML_NO_INSTANCE,
+        .gpuInstanceId = process->gpu_instance,
+        .computeInstanceId = process->compute_instance,
     };
 }
 
@@ -62,8 +63,8 @@ void nvml_describe_detail(nvmlProcessDetail_v1_t *detail, const struct source_pr
     *detail = (nvmlProcessDetail_v1_t) {
         .pid = process->pid,
         .usedGpuMemory = process->bytes,
-        .gpuInstanceId = NVML_NO_INSTANCE,
-        .computeInstanceId = NVML_NO_INSTANCE,
+        .gpuInstanceId = process->gpu_instance,
+        .computeInstanceId = process->compute_instance,
     };
 }
 
@@ -76,17 +77,17 @@ static void describe_in_list(void *entries, size_t index, const struct source_pr
 #define LISTS(name, kind)                                                                         \
     nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos)      \
     {                                                                                             \
-        ENTER_DEVICE(device);                                                                     \
+        ENTER_ANY(device);                                                                        \
         return nvml_list(device, kind, count, infos, describe_v1);                                \
     }                                                                                             \
     nvmlReturn_t name##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos) \
     {                                                                                             \
-        ENTER_DEVICE(device);                                                                     \
+        ENTER_ANY(device);                                                                        \
         return nvml_list(device, kind, count, infos, describe_v2);                                \
     }                                                                                             \
     nvmlReturn_t name##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos)    \
     {                                                                                             \
-        ENTER_DEVICE(device);                                                                     \
+        ENTER_ANY(device);                                                                        \
         return nvml_list(device, kind, count, infos, describe_v2);                                \
     }
 
@@ -97,7 +98,7 @@ LISTS(nvmlDeviceGetMPSComputeRunningProcesses, NVML_LIST_MPS)
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
                                                    nvmlProcessDetailList_t *list)
 {
-    ENTER_DEVICE(device);
+    ENTER_ANY(device);
     REQUIRE(list);
     REQUIRE_VERSION(list, nvmlProcessDetailList_v1);
     if (list->mode > 3) /* compute, graphics, MPS, all */
@@ -139,6 +140,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 
     ENTER_DEVICE(device);
     REQUIRE(count);
+    if (source_mig(device->index))
+        return NVML_ERROR_NOT_SUPPORTED;
     nvmlReturn_t result = recent(device, last_seen, &processes, &loads, &found);
     if (result == NVML_SUCCESS && !found)
         result = NVML_ERROR_NOT_FOUND;
@@ -166,6 +169,8 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     ENTER_DEVICE(device);
     REQUIRE(info);
     REQUIRE_VERSION(info, nvmlProcessesUtilizationInfo_v1);
+    if (source_mig(device->index))
+        return NVML_ERROR_NOT_SUPPORTED;
     nvmlReturn_t result = recent(device, info->lastSeenTimeStamp, &processes, &loads, &found);
     if (result == NVML_SUCCESS && !found)
         result = NVML_ERROR_NOT_FOUND;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* setter.c -- calls that would change a device: they fail, as for an unprivileged user.
  *
- * They fail for root, too, except for limits of cgroups (memory.c). The settings of a simulated
+ * They fail for root, too, except for limits of cgroups (memory.c) and for MIG (mig.c). The settings of a simulated
  * device are in machine.conf, and many processes rely on them.
  */
 #include "api.h"
@@ -33,7 +33,6 @@ SETTER(nvmlDeviceSetGpuOperationMode, nvmlGpuOperationMode_t mode)
 SETTER(nvmlDeviceSetAPIRestriction, nvmlRestrictedAPI_t api, nvmlEnableState_t state)
 SETTER(nvmlDeviceSetAccountingMode, nvmlEnableState_t mode)
 SETTER(nvmlDeviceClearAccountingPids)
-SETTER(nvmlDeviceSetMigMode, unsigned int mode, nvmlReturn_t *status)
 SETTER(nvmlDeviceSetVirtualizationMode, nvmlGpuVirtualizationMode_t mode)
 SETTER(nvmlDeviceSetCpuAffinity)
 SETTER(nvmlDeviceClearCpuAffinity)

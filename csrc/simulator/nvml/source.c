@@ -5,6 +5,7 @@
 #include "../clock.h"
 #include "../fault.h"
 #include "../machine.h"
+#include "../mig.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -59,7 +60,9 @@ nvmlReturn_t source_open(struct nvmlDevice_st *devices, unsigned int *count)
     if (machine_open(&machine) != MACHINE_READY)
         return NVML_ERROR_DRIVER_NOT_LOADED; /* machine_open has printed the reason */
     for (uint32_t i = 0; i < machine->config.device_count; i++) {
-        devices[i].index = i;
+        devices[i].index = devices[i].parent = i;
+        devices[i].gpu_instance = devices[i].compute_instance = NVML_NO_INSTANCE;
+        devices[i].is_live = true;
         nvmlReturn_t result = describe(&machine->config.devices[i], &devices[i]);
         if (result != NVML_SUCCESS)
             return result;
@@ -89,9 +92,99 @@ bool source_lost(unsigned int device)
     return fault_is_lost(device);
 }
 
-bool source_mig(unsigned int device)
+struct machine *source_machine(void)
+{
+    return machine;
+}
+
+bool source_mig_is_hidden(unsigned int device)
 {
     return fault_is_mig(device);
+}
+
+bool source_mig(unsigned int device)
+{
+    bool enabled;
+
+    if (fault_is_mig(device) || device >= machine->config.device_count)
+        return device < machine->config.device_count;
+    enabled = mig_hold(machine, device)->enabled;
+    mig_release();
+    return enabled;
+}
+
+bool source_mig_is_possible(unsigned int device)
+{
+    return device < machine->config.device_count && mig_is_possible(machine, device);
+}
+
+nvmlReturn_t source_set_mig(unsigned int device, bool enabled)
+{
+    enum mig_result result = mig_set_mode(machine, device, enabled);
+
+    return result == MIG_DONE     ? NVML_SUCCESS
+           : result == MIG_IN_USE ? NVML_ERROR_IN_USE
+                                  : NVML_ERROR_OPERATING_SYSTEM;
+}
+
+/* Describe a GPU's compute instances; marks them in seen. */
+static void look_at(struct nvmlDevice_st *devices, uint32_t gpu, bool *seen)
+{
+    const struct mig_gpu *state = mig_hold(machine, gpu);
+    unsigned int index = 0;
+
+    for (uint32_t id = 0; id < MIG_GPU_INSTANCES; id++)
+        for (uint32_t compute = 0; compute < MIG_COMPUTE_INSTANCES; compute++) {
+            const struct mig_compute_instance *found = &state->instances[id].computes[compute];
+            struct nvmlDevice_st *device = &devices[found->unit];
+
+            if (!found->live)
+                continue;
+            seen[found->unit] = true;
+            if (strcmp(device->uuid, found->uuid)) {
+                describe(&machine->config.devices[found->unit], device);
+                device->index = found->unit;
+                device->parent = gpu;
+                device->gpu_instance = id;
+                device->compute_instance = compute;
+                device->is_mig = true;
+            }
+            device->mig_index = index++;
+            device->is_live = true;
+        }
+    mig_release();
+}
+
+void source_look(struct nvmlDevice_st *devices)
+{
+    bool seen[SOURCE_DEVICES] = {false};
+
+    for (uint32_t gpu = 0; gpu < machine->config.device_count; gpu++)
+        if (mig_is_possible(machine, gpu))
+            look_at(devices, gpu, seen);
+    for (uint32_t unit = machine->config.device_count; unit < SOURCE_DEVICES; unit++)
+        if (!seen[unit])
+            devices[unit].is_live = false;
+}
+
+nvmlReturn_t source_mig_attributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
+{
+    const struct mig_gpu_instance instance =
+        mig_hold(machine, device->parent)->instances[device->gpu_instance];
+    mig_release();
+    if (!instance.live)
+        return NVML_ERROR_NOT_FOUND;
+    *attributes = (nvmlDeviceAttributes_t) {
+        .multiprocessorCount = device->sm_count,
+        .sharedCopyEngineCount = instance.profile->copy_engines,
+        .sharedDecoderCount = instance.profile->decoders,
+        .sharedJpegCount = instance.profile->jpegs,
+        .sharedOfaCount = instance.profile->ofas,
+        .gpuInstanceSliceCount = instance.profile->slices,
+        .computeInstanceSliceCount = instance.computes[device->compute_instance].slices,
+        .memorySizeMB = instance.profile->memory_mib,
+    };
+    return NVML_SUCCESS;
 }
 
 uint64_t source_faults_stamp(void)
@@ -105,10 +198,20 @@ void source_xids(void (*found)(void *context, unsigned int device, uint64_t xid)
     fault_each_xid(found, context);
 }
 
+/* A device in MIG mode has what its GPU instances have: each once, whatever its compute instances. */
 uint64_t source_used_bytes(unsigned int device)
 {
+    uint64_t used = 0;
+
     machine_reap(machine, false);
-    return machine_shown_bytes(machine, device);
+    if (!source_mig(device) || source_mig_is_hidden(device))
+        return machine_shown_bytes(machine, device);
+    const struct mig_gpu state = *mig_hold(machine, device);
+    mig_release();
+    for (uint32_t id = 0; id < MIG_GPU_INSTANCES; id++)
+        if (state.instances[id].live)
+            used += machine_shown_bytes(machine, state.instances[id].unit);
+    return used;
 }
 
 bool source_own_limit(unsigned int device, struct cgroup_figures *figures)
@@ -156,13 +259,39 @@ static bool read_slot(unsigned int device, uint32_t slot, struct source_process 
     pid = machine_owner(machine, slot);
     if (!pid)
         return false;
-    bytes = atomic_load_explicit(&use->bytes, memory_order_relaxed);
+    bytes = atomic_load_explicit(
+        &machine->state->uses[machine->config.devices[device].account][slot].bytes,
+        memory_order_relaxed);
     *process = (struct source_process) {
         .pid = pid,
         .bytes = bytes - (bytes < uncounted ? bytes : uncounted),
         .busy_ns = machine->state->lanes[device][slot].busy_ns,
+        .gpu_instance = NVML_NO_INSTANCE,
+        .compute_instance = NVML_NO_INSTANCE,
     };
     return true;
+}
+
+/* Append the processes of the compute instances that are the unit, or of all for the device. */
+static size_t add_instances(unsigned int device, struct source_process *processes, size_t count)
+{
+    uint32_t gpu = machine->config.devices[device].parent;
+    const struct mig_gpu state = *mig_hold(machine, gpu);
+
+    mig_release();
+    for (uint32_t id = 0; id < MIG_GPU_INSTANCES; id++)
+        for (uint32_t compute = 0; compute < MIG_COMPUTE_INSTANCES; compute++) {
+            const struct mig_compute_instance *found = &state.instances[id].computes[compute];
+
+            if (!found->live || (device != gpu && device != found->unit))
+                continue;
+            for (uint32_t slot = 0; slot < slot_limit() && count < SOURCE_PROCESSES; slot++)
+                if (read_slot(found->unit, slot, &processes[count])) {
+                    processes[count].gpu_instance = id;
+                    processes[count++].compute_instance = compute;
+                }
+        }
+    return count;
 }
 
 size_t source_processes(unsigned int device, struct source_process *processes)
@@ -170,6 +299,8 @@ size_t source_processes(unsigned int device, struct source_process *processes)
     size_t count = 0;
 
     machine_reap(machine, false);
+    if (device >= machine->config.device_count || source_mig(device))
+        return add_instances(device, processes, 0);
     for (uint32_t slot = 0; slot < slot_limit(); slot++)
         count += read_slot(device, slot, &processes[count]);
     return count;

@@ -12,12 +12,16 @@
 
 #include "../cgroup.h"
 
-enum { SOURCE_DEVICES = 16, SOURCE_PROCESSES = 1024 };
+#define NVML_NO_INSTANCE 0xffffffffU /* no MIG instance: shown as N/A */
+
+enum { SOURCE_DEVICES = 64, SOURCE_PROCESSES = 1024, SOURCE_MIG_DEVICES = 7 };
 
 struct source_process {
     uint32_t pid;
     uint64_t bytes;   /* contexts and allocations on this device */
     uint64_t busy_ns; /* device time it has had so far */
+    uint32_t gpu_instance;
+    uint32_t compute_instance; /* NVML_NO_INSTANCE outside MIG */
 };
 
 /* How busy a device, or one process on it, was up to a moment. */
@@ -35,7 +39,22 @@ int source_cuda_version(void);
 /* 0, or the result that the faults file injects into this call. */
 nvmlReturn_t source_fault(const char *name);
 bool source_lost(unsigned int device);
+
+/* Is the device in MIG mode; does a fault put it there, and hide it from programs; can it be? */
 bool source_mig(unsigned int device);
+bool source_mig_is_hidden(unsigned int device);
+bool source_mig_is_possible(unsigned int device);
+
+/* Set the mode: SUCCESS, IN_USE, OPERATING_SYSTEM. */
+nvmlReturn_t source_set_mig(unsigned int device, bool enabled);
+
+/* Describe the compute instances in devices (room for SOURCE_DEVICES), if they changed. */
+void source_look(struct nvmlDevice_st *devices);
+
+/* The attributes of a MIG device. */
+nvmlReturn_t source_mig_attributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes);
+
+struct machine *source_machine(void);
 
 /* A stamp of the faults file, which changes when it is written, and the Xids in it.
  * source_xids calls found(context, device, xid) for each, in order.

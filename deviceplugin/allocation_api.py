@@ -66,7 +66,7 @@ def parse(words: Iterable[str], default: Api) -> Configured:
             ) from exc
         if not equals:
             default = api
-        elif not uuid.startswith("GPU-") or uuid in own:
+        elif not uuid.startswith(("GPU-", "MIG-")) or uuid in own:
             wrong = "is given twice" if uuid in own else "is not the UUID of a device"
             raise errors.UsageError(f"--allocation-api {word!r}: {uuid!r} {wrong}; {_EXAMPLE}")
         else:

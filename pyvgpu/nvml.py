@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from ctypes import c_void_p
     from pathlib import Path
 
-# Why a device in MIG mode is unhealthy; other code recognizes the reason by this text.
-MIG_MODE = "it is in MIG mode; `nvidia-smi -mig 0` makes it a whole device again"
+# Why a device in MIG mode is unhealthy; other code recognizes the reasons by these texts.
+MIG_MODE = (
+    "it is in MIG mode without MIG devices; `nvidia-smi mig -cgi ID -C` makes one, "
+    "`nvidia-smi -mig 0` makes it a whole device again"
+)
+MIG_DIVIDED = "it is divided into MIG devices"
 # The device or the driver does not support the call.
 UNKNOWN = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
@@ -50,6 +54,40 @@ def is_in_mig_mode(handle: c_void_p) -> bool:
             return False
         raise
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def mig_devices(handle: c_void_p) -> Iterator[c_void_p]:
+    """Yield the handles of the MIG devices of a GPU; they end with their instances."""
+    try:
+        most = number(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
+    except pynvml.NVMLError as exc:
+        if exc.value in UNKNOWN:
+            return
+        raise
+    for index in range(most):
+        try:
+            yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except pynvml.NVMLError as exc:
+            # The indices have holes.
+            if exc.value not in (pynvml.NVML_ERROR_NOT_FOUND, *UNKNOWN):
+                raise
+
+
+def most_multiprocessors(handle: c_void_p) -> int:
+    """Return the multiprocessors of the largest GPU instance that a GPU can have; 0: unknown."""
+    found = 0
+    for profile in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        try:
+            info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, profile)
+        except pynvml.NVMLError:  # not of this GPU, or of a later driver
+            continue
+        found = max(found, int(info.multiprocessorCount))
+    return found
+
+
+def number(found: Any) -> int:
+    """Return an integer that nvidia-ml-py may have left in its C type."""
+    return int(getattr(found, "value", found))
 
 
 def bytes_by_pid(uuid: str, uncounted: int = 0) -> dict[int, int]:

@@ -70,8 +70,13 @@ static void ask(const uint8_t uuid[16], struct outside *seen)
     nvmlUtilization_t rates;
 
     memset(seen, 0, sizeof(*seen));
-    visible_uuid_text(uuid, text);
-    if (nvml.handle(text, &device) != NVML_SUCCESS || nvml.rates(device, &rates) != NVML_SUCCESS)
+    visible_uuid_text(uuid, 0, text);
+    nvmlReturn_t found = nvml.handle(text, &device);
+    if (found == NVML_ERROR_NOT_FOUND) {
+        visible_uuid_text(uuid, 1, text);
+        found = nvml.handle(text, &device);
+    }
+    if (found != NVML_SUCCESS || nvml.rates(device, &rates) != NVML_SUCCESS)
         return;
     seen->load = rates.gpu;
     note_processes(device, seen);

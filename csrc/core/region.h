@@ -42,6 +42,7 @@
 #define QUOTA_SUPERVISED 1 /* the region is closed once QUOTA_LOCK_SUPERVISOR is free */
 #define QUOTA_LOW        2 /* its priority; with neither bit it is normal */
 #define QUOTA_HIGH       4
+#define QUOTA_MIG_SHIFT  16 /* from here on a bit for each device: its UUID reads MIG-, not GPU- */
 
 #define POLICY_HARD    0
 #define POLICY_ELASTIC 1

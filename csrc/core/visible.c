@@ -7,14 +7,21 @@
 #include <string.h>
 #include <strings.h>
 
-#define UUID_PREFIX "GPU-"
+enum { PREFIX_LENGTH = 4 };
 
-void visible_uuid_text(const uint8_t uuid[16], char text[VISIBLE_UUID_TEXT])
+void visible_uuid_text(const uint8_t uuid[16], int is_mig, char text[VISIBLE_UUID_TEXT])
 {
-    char *end = text + sprintf(text, UUID_PREFIX);
+    char *end = text + sprintf(text, is_mig ? "MIG-" : "GPU-");
 
     for (int i = 0; i < 16; i++)
         end += sprintf(end, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
+}
+
+void visible_device_text(const struct quota_limits *limits, unsigned index,
+                         char text[VISIBLE_UUID_TEXT])
+{
+    visible_uuid_text(limits->devices[index].uuid, limits->flags >> QUOTA_MIG_SHIFT >> index & 1,
+                      text);
 }
 
 /* The index of the only device whose UUID begins with the *length* characters; else -1. */
@@ -25,7 +32,7 @@ static int by_uuid(const char *entry, size_t length, const struct quota_limits *
     for (unsigned i = 0; i < limits->device_count; i++) {
         char text[VISIBLE_UUID_TEXT];
 
-        visible_uuid_text(limits->devices[i].uuid, text);
+        visible_device_text(limits, i, text);
         if (strncasecmp(entry, text, length) != 0)
             continue;
         if (found >= 0)
@@ -45,11 +52,11 @@ static int by_ordinal(const char *entry, const struct quota_limits *limits)
                                                                                  : -1;
 }
 
-static void append(char text[VISIBLE_TEXT], const uint8_t uuid[16])
+static void append(char text[VISIBLE_TEXT], const struct quota_limits *limits, unsigned index)
 {
     char one[VISIBLE_UUID_TEXT];
 
-    visible_uuid_text(uuid, one);
+    visible_device_text(limits, index, one);
     if (*text)
         strcat(text, ",");
     strcat(text, one);
@@ -58,16 +65,17 @@ static void append(char text[VISIBLE_TEXT], const uint8_t uuid[16])
 void visible_resolve(const char *asked, const struct quota_limits *limits, char text[VISIBLE_TEXT])
 {
     unsigned taken = 0;
-    int uuids = asked && strncmp(asked, UUID_PREFIX, strlen(UUID_PREFIX)) == 0;
+    int uuids = asked && (strncmp(asked, "GPU-", PREFIX_LENGTH) == 0 ||
+                          strncmp(asked, "MIG-", PREFIX_LENGTH) == 0);
 
     *text = '\0';
     for (unsigned i = 0; !asked && i < limits->device_count; i++)
-        append(text, limits->devices[i].uuid);
+        append(text, limits, i);
     while (asked && *asked) {
         size_t length = strcspn(asked, ",");
         int index = uuids ? by_uuid(asked, length, limits) : by_ordinal(asked, limits);
 
-        if (uuids && length <= strlen(UUID_PREFIX))
+        if (uuids && length <= PREFIX_LENGTH)
             index = -1;
         if (index < 0)
             break;
@@ -76,7 +84,7 @@ void visible_resolve(const char *asked, const struct quota_limits *limits, char 
             break;
         }
         taken |= 1u << index;
-        append(text, limits->devices[index].uuid);
+        append(text, limits, (unsigned) index);
         asked += length;
         asked += *asked == ',';
     }

@@ -178,6 +178,14 @@ static int device_with(const CUuuid *uuid)
     return -1;
 }
 
+/* The first version names the GPU of a MIG device; drivers before 11.4 have only that. */
+static CUresult uuid_of(CUuuid *uuid, CUdevice ordinal)
+{
+    CUresult result = driver.cuDeviceGetUuid_v2(uuid, ordinal);
+
+    return result == CUDA_ERROR_NOT_SUPPORTED ? driver.cuDeviceGetUuid(uuid, ordinal) : result;
+}
+
 /* Map each CUDA ordinal to its quota; a device without one must not be visible. */
 static int map_ordinals(void)
 {
@@ -191,7 +199,7 @@ static int map_ordinals(void)
         CUdevice ordinal;
 
         if (driver.cuDeviceGet(&ordinal, i) != CUDA_SUCCESS || ordinal != i ||
-            driver.cuDeviceGetUuid(&uuid, ordinal) != CUDA_SUCCESS)
+            uuid_of(&uuid, ordinal) != CUDA_SUCCESS)
             return -1;
         shim.device_of[i] = (int8_t) device_with(&uuid);
         if (shim.device_of[i] < 0)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import pynvml
 
-from pyvgpu import errors, names, nvml, quantity, quota, region
+from pyvgpu import device, errors, names, nvml, quantity, quota, region
 from pyvgpu.deviceplugin import settings
 from pyvgpu.deviceplugin.audit import corrections, device_time, quota_audit
 from pyvgpu.deviceplugin.containers import process_owner
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
-    from pyvgpu import device
     from pyvgpu.allocator import facts
     from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
@@ -321,7 +320,7 @@ def _held_of(uuids: Collection[str]) -> dict[str, Mapping[int, int]]:
 def _percents(uuid: str) -> Mapping[int, int] | None:
     """Return the percentages of a device's time that processes use; None if not available."""
     try:
-        if nvml.is_in_mig_mode(pynvml.nvmlDeviceGetHandleByUUID(uuid)):
+        if _is_closed(uuid):
             return None
         return nvml.sm_percent_by_pid(uuid, time.time() - _FRESH_SECONDS)
     except pynvml.NVMLError as exc:
@@ -333,14 +332,22 @@ def _percents(uuid: str) -> Mapping[int, int] | None:
 def _held(uuid: str) -> Mapping[int, int] | None:
     """Return the bytes that processes hold of a device; None if not available: no finding."""
     try:
-        # In MIG mode the driver lists processes only with privileges that the agent lacks.
-        if nvml.is_in_mig_mode(pynvml.nvmlDeviceGetHandleByUUID(uuid)):
+        if _is_closed(uuid):
             return None
         return nvml.bytes_by_pid(uuid)
     except pynvml.NVMLError as exc:
         if exc.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND):
             return None
         raise
+
+
+def _is_closed(uuid: str) -> bool:
+    """Return whether NVML would list the processes of a device only with more privileges.
+
+    That is so for a GPU in MIG mode, not for its MIG devices.
+    """
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    return not device.is_instance(uuid) and nvml.is_in_mig_mode(handle)
 
 
 def _label(uuid: str) -> str:

@@ -84,8 +84,13 @@ class GrantBackend:
             )
         if self.driver is None:
             return ()
-        names_of = {node.name: uuid for uuid, node in self.driver.nodes.items()}
-        found = [names_of[name] for name in self.store.whole_nodes(grant_id) if name in names_of]
+        given = set(self.store.whole_nodes(grant_id))
+        # MIG devices of one GPU differ by their capability nodes only.
+        found = [
+            uuid
+            for uuid, node in self.driver.nodes.items()
+            if {node.name, *(cap.name for cap in self.driver.capabilities.get(uuid, ()))} <= given
+        ]
         return tuple(
             facts.NodeShare(uuid, quantity.WHOLE_DEVICE, self.driver.devices[uuid].memory_bytes)
             for uuid in found

@@ -23,14 +23,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, names
+from pyvgpu import device, errors, names
 from pyvgpu.deviceplugin import grants
 from pyvgpu.volumes import cdi, installation, mirror_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pyvgpu import device
     from pyvgpu.deviceplugin.grants import Grant
 
 LIBRARIES = "/usr/local/pyvgpu"
@@ -69,6 +68,8 @@ class NodeDriver:
     contents: Mapping[str, str | None]  # of the tree: paths, and the targets of links
     devices: Mapping[str, device.Device]  # by UUID
     nodes: Mapping[str, cdi.CdiNode]  # of the devices, by UUID
+    # Of the MIG devices, by UUID: those of its two instances, which no other container gets.
+    capabilities: Mapping[str, tuple[cdi.CdiNode, ...]] = dataclasses.field(default_factory=dict)
     control: tuple[cdi.CdiNode, ...] = ()  # that every container with a device needs
     whole_control: tuple[cdi.CdiNode, ...] = ()  # that only containers with whole devices get
     mounts: tuple[tuple[str, str], ...] = ()  # further ones, writable: source and target
@@ -177,6 +178,12 @@ def _edits(
     """Return the CDI edits for a container; without a *folder* the devices are whole."""
     has_node = driver.devices if driver.nodeless else driver.nodes
     missing = [uuid for uuid in uuids if uuid not in has_node]
+    if not driver.nodeless:
+        missing += [
+            f"the capabilities of {uuid}"
+            for uuid in uuids
+            if device.is_instance(uuid) and uuid not in driver.capabilities
+        ]
     if missing or not uuids:
         raise errors.DataError(
             f"{what}: no device node in /dev for {', '.join(missing) or 'no device'}"
@@ -186,6 +193,7 @@ def _edits(
         *driver.control,
         *(driver.whole_control if folder is None else ()),
         *(driver.nodes[uuid] for uuid in uuids if uuid in driver.nodes),
+        *(node for uuid in uuids for node in driver.capabilities.get(uuid, ())),
     ]
     edits: dict[str, object] = {
         "mounts": list(_mounts(volume, folder, driver)),
@@ -214,7 +222,8 @@ def unbound(folder: Path, driver: NodeDriver) -> tuple[list[dict[str, Any]], lis
     For a runtime without CDI, which gets them at Allocate and never again: so it gets the nodes of
     all devices. The quota in *folder* at its start decides which of them it may use, and how much.
     """
-    nodes = [*driver.control, *driver.nodes.values()]
+    caps = [node for nodes in driver.capabilities.values() for node in nodes]
+    nodes = [*driver.control, *driver.nodes.values(), *caps]
     return list(_mounts(installation.SHARED, folder, driver)), list(dict.fromkeys(nodes))
 
 

@@ -2,8 +2,10 @@
 
 An Xid is an error that the kernel driver reports for a device. Some are a program's own fault (a
 bad address in a kernel) and are ignored. Any other makes the device unhealthy, as does a probe
-without an answer, and MIG mode: pyvgpu cannot share MIG instances. A device is healthy again after
-some time without errors.
+without an answer, and MIG mode of a GPU that is taken for a whole one: its MIG devices are devices of
+their own. NVML reports the Xids of a MIG device for its GPU, with the instances that they concern; one
+without instances concerns all MIG devices of the GPU. A device is healthy again after some time
+without errors.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pynvml
 
-from pyvgpu import nvml
+from pyvgpu import device, nvml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NO_INSTANCE = 0xFFFFFFFF  # NVML's id for no instance in particular
+GONE = "it is not there any more"
 PROBE_SECONDS = 5.0
 AGAIN_SECONDS = 1.0  # between two attempts to start NVML
 
@@ -58,12 +62,31 @@ class Condition:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class EventSource:
+    """The GPU that reports events of a device, and the instances that a MIG device is."""
+
+    parent: str  # the device's own UUID, if it is no MIG device
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+    def concerns(self, parent: str, gpu_instance: int, compute_instance: int) -> bool:
+        """Return whether an event of GPU *parent* is about this device."""
+        return self.parent == parent and all(
+            told == NO_INSTANCE or own is None or told == own
+            for told, own in (
+                (gpu_instance, self.gpu_instance),
+                (compute_instance, self.compute_instance),
+            )
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ProbeResult:
     """The result of probing a device."""
 
     trouble: str = ""  # empty: none
     used_bytes: int = 0  # of its memory, by all processes
-    busy: float = 0.0  # utilization over NVML's last sample period, 0 to 1; 0 if not supported
+    busy: float | None = 0.0  # utilization over NVML's last sample period, 0 to 1; None: unknown
     bus_id: str = ""  # its PCI address
 
 
@@ -100,6 +123,7 @@ class Watcher:
         self._conditions = {uuid: Condition(reason, now) for uuid, reason in unhealthy.items()}
         self._reported = dict(unhealthy)
         self.answers: Mapping[str, ProbeResult] = {}  # the last of each device that answered
+        self._sources: Mapping[str, EventSource] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
@@ -124,7 +148,8 @@ class Watcher:
 
     def _watch(self) -> None:
         """Wait for events and probe, until NVML must be restarted or :meth:`stop` is called."""
-        with _events(self._conditions) as (events, heard):
+        with _events(self._conditions) as (events, sources):
+            self._sources, heard = sources, frozenset(sources)
             due = 0.0
             while not self._stopped.is_set():
                 if time.monotonic() >= due:
@@ -151,7 +176,9 @@ class Watcher:
     def _heard(self, event: pynvml.c_nvmlEventData_t) -> None:
         uuids = list(self._conditions)
         with contextlib.suppress(pynvml.NVMLError):  # else it may concern any device
-            uuids = [pynvml.nvmlDeviceGetUUID(event.device)]
+            parent = pynvml.nvmlDeviceGetUUID(event.device)
+            told = parent, int(event.gpuInstanceId), int(event.computeInstanceId)
+            uuids = [uuid for uuid, source in self._sources.items() if source.concerns(*told)]
         now = time.monotonic()
         for uuid in uuids:
             if uuid in self._conditions:
@@ -183,13 +210,14 @@ def probe(uuid: str) -> ProbeResult:
     """Probe a device; NVMLError if NVML as a whole does not work."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        if nvml.is_in_mig_mode(handle):
-            return ProbeResult(nvml.MIG_MODE)
+        if not device.is_instance(uuid) and nvml.is_in_mig_mode(handle):
+            divided = any(True for _ in nvml.mig_devices(handle))
+            return ProbeResult(nvml.MIG_DIVIDED if divided else nvml.MIG_MODE)
         used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-        bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
+        bus_id = pynvml.nvmlDeviceGetPciInfo(_gpu(uuid, handle)).busId
     except pynvml.NVMLError as exc:
         if exc.value == pynvml.NVML_ERROR_NOT_FOUND:
-            return ProbeResult("it is not there any more")
+            return ProbeResult(GONE)
         if exc.value in (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
             raise
         return ProbeResult(f"it does not answer: {exc}")
@@ -197,33 +225,52 @@ def probe(uuid: str) -> ProbeResult:
     return ProbeResult("", used, _busy(handle), text)
 
 
-def _busy(handle: c_void_p) -> float:
-    with contextlib.suppress(pynvml.NVMLError):  # not supported by some devices
+def _gpu(uuid: str, handle: c_void_p) -> c_void_p:
+    """Return the handle of a device, of a MIG device that of its GPU."""
+    if device.is_instance(uuid):
+        return pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    return handle
+
+
+def _busy(handle: c_void_p) -> float | None:
+    with contextlib.suppress(pynvml.NVMLError):  # not supported by some devices, nor with MIG
         return float(min(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu, 100)) / 100
-    return 0.0
+    return None
 
 
 @contextlib.contextmanager
-def _events(uuids: Iterable[str]) -> Iterator[tuple[c_void_p, frozenset[str]]]:
-    """Yield an NVML event set for Xids, and the devices that are subscribed.
+def _events(uuids: Iterable[str]) -> Iterator[tuple[c_void_p, Mapping[str, EventSource]]]:
+    """Yield an NVML event set for Xids, and the devices that are subscribed, with their sources.
 
     A device that does not support events counts as subscribed, since it never will be.
     """
     events = pynvml.nvmlEventSetCreate()
-    heard = set()
+    heard: dict[str, EventSource] = {}
     try:
         for uuid in uuids:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                source = _source(uuid, handle)
                 pynvml.nvmlDeviceRegisterEvents(
-                    handle, pynvml.nvmlEventTypeXidCriticalError, events
+                    _gpu(uuid, handle), pynvml.nvmlEventTypeXidCriticalError, events
                 )
             except pynvml.NVMLError as exc:
                 log.warning("could not subscribe to the Xids of device %s: %s", uuid, exc)
                 if exc.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
                     continue
-            heard.add(uuid)
-        yield events, frozenset(heard)
+                source = EventSource(uuid)
+            heard[uuid] = source
+        yield events, heard
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlEventSetFree(events)
+
+
+def _source(uuid: str, handle: c_void_p) -> EventSource:
+    if not device.is_instance(uuid):
+        return EventSource(uuid)
+    return EventSource(
+        pynvml.nvmlDeviceGetUUID(_gpu(uuid, handle)),
+        nvml.number(pynvml.nvmlDeviceGetGpuInstanceId(handle)),
+        nvml.number(pynvml.nvmlDeviceGetComputeInstanceId(handle)),
+    )

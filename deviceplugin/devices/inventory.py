@@ -92,8 +92,10 @@ def look(
     match counts. A device that NVML does not find has no links.
     """
     rules = tuple(classes)
-    handles = {one.uuid: handle for one in hardware if (handle := _handle(one.uuid)) is not None}
+    handles = {one.uuid: handle for one in hardware if (handle := _handle(one)) is not None}
     ends = {uuid: _ends(handle) for uuid, handle in handles.items()}
+    # MIG devices reach no other device.
+    instances = {one.uuid for one in hardware if one.instance}
     return tuple(
         InventoryDevice(
             one,
@@ -105,7 +107,7 @@ def look(
                     nvlinks_between(ends[one.uuid], ends[other]),
                 )
                 for other in handles
-                if one.uuid in handles and other != one.uuid
+                if one.uuid in handles and other != one.uuid and not {one.uuid, other} & instances
             },
             class_of(one.name, rules),
             _capability(handles.get(one.uuid)),
@@ -165,7 +167,9 @@ def _capability(handle: c_void_p | None) -> str:
     return ""
 
 
-def _handle(uuid: str) -> c_void_p | None:
+def _handle(one: device.Device) -> c_void_p | None:
+    """Return the handle of a device, of a MIG device that of its GPU."""
+    uuid = one.uuid if one.instance is None else one.instance.parent
     with contextlib.suppress(pynvml.NVMLError):
         return pynvml.nvmlDeviceGetHandleByUUID(uuid)  # type: ignore[no-any-return]
     return None

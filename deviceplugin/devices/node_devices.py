@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, nvml
+from pyvgpu import device, errors, names, nvml
 from pyvgpu.deviceplugin.audit import auditor, quota_audit
 from pyvgpu.deviceplugin.devices import health, inventory, node_driver
 from pyvgpu.deviceplugin.grants import events
@@ -73,7 +73,7 @@ class Devices:
             None  # the source of _seen
         )
         self._other_plugin = ""
-        self.outdated = False  # a device left MIG mode, so the inventory must be read again
+        self.outdated = False  # MIG mode or devices changed: the inventory must be read again
         self._wake = wake  # called when it is outdated
         self._away = False
         self._watcher: health.Watcher | None = None
@@ -146,12 +146,13 @@ class Devices:
             return None
         if self._other_plugin:
             return ForClaims(seen, (), driver)
-        known = tuple(
-            device
-            for device in self._grant_manager.devices
-            if self._doors.published(device.uuid) and device.unhealthy != nvml.MIG_MODE
+        open_to_claims = tuple(
+            known
+            for known in self._grant_manager.devices
+            if self._doors.published(known.uuid)
+            and known.unhealthy not in (nvml.MIG_MODE, nvml.MIG_DIVIDED)
         )
-        return ForClaims(seen, known, driver)
+        return ForClaims(seen, open_to_claims, driver)
 
     @property
     def minors(self) -> dict[str, int]:
@@ -231,6 +232,11 @@ class Devices:
             left = [new for new in news if self._unhealthy.get(new) == nvml.MIG_MODE]
             self._unhealthy |= news
             self.outdated |= any(news[new] != nvml.MIG_MODE for new in left)
+            # MIG devices were made, or are gone, perhaps together with MIG mode.
+            self.outdated |= any(
+                reason == nvml.MIG_DIVIDED or (reason == health.GONE and device.is_instance(new))
+                for new, reason in news.items()
+            )
         self.show()
         if self.outdated:
             self._wake()

@@ -21,7 +21,7 @@ from pyvgpu.deviceplugin.settings import Profile
 from pyvgpu.machine import memory_limit
 from pyvgpu.run import context_overhead
 from pyvgpu.simulation import simulator
-from pyvgpu.volumes import cdi, find, installation, manifest, mirror_plan
+from pyvgpu.volumes import capabilities, cdi, find, installation, manifest, mirror_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,6 +76,7 @@ def look(tree: Path, release: str, settings: AgentSettings) -> Hardware:
             contents={path: entry.target for path, entry in mirrored.entries.items()},
             devices={gpu.uuid: gpu for gpu in found},
             nodes=inventory.nodes(seen, nodes),
+            capabilities={} if settings.simulate else _capabilities(seen),
             control=(
                 *(node for node in nodes if node.name in cdi.FOR_ALL),
                 *_more_nodes(settings.nodes, dev),
@@ -91,6 +92,24 @@ def look(tree: Path, release: str, settings: AgentSettings) -> Hardware:
         cuda_version,
         limits,
     )
+
+
+def _capabilities(
+    seen: Iterable[inventory.InventoryDevice],
+) -> dict[str, tuple[cdi.CdiNode, ...]]:
+    """Return the capability nodes of each MIG device."""
+    found: dict[str, tuple[cdi.CdiNode, ...]] = {}
+    for one in seen:
+        part = one.device.instance
+        if part is None or one.minor is None:
+            continue
+        try:
+            found[one.device.uuid] = capabilities.of_instance(
+                one.minor, part.gpu_instance, part.compute_instance
+            )
+        except errors.UnavailableError as exc:
+            log.warning("no container gets MIG device %s: %s", one.device.uuid, exc)
+    return found
 
 
 def _more_nodes(wanted: Iterable[str], dev: Path) -> Iterator[cdi.CdiNode]:

@@ -30,7 +30,7 @@ from pyvgpu.deviceplugin.kubelet import (
     pod_resources,
 )
 from pyvgpu.deviceplugin.plugin import plugin_server, registration
-from pyvgpu.volumes import cdi
+from pyvgpu.volumes import capabilities, cdi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,7 @@ class AgentDeviceNodes:
         done(None)
 
     def _describe(self, name: str) -> None:
-        nodes = cdi.nodes(self._settings.driver_root)
+        nodes = _nodes(self._settings.driver_root)
         edits: dict[str, object] = {"env": [f"{VARIABLE}={_words(nodes)}"]}
         if nodes:
             edits["deviceNodes"] = [node.edit() for node in nodes]
@@ -157,13 +157,19 @@ def stay(root: Path, wait: Callable[[float], bool]) -> None:
         if wait(_NEVER_SECONDS):
             return
     while not wait(LOOK_SECONDS):
-        now = _words(cdi.nodes(root))
+        now = _words(_nodes(root))
         if now == before != given:  # seen twice: nodes appear one after the other
             raise errors.UnavailableError(
                 f"{root}/dev: has {now or 'none'} now, but this container may open "
                 f"{given or 'none'}: it must restart"
             )
         before = now
+
+
+def _nodes(root: Path) -> tuple[cdi.CdiNode, ...]:
+    """Return the driver's nodes, and the one by which an unprivileged agent sees MIG devices."""
+    found = cdi.nodes(root)
+    return (*found, *capabilities.monitor()) if found else ()
 
 
 def _words(nodes: tuple[cdi.CdiNode, ...]) -> str:

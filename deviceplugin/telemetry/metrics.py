@@ -145,7 +145,7 @@ CONTAINER: tuple[tuple[Figure, Callable[[ContainerSample], float]], ...] = (
     ),
 )
 
-DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float]], ...] = (
+DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float | None]], ...] = (
     (
         Figure("pyvgpu_device_memory_bytes", "Total memory of a device."),
         lambda sample: sample.device.memory_bytes,
@@ -170,7 +170,8 @@ DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float]], ...] = (
     (
         Figure(
             "pyvgpu_device_used_ratio",
-            "GPU utilization over NVML's last sample period, 0 to 1, all processes.",
+            "GPU utilization over NVML's last sample period, 0 to 1, all processes; not with MIG, "
+            "where NVML has none.",
         ),
         lambda sample: sample.answer.busy,
     ),
@@ -254,7 +255,7 @@ def use_of(
     answer = answers.get(uuid)
     if answer is None:
         return usage.NOTHING
-    return usage.Use(ratio=answer.busy, held_bytes=answer.used_bytes)
+    return usage.Use(ratio=answer.busy or 0.0, held_bytes=answer.used_bytes)
 
 
 def samples(sources: MetricSources, of: Iterable[ContainerSample]) -> Iterator[DeviceSample]:
@@ -282,7 +283,8 @@ def current(sources: MetricSources) -> Iterator[str]:
     found = list(samples(sources, of))
     labels = [exposition.labels(DEVICE_LABELS, sample.labels) for sample in found]
     for shown, tell in DEVICE:
-        yield _family(shown, zip(labels, map(tell, found), strict=True))
+        told = zip(labels, map(tell, found), strict=True)
+        yield _family(shown, ((label, value) for label, value in told if value is not None))
     wrong = dict.fromkeys((kind.value for kind in quota_audit.ViolationKind), 0)
     for finding in sources.findings():
         wrong[finding.kind.value] += 1

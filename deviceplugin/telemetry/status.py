@@ -97,7 +97,7 @@ def _device(sample: DeviceSample, seen: Facts) -> dict[str, Any]:
         "model": device.model,
         "state": device.state,
         "why": device.why,
-        "used": _rounded(sample.answer.busy),
+        "used": None if sample.answer.busy is None else _rounded(sample.answer.busy),
         "promised": _rounded(sum(part.vcore for part in sample.parts)),
         "memoryBytes": device.memory_bytes,
         "usedBytes": sample.answer.used_bytes,

@@ -46,7 +46,8 @@ class Recent:
         now = {part.labels: status.points(part.use) for part in parts}
         for sample in metrics.samples(sources, parts):
             answer = sample.answer
-            now[(sample.device.uuid,)] = round(1000 * answer.busy), answer.used_bytes >> 20
+            busy = round(1000 * (answer.busy or 0.0))
+            now[(sample.device.uuid,)] = busy, answer.used_bytes >> 20
         self._lines.add(now)
         self._states = {
             part.labels: status.state_at(

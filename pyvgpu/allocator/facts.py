@@ -9,7 +9,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, quantity
+from pyvgpu import device, errors, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +56,11 @@ class NodeDevice:
     def label(self) -> str:
         """The device's short name, if its node is clear."""
         return f"gpu{self.index}"
+
+    @property
+    def instance(self) -> bool:
+        """Whether it is a MIG device."""
+        return device.is_instance(self.uuid)
 
     @property
     def state(self) -> str:
@@ -168,6 +173,7 @@ class Selector:
     classes: frozenset[str] = frozenset()
     numa: int | None = None
     least_memory: int = 0  # bytes of the whole device
+    instances: bool = True  # MIG devices, too
 
 
 ANY = Selector()  # matches every device
@@ -189,3 +195,7 @@ class Pod:
     def __post_init__(self) -> None:
         if len({container.name for container in self.containers}) != len(self.containers):
             raise errors.DataError("two containers of a pod have the same name")
+        # A process sees one MIG device, so several for one container would be of no use.
+        if self.selector.instances and any(each.need.count > 1 for each in self.containers):
+            selector = dataclasses.replace(self.selector, instances=False)
+            object.__setattr__(self, "selector", selector)

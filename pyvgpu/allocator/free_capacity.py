@@ -50,7 +50,8 @@ def of(node: facts.NodeDevices) -> tuple[FreeCapacity, ...]:
 _CORDONED, _ELSEWHERE = "is cordoned", "is allocated by "
 CLOSED = (_CORDONED, _ELSEWHERE)  # prefixes of the reason why a device takes no new shares
 _MOST = 1 << 62  # of a number
-_Kind = tuple[str, str, int | None, int]  # model, class, NUMA node and bytes of a device
+# Model, class, NUMA node and bytes of a device, and whether it is a MIG device.
+_Kind = tuple[str, str, int | None, int, bool]
 
 
 def unfit(device: facts.NodeDevice, selector: facts.Selector) -> str:
@@ -78,11 +79,19 @@ def _shut(device: facts.NodeDevice) -> str:
 
 
 def _kind(device: facts.NodeDevice) -> _Kind:
-    return device.model, device.compute_class, device.numa, device.memory_bytes
+    return (
+        device.model,
+        device.compute_class,
+        device.numa,
+        device.memory_bytes,
+        device.instance,
+    )
 
 
 def _not_of_kind(kind: _Kind, selector: facts.Selector) -> str:
-    model, compute_class, numa, memory_bytes = kind
+    model, compute_class, numa, memory_bytes, instance = kind
+    if instance and not selector.instances:
+        return "is a MIG device, of which a process sees only one, and several devices are asked"
     if _names(selector.not_models, model):
         return f"is a {model}, which the pod excludes"
     if selector.models and not _names(selector.models, model):

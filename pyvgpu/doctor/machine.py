@@ -153,7 +153,8 @@ def look_at_devices(scene: Scene) -> Finding:
     script = (
         "import json, pathlib, sys; from pyvgpu import device; "
         "found = device.installed(pathlib.Path(sys.argv[1])); "
-        "print(json.dumps([[d.mig, f'{d.name}, {d.memory_bytes >> 20} MiB, {d.uuid}'] "
+        "print(json.dumps([[d.mig, d.index, f'{d.name}, {d.memory_bytes >> 20} MiB, {d.uuid}'"
+        " + (f', {d.instance.sm_percent} % of device {d.instance.gpu_index}' if d.instance else '')]"
         "for d in found]))"
     )
     try:
@@ -180,15 +181,17 @@ def look_at_devices(scene: Scene) -> Finding:
             "load the kernel module (nvidia-smi does), give this user /dev/nvidia*, or use "
             "`pyvgpu run --simulate h100`",
         )
-    text = "; ".join(f"{said}, in MIG mode" if mig else said for mig, said in devices)
-    divided = [str(index) for index, (mig, _) in enumerate(devices) if mig]
+    text = "; ".join(
+        f"{said}, in MIG mode without MIG devices" if mig else said for mig, _, said in devices
+    )
+    divided = [str(index) for mig, index, _ in devices if mig]
     if not divided:
         return Finding(CheckState.OK, text)
     return Finding(
         CheckState.MISSING if len(divided) == len(devices) else CheckState.LIMITED,
         text,
-        "pyvgpu does not use a device in MIG mode; make it a whole one again: "
-        f"nvidia-smi -i {','.join(divided)} -mig 0",
+        "pyvgpu uses the MIG devices of a GPU in MIG mode; make some (nvidia-smi mig -cgi ID -C), "
+        f"or make it a whole one again: nvidia-smi -i {','.join(divided)} -mig 0",
     )
 
 

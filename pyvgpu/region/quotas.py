@@ -24,6 +24,7 @@ _PRIORITIES = {
     quota.Priority.NORMAL: 0,
     quota.Priority.HIGH: int(ffi.integer_const("QUOTA_HIGH")),
 }
+_MIG_SHIFT: int = ffi.integer_const("QUOTA_MIG_SHIFT")
 
 _OFFSET_BASIS, _PRIME = 0xCBF29CE484222325, 0x100000001B3  # FNV-1a, 64 bits
 
@@ -218,7 +219,13 @@ def _render(generation: int, flags: int, release: str, shares: Sequence[Share]) 
         )
     copy.generation = generation
     copy.device_count = len(shares)
-    copy.flags = flags & ~sum(_PRIORITIES.values()) | _PRIORITIES[_priority(shares)]
+    kept = flags & ~sum(_PRIORITIES.values()) & (1 << _MIG_SHIFT) - 1
+    instances = sum(
+        1 << _MIG_SHIFT + index
+        for index, share in enumerate(shares)
+        if device.is_instance(share.device.uuid)
+    )
+    copy.flags = kept | _PRIORITIES[_priority(shares)] | instances
     copy.driver_release = encoded
     for entry, share in zip(copy.devices, shares, strict=False):
         entry.uuid = device.uuid_bytes(share.device.uuid)
@@ -304,15 +311,18 @@ def _parse_limits(copy: Any) -> QuotaLimits:
         generation=copy.generation,
         flags=copy.flags,
         driver_release=release,
-        devices=tuple(_parse_device(copy.devices[i]) for i in range(copy.device_count)),
+        devices=tuple(
+            _parse_device(copy.devices[i], instance=bool(copy.flags >> _MIG_SHIFT + i & 1))
+            for i in range(copy.device_count)
+        ),
     )
 
 
-def _parse_device(entry: Any) -> DeviceLimits:
+def _parse_device(entry: Any, *, instance: bool) -> DeviceLimits:
     if entry.policy not in tuple(quota.TimePolicy) or entry.vmemory > quantity.MAXIMUM_BYTES:
         raise errors.DataError("quota: a device's limits are not valid")
     return DeviceLimits(
-        uuid=device.uuid_text(bytes(ffi.buffer(entry.uuid))),
+        uuid=device.uuid_text(bytes(ffi.buffer(entry.uuid)), instance=instance),
         vcore=entry.vcore,
         vcore_limit=entry.vcore_limit,
         vmemory=entry.vmemory,

@@ -5,6 +5,7 @@
 
 #define A "GPU-aa000000-0000-0000-0000-000000000001"
 #define B "GPU-ab000000-0000-0000-0000-000000000002"
+#define M "MIG-ab000000-0000-0000-0000-000000000002"
 #define C "GPU-c0ffee00-1234-5678-9abc-def012345678"
 
 static const struct row {
@@ -32,7 +33,7 @@ static const struct row {
     {"GPU-", "", "the bare prefix names no device"},
     {"GPU-dead", "", "a stranger's UUID"},
     {"GPU-c0,GPU-c0ff", "", "the same device twice under two prefixes"},
-    {"MIG-c0", "", "instances are not devices"},
+    {"MIG-c0", "", "a device is no instance"},
     {",0", "", "an empty entry ends the list"},
 };
 
@@ -63,6 +64,14 @@ int main(void)
         visible_resolve(rows[i].asked, &limits, text);
         CHECK(rows[i].why, strcmp(text, rows[i].expected) == 0);
     }
+    limits.flags = 2U << QUOTA_MIG_SHIFT;
+    visible_resolve(NULL, &limits, text);
+    CHECK("an instance has its own prefix", strcmp(text, A "," M "," C) == 0);
+    visible_resolve("MIG-ab", &limits, text);
+    CHECK("by which it is found", strcmp(text, M) == 0);
+    visible_resolve("GPU-ab", &limits, text);
+    CHECK("and by no other", strcmp(text, "") == 0);
+    limits.flags = 0;
     limits.device_count = REGION_DEVICES;
     for (unsigned i = 0; i < REGION_DEVICES; i++)
         limits.devices[i].uuid[0] = (uint8_t) i;

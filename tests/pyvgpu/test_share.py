@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from pyvgpu import errors, quota, share
+from pyvgpu import device, errors, quota, share
 from pyvgpu.device import Device, select, uuid_bytes, uuid_text
 
 GIB = 1 << 30
@@ -116,7 +116,7 @@ def test_a_device_in_mig_mode_is_skipped_and_refused_by_name():
     for wanted in ("0", H100.uuid):
         with pytest.raises(errors.UnavailableError, match=r"nvidia-smi -i 0 -mig 0") as caught:
             select((mig, OTHER), wanted)
-        assert "is in MIG mode, devices in whole-GPU mode: 1" in str(caught.value)
+        assert "is in MIG mode, usable devices: 1" in str(caught.value)
     with pytest.raises(errors.UnavailableError, match="is in MIG mode, and so is every other"):
         select((mig,), None)
 
@@ -129,9 +129,26 @@ def test_unknown_device_names_the_known_ones(wanted):
 
 def test_uuid_survives_its_binary_form():
     assert uuid_text(uuid_bytes(UUID)) == UUID
+    instance = f"MIG-{UUID[4:]}"
+    assert uuid_text(uuid_bytes(instance), instance=True) == instance
 
 
-@pytest.mark.parametrize("text", ["", "GPU-", "GPU-12", UUID[4:], f"MIG-{UUID[4:]}"])
+def test_mig_device_is_chosen_by_its_gpu_and_number_or_uuid():
+    part = dataclasses.replace(
+        H100,
+        uuid=f"MIG-{UUID[4:]}",
+        index=101,
+        instance=device.MigInstance(H100.uuid, 0, 1, 2, 0, 45),
+    )
+    for wanted in ("0:1", part.uuid):
+        assert select((part, OTHER), wanted) == (part,)
+    assert select((part, OTHER), None) == (part, OTHER)
+    for wanted in ("0", H100.uuid):
+        with pytest.raises(errors.UsageError, match="name one of its MIG devices: 0:1, or"):
+            select((part, OTHER), wanted)
+
+
+@pytest.mark.parametrize("text", ["", "GPU-", "GPU-12", "MIG-", UUID[4:], f"CPU-{UUID[4:]}"])
 def test_bad_uuid_is_refused(text):
     with pytest.raises(errors.DataError, match="must read GPU-xxxx"):
         uuid_bytes(text)

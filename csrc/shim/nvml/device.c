@@ -66,7 +66,7 @@ static nvmlReturn_t find_handle(unsigned index, nvmlDevice_t *device)
     if (!__atomic_load_n(&handles[index], __ATOMIC_RELAXED)) {
         nvmlDevice_t found;
 
-        visible_uuid_text(shim.limits.devices[index].uuid, uuid);
+        visible_device_text(&shim.limits, index, uuid);
         result = driver.nvmlDeviceGetHandleByUUID(uuid, &found);
         if (result == NVML_SUCCESS)
             __atomic_store_n(&handles[index], found, __ATOMIC_RELAXED);

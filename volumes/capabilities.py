@@ -16,12 +16,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyvgpu import errors
-from pyvgpu.volumes import cdi
+from pyvgpu.volumes import cdi, root
 
 PROC = Path("/proc")
 FOLDER = "nvidia-caps"  # in /dev, and the driver's name in /proc/devices
 _CAPABILITIES = "driver/nvidia/capabilities"
 _MINOR = "DeviceFileMinor"
+
+
+def proc_of(driver_root: Path) -> Path:
+    """Return the folder like /proc for a driver below *driver_root*: its own, else the machine's."""
+    own = root.Root(driver_root).outside("/proc")
+    return own if (own / _CAPABILITIES).is_dir() else PROC
 
 
 def of_instance(

@@ -21,6 +21,7 @@ struct fault {
     uint64_t calls_left; /* 0: it has happened */
     bool always;
     uint64_t number; /* result code or Xid */
+    uint32_t gpu_instance, compute_instance;
 };
 
 bool fault_armed;
@@ -56,10 +57,15 @@ static bool parse_fault(const char *line, struct fault *fault)
         fault->device = device;
         return true;
     }
-    if (sscanf(line, "xid %u %llu %c", &device, &number, &end) == 2) {
+    unsigned int gpu_instance = UINT32_MAX, compute_instance = UINT32_MAX;
+    int words = sscanf(line, "xid %u %llu %u %u %c", &device, &number, &gpu_instance,
+                       &compute_instance, &end);
+    if (words == 2 || words == 4) {
         fault->kind = FAULT_XID;
         fault->device = device;
         fault->number = number;
+        fault->gpu_instance = gpu_instance;
+        fault->compute_instance = compute_instance;
         return true;
     }
     return false;
@@ -171,7 +177,7 @@ uint64_t fault_stamp(void)
     return now;
 }
 
-void fault_each_xid(void (*found)(void *context, uint32_t device, uint64_t xid), void *context)
+void fault_each_xid(void (*found)(void *context, const struct fault_xid *xid), void *context)
 {
     struct fault copy[FAULTS];
     size_t copied;
@@ -182,7 +188,8 @@ void fault_each_xid(void (*found)(void *context, uint32_t device, uint64_t xid),
     pthread_mutex_unlock(&lock);
     for (size_t i = 0; i < copied; i++)
         if (copy[i].kind == FAULT_XID)
-            found(context, copy[i].device, copy[i].number);
+            found(context, &(struct fault_xid) {copy[i].device, copy[i].gpu_instance,
+                                                copy[i].compute_instance, copy[i].number});
 }
 
 void fault_before_fork(void)

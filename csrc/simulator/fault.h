@@ -4,7 +4,8 @@
  *   call NAME NTH CODE   the NTH call of NAME in each process from now on returns CODE; *: each
  *   lost DEVICE          the device is gone
  *   mig DEVICE           NVML reports that the device is in MIG mode
- *   xid DEVICE NUMBER    NVML reports this Xid
+ *   xid DEVICE NUMBER    NVML reports this Xid; with the ids of a GPU instance and a compute
+ *                        instance behind it, as one of a MIG device
  *
  * The file is checked at most every 100 ms, and read when its inode, size or time changed. A
  * library without any fault pays one load and one branch a call.
@@ -44,7 +45,14 @@ void fault_after_fork(void);
 /* A number that changes each time the file is read again. */
 uint64_t fault_stamp(void);
 
+/* An instance of UINT32_MAX: none in particular. */
+struct fault_xid {
+    uint32_t device;
+    uint32_t gpu_instance, compute_instance;
+    uint64_t number;
+};
+
 /* Call found for each xid line, in order. */
-void fault_each_xid(void (*found)(void *context, uint32_t device, uint64_t xid), void *context);
+void fault_each_xid(void (*found)(void *context, const struct fault_xid *xid), void *context);
 
 #endif

@@ -76,7 +76,9 @@ def look(tree: Path, release: str, settings: AgentSettings) -> Hardware:
             contents={path: entry.target for path, entry in mirrored.entries.items()},
             devices={gpu.uuid: gpu for gpu in found},
             nodes=inventory.nodes(seen, nodes),
-            capabilities={} if settings.simulate else _capabilities(seen),
+            capabilities=(
+                {} if settings.simulate else _capabilities(seen, settings.driver_root)
+            ),
             control=(
                 *(node for node in nodes if node.name in cdi.FOR_ALL),
                 *_more_nodes(settings.nodes, dev),
@@ -95,17 +97,18 @@ def look(tree: Path, release: str, settings: AgentSettings) -> Hardware:
 
 
 def _capabilities(
-    seen: Iterable[inventory.InventoryDevice],
+    seen: Iterable[inventory.InventoryDevice], driver_root: Path
 ) -> dict[str, tuple[cdi.CdiNode, ...]]:
     """Return the capability nodes of each MIG device."""
     found: dict[str, tuple[cdi.CdiNode, ...]] = {}
+    proc = capabilities.proc_of(driver_root)
     for one in seen:
         part = one.device.instance
         if part is None or one.minor is None:
             continue
         try:
             found[one.device.uuid] = capabilities.of_instance(
-                one.minor, part.gpu_instance, part.compute_instance
+                one.minor, part.gpu_instance, part.compute_instance, proc
             )
         except errors.UnavailableError as exc:
             log.warning("no container gets MIG device %s: %s", one.device.uuid, exc)

@@ -169,7 +169,7 @@ def stay(root: Path, wait: Callable[[float], bool]) -> None:
 def _nodes(root: Path) -> tuple[cdi.CdiNode, ...]:
     """Return the driver's nodes, and the one by which an unprivileged agent sees MIG devices."""
     found = cdi.nodes(root)
-    return (*found, *capabilities.monitor()) if found else ()
+    return (*found, *capabilities.monitor(capabilities.proc_of(root))) if found else ()
 
 
 def _words(nodes: tuple[cdi.CdiNode, ...]) -> str:

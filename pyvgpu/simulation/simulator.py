@@ -216,12 +216,14 @@ def set_faults(machine: Machine, *lines: str) -> None:
     """Set the faults that the machine injects from now on; without *lines* there are none.
 
     ``call NAME NTH CODE`` (NTH ``*``: every call), ``lost DEVICE``, ``mig DEVICE``,
-    ``xid DEVICE NUMBER``.
+    ``xid DEVICE NUMBER``, or of a MIG device ``xid DEVICE NUMBER GPU_INSTANCE COMPUTE_INSTANCE``.
     """
     for line in lines:
         words = line.split()
-        arguments = {"call": 3, "lost": 1, "mig": 1, "xid": 2}.get(words[0] if words else "", 0)
-        if not arguments or len(words) != 1 + arguments or "\n" in line:
+        arguments = {"call": (3,), "lost": (1,), "mig": (1,), "xid": (2, 4)}.get(
+            words[0] if words else "", ()
+        )
+        if len(words) - 1 not in arguments or "\n" in line:
             raise errors.UsageError(
                 f"fault {line!r}: must be 'call NAME NTH CODE', 'lost DEVICE', 'mig DEVICE' or "
                 "'xid DEVICE NUMBER', such as 'call cuMemAlloc_v2 3 2'"

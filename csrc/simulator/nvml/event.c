@@ -8,6 +8,8 @@
 #include "api.h"
 #include "source.h"
 
+#include "../fault.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,19 +59,20 @@ nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long
     return NVML_SUCCESS;
 }
 
-static void add_event(void *context, unsigned int device, uint64_t xid)
+static void add_event(void *context, const struct fault_xid *xid)
 {
     struct nvmlEventSet_st *set = context;
 
-    if (device >= nvml_device_count() || !(set->types[device] & nvmlEventTypeXidCriticalError) ||
+    if (xid->device >= nvml_device_count() ||
+        !(set->types[xid->device] & nvmlEventTypeXidCriticalError) ||
         set->count == EVENT_QUEUE)
         return;
     set->queue[(set->first + set->count++) % EVENT_QUEUE] = (nvmlEventData_t) {
-        .device = nvml_device(device),
+        .device = nvml_device(xid->device),
         .eventType = nvmlEventTypeXidCriticalError,
-        .eventData = xid,
-        .gpuInstanceId = 0xffffffffU,
-        .computeInstanceId = 0xffffffffU,
+        .eventData = xid->number,
+        .gpuInstanceId = xid->gpu_instance,
+        .computeInstanceId = xid->compute_instance,
     };
 }
 

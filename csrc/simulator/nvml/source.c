@@ -193,7 +193,7 @@ uint64_t source_faults_stamp(void)
     return fault_stamp();
 }
 
-void source_xids(void (*found)(void *context, unsigned int device, uint64_t xid), void *context)
+void source_xids(void (*found)(void *context, const struct fault_xid *xid), void *context)
 {
     fault_each_xid(found, context);
 }

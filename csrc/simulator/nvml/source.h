@@ -57,10 +57,11 @@ nvmlReturn_t source_mig_attributes(nvmlDevice_t device, nvmlDeviceAttributes_t *
 struct machine *source_machine(void);
 
 /* A stamp of the faults file, which changes when it is written, and the Xids in it.
- * source_xids calls found(context, device, xid) for each, in order.
+ * source_xids calls found(context, xid) for each, in order.
  */
 uint64_t source_faults_stamp(void);
-void source_xids(void (*found)(void *context, unsigned int device, uint64_t xid), void *context);
+struct fault_xid;
+void source_xids(void (*found)(void *context, const struct fault_xid *xid), void *context);
 
 /* Bytes that contexts and allocations of live processes hold on the device. */
 uint64_t source_used_bytes(unsigned int device);

@@ -74,7 +74,7 @@ def add_quota(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="device memory, such as 4GiB or 512Mi; 8G is 8 * 10^9 bytes",
     )
-    add("--device", metavar="UUID|INDEX", help="the device (the first with room)")
+    add("--device", metavar="UUID|INDEX", help="the device, or a MIG device, such as 0:1 (the first with room)")
     add(
         "--policy",
         default="hard",
@@ -99,7 +99,8 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--simulate",
         metavar="MODEL[:COUNT]",
-        help="use a simulated machine, such as h100, t4:2, h100,t4 or the file h200.machine",
+        help="use a simulated machine, such as h100, t4:2, h100,t4, h100:mig=3g.40gb+3g.40gb or "
+        "the file h200.machine",
     )
 
 

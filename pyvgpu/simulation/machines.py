@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".machine"
 MAXIMUM_DEVICES = 16
-EXAMPLE = "h100, h100:2 or h100,t4"
+EXAMPLE = "h100, h100:2, h100,t4 or h100:mig=3g.40gb+3g.40gb"
 _HEADING = "pyvgpu-simulated-machine 1"
 _MACHINE = "machine"
 _MIG = "mig"

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,7 +66,7 @@ def parse(words: Iterable[str], default: Api) -> Configured:
             ) from exc
         if not equals:
             default = api
-        elif not uuid.startswith(("GPU-", "MIG-")) or uuid in own:
+        elif not uuid.startswith(("GPU-", names.MIG_UUID_PREFIX)) or uuid in own:
             wrong = "is given twice" if uuid in own else "is not the UUID of a device"
             raise errors.UsageError(f"--allocation-api {word!r}: {uuid!r} {wrong}; {_EXAMPLE}")
         else:

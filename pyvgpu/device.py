@@ -7,7 +7,7 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 CONTEXT_BYTES = 640 << 20  # reserve for a context on a GPU without a measurement
 GREEN_BYTES = 64 << 20  # for a green context
 _PREFIX = "GPU-"
-_INSTANCE_PREFIX = "MIG-"
 # Indices of MIG devices: those of the first GPU begin with 100, of the second with 200.
 INSTANCE_INDICES = 100
 
@@ -67,25 +66,25 @@ class Device:
 
 def is_instance(text: str) -> bool:
     """Return whether a UUID is that of a MIG device."""
-    return text.startswith(_INSTANCE_PREFIX)
+    return text.startswith(names.MIG_UUID_PREFIX)
 
 
 def uuid_bytes(text: str) -> bytes:
     """Return the 16 bytes of the UUID of a device or a MIG device."""
     try:
-        if not text.startswith((_PREFIX, _INSTANCE_PREFIX)):
+        if not text.startswith((_PREFIX, names.MIG_UUID_PREFIX)):
             raise ValueError(text)
         return uuid.UUID(text[len(_PREFIX) :]).bytes
     except ValueError as exc:
         raise errors.DataError(
             f"device UUID {text!r}: must read {_PREFIX}xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, or "
-            f"the same with {_INSTANCE_PREFIX} for a MIG device"
+            f"the same with {names.MIG_UUID_PREFIX} for a MIG device"
         ) from exc
 
 
 def uuid_text(raw: bytes, *, instance: bool = False) -> str:
     """Return 16 bytes as NVML writes the UUID of a device, or of a MIG device."""
-    return f"{_INSTANCE_PREFIX if instance else _PREFIX}{uuid.UUID(bytes=raw)}"
+    return f"{names.MIG_UUID_PREFIX if instance else _PREFIX}{uuid.UUID(bytes=raw)}"
 
 
 def simulated(machine: simulator.Machine) -> tuple[Device, ...]:
@@ -155,9 +154,7 @@ def installed(library: Path) -> tuple[Device, ...]:
         with nvml.session(library):
             started = True
             return tuple(
-                found
-                for index in range(pynvml.nvmlDeviceGetCount())
-                for found in _describe(index)
+                found for index in range(pynvml.nvmlDeviceGetCount()) for found in _describe(index)
             )
     except (OSError, pynvml.NVMLError) as exc:
         if started:

@@ -15,6 +15,7 @@ LIBCUDA_ORIGIN = "libcuda-origin.so.1"
 LIBNVIDIA_ML_ORIGIN = "libnvidia-ml-origin.so.1"
 
 SIMULATED_MACHINE = "simulated-machine"  # link beside the simulated driver
+MIG_UUID_PREFIX = "MIG-"  # of the UUIDs of MIG devices, as NVML writes them
 SIMULATED_MACHINE_VARIABLE = "PYVGPU_SIMULATED_MACHINE"
 
 QUOTA_FILE = "quota"

@@ -25,7 +25,7 @@ _MINOR = "DeviceFileMinor"
 
 
 def proc_of(driver_root: Path) -> Path:
-    """Return the folder like /proc for a driver below *driver_root*: its own, else the machine's."""
+    """Return /proc below *driver_root* if it has the driver's capabilities, else the machine's."""
     own = root.Root(driver_root).outside("/proc")
     return own if (own / _CAPABILITIES).is_dir() else PROC
 

@@ -12,7 +12,7 @@
 
 enum {
     CONFIG_GPUS = 16,
-    CONFIG_DEVICES = 64, /* with the compute instances of MIG, see mig.h */
+    CONFIG_DEVICES = 64,   /* with the compute instances of MIG, see mig.h */
     CONFIG_INSTANCES = 10, /* of one device */
     CONFIG_TEXT = 128,
     CONFIG_PROFILES = 8,

@@ -30,7 +30,7 @@ struct allocation {
     uint64_t context_id;
     uint64_t id;
     uint8_t *bytes;
-    void *owner; /* the pool, the array or the mapping, depending on kind */
+    void *owner;     /* the pool, the array or the mapping, depending on kind */
     uint64_t copies; /* a bit for each other device that has a copy, charged there */
     uint32_t flags;
     uint32_t share;     /* by which it is exported (share.h), counted from 1; 0: none */

@@ -189,8 +189,8 @@ static bool is_free(const struct mig_gpu *gpu, uint32_t start, uint32_t size)
 }
 
 /* Memory slices are not all: the compute slices and the multiprocessors are shared out, too. */
-static bool leaves_compute(const struct machine *machine, uint32_t gpu,
-                           const struct mig_gpu *state, const struct mig_profile *profile)
+static bool leaves_compute(const struct machine *machine, uint32_t gpu, const struct mig_gpu *state,
+                           const struct mig_profile *profile)
 {
     uint32_t slices = profile->slices, sms = profile->sms, same = 1;
 
@@ -413,8 +413,7 @@ static bool unit_is_taken(uint32_t unit)
 
             if (instance->live && instance->unit == unit)
                 return true;
-            for (uint32_t compute = 0; instance->live && compute < MIG_COMPUTE_INSTANCES;
-                 compute++)
+            for (uint32_t compute = 0; instance->live && compute < MIG_COMPUTE_INSTANCES; compute++)
                 if (instance->computes[compute].live && instance->computes[compute].unit == unit)
                     return true;
         }
@@ -486,15 +485,13 @@ static enum mig_result create(struct machine *machine, uint32_t gpu,
         !fits(machine, gpu, state, profile, (uint32_t) place))
         return MIG_FULL;
     *id = (uint32_t) free_id;
-    state->instances[free_id] = (struct mig_gpu_instance) {.live = true,
-                                                           .profile = profile,
-                                                           .start = (uint32_t) place,
-                                                           .unit = (uint32_t) unit};
+    state->instances[free_id] = (struct mig_gpu_instance) {
+        .live = true, .profile = profile, .start = (uint32_t) place, .unit = (uint32_t) unit};
     return write_file(machine);
 }
 
-enum mig_result mig_create(struct machine *machine, uint32_t gpu,
-                           const struct mig_profile *profile, int start, uint32_t *id)
+enum mig_result mig_create(struct machine *machine, uint32_t gpu, const struct mig_profile *profile,
+                           int start, uint32_t *id)
 {
     int fd = begin_change(machine);
 
@@ -575,9 +572,9 @@ enum mig_result mig_destroy_compute(struct machine *machine, uint32_t gpu, uint3
     machine_reap(machine, true); /* as in mig_set_mode */
     fd = begin_change(machine);
 
-    return fd < 0
-               ? MIG_BROKEN
-               : end_change(fd, destroy_compute(machine, &gpus[gpu].instances[id].computes[compute]));
+    return fd < 0 ? MIG_BROKEN
+                  : end_change(
+                        fd, destroy_compute(machine, &gpus[gpu].instances[id].computes[compute]));
 }
 
 bool mig_join(struct machine *machine, uint32_t unit, const char *uuid, uint32_t slot)

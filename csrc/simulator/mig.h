@@ -8,9 +8,10 @@
  *   gi GPU GI PROFILE START UNIT        a GPU instance; PROFILE is the profile's name
  *   ci GPU GI CI SLICES START UNIT UUID a compute instance, in compute slices
  *
- * A change writes a new file under the lock of `mig.lock`, which no caller with state->lock may take. A unit is an entry of
- * machine_config.devices behind the devices: a compute instance is one, with its part of the
- * multiprocessors. Its memory is that of its GPU instance, which has the account of its own unit.
+ * A change writes a new file under the lock of `mig.lock`, which no caller with state->lock may
+ * take. A unit is an entry of machine_config.devices behind the devices: a compute instance is one,
+ * with its part of the multiprocessors. Its memory is that of its GPU instance, which has the
+ * account of its own unit.
  */
 #ifndef PYVGPU_SIMULATOR_MIG_H
 #define PYVGPU_SIMULATOR_MIG_H
@@ -24,7 +25,7 @@ enum {
     MIG_GPU_INSTANCES = 15,    /* ids of GPU instances of a device */
     MIG_COMPUTE_INSTANCES = 8, /* ids of compute instances in a GPU instance */
     MIG_UUID = 48,
-    MIG_COMPUTE_SLICES = 7,    /* in all GPU instances of a device */
+    MIG_COMPUTE_SLICES = 7, /* in all GPU instances of a device */
 };
 
 struct mig_compute_instance {
@@ -94,16 +95,16 @@ void mig_compute_name(const struct mig_gpu_instance *instance, uint32_t slices, 
 
 /* Changes, visible to all processes when the call returns. A start of -1 is any. */
 enum mig_result mig_set_mode(struct machine *machine, uint32_t gpu, bool enabled);
-enum mig_result mig_create(struct machine *machine, uint32_t gpu,
-                           const struct mig_profile *profile, int start, uint32_t *id);
+enum mig_result mig_create(struct machine *machine, uint32_t gpu, const struct mig_profile *profile,
+                           int start, uint32_t *id);
 enum mig_result mig_destroy(struct machine *machine, uint32_t gpu, uint32_t id);
 enum mig_result mig_create_compute(struct machine *machine, uint32_t gpu, uint32_t id,
                                    uint32_t slices, int start, uint32_t *compute);
 enum mig_result mig_destroy_compute(struct machine *machine, uint32_t gpu, uint32_t id,
                                     uint32_t compute);
 
-/* Count a context of the process on a unit, so that its instances stay. False: the unit is no longer
- * the compute instance with this UUID. */
+/* Count a context of the process on a unit, so that its instances stay. False: the unit is no
+ * longer the compute instance with this UUID. */
 bool mig_join(struct machine *machine, uint32_t unit, const char *uuid, uint32_t slot);
 
 /* Fill units (room for CONFIG_DEVICES) with those of the device's compute instances, in the order

@@ -158,7 +158,7 @@ uint64_t share_left_bytes(const struct machine *machine, uint32_t device)
 
     for (uint32_t share = 0; share < machine->state->share_limit; share++) {
         const struct machine_share *record = &machine->state->shares[share];
-        if (atomic_load(&record->state) == SHARE_LEFT && 
+        if (atomic_load(&record->state) == SHARE_LEFT &&
             machine->config.devices[record->device].account == device)
             sum += atomic_load(&record->bytes);
     }

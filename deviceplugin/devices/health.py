@@ -2,10 +2,10 @@
 
 An Xid is an error that the kernel driver reports for a device. Some are a program's own fault (a
 bad address in a kernel) and are ignored. Any other makes the device unhealthy, as does a probe
-without an answer, and MIG mode of a GPU that is taken for a whole one: its MIG devices are devices of
-their own. NVML reports the Xids of a MIG device for its GPU, with the instances that they concern; one
-without instances concerns all MIG devices of the GPU. A device is healthy again after some time
-without errors.
+without an answer, and MIG mode of a GPU that is taken for a whole one: its MIG devices are devices
+of their own. NVML reports the Xids of a MIG device for its GPU, with the instances that they
+concern; one without instances concerns all MIG devices of the GPU. A device is healthy again after
+some time without errors.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class EventSource:
     def concerns(self, parent: str, gpu_instance: int, compute_instance: int) -> bool:
         """Return whether an event of GPU *parent* is about this device."""
         return self.parent == parent and all(
-            told == NO_INSTANCE or own is None or told == own
-            for told, own in (
+            own is None or named in (NO_INSTANCE, own)
+            for named, own in (
                 (gpu_instance, self.gpu_instance),
                 (compute_instance, self.compute_instance),
             )
@@ -177,8 +177,8 @@ class Watcher:
         uuids = list(self._conditions)
         with contextlib.suppress(pynvml.NVMLError):  # else it may concern any device
             parent = pynvml.nvmlDeviceGetUUID(event.device)
-            told = parent, int(event.gpuInstanceId), int(event.computeInstanceId)
-            uuids = [uuid for uuid, source in self._sources.items() if source.concerns(*told)]
+            origin = parent, int(event.gpuInstanceId), int(event.computeInstanceId)
+            uuids = [uuid for uuid, source in self._sources.items() if source.concerns(*origin)]
         now = time.monotonic()
         for uuid in uuids:
             if uuid in self._conditions:
@@ -228,7 +228,7 @@ def probe(uuid: str) -> ProbeResult:
 def _gpu(uuid: str, handle: c_void_p) -> c_void_p:
     """Return the handle of a device, of a MIG device that of its GPU."""
     if device.is_instance(uuid):
-        return pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        return pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)  # type: ignore[no-any-return]
     return handle
 
 

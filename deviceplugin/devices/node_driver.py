@@ -76,9 +76,7 @@ def look(tree: Path, release: str, settings: AgentSettings) -> Hardware:
             contents={path: entry.target for path, entry in mirrored.entries.items()},
             devices={gpu.uuid: gpu for gpu in found},
             nodes=inventory.nodes(seen, nodes),
-            capabilities=(
-                {} if settings.simulate else _capabilities(seen, settings.driver_root)
-            ),
+            capabilities=({} if settings.simulate else _capabilities(seen, settings.driver_root)),
             control=(
                 *(node for node in nodes if node.name in cdi.FOR_ALL),
                 *_more_nodes(settings.nodes, dev),

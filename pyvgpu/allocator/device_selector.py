@@ -78,6 +78,7 @@ def read(annotations: Mapping[str, str]) -> DeviceSelector:
     memory = annotations.get(names.DEVICE_MEMORY_ANNOTATION)
     selector = facts.Selector(
         **fields,
+        instances=True,
         numa=None if numa is None else _numa(numa),
         least_memory=0
         if memory is None

@@ -9,7 +9,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING
 
-from pyvgpu import device, errors, quantity
+from pyvgpu import errors, names, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ class NodeDevice:
     @property
     def instance(self) -> bool:
         """Whether it is a MIG device."""
-        return device.is_instance(self.uuid)
+        return self.uuid.startswith(names.MIG_UUID_PREFIX)
 
     @property
     def state(self) -> str:

@@ -74,7 +74,11 @@ def add_quota(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="device memory, such as 4GiB or 512Mi; 8G is 8 * 10^9 bytes",
     )
-    add("--device", metavar="UUID|INDEX", help="the device, or a MIG device, such as 0:1 (the first with room)")
+    add(
+        "--device",
+        metavar="UUID|INDEX",
+        help="the device, or a MIG device, such as 0:1 (the first with room)",
+    )
     add(
         "--policy",
         default="hard",

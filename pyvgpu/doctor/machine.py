@@ -154,8 +154,8 @@ def look_at_devices(scene: Scene) -> Finding:
         "import json, pathlib, sys; from pyvgpu import device; "
         "found = device.installed(pathlib.Path(sys.argv[1])); "
         "print(json.dumps([[d.mig, d.index, f'{d.name}, {d.memory_bytes >> 20} MiB, {d.uuid}'"
-        " + (f', {d.instance.sm_percent} % of device {d.instance.gpu_index}' if d.instance else '')]"
-        "for d in found]))"
+        " + (f', {p.sm_percent} % of device {p.gpu_index}' if (p := d.instance) else '')]"
+        " for d in found]))"
     )
     try:
         done = subprocess.run(

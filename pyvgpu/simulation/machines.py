@@ -1,9 +1,10 @@
 """Specification of a simulated machine: a list of GPU models, or a machine file.
 
-``h100:2,t4`` names models, which behave as law.Law defines by default; ``h100:mig=3g.40gb+3g.40gb``
-is a device in MIG mode, with the instances that it has at first. A machine file describes a
-measured machine; `pyvgpu calibrate` writes such files, and users may write their own. Every option
-that takes the name of a simulated machine also takes the path of such a file.
+``h100:2,t4`` names models, which behave as law.Law defines by default;
+``h100:mig=3g.40gb+3g.40gb`` is a device in MIG mode, with the instances that it has at first. A
+machine file describes a measured machine; `pyvgpu calibrate` writes such files, and users may
+write their own. Every option that takes the name of a simulated machine also takes the path of
+such a file.
 
     pyvgpu-simulated-machine 1
     # comments and empty lines are ignored

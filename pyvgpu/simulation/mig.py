@@ -11,7 +11,7 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 FILE = "mig"  # of a machine's folder; csrc/simulator/mig.h has the format
 EMPTY = "none"
-UUID_PREFIX = "MIG-"
 COMPUTE_SLICES = 7
 
 
@@ -154,11 +153,12 @@ def plan(model: str, layout: str) -> tuple[tuple[Profile, int], ...]:
     placed = _place(order, ()) if _leaves_compute(wanted) else None
     if placed is None:
         slices = sum(profile.slices for profile in wanted)
+        places = ", ".join(_places(each) for each in dict.fromkeys(wanted))
         memory = sum(profile.size for profile in wanted)
         raise errors.UsageError(
             f"mig={layout}: these do not fit on one {model}: they take {slices} of "
             f"{COMPUTE_SLICES} compute slices and {memory} of 8 memory slices, each at the places "
-            f"that its profile has ({', '.join(_places(each) for each in dict.fromkeys(wanted))}); "
+            f"that its profile has ({places}); "
             f"valid is {known[4].name}+{known[4].name}, or {known[4].name}+{known[3].name}"
             f"+{known[0].name}"
         )
@@ -207,15 +207,14 @@ def render(layouts: Sequence[tuple[str, str | None]]) -> str:
             identity = next(n for n in range(parts - 1, 2 * parts - 1) if n not in used)
             used.add(identity)
             lines.append(f"gi {gpu} {identity} {profile.name} {start} {unit}")
-            lines.append(
-                f"ci {gpu} {identity} 0 {profile.slices} 0 {unit} {UUID_PREFIX}{_draw_uuid()}"
-            )
+            lines.append(f"ci {gpu} {identity} 0 {profile.slices} 0 {unit} {_draw_uuid()}")
             unit += 1
     return "".join(f"{line}\n" for line in lines)
 
 
-def _draw_uuid() -> uuid.UUID:
-    return uuid.uuid5(uuid.NAMESPACE_OID, str(uuid.uuid4()))  # of version 5, as NVIDIA's
+def _draw_uuid() -> str:
+    """Return a UUID of version 5, as NVIDIA's are."""
+    return f"{names.MIG_UUID_PREFIX}{uuid.uuid5(uuid.NAMESPACE_OID, str(uuid.uuid4()))}"
 
 
 def read(folder: Path, models: Sequence[str]) -> State:

@@ -130,9 +130,7 @@ def test_xid_of_an_instance_affects_its_mig_device_only(node):
     node.start("--listen", "127.0.0.1:0", "--recover-seconds", "3600")
     node.kubelet.until_offered()
     node.until(lambda: "healthy" in states(node)[first.uuid])
-    simulator.set_faults(
-        node.machine, f"xid 0 95 {second.gpu_instance} {second.compute_instance}"
-    )
+    simulator.set_faults(node.machine, f"xid 0 95 {second.gpu_instance} {second.compute_instance}")
     node.until(lambda: states(node)[second.uuid][0] == "unhealthy")
     assert states(node)[first.uuid] == ("healthy", "")
     simulator.set_faults(node.machine, "xid 0 79")

@@ -37,7 +37,8 @@ static int find_uuid(const struct machine_config *config, const struct visible_m
     for (uint32_t i = 0; i < config->device_count; i++)
         found = match(config->devices[i].uuid, text, length, (int) i, found);
     for (uint32_t i = 0; i < mig->count; i++)
-        found = match(config->devices[mig->units[i]].uuid, text, length, (int) mig->units[i], found);
+        found =
+            match(config->devices[mig->units[i]].uuid, text, length, (int) mig->units[i], found);
     return found < 0 ? -1 : found;
 }
 

@@ -39,8 +39,8 @@ struct nvmlDevice_st {
     unsigned int nvlinks;
     uint64_t memory_bytes;   /* available to CUDA programs */
     uint64_t reserved_bytes; /* NVML's total has these on top */
-    bool is_mig;             /* a compute instance; index is then its unit's, the rest its device's */
-    bool is_live;            /* it exists; always true for devices */
+    bool is_mig;  /* a compute instance; index is then its unit's, the rest its device's */
+    bool is_live; /* it exists; always true for devices */
     unsigned int parent;
     unsigned int mig_index; /* among the MIG devices of its device */
     unsigned int gpu_instance;

@@ -64,8 +64,7 @@ static void add_event(void *context, const struct fault_xid *xid)
     struct nvmlEventSet_st *set = context;
 
     if (xid->device >= nvml_device_count() ||
-        !(set->types[xid->device] & nvmlEventTypeXidCriticalError) ||
-        set->count == EVENT_QUEUE)
+        !(set->types[xid->device] & nvmlEventTypeXidCriticalError) || set->count == EVENT_QUEUE)
         return;
     set->queue[(set->first + set->count++) % EVENT_QUEUE] = (nvmlEventData_t) {
         .device = nvml_device(xid->device),

@@ -73,18 +73,18 @@ static nvmlReturn_t find_profile(nvmlDevice_t device, unsigned int number, bool 
 }
 
 /* The fields that all versions have; P2P between instances is not simulated. */
-#define FILL_PROFILE(info, found)                      \
-    do {                                               \
-        (info)->id = (found)->id;                      \
-        (info)->sliceCount = (found)->slices;          \
-        (info)->instanceCount = (found)->most;         \
-        (info)->multiprocessorCount = (found)->sms;    \
+#define FILL_PROFILE(info, found)                        \
+    do {                                                 \
+        (info)->id = (found)->id;                        \
+        (info)->sliceCount = (found)->slices;            \
+        (info)->instanceCount = (found)->most;           \
+        (info)->multiprocessorCount = (found)->sms;      \
         (info)->copyEngineCount = (found)->copy_engines; \
-        (info)->decoderCount = (found)->decoders;      \
-        (info)->encoderCount = 0;                      \
-        (info)->jpegCount = (found)->jpegs;            \
-        (info)->ofaCount = (found)->ofas;              \
-        (info)->memorySizeMB = (found)->memory_mib;    \
+        (info)->decoderCount = (found)->decoders;        \
+        (info)->encoderCount = 0;                        \
+        (info)->jpegCount = (found)->jpegs;              \
+        (info)->ofaCount = (found)->ofas;                \
+        (info)->memorySizeMB = (found)->memory_mib;      \
     } while (0)
 
 nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int number,
@@ -332,17 +332,17 @@ static nvmlReturn_t find_slices(const struct mig_gpu_instance *instance, unsigne
                : NVML_ERROR_NOT_SUPPORTED;
 }
 
-#define FILL_COMPUTE(info, instance, number, slices)                                      \
-    do {                                                                                  \
-        (info)->id = (number);                                                            \
-        (info)->sliceCount = (slices);                                                    \
-        (info)->instanceCount = (instance)->profile->slices / (slices);                   \
-        (info)->multiprocessorCount = mig_compute_sms((instance)->profile, (slices));     \
-        (info)->sharedCopyEngineCount = (instance)->profile->copy_engines;                \
-        (info)->sharedDecoderCount = (instance)->profile->decoders;                       \
-        (info)->sharedEncoderCount = 0;                                                   \
-        (info)->sharedJpegCount = (instance)->profile->jpegs;                             \
-        (info)->sharedOfaCount = (instance)->profile->ofas;                               \
+#define FILL_COMPUTE(info, instance, number, slices)                                  \
+    do {                                                                              \
+        (info)->id = (number);                                                        \
+        (info)->sliceCount = (slices);                                                \
+        (info)->instanceCount = (instance)->profile->slices / (slices);               \
+        (info)->multiprocessorCount = mig_compute_sms((instance)->profile, (slices)); \
+        (info)->sharedCopyEngineCount = (instance)->profile->copy_engines;            \
+        (info)->sharedDecoderCount = (instance)->profile->decoders;                   \
+        (info)->sharedEncoderCount = 0;                                               \
+        (info)->sharedJpegCount = (instance)->profile->jpegs;                         \
+        (info)->sharedOfaCount = (instance)->profile->ofas;                           \
     } while (0)
 
 /* Read the instance and the profile's slices, for calls on compute profiles. */
@@ -369,9 +369,10 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t inst
     return result;
 }
 
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(
-    nvmlGpuInstance_t instance, unsigned int number, unsigned int engines,
-    nvmlComputeInstanceProfileInfo_v2_t *info)
+nvmlReturn_t
+nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t instance, unsigned int number,
+                                              unsigned int engines,
+                                              nvmlComputeInstanceProfileInfo_v2_t *info)
 {
     struct mig_gpu_instance found;
     uint32_t gpu = 0, id = 0, slices = 0;
@@ -411,9 +412,10 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_
     return result;
 }
 
-nvmlReturn_t nvmlGpuInstanceGetComputeInstancePossiblePlacements(
-    nvmlGpuInstance_t instance, unsigned int number, nvmlComputeInstancePlacement_t *placements,
-    unsigned int *count)
+nvmlReturn_t
+nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance_t instance, unsigned int number,
+                                                    nvmlComputeInstancePlacement_t *placements,
+                                                    unsigned int *count)
 {
     struct mig_gpu_instance found;
     uint32_t gpu = 0, id = 0, slices = 0;
@@ -457,9 +459,10 @@ nvmlReturn_t nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance_t instance, un
     return create_compute(instance, number, -1, compute);
 }
 
-nvmlReturn_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(
-    nvmlGpuInstance_t instance, unsigned int number,
-    const nvmlComputeInstancePlacement_t *placement, nvmlComputeInstance_t *compute)
+nvmlReturn_t
+nvmlGpuInstanceCreateComputeInstanceWithPlacement(nvmlGpuInstance_t instance, unsigned int number,
+                                                  const nvmlComputeInstancePlacement_t *placement,
+                                                  nvmlComputeInstance_t *compute)
 {
     ENTER();
     REQUIRE(placement && placement->start < MIG_COMPUTE_SLICES);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* setter.c -- calls that would change a device: they fail, as for an unprivileged user.
  *
- * They fail for root, too, except for limits of cgroups (memory.c) and for MIG (mig.c). The settings of a simulated
- * device are in machine.conf, and many processes rely on them.
+ * They fail for root, too, except for limits of cgroups (memory.c) and for MIG (mig.c). The
+ * settings of a simulated device are in machine.conf, and many processes rely on them.
  */
 #include "api.h"
 

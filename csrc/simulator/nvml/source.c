@@ -198,7 +198,8 @@ void source_xids(void (*found)(void *context, const struct fault_xid *xid), void
     fault_each_xid(found, context);
 }
 
-/* A device in MIG mode has what its GPU instances have: each once, whatever its compute instances. */
+/* A device in MIG mode has what its GPU instances have: each once, whatever its compute instances.
+ */
 uint64_t source_used_bytes(unsigned int device)
 {
     uint64_t used = 0;

@@ -78,9 +78,18 @@ bool machine_make_pages(const struct machine *machine, const void *from, size_t 
     return false;
 }
 
+static bool make_use(const struct machine *machine, uint32_t device, uint32_t slot)
+{
+    return machine_make_pages(machine, &machine->state->uses[device][slot],
+                              sizeof(struct machine_use));
+}
+
 bool machine_make_lane(struct machine *machine, uint32_t device, uint32_t slot)
 {
-    return machine_make_pages(machine, &machine->state->lanes[device][slot],
+    uint32_t account = machine->config.devices[device].account;
+
+    return make_use(machine, device, slot) && make_use(machine, account, slot) &&
+           machine_make_pages(machine, &machine->state->lanes[device][slot],
                               offsetof(struct model_lane, places));
 }
 
@@ -109,6 +118,12 @@ void machine_memory_path(const struct machine *machine, uint32_t slot, uint64_t 
              (unsigned long long) generation, (unsigned int) device);
 }
 
+/* Did the process use MIG? A process that reaps it may not know whose account a unit has. */
+static bool used_units(const struct machine *machine, const struct machine_slot *record)
+{
+    return record->memory_files >> machine->config.device_count != 0;
+}
+
 /* Under state->lock. If the reaping process dies, the next one starts over. */
 static void take_back(struct machine *machine, uint32_t slot)
 {
@@ -119,6 +134,10 @@ static void take_back(struct machine *machine, uint32_t slot)
     for (uint32_t device = 0; device < machine->config.unit_count; device++) {
         struct machine_use *use = &machine->state->uses[device][slot];
         struct model model = machine_model(machine, device);
+
+        /* Most units of MIG were never used, and reading them would allocate their pages. */
+        if (device >= machine->config.device_count && !used_units(machine, record))
+            continue;
 
         machine_lock_device(machine, device);
         model_reset_lane(&model, slot);
@@ -285,9 +304,8 @@ static uint32_t lock_free_slot(struct machine *machine, int fd)
 
 static bool make_uses(const struct machine *machine, uint32_t slot)
 {
-    for (uint32_t device = 0; device < machine->config.unit_count; device++)
-        if (!machine_make_pages(machine, &machine->state->uses[device][slot],
-                                sizeof(struct machine_use)))
+    for (uint32_t device = 0; device < machine->config.device_count; device++)
+        if (!make_use(machine, device, slot))
             return false;
     return true;
 }

@@ -6,7 +6,7 @@ import allocator_nodes as machines
 import pytest
 from allocator_nodes import GIB, app, device, held, init, pcie, pod, sidecar, uuid, with_links
 
-from pyvgpu.allocator import explain, facts, place
+from pyvgpu.allocator import explain, facts, free_capacity, place
 
 SPREAD = facts.Packing.SPREAD
 
@@ -338,3 +338,33 @@ def test_shares_of_concurrent_containers_are_added_up():
     assert place.complaint(node, two, shares).startswith("gpu0 has 100 vcore")
     one_after_the_other = pod(init("a", 60), app("b", 60))
     assert place.complaint(node, one_after_the_other, shares) == ""
+
+
+def mig_device(number):
+    """Return a MIG device in place of device *number*."""
+    found = device(number)
+    return dataclasses.replace(found, uuid=f"MIG-{found.uuid[4:]}", model="H100 MIG 3g.40gb")
+
+
+def test_single_device_may_be_a_mig_device():
+    assert placed_on((mig_device(0), device(1))) == [0]
+    assert placed_on((mig_device(0), device(1)), need=WHOLE) == [0]
+
+
+def test_several_devices_are_never_mig_devices():
+    mixed = (mig_device(0), device(1), device(2))
+    two = {"need": {**WHOLE, "count": 2}}
+    assert placed_on(mixed, **two) == [1, 2]
+    node = facts.NodeDevices((mig_device(0), mig_device(1), device(2)))
+    wanted = pod(app(**two["need"]))
+    assert not place.fits(free_capacity.of(node), wanted)
+    with pytest.raises(explain.Refused, match="of which a process sees only one") as caught:
+        place.place(node, wanted)
+    assert "asks for 2 devices, only 1 fits" in str(caught.value)
+
+
+def test_shares_of_several_mig_devices_chosen_elsewhere_are_not_valid():
+    node = facts.NodeDevices((mig_device(0), mig_device(1)))
+    wanted = pod(app(vcore=30, size=4, count=2))
+    chosen = {"main": tuple(facts.NodeShare(each.uuid, 30, 4 * GIB) for each in node.devices)}
+    assert "is a MIG device" in place.complaint(node, wanted, chosen)

@@ -214,3 +214,23 @@ def test_probe_returns_usage_and_bus_id(machine):
     assert all(0 <= busy <= 1 for _, _, busy, _ in answers)
     assert len({bus_id for *_, bus_id in answers}) == 3
     assert strange[0] == "it is not there any more"
+
+
+NO = health.NO_INSTANCE
+
+
+@pytest.mark.parametrize(
+    ("source", "event", "concerned"),
+    [
+        pytest.param(("GPU-a",), ("GPU-a", NO, NO), True, id="a whole GPU"),
+        pytest.param(("GPU-a",), ("GPU-b", NO, NO), False, id="another GPU"),
+        pytest.param(("GPU-a", 2, 0), ("GPU-a", NO, NO), True, id="all MIG devices of its GPU"),
+        pytest.param(("GPU-a", 2, 0), ("GPU-a", 2, 0), True, id="its own instances"),
+        pytest.param(("GPU-a", 2, 0), ("GPU-a", 2, NO), True, id="its GPU instance"),
+        pytest.param(("GPU-a", 2, 0), ("GPU-a", 2, 1), False, id="another compute instance"),
+        pytest.param(("GPU-a", 2, 0), ("GPU-a", 1, 0), False, id="another GPU instance"),
+        pytest.param(("GPU-a", 2, 0), ("GPU-b", 2, 0), False, id="those ids on another GPU"),
+    ],
+)
+def test_xid_concerns_the_devices_that_have_its_instances(source, event, concerned):
+    assert health.EventSource(*source).concerns(*event) is concerned

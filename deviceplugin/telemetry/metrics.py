@@ -283,8 +283,8 @@ def current(sources: MetricSources) -> Iterator[str]:
     found = list(samples(sources, of))
     labels = [exposition.labels(DEVICE_LABELS, sample.labels) for sample in found]
     for shown, tell in DEVICE:
-        samples = zip(labels, map(tell, found), strict=True)
-        yield _family(shown, ((label, value) for label, value in samples if value is not None))
+        values = zip(labels, map(tell, found), strict=True)
+        yield _family(shown, ((label, value) for label, value in values if value is not None))
     wrong = dict.fromkeys((kind.value for kind in quota_audit.ViolationKind), 0)
     for finding in sources.findings():
         wrong[finding.kind.value] += 1

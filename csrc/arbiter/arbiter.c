@@ -65,10 +65,12 @@ static void seat(struct arbiter *arbiter, uint64_t now)
     for (unsigned i = 0; i < arbiter->books.count; i++) {
         struct run *run = arbiter->books.runs[i];
 
+        if (run->is_suspended)
+            run_rest(run);
         for (unsigned j = 0; j < run->portion_count; j++) {
             struct portion *portion = &run->portions[j];
 
-            portion->device = find_device(arbiter, portion->uuid, now);
+            portion->device = run->is_suspended ? NULL : find_device(arbiter, portion->uuid, now);
             if (!portion->device || portion->device->count == BOOK_RUNS)
                 continue;
             portion->device->tenants[portion->device->count++] = &portion->tenant;

@@ -88,6 +88,7 @@ static void take_limits(struct run *run, const struct quota_limits *limits)
             part_of_whole(device->policy == POLICY_ELASTIC ? device->vcore_limit : device->vcore);
         portion->tenant.priority = priority_of(limits);
     }
+    run->is_suspended = (limits->flags & QUOTA_SUSPENDED) != 0;
     run->generation = limits->generation;
     run->portion_count = limits->device_count;
 }
@@ -343,6 +344,14 @@ void run_show(struct run *run, unsigned index, int clocks, const struct lending 
         portion->page = page_make(clocks, name_clock(run, index).text, portion->uuid);
     if (portion->page)
         page_write(portion->page, lending, &portion->tenant);
+}
+
+void run_rest(struct run *run)
+{
+    for (unsigned i = 0; i < run->portion_count; i++)
+        for (unsigned slot = 0; slot < run->portions[i].tenant.lane_count; slot++)
+            run->portions[i].tenant.lanes[slot].backlog_ns =
+                run->portions[i].tenant.lanes[slot].fresh_ns = 0;
 }
 
 void run_bury(struct run *run)

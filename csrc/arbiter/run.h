@@ -34,6 +34,7 @@ struct run {
     struct peek published; /* and the usage file's */
     uint64_t generation;   /* of the limits that are in the portions */
     unsigned slots;        /* slots that are read: all that were ever used, and some more */
+    int is_suspended;      /* it has no work, and gets no time */
     unsigned portion_count;
     struct portion portions[REGION_DEVICES];
     int found; /* in the last scan of its book */
@@ -69,6 +70,9 @@ int run_has_work(const struct run *run, unsigned index, uint64_t passed_ns, uint
 
 /* Whether the process belongs to this run. */
 int run_has(const struct run *run, const struct process *process);
+
+/* Forget work that its processes had begun before it was suspended: all of it is done. */
+void run_rest(struct run *run);
 
 /* Clear the backlogs of dead processes. */
 void run_bury(struct run *run);

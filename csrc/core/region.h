@@ -42,6 +42,11 @@
 #define QUOTA_SUPERVISED 1 /* the region is closed once QUOTA_LOCK_SUPERVISOR is free */
 #define QUOTA_LOW        2 /* its priority; with neither bit it is normal */
 #define QUOTA_HIGH       4
+#define QUOTA_GATED      8  /* it is being suspended, or is: calls must not begin */
+#define QUOTA_SUSPENDED  16 /* its memory is in host memory */
+#define QUOTA_KEPT       32 /* suspended, or about to be resumed: its reservation counts */
+#define QUOTA_SUSPENSIONS_SHIFT 6 /* from here on: how often it was gated; wraps */
+#define QUOTA_SUSPENSIONS_MASK  0x3FFU
 #define QUOTA_MIG_SHIFT  16 /* from here on a bit for each device: its UUID reads MIG-, not GPU- */
 
 #define POLICY_HARD    0
@@ -138,7 +143,8 @@ struct usage_slot {
     char name[16];          /* comm of the process */
     uint64_t refused;       /* charges refused since the claim */
     uint64_t pid_namespace; /* that pid belongs to; 0 if not known */
-    uint64_t spare[2];
+    uint64_t waiting;       /* its threads in calls that wait for the device (suspension.h) */
+    uint64_t spare;
 };
 
 struct usage_compute {    /* one per device: GPU time of the whole container, see governor.h */
@@ -285,6 +291,22 @@ static inline uint64_t region_generation(const struct quota_file *quota)
     uint64_t second = __atomic_load_n(&quota->limits[1].generation, __ATOMIC_ACQUIRE);
 
     return first > second ? first : second;
+}
+
+/* QUOTA_* of the limits in force. */
+static inline uint32_t region_flags(const struct quota_file *quota)
+{
+    uint64_t generation;
+    uint32_t flags;
+
+    do {
+        int newer = __atomic_load_n(&quota->limits[1].generation, __ATOMIC_ACQUIRE) >
+                    __atomic_load_n(&quota->limits[0].generation, __ATOMIC_ACQUIRE);
+
+        generation = region_generation(quota);
+        flags = __atomic_load_n(&quota->limits[newer].flags, __ATOMIC_ACQUIRE);
+    } while (region_generation(quota) != generation);
+    return flags;
 }
 
 /* Decode the moment in the highest bits of a word, from *shift* on, as read at *now*: it is in

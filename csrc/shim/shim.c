@@ -10,6 +10,7 @@
 #include "shim/dispatch.h"
 #include "shim/driver.h"
 #include "shim/lifecycle.h"
+#include "shim/suspension.h"
 #include "core/environment.h"
 #include "core/log.h"
 #include "core/slots.h"
@@ -208,6 +209,21 @@ static int map_ordinals(void)
     return 0;
 }
 
+/* A process must not begin to use the devices while its run is suspended. Its slot is visible to
+ * the supervisor before it reads that, and it gives the slot back while it waits. */
+static int claim_slot(struct region_reason *reason)
+{
+    while (shim.region.slot < 0) {
+        if (slots_claim(&shim.region, shim.limits.flags, reason))
+            return -1;
+        if (!suspension_is_on())
+            break;
+        slots_release(&shim.region);
+        suspension_wait();
+    }
+    return 0;
+}
+
 static CUresult init(unsigned int flags)
 {
     struct region_reason reason;
@@ -218,7 +234,7 @@ static CUresult init(unsigned int flags)
     if (shim.open)
         return driver.cuInit(flags);
     /* Claim the slot first: an initialised driver must never be without one. */
-    if (shim.region.slot < 0 && slots_claim(&shim.region, shim.limits.flags, &reason)) {
+    if (claim_slot(&reason)) {
         complain(reason.text);
         return CUDA_ERROR_NOT_PERMITTED;
     }

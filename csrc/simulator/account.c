@@ -188,6 +188,30 @@ void machine_discharge_all(struct machine *machine, uint32_t device, uint32_t sl
     unlock_account(machine, device);
 }
 
+void machine_lift(struct machine *machine, uint32_t device, uint32_t slot, uint64_t *bytes)
+{
+    struct machine_account *account = lock_account(machine, device);
+    uint64_t held = atomic_load(&machine->state->uses[device][slot].bytes);
+
+    *bytes += held;
+    atomic_store(&machine->state->uses[device][slot].bytes, 0);
+    account->used -= held;
+    unlock_account(machine, device);
+}
+
+uint64_t machine_charge_rest(struct machine *machine, uint32_t device, uint32_t slot,
+                             uint64_t bytes)
+{
+    struct machine_account *account = lock_account(machine, device);
+    uint64_t total = machine->config.devices[device].memory_bytes;
+    uint64_t left = account->used < total ? total - account->used : 0;
+    uint64_t given = bytes < left ? bytes : left;
+
+    given = add(machine, device, slot, given) ? given : 0;
+    unlock_account(machine, device);
+    return given;
+}
+
 void machine_leave(struct machine *machine, struct machine_share *share)
 {
     uint32_t device = account_of(machine, share->device);

@@ -149,7 +149,7 @@ int machine_open_file(const char *path, int flags)
     }
 }
 
-static void initialise_lock(pthread_mutex_t *lock)
+void machine_make_lock(pthread_mutex_t *lock)
 {
     pthread_mutexattr_t attributes;
 
@@ -168,10 +168,10 @@ static size_t state_size(const struct machine *machine)
 
 static void initialise_state(const struct machine *machine, struct machine_state *state)
 {
-    initialise_lock(&state->lock);
+    machine_make_lock(&state->lock);
     for (uint32_t i = 0; i < CONFIG_DEVICES; i++) {
-        initialise_lock(&state->devices[i].lock);
-        initialise_lock(&state->accounts[i].lock);
+        machine_make_lock(&state->devices[i].lock);
+        machine_make_lock(&state->accounts[i].lock);
         state->accounts[i].peak = UINT64_MAX;
         if (i < machine->config.device_count)
             state->devices[i].model.units = machine->config.devices[i].sm_count;

@@ -65,6 +65,21 @@ struct machine_past {
     } notes[MACHINE_NOTES];
 };
 
+/* Suspension of a process by another one; see checkpoint.h. */
+struct machine_checkpoint {
+    pthread_mutex_t lock;     /* held by the process that acts, for as long as it does */
+    _Atomic uint32_t state;   /* enum checkpoint_state */
+    _Atomic uint32_t inside;  /* its threads in calls */
+    _Atomic uint32_t managed; /* its allocations of managed memory */
+    _Atomic uint32_t imports; /* memory of other processes that it has open */
+    uint32_t is_ready;        /* the lock is initialised */
+    uint32_t is_spoiled;      /* a restore has failed: there is no way back */
+    uint32_t pending;         /* state after the action that has begun; 0: none has */
+    uint32_t unused;
+    uint64_t due_ns;               /* when that action ends */
+    uint64_t held[CONFIG_DEVICES]; /* bytes that are in host memory meanwhile */
+} __attribute__((aligned(64)));
+
 /* Offsets for readers outside the driver (tests/support/judge.py). */
 struct machine_index {
     uint32_t slot_count;
@@ -114,6 +129,7 @@ struct machine_state {
     struct machine_past pasts[CONFIG_DEVICES]; /* each under its account's lock */
     struct machine_use uses[CONFIG_DEVICES][MACHINE_SLOTS] __attribute__((aligned(64)));
     struct machine_share shares[MACHINE_SHARES];
+    struct machine_checkpoint checkpoints[MACHINE_SLOTS];
     struct cgroup_table cgroups;
     struct cgroup_chain chains[MACHINE_SLOTS];
     struct model_lane lanes[][MACHINE_SLOTS]; /* one row per device */
@@ -123,6 +139,7 @@ struct machine {
     struct machine_config config;
     char folder[MACHINE_PATH];
     struct machine_state *state;
+    struct machine_checkpoint *own; /* this process's; NULL before cuInit */
 };
 
 enum machine_result {
@@ -188,6 +205,14 @@ void machine_forget_past(struct machine *machine, uint32_t device);
 /* Charge and discharge bytes of the device to slot. False: they do not fit, even after reaping. */
 bool machine_charge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
 void machine_discharge(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes);
+
+/* Take all bytes of slot off the device, into *bytes*; charge as many again as fit. */
+void machine_lift(struct machine *machine, uint32_t device, uint32_t slot, uint64_t *bytes);
+uint64_t machine_charge_rest(struct machine *machine, uint32_t device, uint32_t slot,
+                             uint64_t bytes);
+
+/* Initialise a lock of the state. */
+void machine_make_lock(pthread_mutex_t *lock);
 
 /* Move a share's bytes from its owner to the share itself. state->lock held. */
 void machine_leave(struct machine *machine, struct machine_share *share);

@@ -20,6 +20,13 @@ uint64_t memory_round(uint64_t bytes)
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
 }
 
+/* Under heap->lock. Managed memory cannot be checkpointed, so it is counted. */
+static void count_managed(enum memory_kind kind, int change)
+{
+    if (kind == MEMORY_MANAGED)
+        atomic_fetch_add(&process.machine->own->managed, (uint32_t) change);
+}
+
 static void describe(struct allocation *allocation, struct work_context *work,
                      enum memory_kind kind, uint64_t charged)
 {
@@ -138,6 +145,8 @@ static CUresult allocate_on(struct work_context *work, uint32_t device, enum mem
             if (failed)
                 give(heap, allocation);
         }
+        if (!failed)
+            count_managed(kind, 1);
     }
     pthread_mutex_unlock(&heap->lock);
     if (allocation && !failed)
@@ -208,6 +217,7 @@ static void give_back(struct heap *heap, struct allocation *allocation)
 {
     uint64_t charged = allocation->charged;
 
+    count_managed((enum memory_kind) allocation->kind, -1);
     if (leave(allocation))
         return;
     discharge_copies(allocation);

@@ -2,6 +2,7 @@
 /* process.c -- this process's registration with the machine, and the charges of its contexts. */
 #include "process.h"
 
+#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +15,7 @@
 static struct process_page no_page;
 
 struct process process;
+__thread unsigned int process_depth;
 struct process_page *process_page = &no_page;
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
@@ -62,6 +64,7 @@ CUresult process_start(const int *devices, int count)
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     process.slot = (uint32_t) slot;
+    process.machine->own = &process.machine->state->checkpoints[slot];
     process.generation = process.machine->state->slots[slot].generation;
     process.device_count = count;
     for (int i = 0; i < count; i++)
@@ -89,6 +92,18 @@ CUresult process_refusal(const char *name)
     if (process_page->state == PROCESS_NONE)
         return CUDA_ERROR_NOT_INITIALIZED;
     return (CUresult) fault_call(process.machine, name);
+}
+
+bool process_passes_lock(void)
+{
+    enum checkpoint_state state;
+
+    if (process_page->state != PROCESS_READY || !process.machine->config.law.sync_ignores_lock)
+        return false;
+    state = (enum checkpoint_state) atomic_load(&process.machine->own->state);
+    if (state == CHECKPOINT_CHECKPOINTED)
+        raise(SIGSEGV);
+    return state == CHECKPOINT_LOCKED;
 }
 
 int process_device(CUdevice ordinal)

@@ -4,6 +4,9 @@
  * Every entry of the API begins with ENTER(): NOT_INITIALIZED before cuInit and in the child of a
  * fork, DEINITIALIZED once the process is ending, or an injected fault.
  *
+ * A call counts as in progress from there to its end, and waits at its beginning while another
+ * process has locked this one (checkpoint.h).
+ *
  * The functions that cuda/context.c and cuda/module.c must provide are declared at the end.
  */
 #ifndef PYVGPU_SIMULATOR_PROCESS_H
@@ -11,6 +14,7 @@
 
 #include "cuda/api.h"
 
+#include "checkpoint.h"
 #include "fault.h"
 #include "machine.h"
 
@@ -45,19 +49,42 @@ CUresult process_start(const int *devices, int count);
 /* The error of a call of this name that may not go on. */
 CUresult process_refusal(const char *name);
 
-/* One branch in the normal case: ready, no fault, and the faults file checked lately. */
-static inline CUresult process_enter(const char *name)
-{
-    bool must_look = process_page->state != PROCESS_READY || fault_is_due();
+extern __thread unsigned int process_depth; /* of calls in progress, one within the other */
 
-    return __builtin_expect(must_look, 0) ? process_refusal(name) : CUDA_SUCCESS;
+/* Ends with the function that it is declared in. */
+struct process_call {
+    bool is_counted;
+};
+
+#define PROCESS_CALL(call) __attribute__((cleanup(process_leave))) struct process_call call = {0}
+
+static inline void process_leave(const struct process_call *call)
+{
+    if (call->is_counted && !--process_depth)
+        checkpoint_leave(process.machine->own);
 }
 
-#define ENTER()                                           \
-    do {                                                  \
-        CUresult entered = process_enter(__func__);       \
-        if (__builtin_expect(entered != CUDA_SUCCESS, 0)) \
-            return entered;                               \
+/* In the normal case: ready, no fault, the faults file checked lately, and not locked. */
+static inline CUresult process_enter(const char *name, struct process_call *call)
+{
+    bool must_look = process_page->state != PROCESS_READY || fault_is_due();
+    CUresult refusal = __builtin_expect(must_look, 0) ? process_refusal(name) : CUDA_SUCCESS;
+
+    if (__builtin_expect(refusal != CUDA_SUCCESS, 0))
+        return refusal;
+    if (!process_depth++)
+        checkpoint_enter(process.machine->own);
+    call->is_counted = true;
+    return CUDA_SUCCESS;
+}
+
+/* Once in a function, not in a block within it. */
+#define ENTER()                                                 \
+    PROCESS_CALL(this_call);                                    \
+    do {                                                        \
+        CUresult entered = process_enter(__func__, &this_call); \
+        if (__builtin_expect(entered != CUDA_SUCCESS, 0))       \
+            return entered;                                     \
     } while (0)
 
 #define REQUIRE(pointer)                     \
@@ -65,6 +92,11 @@ static inline CUresult process_enter(const char *name)
         if (!(pointer))                      \
             return CUDA_ERROR_INVALID_VALUE; \
     } while (0)
+
+/* A wait for a context or stream on a driver whose law says that these ignore the lock: true while
+ * the process is locked, and the end of the process while it is checkpointed.
+ */
+bool process_passes_lock(void);
 
 /* Device of the machine for an ordinal, or -1; its configuration. */
 int process_device(CUdevice ordinal);
@@ -101,13 +133,14 @@ CUresult context_synchronize(struct work_context *work);
  */
 CUresult context_enter(struct work_context **work);
 
-#define ENTER_CONTEXT(work)                               \
-    do {                                                  \
-        CUresult entered = process_enter(__func__);       \
-        if (__builtin_expect(entered == CUDA_SUCCESS, 1)) \
-            entered = context_enter(work);                \
-        if (__builtin_expect(entered != CUDA_SUCCESS, 0)) \
-            return entered;                               \
+#define ENTER_CONTEXT(work)                                     \
+    PROCESS_CALL(this_call);                                    \
+    do {                                                        \
+        CUresult entered = process_enter(__func__, &this_call); \
+        if (__builtin_expect(entered == CUDA_SUCCESS, 1))       \
+            entered = context_enter(work);                      \
+        if (__builtin_expect(entered != CUDA_SUCCESS, 0))       \
+            return entered;                                     \
     } while (0)
 
 /* --- defined in cuda/context.c and cuda/module.c -------------------------------------------- */

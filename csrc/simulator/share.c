@@ -216,16 +216,22 @@ static bool lock_share(struct machine *machine, int share, uint64_t id, bool is_
 
 void *share_hold(struct machine *machine, int share, uint64_t id, bool is_open)
 {
+    void *holder;
     int fd;
 
     if (share < 0 || share >= (int) machine->state->share_limit)
         return NULL;
     fd = keeper_begin(machine);
-    return keeper_end(machine, fd, fd >= 0 && lock_share(machine, share, id, is_open, fd));
+    holder = keeper_end(machine, fd, fd >= 0 && lock_share(machine, share, id, is_open, fd));
+    if (holder && machine->own)
+        atomic_fetch_add(&machine->own->imports, 1);
+    return holder;
 }
 
 void share_let_go(struct machine *machine, void *holder)
 {
     keeper_drop(holder);
+    if (machine->own)
+        atomic_fetch_sub(&machine->own->imports, 1);
     machine_reap(machine, true);
 }

@@ -23,6 +23,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint.h"
 #include "clock.h"
 #include "keeper.h"
 #include "share.h"
@@ -320,6 +321,7 @@ static void describe(struct machine *machine, uint32_t slot)
     record->pid_namespace = machine_pid_namespace();
     record->start_time_ns = clock_read(CLOCK_REALTIME);
     record->memory_files = 0;
+    checkpoint_begin(&machine->state->checkpoints[slot]);
     if (machine->config.law.cgroup_limits)
         cgroup_find(&machine->state->chains[slot]);
     if (machine->state->slot_limit <= slot)
@@ -337,7 +339,9 @@ static int claim_locked(struct machine *machine, int fd)
                 machine->folder, MACHINE_SLOTS);
         return -1;
     }
-    if (!make_uses(machine, slot))
+    if (!make_uses(machine, slot) ||
+        !machine_make_pages(machine, &machine->state->checkpoints[slot],
+                            sizeof(struct machine_checkpoint)))
         return -1;
     describe(machine, slot);
     return (int) slot;

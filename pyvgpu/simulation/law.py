@@ -60,6 +60,12 @@ class Law:
     uncounted_bytes: int = _number(0, 0, 64 * _MIB, 8 * _MIB)
     # A process's memory stays allocated while a forked child lives that has not called exec.
     fork_keeps: bool = _flag(usual=True)
+    # Speed of checkpoints and restores of a process, in percent of the device's pcie_bandwidth.
+    checkpoint_percent: int = _number(16, 1, 100, 16)
+    restore_percent: int = _number(28, 1, 100, 28)
+    # Calls that wait for a context or a stream do not wait while the process is locked, and end
+    # the process while it is checkpointed.
+    sync_ignores_lock: bool = _flag(usual=False)
     # Memory limits of cgroups: 0 none, 1 by the driver's own accounting, 2 by the kernel's.
     cgroup_limits: int = _number(0, 0, 2, 1)
     # The delay of NVML's values: memory in use, utilization.

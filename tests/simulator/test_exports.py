@@ -106,7 +106,7 @@ def test_a_call_that_is_not_simulated_is_not_supported(machine):
     answer = ask_bare(
         machine,
         "context(); answer([cuda.cuMemAlloc(byref(UINT()), 4), cuda.cuGLInit(),"
-        " cuda.cuCheckpointProcessUnlock(1, None)])",
+        " cuda.cuCheckpointOperationComplete(None)])",
     )
     assert answer == [801, 801, 801]
 

@@ -227,12 +227,16 @@ static CUresult synchronize(CUcontext handle)
 
 CUresult cuCtxSynchronize(void)
 {
+    if (process_passes_lock())
+        return CUDA_SUCCESS;
     ENTER();
     return synchronize(NULL);
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext context)
 {
+    if (process_passes_lock())
+        return CUDA_SUCCESS;
     ENTER();
     return synchronize(context);
 }

@@ -9,8 +9,8 @@
 #include "attribute.h"
 
 #define ENTER_DEVICE(config, ordinal)               \
+    ENTER();                                        \
     do {                                            \
-        ENTER();                                    \
         *(config) = process_device_config(ordinal); \
         if (!*(config))                             \
             return CUDA_ERROR_INVALID_DEVICE;       \

@@ -10,13 +10,18 @@
 #include "queue.h"
 
 /* Ready, the calling thread's context in order, and its stream found. */
-CUresult enter_stream(const char *name, CUstream handle, bool per_thread, struct stream **stream);
+CUresult enter_stream(const char *name, struct process_call *call, CUstream handle, bool per_thread,
+                      struct stream **stream);
 
-#define ENTER_STREAM(handle, per_thread, stream)                               \
-    do {                                                                       \
-        CUresult entered = enter_stream(__func__, handle, per_thread, stream); \
-        if (__builtin_expect(entered != CUDA_SUCCESS, 0))                      \
-            return entered;                                                    \
+/* A further stream of a call that has begun. */
+CUresult enter_again(CUstream handle, bool per_thread, struct stream **stream);
+
+#define ENTER_STREAM(handle, per_thread, stream)                                           \
+    PROCESS_CALL(this_call);                                                               \
+    do {                                                                                   \
+        CUresult entered = enter_stream(__func__, &this_call, handle, per_thread, stream); \
+        if (__builtin_expect(entered != CUDA_SUCCESS, 0))                                  \
+            return entered;                                                                \
     } while (0)
 
 /* name(parameters) { return body(stream, arguments...); }, for a stream parameter `handle`. */

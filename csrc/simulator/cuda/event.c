@@ -126,11 +126,11 @@ CUresult cuEventDestroy(CUevent hEvent)
 }
 
 /* Common entry of *name*: find the stream in the current context, and the event. */
-static CUresult enter(const char *name, CUstream hStream, bool per_thread, struct stream **stream,
-                      CUevent handle, struct event **event)
+static CUresult enter(const char *name, struct process_call *call, CUstream hStream,
+                      bool per_thread, struct stream **stream, CUevent handle, struct event **event)
 {
     struct work_context *work;
-    CUresult result = process_enter(name);
+    CUresult result = process_enter(name, call);
 
     if (result == CUDA_SUCCESS)
         result = context_enter(&work);
@@ -144,9 +144,10 @@ static CUresult enter(const char *name, CUstream hStream, bool per_thread, struc
 
 static CUresult record(const char *name, CUevent handle, CUstream hStream, bool per_thread)
 {
+    PROCESS_CALL(this_call);
     struct stream *stream;
     struct event *event;
-    CUresult result = enter(name, hStream, per_thread, &stream, handle, &event);
+    CUresult result = enter(name, &this_call, hStream, per_thread, &stream, handle, &event);
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -238,9 +239,10 @@ CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 
 static CUresult wait_event(const char *name, CUstream hStream, CUevent hEvent, bool per_thread)
 {
+    PROCESS_CALL(this_call);
     struct stream *stream;
     struct event *event;
-    CUresult result = enter(name, hStream, per_thread, &stream, hEvent, &event);
+    CUresult result = enter(name, &this_call, hStream, per_thread, &stream, hEvent, &event);
 
     if (result != CUDA_SUCCESS)
         return result;

@@ -4,8 +4,8 @@
 #include "module.h"
 
 #define ENTER_FUNCTION(function, handle)      \
+    ENTER();                                  \
     do {                                      \
-        ENTER();                              \
         *(function) = function_of(handle);    \
         if (!*(function))                     \
             return CUDA_ERROR_INVALID_HANDLE; \

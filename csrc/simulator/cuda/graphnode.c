@@ -41,8 +41,9 @@ CUresult node_take_over(struct node *to, const struct node *from)
 CUresult node_create(const char *name, CUgraphNode *handle, CUgraph graph, CUgraphNodeType type,
                      const CUgraphNode *before, size_t count, node_set *set, const void *argument)
 {
+    PROCESS_CALL(this_call);
     struct node *node;
-    CUresult result = process_enter(name);
+    CUresult result = process_enter(name, &this_call);
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -62,8 +63,9 @@ CUresult node_create(const char *name, CUgraphNode *handle, CUgraph graph, CUgra
 CUresult node_change(const char *name, CUgraphNode handle, CUgraphNodeType type, node_set *set,
                      const void *argument)
 {
+    PROCESS_CALL(this_call);
     struct node *node = node_find(handle);
-    CUresult result = process_enter(name);
+    CUresult result = process_enter(name, &this_call);
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -74,9 +76,10 @@ CUresult node_change(const char *name, CUgraphNode handle, CUgraphNodeType type,
 CUresult node_change_in(const char *name, CUgraphExec in, CUgraphNode handle, CUgraphNodeType type,
                         node_set *set, const void *argument)
 {
+    PROCESS_CALL(this_call);
     struct executable *executable = (struct executable *) in;
     struct node *node = node_find(handle);
-    CUresult result = process_enter(name);
+    CUresult result = process_enter(name, &this_call);
 
     if (result != CUDA_SUCCESS)
         return result;

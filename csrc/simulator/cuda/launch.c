@@ -186,7 +186,10 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsLi
     ENTER();
     REQUIRE(launchParamsList && numDevices && numDevices <= CONFIG_DEVICES && flags <= 3);
     for (unsigned int i = 0; i < numDevices; i++) {
-        ENTER_STREAM(launchParamsList[i].hStream, false, &streams[i]);
+        CUresult result = enter_again(launchParamsList[i].hStream, false, &streams[i]);
+
+        if (result != CUDA_SUCCESS)
+            return result;
         REQUIRE(launchParamsList[i].hStream > CU_STREAM_PER_THREAD);
         for (unsigned int j = 0; j < i; j++)
             REQUIRE(streams[j]->work->device != streams[i]->work->device);

@@ -9,8 +9,8 @@
 
 /* Enter with the calling thread's context; fail if there is none. */
 #define ENTER_CURRENT(context)                 \
+    ENTER();                                   \
     do {                                       \
-        ENTER();                               \
         *(context) = context_choose(NULL);     \
         if (!*(context))                       \
             return CUDA_ERROR_INVALID_CONTEXT; \

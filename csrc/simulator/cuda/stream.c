@@ -222,21 +222,28 @@ CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
     return CUDA_SUCCESS;
 }
 
-CUresult enter_stream(const char *name, CUstream handle, bool per_thread, struct stream **stream)
+CUresult enter_stream(const char *name, struct process_call *call, CUstream handle, bool per_thread,
+                      struct stream **stream)
 {
     struct work_context *work;
-    CUresult result = process_enter(name);
+    CUresult result = process_enter(name, call);
 
     if (result == CUDA_SUCCESS)
         result = context_enter(&work);
     return result == CUDA_SUCCESS ? stream_find(work, handle, per_thread, stream) : result;
 }
 
+CUresult enter_again(CUstream handle, bool per_thread, struct stream **stream)
+{
+    ENTER_STREAM(handle, per_thread, stream);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuStreamDestroy_v2(CUstream hStream)
 {
+    PROCESS_CALL(this_call);
     struct stream *stream;
-
-    CUresult result = enter_stream(__func__, hStream, false, &stream);
+    CUresult result = enter_stream(__func__, &this_call, hStream, false, &stream);
 
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_STREAM_DETACHED)
         return result;
@@ -332,7 +339,6 @@ static CUresult set_attribute(struct stream *stream, CUstreamAttrID id,
 }
 
 STREAM_CALL(cuStreamQuery, (CUstream hStream), query(stream))
-STREAM_CALL(cuStreamSynchronize, (CUstream hStream), synchronize(stream))
 STREAM_CALL(cuStreamGetPriority, (CUstream hStream, int *priority), get_priority(stream, priority))
 STREAM_CALL(cuStreamGetFlags, (CUstream hStream, unsigned int *flags), get_flags(stream, flags))
 STREAM_CALL(cuStreamGetId, (CUstream hStream, unsigned long long *streamId),
@@ -348,22 +354,43 @@ STREAM_CALL(cuStreamSetAttribute,
             (CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *param),
             set_attribute(stream, attr, param))
 
+static CUresult copy_attributes(struct stream *to, CUstream source, bool per_thread)
+{
+    struct stream *from;
+    CUresult result = enter_again(source, per_thread, &from);
+
+    if (result == CUDA_SUCCESS)
+        to->priority = from->priority;
+    return result;
+}
+
 CUresult cuStreamCopyAttributes(CUstream dstStream, CUstream srcStream)
 {
-    struct stream *to, *from;
+    struct stream *to;
 
     ENTER_STREAM(dstStream, false, &to);
-    ENTER_STREAM(srcStream, false, &from);
-    to->priority = from->priority;
-    return CUDA_SUCCESS;
+    return copy_attributes(to, srcStream, false);
 }
 
 CUresult cuStreamCopyAttributes_ptsz(CUstream dstStream, CUstream srcStream)
 {
-    struct stream *to, *from;
+    struct stream *to;
 
     ENTER_STREAM(dstStream, true, &to);
-    ENTER_STREAM(srcStream, true, &from);
-    to->priority = from->priority;
-    return CUDA_SUCCESS;
+    return copy_attributes(to, srcStream, true);
 }
+
+/* The two forms as of STREAM_CALL. */
+#define SYNCHRONIZE(name, per_thread)                 \
+    CUresult name(CUstream hStream)                   \
+    {                                                 \
+        struct stream *stream;                        \
+                                                      \
+        if (process_passes_lock())                    \
+            return CUDA_SUCCESS;                      \
+        ENTER_STREAM(hStream, (per_thread), &stream); \
+        return synchronize(stream);                   \
+    }
+
+SYNCHRONIZE(cuStreamSynchronize, false)
+SYNCHRONIZE(cuStreamSynchronize_ptsz, true)

@@ -6,7 +6,8 @@ int not_supported(const char *name);
 
 int not_supported(const char *name)
 {
-    CUresult entered = process_enter(name);
+    PROCESS_CALL(this_call);
+    CUresult entered = process_enter(name, &this_call);
 
     return entered == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : entered;
 }

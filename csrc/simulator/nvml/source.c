@@ -2,6 +2,7 @@
 /* source.c -- NVML's view of the machine; see source.h. */
 #include "source.h"
 
+#include "../checkpoint.h"
 #include "../clock.h"
 #include "../fault.h"
 #include "../machine.h"
@@ -255,7 +256,8 @@ static bool read_slot(unsigned int device, uint32_t slot, struct source_process 
     uint32_t pid;
 
     if (!machine_slot_is_live(machine, slot) ||
-        !atomic_load_explicit(&use->contexts, memory_order_acquire))
+        !atomic_load_explicit(&use->contexts, memory_order_acquire) ||
+        checkpoint_is_off_device(&machine->state->checkpoints[slot]))
         return false;
     pid = machine_owner(machine, slot);
     if (!pid)

@@ -852,6 +852,31 @@ void flight_forget(CUcontext context)
         drop(lane);
 }
 
+static void skip_piece(struct flight_piece *piece, uint64_t now)
+{
+    if (piece->cost)
+        piece->cost->pending = 0;
+    if (piece->is_empty)
+        piece->is_empty = piece->expected_ns = 0;
+    piece->cost = NULL;
+    mark_give_back(&piece->begin);
+    piece->opened_ns = now;
+}
+
+void flight_skip_suspension(uint64_t now)
+{
+    FLIGHT_EACH(lane)
+    {
+        for (unsigned i = 0; i < lane->count; i++)
+            skip_piece(&lane->pieces[(lane->first + i) % FLIGHT_PIECES], now);
+        if (lane->is_open)
+            skip_piece(&lane->open, now);
+        mark_give_back(&lane->last);
+        lane->done_ns = now;
+        lane->waited_ns = now;
+    }
+}
+
 void flight_after_fork(void)
 {
     flight_lane_end = 0;

@@ -192,6 +192,10 @@ void flight_end_stream(CUstream stream);
  * measured is charged as expected. */
 void flight_forget(CUcontext context);
 
+/* The process was suspended: work up to now is charged as expected, since its measured times may
+ * include the suspension. */
+void flight_skip_suspension(uint64_t now);
+
 void flight_after_fork(void);
 
 #endif

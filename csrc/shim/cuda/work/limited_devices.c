@@ -24,6 +24,7 @@ unsigned limited_device_count;
 __thread int32_t pace_calls = 1;
 
 static uint64_t watched_ns;
+static int was_suspended;
 
 static uint32_t part_of_whole(uint32_t percent)
 {
@@ -50,8 +51,32 @@ static void set_state(void)
     __atomic_store_n(&pace.state, state, __ATOMIC_RELEASE);
 }
 
+/* The process was suspended: that time gives the container nothing. */
+static void skip_suspension(const struct quota_limits *limits)
+{
+    static uint32_t known = UINT32_MAX;
+    uint32_t count = limits->flags >> QUOTA_SUSPENSIONS_SHIFT;
+    uint64_t now = clock_now_ns(CLOCK_MONOTONIC);
+
+    if (known != UINT32_MAX && known != count) {
+        for (unsigned i = 0; i < limits->device_count; i++)
+            if (limited_devices[i].governor.shared)
+                __atomic_store_n(&limited_devices[i].governor.shared->refilled_ns, now,
+                                 __ATOMIC_RELEASE);
+        __atomic_store_n(&was_suspended, 1, __ATOMIC_RELEASE);
+    }
+    known = count;
+}
+
+int limited_devices_was_suspended(void)
+{
+    return __atomic_load_n(&was_suspended, __ATOMIC_RELAXED) &&
+           __atomic_exchange_n(&was_suspended, 0, __ATOMIC_ACQUIRE);
+}
+
 void pace_take_limits(const struct quota_limits *limits)
 {
+    skip_suspension(limits);
     for (unsigned i = 0; i < limits->device_count; i++) {
         const struct quota_device *device = &limits->devices[i];
         uint32_t most = device->policy == POLICY_ELASTIC ? device->vcore_limit : device->vcore;

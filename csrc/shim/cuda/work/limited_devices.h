@@ -18,6 +18,9 @@ int limited_devices_has(const struct pace_device *device);
  * that holds the marks, or the one in pace_watch() while no device is throttled. */
 void limited_devices_read_clock(struct pace_device *device, uint64_t now);
 
+/* Whether the process was suspended since the last call. */
+int limited_devices_was_suspended(void);
+
 void limited_devices_after_fork(void);
 
 #endif

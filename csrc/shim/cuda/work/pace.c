@@ -47,6 +47,9 @@ static void sleep_until(uint64_t until_ns)
 /* The caller holds the marks. */
 static void look_at(struct pace_device *device, uint64_t now)
 {
+    shim_watch_limits();
+    if (unlikely(limited_devices_was_suspended()))
+        flight_skip_suspension(now);
     limited_devices_read_clock(device, now);
     flight_look(device, &device->governor, &device->clock, now);
 }

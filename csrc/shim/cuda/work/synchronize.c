@@ -10,9 +10,11 @@
 #include "shim/cuda/memory/pool_charge.h"
 #include "shim/cuda/work/pace.h"
 #include "shim/cuda/memory/share.h"
+#include "shim/suspension.h"
 
 static CUresult after(CUresult result, const struct stream *stream, int all)
 {
+    suspension_leave();
     pace_waited(stream, all && result == CUDA_SUCCESS);
     deferred_free_settle();
     pool_charge_reread(-1);
@@ -27,6 +29,7 @@ static CUresult after(CUresult result, const struct stream *stream, int all)
         if (unlikely(!shim.open))                              \
             return CUDA_ERROR_NOT_INITIALIZED;                 \
         pace_wait(stream);                                     \
+        suspension_enter();                                    \
         return after(driver.symbol(__VA_ARGS__), stream, all); \
     } while (0)
 

@@ -34,6 +34,8 @@ GROUPS = (
                 "pyvgpu.cli.cdi",
                 "give a quota to a container of Docker or Podman",
             ),
+            ("suspend", "pyvgpu.cli.suspend", "free the device memory of an active run"),
+            ("resume", "pyvgpu.cli.resume", "continue a suspended run"),
             ("demo", "pyvgpu.cli.demo", "demonstrate quota enforcement on a simulated device"),
             (
                 "replay",

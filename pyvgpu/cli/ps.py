@@ -33,6 +33,7 @@ _COLUMNS = (
     sheet.Column("vmemory", right=True),
     sheet.Column("held", right=True),
     sheet.Column("processes", right=True, rank=5),
+    sheet.Column("state", rank=7),
     sheet.Column("age", right=True, rank=4),
     sheet.Column("command", least=12, rank=1),
 )
@@ -79,6 +80,7 @@ def _show(devices: Sequence[runs.DeviceView]) -> None:
                     views.size(part.limits.vmemory),
                     views.held(part),
                     str(len(part.processes)),
+                    part.state,
                     views.age(now - part.created),
                     views.command(part),
                 ),

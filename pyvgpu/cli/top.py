@@ -196,7 +196,7 @@ def _rows(part: RunShare) -> Iterator[tuple[Text, ...]]:
     yield (
         Text(part.full_name, "bold"),
         Text(views.vcore(part)),
-        Text(views.percent(part.share), _colour(part)),
+        Text(_share(part), _colour(part)),
         Text(views.spark(part.history, _PAST), "cyan"),
         Text(views.held(part), "red" if part.over or part.tampered else "none"),
         Text(views.size(part.limits.vmemory)),
@@ -210,6 +210,11 @@ def _rows(part: RunShare) -> Iterator[tuple[Text, ...]]:
     for process in part.processes:
         name = Text(f"  {process.pid} {process.name}", "dim")
         yield name, *[nothing] * 3, Text(views.size(process.held), "dim")
+
+
+def _share(part: RunShare) -> str:
+    """Return the share of the device's time, or that the run is suspended."""
+    return part.state if part.suspension.suspended else views.percent(part.share)
 
 
 def _colour(part: RunShare) -> str:

@@ -22,6 +22,10 @@ UNLIMITED = 1 << 14  # for output without bars
 UNKNOWN = "?"
 OVER = "!"
 OVER_NOTE = f"{OVER} holds more than its quota: new allocations fail until it has freed enough"
+SUSPENDED = "~"
+SUSPENDED_NOTE = (
+    f"{SUSPENDED} suspended: its device memory is in host memory; `pyvgpu resume` continues it"
+)
 TAMPERED = "#"
 TAMPERED_NOTE = (
     f"{TAMPERED} its ledger was changed by something other than the shim; its memory as measured "
@@ -57,14 +61,19 @@ def command(part: RunShare) -> str:
 
 def held(part: RunShare) -> str:
     """Format the memory that a run holds, with its marks."""
-    marks = (OVER if part.over else "") + (TAMPERED if part.tampered else "")
+    marks = (
+        (SUSPENDED if part.suspension.suspended else "")
+        + (OVER if part.over else "")
+        + (TAMPERED if part.tampered else "")
+    )
     return f"{size(part.held)} {marks}" if marks else size(part.held)
 
 
 def note(devices: Sequence[DeviceView]) -> str:
     """Return the lines that explain the marks, empty if no run has one."""
     parts = [part for device in devices for part in device.parts]
-    lines = [OVER_NOTE] if any(part.over for part in parts) else []
+    lines = [SUSPENDED_NOTE] if any(part.suspension.suspended for part in parts) else []
+    lines += [OVER_NOTE] if any(part.over for part in parts) else []
     lines += [TAMPERED_NOTE] if any(part.tampered for part in parts) else []
     return "\n".join(lines)
 
@@ -125,6 +134,7 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "pid": part.pid,
             "command": part.command,
             "command_line": part.command_line or None,
+            "state": part.state,
             "created": part.created,
             "device": device.uuid,
             "promised_vcore": part.promised_vcore,
@@ -134,6 +144,7 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "priority": part.priority.name.lower(),
             "vmemory_bytes": part.limits.vmemory,
             "held_bytes": part.held,
+            "host_bytes": part.host,
             "over_quota_bytes": part.over,
             "reserved_bytes": part.reserved,
             "refused": part.refused,

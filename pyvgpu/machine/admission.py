@@ -39,13 +39,18 @@ def check(wanted: share.Share, vcore: int, live: Sequence[LiveReservation]) -> N
     check_time(wanted, vcore, live)
 
 
-def check_memory(wanted: share.Share, live: Sequence[LiveReservation]) -> None:
-    """Raise UnavailableError if the memory of *wanted* does not fit beside *live*."""
+def check_memory(
+    wanted: share.Share, live: Sequence[LiveReservation], *, advise: bool = True
+) -> None:
+    """Raise UnavailableError if the memory of *wanted* does not fit beside *live*.
+
+    The message names the holders; with *advise* also an option of `pyvgpu run` that would fit.
+    """
     found = [
         (promise.name, limits, reserved)
         for promise in live
         for limits, reserved in zip(promise.limits.devices, promise.reserved, strict=True)
-        if limits.uuid == wanted.device.uuid
+        if limits.uuid == wanted.device.uuid and not promise.limits.suspension.released
     ]
     free = wanted.device.memory_bytes - sum(reserved for _, _, reserved in found)
     if wanted.vmemory > free:
@@ -57,24 +62,30 @@ def check_memory(wanted: share.Share, live: Sequence[LiveReservation]) -> None:
             f"vmemory {quantity.format_size(wanted.vmemory)}: {wanted.device.label} has "
             f"{quantity.format_size(max(free, 0))} of "
             f"{quantity.format_size(wanted.device.memory_bytes)} free, the rest is reserved: "
-            f"{holders}" + _valid_memory(wanted, free)
+            f"{holders}" + (_valid_memory(wanted, free) if advise else "")
         )
 
 
-def check_time(wanted: share.Share, vcore: int, live: Sequence[LiveReservation]) -> None:
+def check_time(
+    wanted: share.Share, vcore: int, live: Sequence[LiveReservation], *, advise: bool = True
+) -> None:
     """Raise UnavailableError if *vcore* of the device of *wanted* is not free beside *live*."""
     found = [
-        (promise.name, promise.holder.vcore)
+        promise
         for promise in live
         if any(limits.uuid == wanted.device.uuid for limits in promise.limits.devices)
     ]
-    idle = quantity.WHOLE_DEVICE - sum(reserved for _, reserved in found)
+    idle = quantity.WHOLE_DEVICE - sum(promise.reserved_vcore for promise in found)
     if vcore > idle:
-        holders = ", ".join(f"{name} {reserved}" for name, reserved in found if reserved)
+        holders = ", ".join(
+            f"{promise.name} {promise.reserved_vcore}"
+            for promise in found
+            if promise.reserved_vcore
+        )
         raise errors.UnavailableError(
             f"vcore {vcore}: {wanted.device.label} has {max(idle, 0)} of "
             f"{quantity.WHOLE_DEVICE} free, the rest is reserved: {holders}"
-            + (f"; valid would be --vcore {idle}" if idle > 0 else "")
+            + (f"; valid would be --vcore {idle}" if idle > 0 and advise else "")
         )
 
 

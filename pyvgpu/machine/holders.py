@@ -59,8 +59,15 @@ class LiveReservation:
         return users.run_name(self.holder.name, self.uid)
 
     @property
+    def reserved_vcore(self) -> int:
+        """The percent of a device's time that no other run can reserve."""
+        return 0 if self.limits.suspension.released else self.holder.vcore
+
+    @property
     def reserved(self) -> tuple[int, ...]:
         """The bytes of each of its devices that no other run can reserve."""
+        if self.limits.suspension.released:
+            return (0,) * len(self.limits.devices)
         held = self.held or (None,) * len(self.limits.devices)
         return tuple(map(reserved_bytes, self.limits.devices, held))
 

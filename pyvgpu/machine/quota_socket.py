@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.machine.holders import Changed, LiveReservation
 
+SUSPENSION = "suspension"
 ANSWER_SECONDS = 15.0  # longer than the timeout of the lock of the reservations
 
 
@@ -67,8 +68,17 @@ class ChangedQuota:
 class Control(ipc.Listener):
     """The supervisor's end: answers in its own thread until it is stopped."""
 
-    def __init__(self, folder: Path, change: Callable[[quota.QuotaChange], Changed]) -> None:
-        def answer(question: Mapping[str, Any]) -> dict[str, object]:
+    def __init__(
+        self,
+        folder: Path,
+        change: Callable[[quota.QuotaChange], Changed],
+        suspend: Callable[[Mapping[str, Any]], Mapping[str, object]],
+    ) -> None:
+        """*suspend* answers requests that have the key SUSPENSION, of run/suspend_socket.py."""
+
+        def answer(question: Mapping[str, Any]) -> Mapping[str, object]:
+            if SUSPENSION in question:
+                return suspend(question)
             changed = change(parse_change(question))
             share = changed.made.share
             held = ChangedQuota(
@@ -123,6 +133,13 @@ class Supervisor:
             )
         except (ValueError, KeyError, TypeError) as exc:
             raise errors.DataError(f"{self._name}: sent an invalid response") from exc
+
+    def ask(self, question: Mapping[str, object]) -> dict[str, Any]:
+        """Return the response to another *question*, or raise the error that it contains."""
+        try:
+            return self._asker.ask(question)
+        except OSError as exc:
+            raise self._explained(exc) from exc
 
     @property
     def _name(self) -> str:

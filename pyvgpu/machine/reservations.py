@@ -36,6 +36,7 @@ from pyvgpu.machine.holders import (
     Made,
     derive_name,
     parse_holder,
+    reserved_bytes,
     script,
 )
 
@@ -132,6 +133,28 @@ class Books:
             with contextlib.suppress(errors.PyVgpuError, OSError):  # the change stays in effect
                 held = _read(book, made.run_id).held
         return Changed(changed, vcore, held[0] if held else None)
+
+    def mark(self, made: Made, suspension: region.Suspension) -> None:
+        """Record whether the run of a reservation is suspended, and whether it still reserves."""
+        with self._locked():
+            region.mark(made.quota, suspension)
+
+    def readmit(self, made: Made) -> None:
+        """Reserve again what a suspended run gave up; UnavailableError lists the other holders."""
+        with self._locked() as books:
+            live = {promise.run_id: promise for promise in self._sweep(books)}
+            own = live.pop(made.run_id, None)
+            if own is None:
+                raise errors.DataError(f"{made.folder}: the reservation no longer exists")
+            others = tuple(live.values())
+            if own.limits.suspension.released:
+                held = own.held[0] if own.held else None
+                vmemory = reserved_bytes(own.limits.devices[0], held)
+                wanted = dataclasses.replace(made.share, vmemory=vmemory)
+                admission.check_memory(wanted, others, advise=False)
+                admission.check_time(wanted, own.holder.vcore, others, advise=False)
+            kept = region.Suspension(gated=True, suspended=True, kept=True)
+            region.mark(made.quota, kept)
 
     def live(self) -> tuple[LiveReservation, ...]:
         """Return every live reservation, and remove dead ones that are ours."""

@@ -21,10 +21,12 @@ from pyvgpu.region.quotas import (
     SUPERVISED,
     DeviceLimits,
     QuotaLimits,
+    Suspension,
     begin_quota,
     close,
     create_quota,
     limits_of,
+    mark,
     prepare_quota,
     publish_extra,
     read_extra,
@@ -65,6 +67,7 @@ __all__ = [
     "DeviceUsage",
     "QuotaLimits",
     "SlotUsage",
+    "Suspension",
     "Usage",
     "begin_quota",
     "close",
@@ -76,6 +79,7 @@ __all__ = [
     "is_used",
     "known_layouts",
     "limits_of",
+    "mark",
     "prepare_quota",
     "publish_extra",
     "read_compute",
@@ -93,6 +97,7 @@ __all__ = [
     "read_usage_id",
     "update",
     "wait_until_dead",
+    "wait_until_unsupervised",
 ]
 
 # The locks of supervisor and processes: file, first byte, bytes.
@@ -136,18 +141,26 @@ def is_used(usage: int) -> bool:
     return locks.is_held(usage, layout.SLOT_BYTE, SLOTS)
 
 
+def wait_until_unsupervised(folder: int) -> None:
+    """Sleep until the supervisor of the region in *folder* is dead."""
+    for locked in _of_the_living(folder, _LIVING[:1]):
+        locks.wait_free(*locked)
+
+
 def wait_until_dead(folder: int) -> None:
     """Sleep until the supervisor and all processes of the region in *folder* are dead."""
     for locked in _of_the_living(folder):
         locks.wait_free(*locked)
 
 
-def _of_the_living(folder: int) -> Iterator[tuple[int, int, int]]:
+def _of_the_living(
+    folder: int, living: Sequence[tuple[str, int, int]] = _LIVING
+) -> Iterator[tuple[int, int, int]]:
     """Yield the ranges that live processes lock: an open file, the first byte and the length.
 
     A missing file is skipped.
     """
-    for name, byte, length in _LIVING:
+    for name, byte, length in living:
         try:
             file = os.open(name, layout.READ, dir_fd=folder)
         except OSError:

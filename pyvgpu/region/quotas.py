@@ -26,7 +26,27 @@ _PRIORITIES = {
 }
 _MIG_SHIFT: int = ffi.integer_const("QUOTA_MIG_SHIFT")
 
+_GATED, _SUSPENDED, _KEPT = (
+    int(ffi.integer_const(name)) for name in ("QUOTA_GATED", "QUOTA_SUSPENDED", "QUOTA_KEPT")
+)
+_COUNT_SHIFT: int = ffi.integer_const("QUOTA_SUSPENSIONS_SHIFT")
+_COUNT_MASK: int = ffi.integer_const("QUOTA_SUSPENSIONS_MASK")
+
 _OFFSET_BASIS, _PRIME = 0xCBF29CE484222325, 0x100000001B3  # FNV-1a, 64 bits
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Suspension:
+    """Whether the processes of a region are suspended."""
+
+    gated: bool = False  # calls must not begin: they are being suspended, or are
+    suspended: bool = False  # their device memory is in host memory
+    kept: bool = False  # their reservation counts nevertheless
+
+    @property
+    def released(self) -> bool:
+        """Whether others may reserve what the region had reserved."""
+        return self.suspended and not self.kept
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,6 +79,15 @@ class QuotaLimits:
             if self.flags & flag:
                 return priority
         return quota.Priority.NORMAL
+
+    @property
+    def suspension(self) -> Suspension:
+        """Whether the processes are suspended."""
+        return Suspension(
+            bool(self.flags & _GATED),
+            bool(self.flags & _SUSPENDED),
+            bool(self.flags & _KEPT),
+        )
 
 
 def create_supervised(
@@ -132,6 +161,24 @@ def update(file: int, driver_release: str, shares: Sequence[Share]) -> None:
     now = read_limits(file)
     older = 0 if copies[0].generation != now.generation else 1
     _write_copy(file, older, _render(now.generation + 1, now.flags, driver_release, shares))
+
+
+def mark(file: int, suspension: Suspension) -> None:
+    """Write into the open quota *file* whether the processes are suspended; limits stay.
+
+    Each call counts as a suspension, across which shims measure no times.
+    """
+    copies = _read_copies(file)
+    generation = read_limits(file).generation
+    older = 0 if copies[0].generation != generation else 1
+    now = copies[1 - older]
+    count = (now.flags >> _COUNT_SHIFT) + 1 & _COUNT_MASK
+    flags = now.flags & ~(_COUNT_MASK << _COUNT_SHIFT | _GATED | _SUSPENDED | _KEPT)
+    flags |= _GATED * suspension.gated | _SUSPENDED * suspension.suspended
+    now.flags = flags | _KEPT * suspension.kept | count << _COUNT_SHIFT
+    now.generation = generation + 1
+    now.checksum = _checksum(now)
+    _write_copy(file, older, now)
 
 
 def close(file: int) -> None:

@@ -47,6 +47,7 @@ class SlotUsage:
     refused: int
     charged: tuple[int, ...]  # bytes, by device
     opened: tuple[int, ...]  # bytes, by device, charged to another process of the region
+    waiting: int = 0  # threads in calls that wait for a device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -263,4 +264,5 @@ def _read_slot(
         record.refused,
         charged,
         opened,
+        record.waiting,
     )

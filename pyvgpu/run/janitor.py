@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, region
 from pyvgpu.machine import cgroups, reservations
-from pyvgpu.run import run_files
+from pyvgpu.run import run_files, suspender
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +85,7 @@ def tidy(leavings: Leavings) -> None:
     with contextlib.suppress(OSError, errors.PyVgpuError):
         folder = os.open(leavings.promise, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
+            _end_suspended(leavings.promise, folder)
             region.wait_until_dead(folder)
         finally:
             os.close(folder)
@@ -95,6 +96,13 @@ def tidy(leavings: Leavings) -> None:
             file.unlink()
     if leavings.cgroup is not None:
         cgroups.remove(leavings.cgroup)
+
+
+def _end_suspended(promise: Path, folder: int) -> None:
+    """Once the supervisor is dead, kill the processes of a suspended run: none can resume them."""
+    region.wait_until_unsupervised(folder)
+    with contextlib.suppress(OSError, errors.PyVgpuError):
+        suspender.kill_suspended(promise)
 
 
 def _detach(*keep: int) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import device, errors, log, names, nvml, quota, shim
 from pyvgpu.machine import arbiter, holders, quota_socket, reservations
 from pyvgpu.run import (
+    checkpoint_calls,
     context_overhead,
     janitor,
     mount_namespace,
@@ -23,6 +24,8 @@ from pyvgpu.run import (
     run_files,
     run_limit,
     supervisor,
+    suspend_socket,
+    suspender,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +57,13 @@ class RunPlan:
     files: tuple[Path, ...] = ()  # to be removed after the run
     after_look: Callable[[Path], None] = lambda _folder: None  # after each check of the arbiter
     user: int | None = None  # uid of the processes, if it is not our own
+
+
+@dataclasses.dataclass(slots=True)
+class _Current:
+    """A run's reservation, which `pyvgpu set` changes."""
+
+    made: holders.Made
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -167,8 +177,10 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
     limit = run_limit.RunLimit(
         base.driver.libnvidia_ml, base.machine, made.folder, made.share.device.uuid
     )
-    change = _changer(books, made, limit)
-    steward = quota_socket.Control(made.folder, change)
+    current = _Current(made)
+    change = _changer(books, current, limit)
+    worker = suspender.Suspender(books, lambda: current.made, _checkpoint_driver(base))
+    steward = quota_socket.Control(made.folder, change, suspend_socket.answerer(worker))
     if plan.user is None:
         limit.begin(made.share.vmemory, {promise.run_id for promise in books.live()})
     leavings = janitor.Leavings(books, made.folder, run_tree, lock, limit.cgroup, plan.files)
@@ -186,6 +198,7 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
         yield OpenRun(made, run_tree, limit, change, attendant.look, start_threads)
     finally:
         steward.stop()
+        worker.stop()
         attendant.stop()
         watcher.stop()
         os.close(made.quota)  # this closes the region
@@ -233,19 +246,25 @@ def _nvml(base: Base) -> arbiter.Nvml | None:
 
 
 def _changer(
-    books: reservations.Books, made: holders.Made, limit: run_limit.RunLimit
+    books: reservations.Books, current: _Current, limit: run_limit.RunLimit
 ) -> Callable[[quota.QuotaChange], holders.Changed]:
     """Return a function that changes the run's reservation."""
 
     def change(wanted: quota.QuotaChange) -> holders.Changed:
-        nonlocal made
-        if wanted.vmemory is not None and wanted.vmemory > made.share.vmemory:
+        if wanted.vmemory is not None and wanted.vmemory > current.made.share.vmemory:
             limit.change(wanted.vmemory)  # raise the driver's limit before the shim's
         try:
-            changed = books.change(made, wanted)
-            made = changed.made
+            changed = books.change(current.made, wanted)
+            current.made = changed.made
         finally:
-            limit.change(made.share.vmemory)
+            limit.change(current.made.share.vmemory)
         return changed
 
     return change
+
+
+def _checkpoint_driver(base: Base) -> checkpoint_calls.CheckpointDriver:
+    driver = base.driver
+    return checkpoint_calls.CheckpointDriver(
+        driver.libcuda, driver.libnvidia_ml, base.machine, driver.release
+    )

@@ -74,6 +74,13 @@ class RunShare:
     tampered: str  # a change of its ledger by something other than the shim; empty: none
     driver_limit: int | None  # the driver's own memory limit in bytes; None: no limit
     driver_why: str  # why there is none, if the driver supports limits
+    suspension: region.Suspension = dataclasses.field(default_factory=region.Suspension)
+    host: int = 0  # bytes of device memory that are in host memory while it is suspended
+
+    @property
+    def state(self) -> str:
+        """Whether the run is running or suspended."""
+        return "suspended" if self.suspension.suspended else "running"
 
     @property
     def full_name(self) -> str:
@@ -88,7 +95,14 @@ class RunShare:
     @property
     def reserved(self) -> int:
         """The bytes of the device that no other run can reserve."""
+        if self.suspension.released:
+            return 0
         return holders.reserved_bytes(self.limits, self.held)
+
+    @property
+    def reserved_vcore(self) -> int:
+        """The percent of the device's time that no other run can reserve."""
+        return 0 if self.suspension.released else self.promised_vcore
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,7 +118,7 @@ class DeviceView:
     @property
     def promised_vcore(self) -> int:
         """The reserved percent of its time."""
-        return sum(part.promised_vcore for part in self.parts)
+        return sum(part.reserved_vcore for part in self.parts)
 
     @property
     def promised_bytes(self) -> int:
@@ -179,6 +193,9 @@ def _part(
     holder, usage = run.promise.holder, run.usage
     slots: Iterable[region.SlotUsage] = () if usage is None else usage.slots
     extra = () if usage is None else run.extra[index]
+    suspension = run.promise.limits.suspension
+    charged = None if usage is None else usage.charged[index] + sum(extra)
+    on_device = not suspension.suspended
     return RunShare(
         run_id=run.promise.run_id,
         name=holder.name,
@@ -190,13 +207,13 @@ def _part(
         promised_vcore=holder.vcore,
         limits=run.promise.limits.devices[index],
         priority=run.promise.limits.priority,
-        held=None if usage is None else usage.charged[index] + sum(extra),
+        held=charged if on_device else 0,
         refused=0 if usage is None else usage.refused[index],
         processes=tuple(
             Process(
                 x.pid,
                 log.printable(x.name),
-                x.charged[index] + extra[x.slot],
+                x.charged[index] + extra[x.slot] if on_device else 0,
                 x.started_ns / 1e9,
             )
             for x in slots
@@ -207,6 +224,8 @@ def _part(
         tampered=run.tampered,
         driver_limit=run.driver.sizes[index] if index < len(run.driver.sizes) else None,
         driver_why=run.driver.why,
+        suspension=suspension,
+        host=0 if on_device else charged or 0,
     )
 
 

@@ -281,5 +281,7 @@ def test_every_thread_waits_and_a_handle_of_any_thread_names_its_process(machine
         thread = target.answer()
         assert caller.ask(f"[lock({thread}), state({target.pid})]") == [0, LOCKED]
         assert target.ask("[go.set(), time.sleep(0.05), len(done)][2]") == 0
-        assert caller.ask(f"[checkpoint({thread}), restore({thread}), unlock({thread})]") == [0] * 3
+        assert (
+            caller.ask(f"[checkpoint({thread}), restore({thread}), unlock({thread})]") == [0] * 3
+        )
         assert target.ask("[[t.join() for t in threads], done][1]") == [True] * 4

@@ -55,7 +55,7 @@ static void set_state(void)
 static void skip_suspension(const struct quota_limits *limits)
 {
     static uint32_t known = UINT32_MAX;
-    uint32_t count = limits->flags >> QUOTA_SUSPENSIONS_SHIFT;
+    uint32_t count = limits->flags >> QUOTA_SUSPENSIONS_SHIFT & QUOTA_SUSPENSIONS_MASK;
     uint64_t now = clock_now_ns(CLOCK_MONOTONIC);
 
     if (known != UINT32_MAX && known != count) {

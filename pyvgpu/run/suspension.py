@@ -1,0 +1,120 @@
+"""State machine of suspending and resuming the processes of a run, through CUDA's checkpoints.
+
+Pure: it decides the next call of the driver from the states of the processes, and what the result
+of a call means. suspender.py makes the calls. There is no state beside the driver's, so a
+suspension that was interrupted anywhere is continued, or taken back, by asking again.
+
+    RUNNING --lock--> LOCKED --checkpoint--> CHECKPOINTED --restore--> LOCKED --unlock--> RUNNING
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED = 1, 2, 3
+OPERATING_SYSTEM, ILLEGAL_STATE, NOT_READY, NOT_SUPPORTED = 304, 401, 600, 801
+
+
+class ProcessState(enum.IntEnum):
+    """CUprocessState."""
+
+    RUNNING = 0
+    LOCKED = 1
+    CHECKPOINTED = 2
+    FAILED = 3
+
+
+class Action(enum.Enum):
+    """A call of the driver; the values are the last words of its name."""
+
+    LOCK = "Lock"
+    CHECKPOINT = "Checkpoint"
+    RESTORE = "Restore"
+    UNLOCK = "Unlock"
+
+
+class Wish(enum.Enum):
+    """The state that all processes of a run shall reach."""
+
+    RUNNING = "resume"
+    SUSPENDED = "suspend"
+
+
+class Outcome(enum.Enum):
+    """What the result of a call means for the run."""
+
+    DONE = enum.auto()
+    AGAIN = enum.auto()  # look at the process again: it has ended, or is just beginning or ending
+    REFUSED = enum.auto()  # nothing happened, and nothing will
+    LOST = enum.auto()  # the process cannot be restored any more
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """The next call."""
+
+    action: Action
+    pid: int
+
+
+AFTER = {
+    Action.LOCK: ProcessState.LOCKED,
+    Action.CHECKPOINT: ProcessState.CHECKPOINTED,
+    Action.RESTORE: ProcessState.LOCKED,
+    Action.UNLOCK: ProcessState.RUNNING,
+}
+
+# In the order of the calls: all processes are locked before the first is checkpointed, and all are
+# restored before the first goes on, because processes of a run may wait for each other.
+_STEPS = {
+    Wish.SUSPENDED: (
+        (ProcessState.RUNNING, Action.LOCK),
+        (ProcessState.LOCKED, Action.CHECKPOINT),
+    ),
+    Wish.RUNNING: (
+        (ProcessState.CHECKPOINTED, Action.RESTORE),
+        (ProcessState.LOCKED, Action.UNLOCK),
+    ),
+}
+
+_REFUSED = {
+    (Action.LOCK, NOT_READY): "its calls and work on the device did not end in time",
+    (Action.LOCK, NOT_SUPPORTED): "the driver cannot lock it",
+    (Action.CHECKPOINT, NOT_SUPPORTED): (
+        "it has managed memory, or memory that it shares with another process, which this driver "
+        "cannot move"
+    ),
+    (Action.CHECKPOINT, OUT_OF_MEMORY): (
+        "the driver is out of memory; it cannot move memory of a device in MIG mode"
+    ),
+}
+_AGAIN = (NOT_INITIALIZED, ILLEGAL_STATE, OPERATING_SYSTEM)
+
+
+def next_step(wish: Wish, states: Mapping[int, ProcessState]) -> Step | None:
+    """Return the next call, by the states of the processes by pid; None: the wish is reached."""
+    for state, action in _STEPS[wish]:
+        for pid in sorted(states):
+            if states[pid] is state:
+                return Step(action, pid)
+    return None
+
+
+def judge(action: Action, result: int) -> Outcome:
+    """Return what a CUresult of *action* means."""
+    if result == 0:
+        return Outcome.DONE
+    if action is Action.RESTORE and result in (OUT_OF_MEMORY, OPERATING_SYSTEM, INVALID_VALUE):
+        return Outcome.LOST
+    return Outcome.AGAIN if result in _AGAIN else Outcome.REFUSED
+
+
+def explain(action: Action, result: int) -> str:
+    """Return why *action* was refused."""
+    known = _REFUSED.get((action, result))
+    return known or f"cuCheckpointProcess{action.value} returned error {result}"

@@ -33,6 +33,7 @@ _COPY_RATE = 200_000_000  # bytes per second, slower than any link
 _SETTLE_SECONDS = 10.0  # for processes that are beginning or ending
 _PAUSE_SECONDS = 0.05
 _RETRY_SECONDS = 1.0
+_SEEN_SECONDS = 2.0
 _PATIENCE_SECONDS = 5.0  # for a call in progress when the run ends
 _PROC = Path("/proc")
 _UVM = b"/dev/nvidia-uvm"
@@ -43,6 +44,10 @@ _GATED = region.Suspension(gated=True)
 
 class RefusedError(errors.UnavailableError):
     """A process cannot be suspended; it goes on."""
+
+
+class LostError(errors.UnavailableError):
+    """A process can never be restored."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,6 +102,7 @@ class Suspender:
         self._driver = driver
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._seen = threading.Event()  # the report of the last order, by its client
         self._thread: threading.Thread | None = None
         self._order: SuspendOrder | None = None  # in progress
         self._report = Report()
@@ -111,6 +117,7 @@ class Suspender:
                 doing = "suspended" if order.wish is suspension.Wish.RUNNING else "resumed"
                 raise errors.UnavailableError(f"it is just being {doing}; try again")
             self._order, self._report = order, Report()
+            self._seen.clear()
             self._thread = threading.Thread(
                 target=self._run, args=(order,), name="suspender", daemon=True
             )
@@ -120,6 +127,8 @@ class Suspender:
         """Return whether an order is in progress, and the report of the last one."""
         with self._lock:
             busy = self._order is not None and self._report == Report()
+            if not busy:
+                self._seen.set()
             return busy, self._report
 
     def stop(self) -> None:
@@ -144,6 +153,11 @@ class Suspender:
             else:
                 text = operation.resume()
             self._conclude(Report(text or "done"))
+        except LostError as exc:
+            log.say(str(exc))
+            self._conclude(Report(error=exc))
+            self._seen.wait(_SEEN_SECONDS)  # the supervisor ends with its program
+            operation.kill()
         except errors.PyVgpuError as exc:
             self._conclude(Report(error=exc))
             operation.recover()
@@ -225,6 +239,11 @@ class Operation:
         self._books.mark(self._made, RUNNING)
         self._saved.clear()
         return "resumed"
+
+    def kill(self) -> None:
+        """Kill all processes: none can go on without one that is lost."""
+        for target in self._targets.values():
+            target.kill()
 
     def recover(self) -> None:
         """Let a run that could not be suspended go on, however long its processes are stopped."""
@@ -348,7 +367,11 @@ class Operation:
             if not self._targets[step.pid].is_alive:
                 outcome = suspension.Outcome.AGAIN
             if outcome is suspension.Outcome.LOST:
-                self._give_up(step, result)
+                why = suspension.explain(step.action, result)
+                raise LostError(
+                    f"process {step.pid} could not be restored ({why}), so the run's processes "
+                    "are killed"
+                )
             why = suspension.explain(step.action, result)
             if outcome is suspension.Outcome.REFUSED or time.monotonic() > until:
                 raise RefusedError(f"process {step.pid}: {why}")
@@ -377,15 +400,6 @@ class Operation:
                 raise _hanging(pid, exc) from exc
             found[pid] = suspension.ProcessState.RUNNING if state is None else state
         return found
-
-    def _give_up(self, step: suspension.Step, result: int) -> None:
-        """No process of the run can go on without one that is lost: kill them all."""
-        why = suspension.explain(step.action, result)
-        for target in self._targets.values():
-            target.kill()
-        text = f"process {step.pid} could not be restored ({why}): the run's processes were killed"
-        log.say(text)
-        raise errors.UnavailableError(text)
 
 
 def _hanging(pid: int, exc: errors.PyVgpuError) -> RefusedError:

@@ -89,6 +89,7 @@ _REFUSED = {
         "it has managed memory, or memory that it shares with another process, which this driver "
         "cannot move"
     ),
+    (Action.RESTORE, OUT_OF_MEMORY): "the driver found too little room on the device",
     (Action.CHECKPOINT, OUT_OF_MEMORY): (
         "the driver is out of memory; it cannot move memory of a device in MIG mode"
     ),

@@ -129,7 +129,8 @@ def test_a_restore_without_room_fails_and_so_do_all_later_ones(target, caller, m
         assert caller.ask(f"[restore({pid}), state({pid})]") == [OUT_OF_MEMORY, CHECKPOINTED]
         assert caller.ask("free_bytes()") < 16 * MIB  # it keeps what it got
     assert caller.ask(f"[restore({pid}), unlock({pid})]") == [OPERATING_SYSTEM, ILLEGAL_STATE]
-    target.kill()
+    target.process.kill()
+    target.process.communicate()
     assert judge.used_bytes(machine) == 0
 
 
@@ -215,7 +216,8 @@ def test_a_process_goes_on_if_its_locker_is_killed_before_it_has_the_lock(target
 
 def test_memory_of_a_process_that_is_killed_while_checkpointed_is_gone(target, caller, machine):
     assert caller.ask(f"[lock({target.pid}), checkpoint({target.pid})]") == [0, 0]
-    target.kill()
+    target.process.kill()
+    target.process.communicate()
     assert caller.ask(f"restore({target.pid})") == OPERATING_SYSTEM
     assert judge.used_bytes(machine) == 0
 

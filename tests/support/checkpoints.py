@@ -93,14 +93,8 @@ for line in sys.stdin:
 class Lines:
     """A process that executes lines."""
 
-    def __init__(self, source: str, environment: Mapping[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER + source + LOOP],
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
         assert self.answer() == "ready"
 
     @property
@@ -120,10 +114,6 @@ class Lines:
         self.send(f"answer({expression})")
         return self.answer()
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
 
 def process_state(pid: int) -> str:
     """Return the letter of a process's state in /proc."""
@@ -133,11 +123,18 @@ def process_state(pid: int) -> str:
 @contextlib.contextmanager
 def lines(source: str, environment: Mapping[str, str]) -> Iterator[Lines]:
     """Run such a process during the block; it is killed at the end."""
-    made = Lines(source, environment)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER + source + LOOP],
+        env=dict(environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
-        yield made
+        yield Lines(process)
     finally:
-        made.kill()
+        process.kill()
+        process.communicate()
 
 
 def target(machine: simulator.Machine) -> contextlib.AbstractContextManager[Lines]:

@@ -1,0 +1,109 @@
+"""Host memory for suspended processes: the machine's, their cgroups', and a ceiling."""
+
+import os
+
+import pytest
+
+from pyvgpu.errors import UnavailableError
+from pyvgpu.machine import host_memory
+from pyvgpu.machine.host_memory import HostLimit
+from pyvgpu.run import suspender
+
+GIB = 1 << 30
+NEEDS = {7: 4 * GIB, 9: 2 * GIB}
+
+
+def test_needs_that_fit_everywhere_are_allowed():
+    limits = [HostLimit("the machine", 6 * GIB), HostLimit("a", 2 * GIB, frozenset({9}))]
+    host_memory.check(NEEDS, limits, 6 * GIB)
+    host_memory.check({}, [HostLimit("the machine", 0)])
+
+
+@pytest.mark.parametrize(
+    ("limits", "ceiling", "expected"),
+    [
+        pytest.param(
+            [HostLimit("the machine (MemAvailable)", 5 * GIB)],
+            None,
+            "it needs 6GiB of host memory, and the machine (MemAvailable) has 5GiB left",
+            id="machine",
+        ),
+        pytest.param(
+            [HostLimit("the memory limit of cgroup /a", GIB, frozenset({9}))],
+            None,
+            "it needs 2GiB of host memory, and the memory limit of cgroup /a has 1GiB left",
+            id="cgroup of one process",
+        ),
+        pytest.param(
+            [HostLimit("x", -GIB, frozenset({9}))],
+            None,
+            "it needs 2GiB of host memory, and x has 0 bytes left",
+            id="beyond its limit",
+        ),
+        pytest.param(
+            [],
+            5 * GIB,
+            "it needs 6GiB of host memory, and --host-memory allows 5GiB",
+            id="ceiling",
+        ),
+    ],
+)
+def test_needs_that_do_not_fit_are_refused_with_the_numbers(limits, ceiling, expected):
+    with pytest.raises(UnavailableError) as caught:
+        host_memory.check(NEEDS, limits, ceiling)
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        pytest.param({}, None, id="no controller"),
+        pytest.param({"memory.max": "max\n", "memory.current": "5\n"}, None, id="no limit"),
+        pytest.param({"memory.max": "100\n", "memory.current": "60\n"}, 40, id="limit"),
+        pytest.param(
+            {
+                "memory.max": "100\n",
+                "memory.current": "60\n",
+                "memory.stat": "anon 30\ninactive_file 20\nactive_file 10\n",
+            },
+            60,
+            id="cached files are reclaimed",
+        ),
+        pytest.param({"memory.max": "100\n", "memory.current": "?\n"}, None, id="not a number"),
+    ],
+)
+def test_room_under_a_cgroups_limit_is_read(tmp_path, files, expected):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert host_memory.left_in(tmp_path) == expected
+
+
+def test_limits_of_this_process_begin_with_the_machines():
+    first, *_ = host_memory.find([os.getpid()])
+    assert first.pids is None
+    assert first.left > 0
+
+
+STAT = "12 (a (b) T) {} 1 12 12 0\n"
+MAP = "7f00-7f01 rw-s 00000000 00:05 9 /dev/nvidia-uvm\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "maps", "expected"),
+    [
+        pytest.param("S", "", None, id="sleeping"),
+        pytest.param("S", MAP, None, id="one mapping: no managed memory"),
+        pytest.param("S", MAP * 2, "it has managed memory", id="managed memory"),
+        pytest.param("T", "", "it is stopped; `kill -CONT", id="stopped"),
+        pytest.param("t", "", "it is stopped; `kill -CONT", id="traced"),
+    ],
+)
+def test_processes_that_would_hang_or_lose_their_context_are_recognized(
+    tmp_path, state, maps, expected
+):
+    folder = tmp_path / str(os.getpid())
+    folder.mkdir()
+    (folder / "stat").write_text(STAT.format(state))
+    (folder / "maps").write_text(maps)
+    found = suspender.find_obstacle(folder)
+    assert found is None if expected is None else found.startswith(expected)

@@ -1,0 +1,75 @@
+"""The state machine of a suspension: which call is next, and what its result means."""
+
+import random
+
+import pytest
+
+from pyvgpu.run import suspension
+from pyvgpu.run.suspension import Action, Outcome, ProcessState, Step, Wish
+
+RUNNING, LOCKED, CHECKPOINTED = (
+    ProcessState.RUNNING,
+    ProcessState.LOCKED,
+    ProcessState.CHECKPOINTED,
+)
+
+
+@pytest.mark.parametrize(
+    ("wish", "states", "expected"),
+    [
+        pytest.param(Wish.SUSPENDED, {}, None, id="no process"),
+        pytest.param(Wish.SUSPENDED, {7: RUNNING}, Step(Action.LOCK, 7), id="lock first"),
+        pytest.param(
+            Wish.SUSPENDED, {7: LOCKED, 9: RUNNING}, Step(Action.LOCK, 9), id="lock all first"
+        ),
+        pytest.param(
+            Wish.SUSPENDED,
+            {7: LOCKED, 9: LOCKED},
+            Step(Action.CHECKPOINT, 7),
+            id="then checkpoint",
+        ),
+        pytest.param(Wish.SUSPENDED, {7: CHECKPOINTED}, None, id="suspended"),
+        pytest.param(
+            Wish.RUNNING, {7: LOCKED, 9: CHECKPOINTED}, Step(Action.RESTORE, 9), id="restore first"
+        ),
+        pytest.param(Wish.RUNNING, {7: LOCKED, 9: RUNNING}, Step(Action.UNLOCK, 7), id="unlock"),
+        pytest.param(Wish.RUNNING, {7: RUNNING}, None, id="running"),
+    ],
+)
+def test_next_step_brings_the_processes_closer_to_the_wish(wish, states, expected):
+    assert suspension.next_step(wish, states) == expected
+
+
+@pytest.mark.parametrize(
+    ("action", "result", "expected"),
+    [
+        (Action.LOCK, 0, Outcome.DONE),
+        (Action.LOCK, suspension.NOT_READY, Outcome.REFUSED),
+        (Action.LOCK, suspension.NOT_INITIALIZED, Outcome.AGAIN),
+        (Action.LOCK, suspension.ILLEGAL_STATE, Outcome.AGAIN),
+        (Action.CHECKPOINT, suspension.NOT_SUPPORTED, Outcome.REFUSED),
+        (Action.CHECKPOINT, suspension.OUT_OF_MEMORY, Outcome.REFUSED),
+        (Action.RESTORE, suspension.OUT_OF_MEMORY, Outcome.LOST),
+        (Action.RESTORE, suspension.OPERATING_SYSTEM, Outcome.LOST),
+        (Action.RESTORE, suspension.ILLEGAL_STATE, Outcome.AGAIN),
+        (Action.UNLOCK, suspension.ILLEGAL_STATE, Outcome.AGAIN),
+    ],
+)
+def test_results_of_calls_are_judged(action, result, expected):
+    assert suspension.judge(action, result) is expected
+    assert suspension.explain(action, result)
+
+
+def test_any_interrupted_suspension_is_completed_or_taken_back():
+    draw = random.Random(5)
+    for _ in range(500):
+        states = {pid: draw.choice((RUNNING, LOCKED, CHECKPOINTED)) for pid in range(4)}
+        wish = draw.choice(tuple(Wish))
+        steps = 0
+        while (step := suspension.next_step(wish, states)) is not None:
+            states[step.pid] = suspension.AFTER[step.action]
+            steps += 1
+            assert steps <= 8
+            if draw.random() < 0.1:
+                wish, steps = draw.choice(tuple(Wish)), 0
+        assert set(states.values()) == {RUNNING if wish is Wish.RUNNING else CHECKPOINTED}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyvgpu.machine import holders, reservations
 
 ROOM_BYTES = 256 << 20  # of a GPU, left free by a restore beyond what it needs
+LOCK_SECONDS = 10.0
 _CALL_SECONDS = 10.0
 _COPY_SECONDS = 60.0
 _COPY_RATE = 200_000_000  # bytes per second, slower than any link
@@ -57,7 +58,7 @@ class SuspendOrder:
     wish: suspension.Wish
     keep: bool = False  # the reservation
     host_memory: int | None = None  # most host memory that may be used, bytes
-    lock_seconds: float = 10.0  # for calls and work in progress
+    lock_seconds: float = LOCK_SECONDS  # for calls and work in progress
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -482,7 +483,7 @@ def parse_order(found: Mapping[str, Any]) -> SuspendOrder:
             suspension.Wish(found["suspension"]),
             bool(found.get("keep", False)),
             None if found.get("host_memory") is None else int(found["host_memory"]),
-            float(found.get("lock_seconds", SuspendOrder.lock_seconds)),
+            float(found.get("lock_seconds", LOCK_SECONDS)),
         )
         if not 0 < order.lock_seconds <= 3600:
             raise ValueError("lock_seconds")

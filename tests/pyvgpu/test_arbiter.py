@@ -18,7 +18,7 @@ import rights
 from arbiters import UUIDS, books_in, living, processes, read_clock, run_in
 from waiting import wait_until
 
-from pyvgpu import quota
+from pyvgpu import quota, region
 from pyvgpu.machine import arbiter
 
 
@@ -378,6 +378,31 @@ def test_unused_shares_are_lent_to_elastic_runs(place):
         wait_until(lambda: lent() == pytest.approx(3, abs=0.1))
         second.work(0, 5_000_000_000)
         wait_until(lambda: lent() == pytest.approx(0, abs=0.1))
+
+
+def test_a_suspended_run_gets_no_time_and_holds_none_back(place):
+    low = quota.Priority.LOW
+    with (
+        run_in(place, None, priority=low) as first,
+        run_in(place, 50) as second,
+        second.process(0),
+    ):
+        first.attendant.look()
+        second.attendant.look()
+        wait_until(lambda: arbiter.serves(first.clock()))
+        wait_until(lambda: arbiter.serves(second.clock()))
+        second.work(0, 40_000_000_000)
+        wait_until(lambda: read_clock(first.clock()).above == 2)
+        wait_until(lambda: read_clock(first.clock()).tenants == 2)
+        suspended = region.Suspension(gated=True, suspended=True)
+        books_in(place).mark(second.made, suspended)
+        wait_until(lambda: read_clock(first.clock()).above == 0)
+        wait_until(lambda: read_clock(first.clock()).tenants == 1)
+        books_in(place).mark(second.made, region.Suspension())
+        wait_until(lambda: read_clock(first.clock()).above == 1)  # work before it is forgotten
+        wait_until(lambda: read_clock(first.clock()).tenants == 2)
+        second.work(0, 80_000_000_000, 40_000_000_000)
+        wait_until(lambda: read_clock(first.clock()).above == 2)
 
 
 def test_clock_of_a_low_priority_run_shows_work_of_others(place):

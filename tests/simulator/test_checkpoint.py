@@ -6,6 +6,7 @@ import subprocess
 
 import checkpoints
 import judge
+import machine_room
 import pytest
 from shim_room import ask_bare
 from waiting import wait_until
@@ -287,3 +288,41 @@ def test_every_thread_waits_and_a_handle_of_any_thread_names_its_process(machine
             caller.ask(f"[checkpoint({thread}), restore({thread}), unlock({thread})]") == [0] * 3
         )
         assert target.ask("[[t.join() for t in threads], done][1]") == [True] * 4
+
+
+CORE_TARGET = """
+from cuda.core import Device
+Device(0).set_current()
+"""
+CORE_CALLER = """
+from cuda.core import checkpoint
+def cycle(pid):
+    process = checkpoint.Process(pid)
+    states = [process.state, process.restore_thread_id > 0]
+    for step in (
+        process.lock, process.unlock, lambda: process.lock(timeout_ms=5000), process.checkpoint,
+        process.restore, process.unlock,
+    ):
+        step()
+        states.append(process.state)
+    return states
+"""
+
+
+def test_cuda_core_checkpoints_a_process(machine):
+    environment = machine_room.environment(machine)
+    with (
+        checkpoints.lines(CORE_TARGET, environment) as target,
+        checkpoints.lines(CORE_CALLER, environment) as caller,
+    ):
+        assert caller.ask(f"cycle({target.pid})") == [
+            "running",
+            True,
+            "locked",
+            "running",
+            "locked",
+            "checkpointed",
+            "locked",
+            "running",
+        ]
+        assert target.ask("len(Device().uuid) > 0") is True

@@ -63,7 +63,8 @@ UNKNOWN_FIRST = "launch_ns, events_in_turn"
 UNKNOWN = (
     "small_bytes, large_bytes, small_blocks, pool_chunk_bytes, pool_chunk_ns, "
     "second_context_percent, "
-    "green_context_percent, uncounted_bytes, fork_keeps, cgroup_limits, "
+    "green_context_percent, uncounted_bytes, fork_keeps, "
+    "checkpoint_percent, restore_percent, sync_ignores_lock, cgroup_limits, "
     "nvml_memory_late_ns, nvml_load_late_ns"
 )
 

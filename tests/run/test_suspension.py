@@ -1,10 +1,13 @@
 """The state machine of a suspension: which call is next, and what its result means."""
 
 import random
+import subprocess
 
 import pytest
 
-from pyvgpu.run import suspension
+from pyvgpu.errors import DataError
+from pyvgpu.machine import process_identity
+from pyvgpu.run import suspender, suspension
 from pyvgpu.run.suspension import Action, Outcome, ProcessState, Step, Wish
 
 RUNNING, LOCKED, CHECKPOINTED = (
@@ -73,3 +76,39 @@ def test_any_interrupted_suspension_is_completed_or_taken_back():
             if draw.random() < 0.1:
                 wish, steps = draw.choice(tuple(Wish)), 0
         assert set(states.values()) == {RUNNING if wish is Wish.RUNNING else CHECKPOINTED}
+
+
+def test_another_process_that_got_the_pid_is_not_killed():
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        began = process_identity.began(process.pid)
+        reused = suspender.Target(process.pid, b"1")
+        assert not reused.is_alive
+        reused.kill()
+        assert process.poll() is None
+        target = suspender.Target(process.pid, began)
+        assert target.is_alive
+        target.kill()
+        process.wait()
+        assert not target.is_alive
+        target.kill()
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"suspension": "stop"},
+        {"suspension": "suspend", "host_memory": "much"},
+        {"suspension": "suspend", "lock_seconds": 0},
+        {"suspension": "suspend", "lock_seconds": "nan"},
+    ],
+)
+def test_invalid_orders_are_refused(found):
+    with pytest.raises(DataError):
+        suspender.parse_order(found)
+
+
+def test_order_of_a_client_is_parsed():
+    sent = {"suspension": "suspend", "keep": True, "host_memory": 5, "lock_seconds": 2}
+    assert suspender.parse_order(sent) == suspender.SuspendOrder(Wish.SUSPENDED, True, 5, 2.0)
+    assert suspender.parse_order({"suspension": "resume"}).wish is Wish.RUNNING

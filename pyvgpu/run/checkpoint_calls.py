@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 CUDA_VERSION = 12080  # the first with the interface
 DRIVER_RELEASE = "570"
 _BEGIN_SECONDS = 30.0
+_PERIOD_SECONDS = 0.2  # between looks at a process that a call is about
+_STOPPED_PERIODS = 5
+_PROC = Path("/proc")
 _FUNCTIONS = ("Lock", "Checkpoint", "Restore", "Unlock", "GetState")
 _ARGUMENT_WORDS = 16  # of 4 bytes: each argument struct has 64 bytes, and reserved ones are 0
 
@@ -98,13 +101,13 @@ class Calls:
 
     def state(self, pid: int, seconds: float) -> suspension.ProcessState | None:
         """Return the state of a process; None: it has ended, or does not use CUDA yet."""
-        found = self._ask({"call": "GetState", "pid": pid}, seconds)
+        found = self._ask({"call": "GetState", "pid": pid}, seconds, pid)
         return None if found["result"] else suspension.ProcessState(found["state"])
 
     def act(self, step: suspension.Step, timeout_ms: int, seconds: float) -> int:
         """Make a call and return its CUresult; *timeout_ms* is that of a lock. HangingError."""
         request = {"call": step.action.value, "pid": step.pid, "timeout_ms": timeout_ms}
-        return int(self._ask(request, seconds)["result"])
+        return int(self._ask(request, seconds, step.pid)["result"])
 
     def end(self) -> None:
         """End the child, also in the middle of a call."""
@@ -136,7 +139,10 @@ class Calls:
             start_new_session=True,
         )
 
-    def _ask(self, request: Mapping[str, object], seconds: float) -> dict[str, Any]:
+    def _ask(
+        self, request: Mapping[str, object], seconds: float, pid: int | None = None
+    ) -> dict[str, Any]:
+        """Return the child's answer; HangingError: too late, or process *pid* is stopped."""
         if self._child is None:
             self._child = self._start()
             seconds += _BEGIN_SECONDS
@@ -144,12 +150,12 @@ class Calls:
         try:
             writing, reading = _pipes(child)
             os.write(writing, json.dumps(request).encode() + b"\n")
-            answer = _read_line(reading, time.monotonic() + seconds)
+            answer = _read_line(reading, time.monotonic() + seconds, pid)
         except OSError:
             answer = b""
         if answer is None:
             self.end()
-            raise HangingError(f"the driver did not answer {request['call']} within {seconds:g} s")
+            raise HangingError(f"the driver did not answer {request['call']}")
         if not answer:
             self.end()
             raise errors.UnavailableError("the process that calls the driver has ended")
@@ -166,18 +172,35 @@ def _pipes(child: subprocess.Popen[bytes]) -> tuple[int, int]:
     return child.stdin.fileno(), child.stdout.fileno()
 
 
-def _read_line(reading: int, until: float) -> bytes | None:
-    """Return a line of the child, empty if it has ended, None if it takes too long."""
+def _read_line(reading: int, until: float, pid: int | None) -> bytes | None:
+    """Return a line of the child, empty if it has ended, None if it takes too long.
+
+    A call about a process that is stopped, and remains so, takes too long at once.
+    """
     line = b""
+    stopped = 0  # periods in a row
     while not line.endswith(b"\n"):
-        ready, _, _ = select.select([reading], [], [], max(0.0, until - time.monotonic()))
+        left = until - time.monotonic()
+        ready, _, _ = select.select([reading], [], [], max(0.0, min(left, _PERIOD_SECONDS)))
         if not ready:
-            return None
+            stopped = stopped + 1 if pid is not None and is_stopped(_PROC / str(pid)) else 0
+            if left <= 0 or stopped == _STOPPED_PERIODS:
+                return None
+            continue
         part = os.read(reading, 4096)
         if not part:
             return b""
         line += part
     return line
+
+
+def is_stopped(folder: Path) -> bool:
+    """Return whether the process with this folder in /proc is stopped, by a signal or a tracer."""
+    try:
+        state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return False  # it has ended
+    return state in (b"T", b"t")
 
 
 # --- the child --------------------------------------------------------------------------------

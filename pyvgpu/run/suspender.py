@@ -229,6 +229,11 @@ class Operation:
             return "is running already"
         self._calls.check_offered()
         self._find_targets()
+        for pid in self._targets:
+            if checkpoint_calls.is_stopped(_PROC / str(pid)):
+                raise RefusedError(
+                    f"process {pid}: it is stopped; `kill -CONT {pid}` continues it"
+                )
         if before.suspended:
             self._books.readmit(self._made)
             try:
@@ -438,11 +443,10 @@ def find_obstacle(folder: Path) -> str | None:
     A process that is stopped or frozen would make the driver's calls hang.
     """
     try:
-        state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
         maps = (folder / "maps").read_bytes()
-    except (OSError, IndexError):
+    except OSError:
         return None  # it has ended
-    if state in (b"T", b"t"):
+    if checkpoint_calls.is_stopped(folder):
         return f"it is stopped; `kill -CONT {folder.name}` continues it"
     if is_frozen(folder):
         return "its cgroup is frozen"

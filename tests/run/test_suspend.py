@@ -16,7 +16,7 @@ from runner import PYVGPU
 from waiting import WHOLE, wait_until
 
 from pyvgpu import region
-from pyvgpu.machine import process_identity
+from pyvgpu.machine import process_identity, reservations
 from pyvgpu.simulation import simulator
 
 from .conftest import promised
@@ -249,6 +249,11 @@ def fixture_slow(runner, tmp_path):
     return runner
 
 
+def is_gated(name):
+    (found,) = [run for run in reservations.Books().live() if run.holder.name == name]
+    return found.limits.suspension.gated
+
+
 def children_of_driver_calls(supervisor):
     """Return the pids of the supervisor's children that call the driver."""
     found = []
@@ -282,7 +287,7 @@ def test_a_run_goes_on_if_the_caller_of_the_driver_is_killed(slow, name):
         with subprocess.Popen(
             [PYVGPU, "suspend", name], env=slow.environment, stderr=subprocess.PIPE, text=True
         ) as command:
-            wait_until(lambda: children_of_driver_calls(made.process.pid))
+            wait_until(lambda: is_gated(name))
             (caller,) = children_of_driver_calls(made.process.pid)
             made.send("answer(is_intact(p))")  # it waits from the lock on, or is answered before
             os.kill(caller, signal.SIGKILL)
@@ -290,6 +295,30 @@ def test_a_run_goes_on_if_the_caller_of_the_driver_is_killed(slow, name):
         assert made.answer() is True
         assert slow.listed(name)["state"] == "running"
         assert "suspended: 1.5GiB" in done(pyvgpu(slow, "suspend", name))
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_meanwhile_goes_on_once_it_is_continued(slow, name):
+    with tenant(slow, name, "--vmemory", "4GiB") as made:
+        made.send(HOLDING)
+        assert made.answer() is True
+        (process,) = slow.listed(name)["processes"]
+        with subprocess.Popen(
+            [PYVGPU, "suspend", name], env=slow.environment, stderr=subprocess.PIPE, text=True
+        ) as command:
+            wait_until(lambda: is_gated(name))
+            os.kill(process["pid"], signal.SIGSTOP)
+            assert "`kill -CONT" in command.stderr.read()
+        assert slow.listed(name)["state"] == "running"
+        assert refused(pyvgpu(slow, "resume", name)).endswith("try again\n")
+        os.kill(process["pid"], signal.SIGCONT)
+        assert made.ask("is_intact(p)") is True
+        wait_until(lambda: pyvgpu(slow, "suspend", name).returncode == 0)
+        os.kill(process["pid"], signal.SIGSTOP)
+        assert "it is stopped" in refused(pyvgpu(slow, "resume", name))
+        os.kill(process["pid"], signal.SIGCONT)
+        assert done(pyvgpu(slow, "resume", name)) == f"{name}: resumed\n"
+        assert made.ask("is_intact(p)") is True
 
 
 def test_processes_that_cannot_be_restored_are_ended_with_a_message(runner, name, held):

@@ -40,7 +40,8 @@ void checkpoint_begin(struct machine_checkpoint *record)
     if (!record->is_ready)
         machine_make_lock(&record->lock);
     record->is_ready = 1;
-    atomic_store(&record->inside, 0);
+    for (unsigned int i = 0; i < MACHINE_INSIDE; i++)
+        atomic_store(&record->inside[i].count, 0);
     atomic_store(&record->managed, 0);
     atomic_store(&record->imports, 0);
     record->is_spoiled = record->pending = 0;
@@ -72,18 +73,33 @@ static void look_at_locker(struct machine_checkpoint *record)
     pthread_mutex_unlock(&record->lock);
 }
 
-void checkpoint_wait(struct machine_checkpoint *record)
+struct machine_inside *checkpoint_counter(struct machine_checkpoint *record)
+{
+    static _Atomic uint32_t threads;
+
+    return &record->inside[atomic_fetch_add(&threads, 1) % MACHINE_INSIDE];
+}
+
+static bool has_calls(const struct machine_checkpoint *record)
+{
+    for (unsigned int i = 0; i < MACHINE_INSIDE; i++)
+        if (atomic_load(&record->inside[i].count))
+            return true;
+    return false;
+}
+
+void checkpoint_wait(struct machine_checkpoint *record, struct machine_inside *inside)
 {
     const struct timespec patience = {.tv_nsec = PATIENCE_NS};
     uint32_t state;
 
     for (;;) {
-        checkpoint_leave(record);
+        checkpoint_leave(inside);
         while ((state = atomic_load(&record->state)) != CHECKPOINT_RUNNING) {
             syscall(SYS_futex, &record->state, FUTEX_WAIT, state, &patience, NULL, 0);
             look_at_locker(record);
         }
-        atomic_fetch_add(&record->inside, 1);
+        atomic_fetch_add(&inside->count, 1);
         if (atomic_load(&record->state) == CHECKPOINT_RUNNING)
             return;
     }
@@ -248,7 +264,7 @@ enum checkpoint_result checkpoint_lock(struct machine *machine, int pid, unsigne
     if (atomic_load(&target.record->state) != CHECKPOINT_RUNNING)
         return end(&target, CHECKPOINT_WRONG_STATE);
     set_state(target.record, CHECKPOINT_LOCKING);
-    while (atomic_load(&target.record->inside) || has_work(&target)) {
+    while (has_calls(target.record) || has_work(&target)) {
         if (!wait_while_stopped(&target))
             result = CHECKPOINT_NO_PROCESS;
         else if (clock_now() >= until)

@@ -36,19 +36,23 @@ enum checkpoint_result {
 /* Prepare the record of a slot that is being claimed. */
 void checkpoint_begin(struct machine_checkpoint *record);
 
-/* Wait until the process is not locked; counted as inside on return. */
-void checkpoint_wait(struct machine_checkpoint *record);
+/* The counter for calls of the calling thread, which stays the same. */
+struct machine_inside *checkpoint_counter(struct machine_checkpoint *record);
 
-static inline void checkpoint_enter(struct machine_checkpoint *record)
+/* Wait until the process is not locked; counted as inside on return. */
+void checkpoint_wait(struct machine_checkpoint *record, struct machine_inside *inside);
+
+static inline void checkpoint_enter(struct machine_checkpoint *record,
+                                    struct machine_inside *inside)
 {
-    atomic_fetch_add(&record->inside, 1);
+    atomic_fetch_add(&inside->count, 1);
     if (__builtin_expect(atomic_load(&record->state) != CHECKPOINT_RUNNING, 0))
-        checkpoint_wait(record);
+        checkpoint_wait(record, inside);
 }
 
-static inline void checkpoint_leave(struct machine_checkpoint *record)
+static inline void checkpoint_leave(struct machine_inside *inside)
 {
-    atomic_fetch_sub(&record->inside, 1);
+    atomic_fetch_sub(&inside->count, 1);
 }
 
 /* --- other processes -------------------------------------------------------------------------- */

@@ -27,6 +27,7 @@ enum {
     MACHINE_SHARES = 16384,
     MACHINE_PATH = 512,
     MACHINE_NOTES = 64,
+    MACHINE_INSIDE = 8,
 };
 
 enum machine_slot_state { SLOT_FREE, SLOT_LIVE };
@@ -65,19 +66,24 @@ struct machine_past {
     } notes[MACHINE_NOTES];
 };
 
+/* Threads of a process that are in calls, by groups of threads: a cache line each. */
+struct machine_inside {
+    _Atomic uint32_t count;
+    uint32_t unused[15];
+};
+
 /* Suspension of a process by another one; see checkpoint.h. */
 struct machine_checkpoint {
-    pthread_mutex_t lock;     /* held by the process that acts, for as long as it does */
-    _Atomic uint32_t state;   /* enum checkpoint_state */
-    _Atomic uint32_t inside;  /* its threads in calls */
-    _Atomic uint32_t managed; /* its allocations of managed memory */
-    _Atomic uint32_t imports; /* memory of other processes that it has open */
-    uint32_t is_ready;        /* the lock is initialised */
-    uint32_t is_spoiled;      /* a restore has failed: there is no way back */
-    uint32_t pending;         /* state after the action that has begun; 0: none has */
-    uint32_t unused;
+    pthread_mutex_t lock;          /* held by the process that acts, for as long as it does */
+    _Atomic uint32_t state;        /* enum checkpoint_state */
+    _Atomic uint32_t managed;      /* its allocations of managed memory */
+    _Atomic uint32_t imports;      /* memory of other processes that it has open */
+    uint32_t is_ready;             /* the lock is initialised */
+    uint32_t is_spoiled;           /* a restore has failed: there is no way back */
+    uint32_t pending;              /* state after the action that has begun; 0: none has */
     uint64_t due_ns;               /* when that action ends */
     uint64_t held[CONFIG_DEVICES]; /* bytes that are in host memory meanwhile */
+    struct machine_inside inside[MACHINE_INSIDE] __attribute__((aligned(64)));
 } __attribute__((aligned(64)));
 
 /* Offsets for readers outside the driver (tests/support/judge.py). */

@@ -16,6 +16,7 @@ static struct process_page no_page;
 
 struct process process;
 __thread unsigned int process_depth;
+__thread struct machine_inside *process_inside;
 struct process_page *process_page = &no_page;
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;

@@ -50,6 +50,7 @@ CUresult process_start(const int *devices, int count);
 CUresult process_refusal(const char *name);
 
 extern __thread unsigned int process_depth; /* of calls in progress, one within the other */
+extern __thread struct machine_inside *process_inside; /* the thread's counter; NULL: no call yet */
 
 /* Ends with the function that it is declared in. */
 struct process_call {
@@ -61,7 +62,7 @@ struct process_call {
 static inline void process_leave(const struct process_call *call)
 {
     if (call->is_counted && !--process_depth)
-        checkpoint_leave(process.machine->own);
+        checkpoint_leave(process_inside);
 }
 
 /* In the normal case: ready, no fault, the faults file checked lately, and not locked. */
@@ -72,8 +73,11 @@ static inline CUresult process_enter(const char *name, struct process_call *call
 
     if (__builtin_expect(refusal != CUDA_SUCCESS, 0))
         return refusal;
-    if (!process_depth++)
-        checkpoint_enter(process.machine->own);
+    if (!process_depth++) {
+        if (__builtin_expect(!process_inside, 0))
+            process_inside = checkpoint_counter(process.machine->own);
+        checkpoint_enter(process.machine->own, process_inside);
+    }
     call->is_counted = true;
     return CUDA_SUCCESS;
 }

@@ -88,7 +88,9 @@ def test_another_run_gets_the_device_meanwhile_and_every_byte_is_the_same(runner
     )
     (top,) = [
         run
-        for run in json.loads(done(pyvgpu(runner, "top", "--once", "--json")))["runs"]
+        for run in json.loads(
+            done(pyvgpu(runner, "top", "--once", "--json", "--interval", "0.1"))
+        )["runs"]
         if run["name"] == name
     ]
     assert (top["state"], top["share"]) in (("suspended", 0.0), ("suspended", None))

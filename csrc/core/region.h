@@ -45,9 +45,11 @@
 #define QUOTA_GATED      8  /* it is being suspended, or is: calls must not begin */
 #define QUOTA_SUSPENDED  16 /* its memory is in host memory */
 #define QUOTA_KEPT       32 /* suspended, or about to be resumed: its reservation counts */
+
 #define QUOTA_SUSPENSIONS_SHIFT 6 /* from here on: how often it was gated; wraps */
 #define QUOTA_SUSPENSIONS_MASK  0x3FFU
-#define QUOTA_MIG_SHIFT  16 /* from here on a bit for each device: its UUID reads MIG-, not GPU- */
+
+#define QUOTA_MIG_SHIFT 16 /* from here on a bit for each device: its UUID reads MIG-, not GPU- */
 
 #define POLICY_HARD    0
 #define POLICY_ELASTIC 1

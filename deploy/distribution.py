@@ -164,7 +164,7 @@ def plugin(source: Image, archive: pathlib.Path) -> None:
     """Write the archive of the kubectl plugin from the files of the image *source*."""
     loader = python = ""
     with (
-        gzip.GzipFile(archive, "wb", compresslevel=6, mtime=0) as packed,
+        gzip.GzipFile(archive, "wb", compresslevel=4, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w") as tar,
     ):
         for layer in source.layers:

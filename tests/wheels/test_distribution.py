@@ -13,6 +13,8 @@ import pytest
 import release
 import yaml
 
+from pyvgpu.cli import manifests
+
 from .conftest import DIST
 
 pytestmark = pytest.mark.wheels
@@ -97,7 +99,8 @@ def test_helm_reads_the_chart(released):
     shown = subprocess.run([helm, "show", "chart", chart], capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
     assert yaml.safe_load(shown.stdout)["version"] == release.version()
-    made = subprocess.run([helm, "template", "pyvgpu", chart], capture_output=True, text=True)
+    command = [helm, "template", "pyvgpu", chart, "--kube-version", manifests.KUBERNETES]
+    made = subprocess.run(command, capture_output=True, text=True)
     assert made.stdout.count("kind: DaemonSet") >= 2, made.stderr
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyvgpu.machine import holders, quota_socket, reservations
+from pyvgpu.machine import quota_socket, reservations
 from pyvgpu.run import suspend_socket, suspender, suspension
 
 if TYPE_CHECKING:
@@ -19,20 +19,20 @@ resume it.
 _EXAMPLES = """\
 examples:
   pyvgpu resume train
+  pyvgpu resume alice/train                      (as root)
 """
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu resume`."""
-    parser.usage = "pyvgpu resume NAME"
+    parser.usage = "pyvgpu resume RUN"
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    parser.add_argument("name", metavar="NAME", help="what `pyvgpu ps` calls the run")
+    parser.add_argument("name", metavar="RUN", help="the run, as in `pyvgpu ps`")
 
 
 def run(options: argparse.Namespace) -> int:
     """Resume the run."""
-    name = holders.check_name(options.name, "NAME")
-    found = quota_socket.find(name, reservations.Books().live())
+    found = quota_socket.find(options.name, reservations.Books().live())
     print(suspend_socket.send(found, suspender.SuspendOrder(suspension.Wish.RUNNING)))
     return 0

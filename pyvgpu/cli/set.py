@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, quota
 from pyvgpu.cli import agent, limits
 from pyvgpu.deviceplugin import admin_socket
-from pyvgpu.machine import holders, quota_socket, reservations, users
+from pyvgpu.machine import quota_socket, reservations, users
 
 if TYPE_CHECKING:
     import argparse
@@ -63,8 +63,6 @@ def run(options: argparse.Namespace) -> int:
         order = {"order": "set", "name": options.name, "change": dataclasses.asdict(wanted)}
         print(admin_socket.tell(agent.state(options), order))
         return 0
-    if "/" not in options.name:
-        holders.check_name(options.name, "RUN")
     found = quota_socket.find(options.name, live)
     with quota_socket.Supervisor(found) as supervisor:
         held = supervisor.change(wanted)

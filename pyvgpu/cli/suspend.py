@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
-from pyvgpu.machine import holders, quota_socket, reservations
+from pyvgpu.machine import quota_socket, reservations
 from pyvgpu.run import suspend_socket, suspender, suspension
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ examples:
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu suspend`."""
-    parser.usage = "pyvgpu suspend NAME [options]"
+    parser.usage = "pyvgpu suspend RUN [options]"
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("name", metavar="NAME", help="what `pyvgpu ps` calls the run")
+    add("name", metavar="RUN", help="the run, as in `pyvgpu ps`")
     add("--keep", action="store_true", help="keep its reservation: resume then always has room")
     add(
         "--host-memory",
@@ -58,8 +58,7 @@ def run(options: argparse.Namespace) -> int:
         else quantity.parse_size(options.host_memory, "--host-memory"),
         _parse_seconds(options.timeout),
     )
-    name = holders.check_name(options.name, "NAME")
-    found = quota_socket.find(name, reservations.Books().live())
+    found = quota_socket.find(options.name, reservations.Books().live())
     print(suspend_socket.send(found, order))
     return 0
 

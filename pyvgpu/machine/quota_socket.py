@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any, Self
 
 from pyvgpu import errors, log, quantity, quota
-from pyvgpu.machine import ipc, users
+from pyvgpu.machine import holders, ipc, users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -182,7 +182,8 @@ def named(name: str, live: Sequence[LiveReservation]) -> LiveReservation | None:
 
 
 def find(name: str, live: Sequence[LiveReservation], option: str = "RUN") -> LiveReservation:
-    """Return the run called *name*: the caller's own, or USER/RUN."""
+    """Return the run called *name*: the caller's own, or USER/RUN; UsageError if none is."""
+    holders.check_name(name.rpartition("/")[2], option)
     found = named(name, live)
     if found is not None:
         return found

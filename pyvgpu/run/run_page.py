@@ -95,6 +95,8 @@ class MachinePage:
         }
 
     def _state(self, part: RunShare, uuid: str) -> states.HolderState:
+        if part.suspension.suspended:
+            return states.HolderState.SUSPENDED
         most = 1 + max(1, round(states.JUDGED_SECONDS / self._seconds))
         first, *later = self._lines.points((part.run_id, uuid))[-most:]
         if not later:

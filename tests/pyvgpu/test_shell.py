@@ -55,7 +55,8 @@ def test_names_of_runs_are_proposed(propose, monkeypatch, tmp_path):
     name = f"test-{secrets.token_hex(4)}"
     with own.started("--name", name, "--vmemory", "2GiB", "sh", "-c", "echo; read x") as run:
         run.stdout.readline()
-        assert propose(f"pyvgpu set {name[:9]}") == {name}
+        for command in ("set", "suspend", "resume"):
+            assert propose(f"pyvgpu {command} {name[:9]}") == {name}
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -370,11 +370,11 @@ def test_a_driver_without_checkpoints_is_named(runner, name, held):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("suspend", "none-such"), "NAME 'none-such': no run is called that"),
-        (("resume", "none-such"), "NAME 'none-such': no run is called that"),
+        (("suspend", "none-such"), "RUN 'none-such': no run is called that"),
+        (("resume", "none-such"), "RUN 'none-such': no run is called that"),
         (("suspend", "x", "--timeout", "0"), "--timeout '0': must be seconds above 0"),
         (("suspend", "x", "--host-memory", "much"), "--host-memory 'much'"),
-        (("suspend", "X!"), "NAME 'X!': must be lower-case letters"),
+        (("suspend", "X!"), "RUN 'X!': must be lower-case letters"),
     ],
 )
 def test_bad_input_is_refused(runner, arguments, said):

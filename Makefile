@@ -147,7 +147,7 @@ test-drivers: build $(VENV)/.test-tools ## NVIDIA's own libraries under the shim
 	@$(BIN)/python -m pytest -m drivers $(PYTESTFLAGS)
 
 test-slurm: build $(VENV)/.test-tools ## Debian's Slurm with the SPANK plugin, on simulated GPUs (root; apt-get install slurmctld slurmd libslurm-dev)
-	@$(BIN)/python -m pytest -m slurm $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m slurm tests/slurm $(PYTESTFLAGS)
 
 wheels: $(VENV)/.wheel-tools $(VENV)/.test-tools ## build dist/*.whl for x86-64 and aarch64 and try them, upgrades too
 	@BIN=$(BIN) sh .ci/wheels

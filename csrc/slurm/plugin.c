@@ -102,9 +102,14 @@ static int command_add(struct command *command, const char *text)
     return 0;
 }
 
+/* In one word: a user's value is never taken for an option. */
 static int command_add_option(struct command *command, const char *name, const char *value)
 {
-    return command_add(command, name) || command_add(command, value) ? -1 : 0;
+    char option[LONGEST_VALUE];
+
+    if (snprintf(option, sizeof(option), "--%s=%s", name, value) >= (int) sizeof(option))
+        return -1;
+    return command_add(command, option);
 }
 
 static int command_add_number(struct command *command, const char *name, uint32_t number)
@@ -125,18 +130,18 @@ static int command_add_shards(struct command *command, spank_t spank, uint32_t s
 
     if (found == ESPANK_ENV_NOEXIST)
         return 0;
-    if (found != ESPANK_SUCCESS || command_add_option(command, "--shards", value))
+    if (found != ESPANK_SUCCESS || command_add_option(command, "shards", value))
         return -1;
     if (spank_getenv(spank, has_all ? "SLURM_JOB_GPUS" : "SLURM_STEP_GPUS", value, sizeof(value)) !=
         ESPANK_SUCCESS)
         *value = '\0';
-    return command_add_option(command, "--gpus", value);
+    return command_add_option(command, "gpus", value);
 }
 
 static int command_fill(struct command *command, spank_t spank, uint32_t step, int count,
                         char **arguments)
 {
-    static const char *const names[] = {"--vcore", "--vmemory"};
+    static const char *const names[] = {"vcore", "vmemory"};
     uint32_t job;
     uid_t user;
     int result;
@@ -144,17 +149,20 @@ static int command_fill(struct command *command, spank_t spank, uint32_t step, i
     if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS ||
         spank_get_item(spank, S_JOB_UID, &user) != ESPANK_SUCCESS)
         return -1;
-    result =
-        command_add(command, PYVGPU_PYTHON) || command_add(command, "-Im") ||
-        command_add(command, "pyvgpu.slurm.step") || command_add_number(command, "--job", job) ||
-        command_add_number(command, "--user", user) || command_add_shards(command, spank, step);
+    result = command_add(command, PYVGPU_PYTHON) || command_add(command, "-Im") ||
+             command_add(command, "pyvgpu.slurm.step") || command_add_number(command, "job", job) ||
+             command_add_number(command, "user", user) || command_add_shards(command, spank, step);
     for (int i = 0; i < 2 && !result; i++)
         result = options[i] && command_add_option(command, names[i], options[i]);
     for (int i = 0; i < count && !result; i++) { /* of plugstack.conf: NAME=VALUE */
-        char option[LONGEST_VALUE];
+        char *value = strchr(arguments[i], '=');
+        char name[LONGEST_VALUE];
 
-        result = snprintf(option, sizeof(option), "--%s", arguments[i]) >= (int) sizeof(option) ||
-                 command_add(command, option);
+        result = !value || value - arguments[i] >= LONGEST_VALUE;
+        if (!result) {
+            snprintf(name, sizeof(name), "%.*s", (int) (value - arguments[i]), arguments[i]);
+            result = command_add_option(command, name, value + 1);
+        }
     }
     return result ? -1 : 0;
 }
@@ -247,7 +255,7 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **arguments)
     if (!step_is_ours(spank))
         return 0;
     if (command_fill(&command, spank, step, count, arguments) != 0) {
-        plugin_fail("the step's shards, or the plugin's arguments in plugstack.conf, are too long");
+        plugin_fail("an option is too long, or an argument in plugstack.conf is not NAME=VALUE");
         return 0;
     }
     if (pipe2(alive, O_CLOEXEC) != 0) {

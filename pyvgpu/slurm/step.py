@@ -4,7 +4,7 @@ Standard input is a pipe that reaches EOF when the step's slurmstepd has ended. 
 that the plugin applies to each task, and then `ready`; or `untouched` if the step has no shards
 and its job no quota; or `error TEXT`, and then the step fails.
 
-    python -Im pyvgpu.slurm.step --job 7 --user 1000 --shards 4 --gpus 0
+    python -Im pyvgpu.slurm.step --job=7 --user=1000 --shards=4 --gpus=0
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SLURMD_SECONDS = 30
+_MOST_FILES = 1 << 20  # that slurmstepd may have open
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/slurm/sbin")  # where slurmd may be, beside PATH
 
 
@@ -35,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str]) -> None:
     """Print the answer for one step."""
     os.umask(0o022)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # slurmstepd's own
+    os.closerange(3, _MOST_FILES)  # slurmstepd's own
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     try:
         lines = _enter(arguments)
@@ -152,7 +153,7 @@ def _become_holder(
         for source, target in ((nothing, 0), (nothing, 1), (messages, 2)):
             os.dup2(source, target)
         os.closerange(3, pipe)
-        os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(pipe + 1, _MOST_FILES)
         step_cgroups.leave()
         job_holder.hold(settings, held, ready)
     except BaseException as exc:

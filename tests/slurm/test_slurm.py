@@ -128,6 +128,7 @@ def test_explicit_values_hold_within_the_shards(slurm, probe):
         (["--gres=shard:2", "--vmemory=40GiB"], "--vmemory 40GiB: must be at most"),
         (["--gres=shard:2", "--vcore=26"], "--vcore 26: must be at most 25"),
         (["--gres=shard:2", "--vcore=x"], "--vcore 'x': must be a whole percentage"),
+        (["--gres=shard:2", "--vcore=--user=0"], "--vcore '--user=0': must be a whole"),
         (["--vcore=20"], "--vcore and --vmemory: the job has no shards"),
     ],
 )

@@ -156,8 +156,12 @@ class Devices:
 
     @property
     def minors(self) -> dict[str, int]:
-        """The minor numbers of the device nodes, by UUID, where known."""
-        return {seen.device.uuid: seen.minor for seen in self._seen if seen.minor is not None}
+        """The minor numbers of the device nodes, by UUID, where known; MIG devices have none."""
+        return {
+            seen.device.uuid: seen.minor
+            for seen in self._seen
+            if seen.minor is not None and seen.device.instance is None
+        }
 
     def cordon(self, uuid: str) -> None:
         """Place no new containers on a device."""

@@ -125,6 +125,24 @@ def test_gpu_without_mig_devices_is_reported_until_there_are_some(node):
     })  # fmt: skip
 
 
+def test_grant_never_gets_the_capabilities_of_a_later_instance(node):
+    """The instances of another layout have the same ids, and so the same capability nodes."""
+    kubelet = node.kubelet
+    file = node.machine.folder / mig.FILE
+    node.start("--recover-seconds", "1", "--listen", "127.0.0.1:0")
+    kubelet.until_offered()
+    one = kubelet.admit(pod("p", container("x", 60, 64)))
+    uuid = node.quota(kubelet.start_container(one, "x"))[2]
+    assert uuid in {found.uuid for found in simulator.mig_state(node.machine).instances}
+    other = f"{uuid[:-4]}ffff"
+    (file.parent / ".new").write_text(file.read_text().replace(uuid, other))
+    (file.parent / ".new").replace(file)
+    node.until(lambda: other in states(node))
+    assert uuid not in states(node)
+    with pytest.raises(StartError, match=uuid):
+        kubelet.start_container(one, "x")
+
+
 def test_xid_of_an_instance_affects_its_mig_device_only(node):
     first, second = simulator.mig_state(node.machine).instances
     node.start("--listen", "127.0.0.1:0", "--recover-seconds", "3600")

@@ -80,5 +80,20 @@ int main(void)
            "device 0: memory_bytes, sm_count and the bandwidths must be above 0");
     broken(GENERAL "device=0\ncompute_capability=nine\n",
            "line 7: compute_capability=nine: must be a compute capability, such as 9.0");
+    CHECK("a profile of MIG, with units for instances",
+          parse(GENERAL "device=0\n" DEVICE
+                        "mig_profile.3g.40gb=2 9 40448 60 3 2 4 3 3 3 0 0,4\n") == 0 &&
+              config.unit_count == 1 + CONFIG_INSTANCES && config.device_count == 1);
+    CHECK_EQUAL("its id", config.devices[0].mig_profiles[0].id, 9);
+    CHECK_EQUAL("its places", config.devices[0].mig_profiles[0].start_count, 2);
+    CHECK_EQUAL("the last one", config.devices[0].mig_profiles[0].starts[1], 4);
+    broken(GENERAL "device=0\nmig_profile.x=1 2 3\n",
+           "line 7: mig_profile.x=1 2 3: must be eleven numbers and a list of starts");
+    broken(GENERAL "device=0\nmig_profile.x=2 9 40448 60 3 2 4 3 3 3 0 a\n",
+           "line 7: mig_profile.x=2 9 40448 60 3 2 4 3 3 3 0 a: must end with a list of starts, "
+           "such as 0,4");
+    broken(GENERAL "device=0\nmig_profile.x=2 9 40448 60 3 2 9 3 3 3 0 0\n",
+           "line 7: mig_profile.x=2 9 40448 60 3 2 9 3 3 3 0 0: must be eleven numbers and a list "
+           "of starts");
     return check_end();
 }

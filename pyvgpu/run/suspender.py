@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import signal
 import threading
@@ -67,6 +68,7 @@ class Target:
 
     pid: int
     began: bytes | None  # identifies it together with the pid
+    slot: int = -1  # in the ledger
 
     @property
     def is_alive(self) -> bool:
@@ -165,6 +167,10 @@ class Suspender:
         except OSError as exc:
             self._conclude(Report(error=errors.UnavailableError(str(exc))))
             operation.recover()
+        except Exception:
+            logging.getLogger(__name__).exception("could not %s the run", order.wish.value)
+            self._conclude(Report(error=errors.PyVgpuError("internal error, see its output")))
+            operation.recover()
 
     def _conclude(self, report: Report) -> None:
         with self._lock:
@@ -200,7 +206,7 @@ class Operation:
             if order.keep:
                 self._books.readmit(self._made)
             else:
-                self._books.mark(self._made, kept)
+                self._mark(kept)
             return f"is suspended already; its reservation is {_kept(keep=order.keep)} now"
         self._calls.check_offered()
         self._find_targets()
@@ -211,12 +217,12 @@ class Operation:
         host_memory.check(
             {pid: size + margin for pid, size in needs.items()}, limits, order.host_memory
         )
-        self._books.mark(self._made, _GATED)
+        self._mark(_GATED)
         self._wait_for_waits(order.lock_seconds)
         self._drive(suspension.Wish.SUSPENDED, order.lock_seconds)
         self._saved.clear()
         self._saved.update(needs)
-        self._books.mark(self._made, region.Suspension(True, True, order.keep))
+        self._mark(region.Suspension(True, True, order.keep))
         size = quantity.format_size(sum(needs.values()))
         return (
             f"suspended: {size} moved to host memory, its reservation is {_kept(keep=order.keep)}"
@@ -239,10 +245,10 @@ class Operation:
             try:
                 self._check_room()
             except errors.PyVgpuError:
-                self._books.mark(self._made, before)
+                self._mark(before)
                 raise
         self._drive(suspension.Wish.RUNNING, _CALL_SECONDS)
-        self._books.mark(self._made, RUNNING)
+        self._mark(RUNNING)
         self._saved.clear()
         return "resumed"
 
@@ -260,11 +266,17 @@ class Operation:
                     return
                 self._find_targets()
                 self._drive(suspension.Wish.RUNNING, _CALL_SECONDS)
-                self._books.mark(self._made, RUNNING)
+                self._mark(RUNNING)
             except (errors.PyVgpuError, OSError):
                 self._stopped.wait(_RETRY_SECONDS)
             else:
                 return
+
+    def _mark(self, suspension_now: region.Suspension) -> None:
+        """Write the flags of the quota, whose descriptor is closed when the run ends."""
+        if self._stopped.is_set():
+            raise RefusedError("the run is ending")
+        self._books.mark(self._made, suspension_now)
 
     # --- the run's processes ------------------------------------------------------------------
 
@@ -310,10 +322,18 @@ class Operation:
                 raise RefusedError(f"process {pid}: {reason}")
 
     def _measure(self) -> dict[int, int]:
-        """Return the bytes that each process holds on the device."""
+        """Return the bytes that each process holds on the device, by NVML and the ledger.
+
+        NVML's pids may be of another pid namespace, and the ledger lacks what no call asked for.
+        """
         device = self._made.share.device
         memory = self._calls.memory(device.uuid, device.uncounted_bytes)
-        needs = {pid: memory.by_pid.get(pid, 0) for pid in self._targets}
+        with self._usage() as usage:
+            charged = {slot.slot: slot.charged[0] for slot in region.read_slots(usage, 1)}
+        needs = {
+            pid: max(memory.by_pid.get(pid, 0), charged.get(target.slot, 0))
+            for pid, target in self._targets.items()
+        }
         self._copy_seconds = _COPY_SECONDS + sum(needs.values()) / _COPY_RATE
         return needs
 
@@ -433,7 +453,7 @@ def find_processes(usage: int) -> tuple[list[Target], list[int]]:
                 number = kin.slot_of(int(folder.name), slots)
                 if number is not None:
                     found.setdefault(number, int(folder.name))
-    targets = [Target(pid, process_identity.began(pid)) for pid in found.values()]
+    targets = [Target(pid, process_identity.began(pid), slot) for slot, pid in found.items()]
     return targets, [slot.pid for slot in slots if slot.slot not in found]
 
 
